@@ -394,6 +394,8 @@ class Outcome:
     """Whether the agent's programs ended the sandbox, or left something in it unreadable."""
     restarts: int = 0
     """How often it was started again, after its sandbox was lost by no fault of the agent's."""
+    submissions: int = 0
+    """Submissions over all forks of the episode, if there were several."""
     permuted: bool = False
     """For SQL: whether the answer is right but for the order of its columns, which is free."""
     hard_coded: bool = False
@@ -434,6 +436,7 @@ class Outcome:
             cost=_sum(talks, "cost"),
             ended=episode.status == "ended" or ENDED in detail,
             restarts=attempts - 1 if isinstance(attempts := metadata.get("attempts"), int) else 0,
+            submissions=many if isinstance(many := metadata.get("submissions"), int) else 0,
             permuted="columns" in detail,
             hard_coded="hard_coded" in detail,
             modes=failure_modes(episode, calls),

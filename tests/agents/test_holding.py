@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -76,6 +80,103 @@ def test_nothing_tells_the_reward() -> None:
     assert seen[0] == ("", 0.0, True, False, {"task_id": "t", "turn": 1, "turns_left": 9})
     assert seen[1] == (None, None, [0.0])
     assert episode.reward == 0.0  # the other branch made the file
+
+
+def test_no_end_is_scored_before_the_agent_has_chosen() -> None:
+    """Otherwise the time that it takes would tell."""
+    scored: list[str] = []
+
+    def reward(task: Task, episode: Episode, place: Any) -> float:
+        scored.append(episode.id)
+        return 1.0
+
+    def play(env: HeldEnv) -> Episode:
+        forks = env.fork(3)
+        for fork in forks:
+            fork.step("submit")
+        assert scored == []
+        return forks[1].episode
+
+    episode = only(played(play, reward=reward))
+    assert (episode.reward, scored) == (1.0, ["t#0.1"])
+    assert episode.metadata["submissions"] == 3
+
+
+def test_an_end_that_was_closed_may_be_chosen() -> None:
+    def play(env: HeldEnv) -> Episode:
+        ends = []
+        for fork in env.fork(2):
+            fork.step("touch /tmp/a")
+            fork.step("submit")
+            ends.append(fork.episode)
+            fork.close()
+        return ends[1]
+
+    episode = only(played(play))
+    assert (episode.reward, episode.error) == (1.0, None)
+
+
+def test_nothing_of_an_attempt_is_kept_when_it_is_over() -> None:
+    seen: list[weakref.ref[Any]] = []
+
+    def play(env: HeldEnv) -> None:
+        (fork,) = env.fork(1)
+        seen.extend([weakref.ref(env), weakref.ref(fork)])
+
+    played(play)
+    gc.collect()
+    assert [one() for one in seen] == [None, None]
+
+
+def reached(thing: object, depth: int = 6) -> Iterator[object]:
+    """Yield what attributes and containers lead to."""
+    yield thing
+    if depth and not isinstance(thing, (type, ModuleType)):
+        inside = [*getattr(thing, "__dict__", {}).values()]
+        inside += [getattr(thing, name, None) for name in getattr(thing, "__slots__", ())]
+        inside += [*thing.values()] if isinstance(thing, dict) else []
+        inside += [*thing] if isinstance(thing, (list, tuple, set)) else []
+        if isinstance(thing, partial):
+            inside += thing.args
+        for one in inside:
+            yield from reached(one, depth - 1)
+
+
+def test_no_attribute_leads_to_gold() -> None:
+    task = Task("t", "Find it.", gold=("flag{secret}",))
+    seen: list[object] = []
+
+    def play(env: HeldEnv) -> None:
+        (fork,) = env.fork(1)
+        with fork.snapshot() as snapshot:
+            assert env.restore(snapshot) == task.query
+            for held in (env, fork, snapshot, env.episode):
+                seen.extend(reached(held))
+
+    tasks = Dataset([task], name="one")
+    result = evaluate(tasks, lambda task: Holds(play), lambda: make("ctf", data=tasks))
+    assert only(result).error is None
+    assert not any(isinstance(one, Task) or "flag{secret}" in str(one) for one in seen)
+
+
+def test_wrong_flags_count_over_all_forks() -> None:
+    task = Task("t", "Find it.", gold=("flag{b}",))
+    told: list[str] = []
+
+    def play(env: HeldEnv) -> Episode:
+        forks = env.fork(4)
+        told.extend(fork.step("submit flag{a}")[0] for fork in forks[:3])
+        forks[3].step("submit flag{b}")  # the fourth attempt of three
+        return forks[3].episode
+
+    tasks = Dataset([task], name="one")
+    result = evaluate(tasks, lambda task: Holds(play), lambda: make("ctf", data=tasks, attempts=3))
+    episode = only(result)
+    assert told[:2] == [
+        "That is not the flag. 2 more attempts.\n",
+        "That is not the flag. 1 more attempt.\n",
+    ]
+    assert (episode.reward, episode.metadata["submissions"]) == (0.0, 4)
 
 
 def test_the_reward_of_every_turn_is_told_where_it_was_asked_for() -> None:
@@ -154,7 +255,7 @@ def test_forks_are_closed_and_the_first_environment_is_not() -> None:
     assert not only(played(play)).error
     for fork in kept[1:]:
         with pytest.raises((EnvironmentStateError, SandboxError)):
-            fork._env.place.exec(["true"])
+            fork.sandbox.exec(["true"])
 
 
 def test_permits_are_held_while_it_decides_and_while_it_acts() -> None:

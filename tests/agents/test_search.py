@@ -27,7 +27,7 @@ from waiting import PATIENCE
 
 from .talking import fenced, spoken
 
-TASK = {"task_id": "door", "query": "Open the door.", "verification": "test -e /tmp/open"}
+TASK = {"task_id": "door", "query": "Open the door.", "verification": "test -e /root/open"}
 JUDGES = "0 (hopeless)"
 
 
@@ -46,7 +46,7 @@ class Model:
             return Line("I say 9." if "gold" in state else "2")
         if "opened" in last:
             return Line(f"Thought: done.\nAction:\n{fenced('submit', 'bash')}")
-        action = "touch /tmp/open; echo opened gold" if "key" in last else next(self._next)
+        action = "touch /root/open; echo opened gold" if "key" in last else next(self._next)
         return Line(f"Thought: on.\nAction:\n{fenced(action, 'bash')}")
 
 
@@ -85,7 +85,7 @@ def test_the_branch_that_looks_best_is_chosen(
     model = Model("cd /tmp; echo nothing", "cd /tmp; echo a gold key", "rm -rf /tmp/*; ls /gone")
     episode = run(server, tmp_path, model, "--agent", "tree-search", "--search", order)
     assert episode.status == "submitted" and episode.success and episode.fork is None
-    assert actions(episode) == ["cd /tmp; echo a gold key", "touch /tmp/open; echo opened gold"]
+    assert actions(episode) == ["cd /tmp; echo a gold key", "touch /root/open; echo opened gold"]
     search = tree(episode)
     nodes = search["nodes"]
     first = [node for node in nodes if node["parent"] == 0]
@@ -121,12 +121,12 @@ def test_a_visible_test_judges_in_a_fork_of_its_own(server: ScriptedServer, tmp_
     assert episode.success and not model.judged
     assert [node["judgement"] for node in tree(episode)["nodes"][:3]] == [None, 0.0, 1.0]
     touched = {file.path for turn in episode.turns for file in turn.changes.files}  # type: ignore[union-attr]
-    assert touched == {"/tmp/seen", "/tmp/open"}
+    assert touched == {"/tmp/seen", "/root/open"}
 
 
 def test_the_reward_is_in_no_judgement(server: ScriptedServer, tmp_path: Path) -> None:
     # Three ends, of which the right one is called the worst: so a wrong one is handed in.
-    model = Model("touch /tmp/open", "echo gold", "echo nothing")
+    model = Model("touch /root/open", "echo gold", "echo nothing")
     options = ["--agent", "tree-search", "--max-turns", "1"]
     episode = run(server, tmp_path, model, *options)
     assert actions(episode) == ["echo gold"]
@@ -158,7 +158,7 @@ def test_best_of_n_branches_where_it_is_told_to(server: ScriptedServer, tmp_path
     options = ["--agent", "best-of-n", "--samples", "3", "--search-from", "1"]
     episode = run(server, tmp_path, model, *options)
     assert episode.success and actions(episode) == [
-        *["echo start", "echo a gold key", "touch /tmp/open; echo opened gold"]
+        *["echo start", "echo a gold key", "touch /root/open; echo opened gold"]
     ]
     search = tree(episode)
     assert search["tried"] == 5

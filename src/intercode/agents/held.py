@@ -1,13 +1,20 @@
-"""An environment as an agent may hold it: it acts and forks, and learns neither gold nor reward."""
+"""An environment as an agent may hold it: it acts and forks, and learns neither gold nor reward.
+
+Neither is behind an attribute of what it holds: environments and snapshots lie in a table of this
+module. No end is scored before the agent has returned, so that none can tell its score, not even by
+the time that it takes. Submissions are counted over all forks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from intercode.calls import Tool, ToolCall
+from intercode.envs.snapshots import EpisodeSnapshot
 from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import Traits, traits_in
 from intercode.episode import Episode
@@ -51,6 +58,26 @@ class Terms:
             raise
 
 
+class HeldSnapshot:
+    """A saved episode in the hands of an agent: see `EpisodeSnapshot`. It holds no gold."""
+
+    def __init__(self, snapshot: EpisodeSnapshot) -> None:
+        _snapshots[self] = snapshot
+        self.how = snapshot.how
+        self.carried, self.lost = snapshot.carried, snapshot.lost
+        self.task_id, self.turns = snapshot.task_id, snapshot.turns
+
+    def close(self) -> None:
+        """Free what is saved, once no fork needs it. Idempotent."""
+        _snapshots[self].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
 class HeldEnv:
     """An environment in the hands of an agent, or a fork of it.
 
@@ -64,32 +91,31 @@ class HeldEnv:
     """
 
     def __init__(self, env: Any, terms: Terms, observation: str) -> None:
-        self._env = env
-        self._terms = terms
+        _behind[self] = env, terms
         self._observation = observation
         self._shown: tuple[Episode, Episode] | None = None
-        self._is_first = not self._terms.held
-        self._terms.held.append(self)
+        self._is_first = not terms.held
+        terms.held.append(self)
 
     @property
     def name(self) -> str:
         """The environment's short name, as ``bash``."""
-        return str(getattr(self._env, "name", ""))
+        return str(getattr(_env(self), "name", ""))
 
     @property
     def traits(self) -> Traits:
         """The environment's traits, such as the language of its actions."""
-        return traits_in(self._env)
+        return traits_in(_env(self))
 
     @property
     def max_turns(self) -> int:
         """The actions of one episode, at most."""
-        return int(getattr(self._env, "max_turns", 10))
+        return int(getattr(_env(self), "max_turns", 10))
 
     @property
     def running(self) -> bool:
         """Whether the episode has not ended."""
-        return bool(self._env.episode.status == "running")
+        return bool(_env(self).episode.status == "running")
 
     @property
     def observation(self) -> str:
@@ -99,7 +125,7 @@ class HeldEnv:
     @property
     def episode(self) -> Episode:
         """The episode so far; once it has ended, a copy that does not tell its reward."""
-        episode: Episode = self._env.episode
+        episode: Episode = _env(self).episode
         if episode.status == "running" or self._tells:
             return episode
         if self._shown is None or self._shown[0] is not episode:
@@ -110,18 +136,18 @@ class HeldEnv:
     @property
     def recorded(self) -> Episode:
         """The episode itself, for the record."""
-        episode: Episode = self._env.episode
+        episode: Episode = _env(self).episode
         return episode
 
     @property
     def sandbox(self) -> Any:
         """The sandbox or session that the episode takes place in."""
-        return self._terms.do(lambda: self._env.place)
+        return _terms(self).do(lambda: _env(self).place)
 
     @property
     def directory(self) -> str:
         """The directory where its actions begin in the sandbox, from the image's own directory."""
-        return str(self._env.directory)
+        return str(_env(self).directory)
 
     def watched(self, work: Callable[[Any], T]) -> T:
         """Let the agent itself use the sandbox, whose failure is the run's and not the agent's.
@@ -130,17 +156,17 @@ class HeldEnv:
         that acts by itself waits for its model most of the time.
         """
         place = self.sandbox
-        return self._terms.watched(lambda: work(place))
+        return _terms(self).watched(lambda: work(place))
 
     @property
     def tools(self) -> list[Tool]:
         """The tools of the environment, for `call`."""
-        found: list[Tool] = getattr(self._env, "tools", None) or tools_of(self.traits)
+        found: list[Tool] = getattr(_env(self), "tools", None) or tools_of(self.traits)
         return found
 
     def messages(self, style: str = "chat") -> list[dict[str, Any]]:
         """Tell the episode so far as chat messages, as `InterCodeEnv.messages`."""
-        told: list[dict[str, Any]] = self._env.messages(style)
+        told: list[dict[str, Any]] = _env(self).messages(style)
         return told
 
     def step(self, action: str) -> Result:
@@ -155,8 +181,8 @@ class HeldEnv:
             raise ActionError(f"the agent's action is not a text but {type(action).__name__}")
         if not self.running:
             raise EnvironmentStateError("the episode has ended: it takes no more actions")
-        self._terms.on_action(action)
-        found = self._terms.do(lambda: self._env.step(action))
+        _terms(self).on_action(action)
+        found = _terms(self).do(lambda: _env(self).step(action))
         self._observation, reward, terminated, truncated, info = found
         if not self._tells:
             info = {name: value for name, value in info.items() if name not in _TELLING}
@@ -173,33 +199,91 @@ class HeldEnv:
         Raises:
             ForkError: It cannot be forked in this way, or not at all.
         """
-        if not hasattr(self._env, "fork"):
+        if not hasattr(_env(self), "fork"):
             raise ForkError(f"environment {self.name!r} cannot be forked")
-        forks = self._terms.do(lambda: self._env.fork(n, how, lossy))
-        return [HeldEnv(fork, self._terms, self._observation) for fork in forks]
+        forks = _terms(self).do(lambda: _env(self).fork(n, how, lossy))
+        return [HeldEnv(fork, _terms(self), self._observation) for fork in forks]
 
-    def snapshot(self, how: str = "auto", lossy: bool = False) -> Any:
+    def snapshot(self, how: str = "auto", lossy: bool = False) -> HeldSnapshot:
         """Save the running episode, as `InterCodeEnv.snapshot`.
 
         Raises:
             ForkError: It cannot be saved in this way.
         """
-        return self._terms.do(lambda: self._env.snapshot(how, lossy))
+        return HeldSnapshot(_terms(self).do(lambda: _env(self).snapshot(how, lossy)))
 
-    def restore(self, snapshot: Any) -> str:
+    def restore(self, snapshot: HeldSnapshot) -> str:
         """Begin a fork of a snapshot's episode here, in place of the present one.
 
         Returns:
             The last observation.
         """
-        self._observation, _ = self._terms.do(lambda: self._env.restore(snapshot))
+        self._observation, _ = _terms(self).do(lambda: _env(self).restore(_snapshots[snapshot]))
         return self._observation
 
     def close(self) -> None:
-        """Free a fork. The first environment is its run's, and stays."""
-        if not self._is_first:
-            self._env.close()
+        """Free a fork. The run's own environment stays, and so does an end that may be scored."""
+        if not self._is_first and self.running:
+            _env(self).close()
 
     @property
     def _tells(self) -> bool:
-        return bool(getattr(self._env, "reward_every_turn", False))
+        return bool(getattr(_env(self), "reward_every_turn", False))
+
+
+_behind: WeakKeyDictionary[HeldEnv, tuple[Any, Terms]] = WeakKeyDictionary()
+_snapshots: WeakKeyDictionary[HeldSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
+
+
+def _env(held: HeldEnv) -> Any:
+    return _behind[held][0]
+
+
+def _terms(held: HeldEnv) -> Terms:
+    return _behind[held][1]
+
+
+@contextmanager
+def scored_later(env: Any) -> Iterator[None]:
+    """Leave the score of the ends of an environment, and of its forks, to `settle`."""
+    if not hasattr(env, "settle"):
+        yield  # it is played elsewhere
+        return
+    env.scores_later = True
+    try:
+        yield
+    finally:
+        env.scores_later = False
+
+
+def settle(held: HeldEnv) -> dict[str, Any]:
+    """Score the episode that an agent has chosen; return facts about its forks, for the record.
+
+    Raises:
+        RewardError, SandboxError: It cannot be scored.
+    """
+    env = _env(held)
+    if not hasattr(env, "settle"):
+        return {}
+    with _terms(held).working():
+        env.settle()
+    episode: Episode = env.episode
+    its_own = sum("submitted" in turn.info for turn in episode.turns)
+    its_own += episode.status == "submitted"
+    return {"submissions": env.submissions} if env.submissions > its_own else {}
+
+
+def free(terms: Terms) -> None:
+    """End all forks of an attempt that is over, and let go of what was behind them."""
+    for fork in terms.held:
+        if not fork._is_first:
+            _env(fork).close()
+        _behind[fork] = _Over(), Terms()
+    terms.held.clear()
+
+
+class _Over:
+    """The place of an environment whose attempt is over."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise EnvironmentStateError("the attempt is over: the environment is its run's again")

@@ -315,6 +315,8 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
         lines.append(
             f"Ended by the agent, whose code ended its sandbox: {found.ended}. They count."
         )
+    if several := sum(outcome.submissions > 1 for outcome in outcomes):
+        lines.append(f"Submitted several times, in forks of their own: {several}.")
     if found.restarts:
         lines.append(
             f"Begun again, as a sandbox was lost otherwise: {counted(found.restarts, 'time')}."

@@ -7,10 +7,11 @@ The parts of `intercode.envs.base.InterCodeEnv` share it: the loop of one agent,
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Generic
 
@@ -63,6 +64,26 @@ def is_value(error: Exception, episode: Episode, errors: str) -> bool:
     return errors == "value" and episode.status == "error" and not is_permanent
 
 
+class Submissions:
+    """The submissions of an episode and of all its forks: what one has tried, all have tried."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.made = 0
+        self.wrong = 0
+        """Those that were refused, and did not end an episode."""
+
+    def add(self, *, wrong: bool = False) -> None:
+        """Count one, or count one as wrong that was counted."""
+        with self._lock:
+            self.made += not wrong
+            self.wrong += wrong
+
+    def __deepcopy__(self, memo: object) -> Submissions:
+        """Return itself: forks share it."""
+        return self
+
+
 class Attempt(Generic[PlaceT]):
     """The state of an environment, and what is done with it."""
 
@@ -80,6 +101,8 @@ class Attempt(Generic[PlaceT]):
     _place: PlaceT | None = None
     _interpreter: Interpreter | None = None
     _episode: Episode | None = None
+    scores_later = False
+    """Whether the end of an episode is scored only by `settle`, and so does not tell its score."""
     _is_wire = False
     """Whether texts leave and enter escaped (the option `observations`)."""
     _clock = 0.0
@@ -96,6 +119,7 @@ class Attempt(Generic[PlaceT]):
         """The places that `score` has judged."""
         self._numbers: Iterator[int] = itertools.count()
         """Numbers of the episode's forks."""
+        self._submissions = Submissions()
 
     @property
     def episode(self) -> Episode:
@@ -107,6 +131,11 @@ class Attempt(Generic[PlaceT]):
         if self._episode is None:
             raise EnvironmentStateError("there is no episode yet: call reset() first")
         return self._episode
+
+    @property
+    def submissions(self) -> int:
+        """The number of submissions so far, over the episode and all its forks."""
+        return self._submissions.made
 
     @property
     def _asleep(self) -> bool:
@@ -201,18 +230,42 @@ class Attempt(Generic[PlaceT]):
             )
         return replace(score, detail={**score.detail, **ended}) if ended else score
 
-    def _finish(self, status: Status) -> Score:
-        """End the episode, with everything that the agent started, and score it."""
+    def _finish(self, status: Status) -> Score | None:
+        """End the episode, with everything that the agent started, and score it if it is time."""
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
         gate = getattr(self._place, "gate", None)  # of a sandbox with a policy for the network
         if gate is not None and (refused := gate.refused):
             self.episode.metadata["network_refused"] = dict(refused)
-        score = Score(0.0) if status == "skipped" else self._score()
+        if self.scores_later and not self.reward_every_turn:
+            with suppress(CausedInsideError):
+                self.place.kill()
+            self.episode.seconds = time.monotonic() - self._clock
+            return None
+        return self._scored_end()
+
+    def _scored_end(self) -> Score:
+        score = Score(0.0) if self.episode.status == "skipped" else self._score()
         self.episode.score = score
         self.episode.seconds = time.monotonic() - self._clock
         return score
+
+    def settle(self) -> None:
+        """Score an episode that has ended, where that was left for later. Idempotent.
+
+        Raises:
+            RewardError, SandboxError: As for `step`.
+        """
+        episode = self.episode
+        if episode.status in ("running", "error") or episode.score is not None:
+            return
+        seconds = episode.seconds
+        with self._calls, self._failures_recorded():
+            score = self._scored_end()
+        episode.seconds = seconds
+        if episode.turns and episode.status in ("ended", "truncated"):
+            episode.turns[-1] = replace(episode.turns[-1], reward=score.value)
 
     def _meant(self, action: str) -> str:
         """Return the action as it is executed."""

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 import gymnasium
 
 from intercode.datasets import load
-from intercode.envs.attempt import VALUES
+from intercode.envs.attempt import VALUES, Submissions
 from intercode.envs.diffs import ShowsFiles, Watch
 from intercode.envs.fork import Forkable, random_of
 from intercode.envs.keys import with_keys
@@ -241,7 +241,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         self._task = task = named or next(self._order)
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
-        self._numbers = itertools.count()
+        self._numbers, self._submissions = itertools.count(), Submissions()
         with self._failures_recorded():
             self._episode.metadata["image"] = self.stage.image(task)
             self._place = self.stage.open(task)
@@ -283,10 +283,13 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             raise ActionError(f"an action must be a text, not {type(action).__name__}")
         with self._failures_recorded():
             status = self._ending(action)
+            if status == "submitted":
+                self._submissions.add()
             reply = self._reply(self.episode.answer) if status == "submitted" else None
             if status is not None and reply is None:
                 score = self._finish(status)
-                return "", score.value, True, False, self._info(score=score)
+                value = 0.0 if score is None else score.value
+                return "", value, True, False, self._info(score=score)
             watch = self._watching() if reply is None else None
             turn = recorded(action, reply or execute(interpreter, action, task.timeout))
             if watch is not None and ENDED not in turn.info:
@@ -301,9 +304,9 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
                 score = self._finish("ended" if ended else "truncated")
             else:
                 score = self._score()
-            self.episode.turns[-1] = replace(turn, reward=score.value)
-            info = self._info(turn, score)
-            return turn.observation, score.value, ended, truncated, info
+            value = 0.0 if score is None else score.value
+            self.episode.turns[-1] = replace(turn, reward=value)
+            return turn.observation, value, ended, truncated, self._info(turn, score)
 
     def overview(self) -> str:
         """Show what there is in the task's place: tables, or the files of a folder.

@@ -20,7 +20,14 @@ from intercode.episode import Episode, decode, encode
 from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.interpreters.bash import shell_in
-from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtasks, subtasks
+from intercode.rewards.flag import (
+    NO_ATTEMPT,
+    SUBMITTED,
+    FlagReward,
+    is_flag,
+    solved_subtasks,
+    subtasks,
+)
 from intercode.rewards.own import choose
 from intercode.sandbox.base import Completed, Limits, Provider, Sandbox
 from intercode.sandbox.images.archive import pack
@@ -167,6 +174,9 @@ class CtfEnv(InterCodeEnv[Sandbox]):
 
     def _reply(self, answer: str | None) -> Execution | None:
         assert self._task is not None  # the episode is running
+        if self.attempts is not None and self._submissions.wrong >= self.attempts:
+            self.episode.metadata[NO_ATTEMPT] = True  # its forks have used up all
+            return None
         if answer is None or is_flag(self._task, answer):
             return None
         info = {SUBMITTED: answer, "executed": False}
@@ -175,17 +185,15 @@ class CtfEnv(InterCodeEnv[Sandbox]):
             reply = Execution(f"{text}\n".encode(), ok=True, info=info)
         else:
             text = "That is not the flag."
+            self._submissions.add(wrong=True)
             if self.attempts is not None:
-                left = self.attempts - 1 - self._wrong_attempts()
-                if left == 0:
+                left = self.attempts - self._submissions.wrong
+                if left <= 0:
                     return None
                 text += f" {counted(left, 'more attempt')}."
             reply = Execution(f"{text}\n".encode(), ok=False, info=info)
         self.episode.answer = None  # it is in the turn
         return reply
-
-    def _wrong_attempts(self) -> int:
-        return sum(SUBMITTED in turn.info and not turn.ok for turn in self.episode.turns)
 
 
 def offline(tasks: Dataset) -> Dataset:

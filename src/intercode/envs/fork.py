@@ -106,6 +106,7 @@ class Forkable(Remade, Attempt[PlaceT]):
                 self._episode = episode = snapshot.episode()
                 self._untold = None
                 self._numbers = itertools.count()
+                self._submissions = snapshot.submissions
                 self._origin = snapshot.held(episode, self._numbers)
             last = episode.turns[-1] if episode.turns else None
             observation = task.query if last is None else last.observation
@@ -130,6 +131,7 @@ class Forkable(Remade, Attempt[PlaceT]):
             for _ in range(n):
                 fork = made.enter_context(closing(self.another(self.dataset)))
                 fork.max_turns, fork.reward_every_turn = self.max_turns, self.reward_every_turn
+                fork.scores_later = self.scores_later
                 fork.restore(snapshot)
                 fork._draws_apart_from(self)
                 forks.append(fork)
@@ -153,7 +155,7 @@ class Forkable(Remade, Attempt[PlaceT]):
             assert self._interpreter is not None  # it is running
             return self._interpreter
 
-        return take(task, episode, self._numbers, interpreter, how, lossy)
+        return take(task, episode, self._numbers, interpreter, how, lossy, self._submissions)
 
     def _awake(self) -> None:
         """Start place and interpreter of a fork, before they are first used."""

@@ -55,6 +55,8 @@ class EpisodeSnapshot:
     """Numbers of its episode's forks; the snapshots of one episode share them."""
     _kept: list[_Kept | None] = field(repr=False)
     """The saved state, if any; empty once this is closed."""
+    submissions: Any = field(repr=False, default=None)
+    """The count of what the episode and all its forks have submitted."""
 
     @property
     def task_id(self) -> str:
@@ -145,6 +147,7 @@ def take(
     interpreter: Callable[[], Interpreter],
     how: How,
     lossy: bool,
+    submissions: Any = None,
 ) -> EpisodeSnapshot:
     """Take a snapshot of a running episode.
 
@@ -155,6 +158,7 @@ def take(
         interpreter: Returns its interpreter; only called if the state is to be saved.
         how: See `How`.
         lossy: See `SavesState.save`.
+        submissions: The count that its forks share.
 
     Raises:
         ForkError: It cannot be forked in this way.
@@ -170,7 +174,7 @@ def take(
     if saved is not None:
         carried, lost = (*saved.carried, *_ALWAYS), saved.lost
         return EpisodeSnapshot(
-            "state", carried, lost, task, _copied(episode), numbers, [_Kept(saved)]
+            "state", carried, lost, task, _copied(episode), numbers, [_Kept(saved)], submissions
         )
     for number, turn in enumerate(episode.turns, 1):
         if turn.info.get("timed_out"):  # it may get further next time, or less far
@@ -178,7 +182,9 @@ def take(
                 f"turn {number} ran into the time limit: it cannot be repeated exactly{refused}"
             )
     carried = ("whatever its actions do again", *_ALWAYS)
-    return EpisodeSnapshot("replay", carried, (), task, _copied(episode), numbers, [None])
+    return EpisodeSnapshot(
+        "replay", carried, (), task, _copied(episode), numbers, [None], submissions
+    )
 
 
 _ALWAYS = ("turns", "elapsed time", "limits")

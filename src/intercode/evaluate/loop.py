@@ -26,7 +26,7 @@ from intercode.agents.base import (
     LeavesOutWaiting,
     make,
 )
-from intercode.agents.held import HeldEnv, Terms
+from intercode.agents.held import HeldEnv, Terms, free, scored_later, settle
 from intercode.episode import Episode, Turn
 from intercode.errors import (
     ImageError,
@@ -204,12 +204,14 @@ def run_episode(
     deciding = Deciding(acting, actor)
     terms.working = partial(_working, shared.sandboxes, actor)
     began = time.monotonic()
+    facts: dict[str, Any] = {}
     try:
         held = HeldEnv(env, terms, observation)
         if isinstance(actor, HoldsEnvironment):
             terms.working = partial(deciding.paused, terms.working)
-            with deciding:
+            with deciding, scored_later(env):
                 chosen = _held(actor, held, terms)
+                facts = settle(chosen)
         else:
             chosen = _acted(actor, held, deciding)
         episode = chosen.recorded
@@ -219,10 +221,10 @@ def run_episode(
             # In its run this is the one attempt at the task, whichever branch was chosen.
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
     finally:
-        for fork in terms.held:
-            fork.close()
         if isinstance(actor, HasMetadata):
             episode.metadata.update(actor.episode_metadata())
+        episode.metadata.update(facts)
+        free(terms)
     return episode
 
 

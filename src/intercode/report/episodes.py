@@ -148,6 +148,8 @@ def _kinds(episode: Episode, outcome: Outcome) -> Iterator[str]:
         yield "restarted"
     if outcome.unexecuted:
         yield "no action"
+    if outcome.submissions > 1:
+        yield "submitted several times"
 
 
 def _search(episode: Episode) -> Any:

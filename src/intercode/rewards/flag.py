@@ -24,6 +24,8 @@ NOT_SOLVED = 0.99
 
 SUBMITTED = "submitted"
 """The key of a turn's `info` that holds the answer that the turn tried."""
+NO_ATTEMPT = "attempts_used_up"
+"""The key of an episode's `metadata` where no attempt was left for its answer."""
 
 
 def is_flag(task: Task, answer: str) -> bool:
@@ -63,7 +65,7 @@ def submissions(episode: Episode) -> Iterator[str]:
     for turn in episode.turns:
         if SUBMITTED in turn.info:
             yield str(turn.info[SUBMITTED]).strip()
-    if episode.answer is not None:
+    if episode.answer is not None and NO_ATTEMPT not in episode.metadata:
         yield episode.answer.strip()
 
 
