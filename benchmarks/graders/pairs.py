@@ -23,6 +23,7 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.answer import Answer
 from intercode.rewards.bash import compare
 from intercode.rewards.gold import GoldResult, GoldRunner
+from intercode.rewards.words import names_in_text
 from intercode.task import CANNOT, Task
 
 SAME_ANSWER = (
@@ -78,7 +79,9 @@ def accepts(task: Task, gold: GoldResult | None, given: GoldResult | None, typed
     answer = Answer.of(task) if typed else None
     archives = {path: given.archives[path] for path in (answer.archives if answer else ())}
     expects = task.expects if typed else lambda path: False
-    return compare(gold, given.after, given.output, answer, archives, expects).value == 1.0
+    names = names_in_text(task)
+    found = compare(gold, given.after, given.output, answer, archives, expects, names=names)
+    return found.value == 1.0
 
 
 def difference(task: Task, gold: GoldResult | None, given: GoldResult | None) -> str:

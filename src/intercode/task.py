@@ -61,7 +61,7 @@ class Task:
     image: str | None = None
     """The image of the task; None: the environment's default."""
     timeout: float | None = None
-    """Seconds for each action and for gold and verification; None is the sandbox's limit."""
+    """Seconds for each action and for gold; None is the sandbox's limit."""
     tests: tuple[str, ...] = ()
     """Assertions, for environments that grade by tests."""
     db: str | None = None
@@ -82,6 +82,8 @@ class Task:
     capabilities: tuple[str, ...] | None = None
     """The capabilities that root of its sandbox has: names of
     `intercode.capabilities.CAPABILITIES`; None: the environment's."""
+    verification_timeout: float | None = None
+    """Seconds for the verification; None: `timeout`."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -450,6 +452,7 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "files": _files,
     "image": _optional,
     **{name: _limit(name) for name in ("timeout", *SANDBOX_LIMITS)},
+    "verification_timeout": _limit("timeout"),
     "tests": _texts,
     "db": _optional,
     "tags": _texts,

@@ -23,6 +23,7 @@ from intercode.evaluate.validate import Clock, Validation, validate
 from intercode.records import latest, read_manifest
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task
+from sandbox import rootfs
 from waiting import PATIENCE
 
 from .fakes import Factory, dataset
@@ -50,6 +51,38 @@ def texts(found: Validation) -> dict[str, list[str]]:
     for problem in found.problems:
         problems.setdefault(problem.task_id, []).append(f"{problem.kind}: {problem.problem}")
     return problems
+
+
+def test_tricks_that_a_verification_lets_pass(tmp_path: Path) -> None:
+    """It asks for a command, and would take any program; the other one is sound."""
+    programs = f"{rootfs.PROGRAMS} bash chmod dirname grep"
+    archive = rootfs.write(tmp_path / "root.tar", programs, {"usr/local/bin/.keep": ""})
+    make = "printf '#!/bin/sh\\necho 3\\n' > /usr/local/bin/total; chmod +x /usr/local/bin/total"
+    tasks = Dataset(
+        [
+            Task("any", "Make a command total.", gold=(make,), verification="total"),
+            Task("sound", "Write 3 to out.", gold=("echo 3 > out",), verification="grep -qx 3 out"),
+        ]
+    )
+    image = f"scratch+{archive}"
+    found = validate(tasks, lambda: intercode.make("bash", data=tasks, image=image), timeout=10.0)
+    assert texts(found) == {"any": ["free: programs of its names that exit with 0 scores 1.00"]}
+
+
+def test_alternative_solutions() -> None:
+    tasks = Dataset(
+        [
+            Task("out", "Write 3 to out.", gold=("echo 3 > out",),
+                 metadata={"alternatives": ["seq 3 3 > out", ["touch out", "echo 3 > out"]]}),
+            Task("strict", "Write 3 to out.", gold=("echo 3 > out; echo x > /root/notes",),
+                 metadata={"alternatives": ["echo 3 > out"]}),
+        ]
+    )  # fmt: skip
+    found = validate(tasks, lambda: intercode.make("bash", data=tasks), timeout=10.0, workers=2)
+    [(task_id, [problem])] = texts(found).items()
+    assert task_id == "strict" and problem.startswith(
+        "refused: alternative solution 1 scores 0.67 (missing: ['/root/notes']"
+    )
 
 
 def test_sound_tasks() -> None:
@@ -210,7 +243,7 @@ def test_what_tests_take_is_no_actions_time(tmp_path: Path) -> None:
     gold = "def one():\n    return 1"
     tasks = Dataset([Task("one", "?", gold=(gold,), tests=(tests,), timeout=PATIENCE)])
     evaluate(tasks, "oracle", lambda: intercode.make("python", data=tasks), out=tmp_path)
-    (trial,) = latest(tmp_path, Trial.of).values()
+    (trial,) = latest(tmp_path, lambda episode: Trial.of(episode, {})).values()
     assert trial.rest >= 0.7
 
 

@@ -434,7 +434,8 @@ DEFENCES = [
     ),
     _one(
         "settings_of_tools", "cheating", "intercode/rewards/command.py",
-        "        if not settings:", "        if True:",
+        "found.as_before.update(path for path in changed if not SYSTEM_PATHS.match(path))",
+        "pass",
     ),
     _one(
         "settings_of_the_setup", "cheating", "intercode/rewards/command.py",
@@ -455,6 +456,50 @@ DEFENCES = [
     _one(
         "room_for_a_verification", "cheating", "intercode/rewards/command.py",
         "        if not _has_room(sandbox):", "        if False:",
+    ),
+    _one(
+        "links_that_lead_elsewhere", "cheating", "intercode/rewards/leftovers.py",
+        "if link.escapes or not link.leads:", "if False:",
+    ),
+    _one(
+        "links_to_the_tasks_files", "cheating", "intercode/rewards/leftovers.py",
+        "if to_own and not is_asked_for", "if False",
+    ),
+    _one(
+        "links_in_the_place_of_a_folder", "cheating", "intercode/rewards/leftovers.py",
+        " if _stood(one.path, own, before)", " if False",
+    ),
+    _one(
+        "what_is_in_the_way", "cheating", "intercode/rewards/leftovers.py",
+        "if lies_in(path, places))", "if False)",
+    ),
+    _one(
+        "files_that_are_closed", "cheating", "intercode/rewards/leftovers.py",
+        "    if words.speaks_of_modes(task):", "    if True:",
+    ),
+    _one(
+        "names_that_are_options", "cheating", "intercode/rewards/leftovers.py",
+        "if is_new and _OPTION", "if False and _OPTION",
+    ),
+    _one(
+        "ends_that_tell", "cheating", "intercode/envs/attempt.py",
+        "        if self.scores_later and not", "        if False and not",
+    ),
+    _one(
+        "flags_in_forks", "cheating", "intercode/envs/fork.py",
+        "                self._submissions = snapshot.submissions\n", "",
+    ),
+    _one(
+        "temporary_files", "cheating", "intercode/rewards/command.py",
+        "if not leftovers.empty_temporary(sandbox, scratch):", "if False:",
+    ),
+    _one(
+        "files_of_two_names", "cheating", "intercode/rewards/leftovers.py",
+        "            if names & written:", "            if False:",
+    ),
+    _one(
+        "variables_of_the_image", "cheating", "intercode/rewards/leftovers.py",
+        "    if not _steering(sandbox):", "    if True:",
     ),
     _one(
         "modules_of_python", "cheating", "intercode/rewards/command.py",

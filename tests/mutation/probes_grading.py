@@ -96,6 +96,52 @@ def room_for_a_verification() -> bool:
     return _steered(": > x; test ! -s x", "head -c 5G /dev/zero > full; truncate -s -65536 full")
 
 
+def links_that_lead_elsewhere() -> bool:
+    return _steered("grep -qx secret42 out", "ln -s /proc/self/cmdline out")
+
+
+def links_to_the_tasks_files() -> bool:
+    return _steered("diff -r src backup", "ln -s src backup", "mkdir src; echo a > src/a")
+
+
+def temporary_files() -> bool:
+    return _steered("echo x > /tmp/s; cmp /tmp/s out", "touch out; ln -s /root/out /tmp/s")
+
+
+def files_of_two_names() -> bool:
+    check = "echo x > list; cmp list out; r=$?; rm list; exit $r"
+    return _steered(check, "ln list out", "touch list")
+
+
+def what_is_in_the_way() -> bool:
+    trick = "mkdir list; echo x | tee out > list/out"
+    return _steered("echo y > list; diff list out", trick)
+
+
+def files_that_are_closed() -> bool:
+    return _steered("cmp <(sort in) out", "touch out; chmod 000 in", "echo a > in")
+
+
+def names_that_are_options() -> bool:
+    return _steered("! grep -q todo *.py", "touch -- -eZZ.py", "echo todo > a.py")
+
+
+def links_in_the_place_of_a_folder() -> bool:
+    trick = "mv src /srv/s; ln -s /srv/s src"
+    return _steered("[ -z \"$(find src -name 'a')\" ]", trick, "mkdir src; touch src/a")
+
+
+def variables_of_the_image() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        rootfs.write(Path(folder, "r.tar"), f"{rootfs.PROGRAMS} bash")
+        lines = "FROM scratch\nADD r.tar /\nWORKDIR /root\nENV BASH_ENV=/root/x"
+        Path(folder, "Dockerfile").write_text(lines)
+        tasks = Dataset([Task("t", "?", verification="test -e answer")])
+        env = BashEnv(tasks, image=f"{folder}/Dockerfile")
+        return one_of(str(_score(env, "echo exit 0 > /root/x")), holds="0.0", gone="1.0")
+
+
 def modules_of_python() -> bool:
     check = "import sys; sys.path.insert(0, '/root'); import colorsys; sys.exit(1)"
     return _steered(f'python3 -c "{check}"', "echo 'import os; os._exit(0)' > colorsys.py")
@@ -163,6 +209,37 @@ def a_crash_of_ours() -> bool:
     except SandboxError as error:
         return "cannot run a worker" in str(error)
     return False
+
+
+class _Forks:
+    """An agent that submits in forks, and hands in the last of them."""
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = answers
+        self.seen: list[object] = []
+
+    def __call__(self, task: Task) -> _Forks:
+        return self
+
+    def run(self, env: Any) -> Any:
+        forks = env.fork(len(self._answers))
+        for fork, answer in zip(forks, self._answers, strict=True):
+            fork.step(f"submit {answer}".strip())
+            self.seen.append(fork.recorded.score)
+        return forks[-1].episode
+
+
+def ends_that_tell() -> bool:
+    tasks = Dataset([Task("t", "?", verification="true")])
+    agent = _Forks("", "")
+    evaluate(tasks, agent, lambda: BashEnv(tasks))
+    return one_of(str(agent.seen == [None, None]), holds="True", gone="False")
+
+
+def flags_in_forks() -> bool:
+    tasks = Dataset([Task("t", "?", gold=("right",))])
+    result = evaluate(tasks, _Forks("wrong", "right"), lambda: CtfEnv(tasks, attempts=1))
+    return one_of(str(result.outcomes[0].success), holds="False", gone="True")
 
 
 def late_gold() -> bool:

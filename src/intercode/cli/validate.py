@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
 from intercode.datasets import name_in
-from intercode.envs.traits import environment_for
+from intercode.envs.traits import Guess, environment_for
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate.checks import GOLD, NOTHING, WRONG, guesses
@@ -73,6 +74,7 @@ _SAID = {
     "gold": "gold does not solve {}",
     "free": "{} solved for free",
     "varies": "{} not always the same",
+    "refused": "an alternative solution of {} is refused",
     "error": "{} without a score",
 }
 
@@ -84,13 +86,16 @@ class _Counts(Watcher):
         super().__init__(quiet=quiet)
         self._unsolved: set[str] = set()
         self._free: set[str] = set()
+        self.tried: Mapping[int, Guess] = {}
+        """The guesses, by trial."""
 
     def episode(self, episode: Episode) -> None:
         """Count the tasks that are not as they should be."""
-        guess = guesses(episode.env).get(episode.epoch)
+        guess = self.tried.get(episode.epoch)
         if guess is None and not episode.success:
             self._unsolved.add(episode.task_id)
-        if guess is not None and not guess.by_chance and episode.success:
+        may = guess is None or guess.by_chance or guess.role == "alternative"
+        if not may and episode.success:
             self._free.add(episode.task_id)
         super().episode(episode)
 
@@ -110,6 +115,7 @@ def execute(args: argparse.Namespace) -> int:
     environment(spec)
     dataset = narrowed(spec, everything, watcher)
     tasks = select(dataset, spec.tasks, spec.limit, not_gradable(dataset))
+    watcher.tried = guesses(spec.env.name, tasks)
     where = setting(Plan(spec, dataset, tasks), watcher)
     also_on = {
         name: setting(Plan(spec.merge(sandbox=name), dataset, tasks), watcher).make

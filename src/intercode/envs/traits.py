@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from intercode.envs.options import SandboxOptions
 from intercode.errors import UsageError
@@ -44,6 +44,8 @@ class Guess:
     """Whether it may be right, or fit the tests, by chance."""
     idle: bool = False
     """Whether it prints nothing and changes nothing."""
+    role: Literal["constant", "trick", "alternative"] = "constant"
+    """Whether it ignores the task, uses the words of its verification, or solves it."""
 
 
 def shorter_pipelines(solution: Sequence[str], dice: Dice) -> Iterator[str]:

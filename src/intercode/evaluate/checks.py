@@ -1,7 +1,8 @@
 """Checks of a task: pure functions of it and of its trials, see `CHECKS` and `DOUBTS`.
 
 Trials are the epochs of the run that tries a task: gold, gold again, and the guesses: doing
-nothing, a wrong answer, and constants, which ignore the task. In SQL and Python a constant that
+nothing, a wrong answer, constants, which ignore the task, tricks with its verification, and the
+alternative solutions that the task's metadata has. In SQL and Python a constant that
 solves a task is a problem: copies of the database, or further tests, would refuse it. So is Bash's
 ``true``. Another Bash constant may print the right answer by chance, and an agent must guess the
 value that a Python test expects.
@@ -10,12 +11,13 @@ value that a Python test expects.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from intercode.envs.traits import Guess, always, traits_of
+from intercode.evaluate.tricks import alternatives, tricks
 
 if TYPE_CHECKING:
     from intercode.episode import Episode
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 GOLD, AGAIN = 0, 1
 """The trials of gold."""
 NOTHING, WRONG, FIRST_CONSTANT = 2, 3, 4
-"""The trials of guesses: see `guesses`."""
+"""The trials of guesses; the constants are followed by the others: see `guesses`."""
 WAITED = "waited"
 """In an episode's metadata: the seconds for which gold was held back, to get another clock."""
 SLOW = 0.25
@@ -32,15 +34,26 @@ SLOW = 0.25
 _KEPT = 1000
 _SHOWN = 160
 
-Kind = Literal["gold", "free", "varies", "error", "constant", "empty", "twin"]
+Kind = Literal["gold", "free", "varies", "error", "refused", "constant", "empty", "twin"]
 
 
-def guesses(env: str) -> Mapping[int, Guess]:
-    """Return the guesses in the environment of this name: trial → guess."""
+def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
+    """Return the guesses in an environment: trial → guess.
+
+    Args:
+        env: The environment's name.
+        tasks: The tasks that are tried.
+    """
     traits = traits_of(env)
+    verified = any(task.verification is not None for task in tasks)
+    more = [
+        *traits.constants,
+        *(tricks(traits.language) if verified else ()),
+        *alternatives(tasks),
+    ]
     wrong = Guess("a wrong answer", always(*traits.wrong))
-    constants = dict(enumerate(traits.constants, FIRST_CONSTANT))
-    return {NOTHING: Guess("doing nothing", always(), idle=True), WRONG: wrong, **constants}
+    nothing = Guess("doing nothing", always(), idle=True)
+    return {NOTHING: nothing, WRONG: wrong, **dict(enumerate(more, FIRST_CONSTANT))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +62,10 @@ class Problem:
 
     task_id: str
     kind: Kind
-    """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; or
-    there was an ``error`` instead of a score. Doubts: a ``constant`` solves it, perhaps by chance;
-    gold's answer is ``empty``; a test has no ``twin``."""
+    """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; an
+    alternative solution is ``refused``; or there was an ``error`` instead of a score. Doubts: a
+    ``constant`` solves it, perhaps by chance; gold's answer is ``empty``; a test has no ``twin``.
+    """
     problem: str
     """A description for people."""
     reward: float | None = None
@@ -108,8 +122,13 @@ class Trial:
     """Whether gold is a query whose result has no rows."""
 
     @classmethod
-    def of(cls, episode: Episode) -> Trial:
-        """Return the trial of an episode."""
+    def of(cls, episode: Episode, tried: Mapping[int, Guess]) -> Trial:
+        """Return the trial of an episode.
+
+        Args:
+            episode: The episode.
+            tried: The guesses, by trial.
+        """
         detail = episode.score.detail if episode.score is not None else {}
         busy = sum(turn.seconds for turn in episode.turns)
         return cls(
@@ -124,7 +143,7 @@ class Trial:
             rest=episode.seconds - episode.metadata.get(WAITED, 0.0) - busy,
             timed_out=any(turn.info.get("timed_out") for turn in episode.turns),
             without_twin=tuple(detail.get("without_twin", ())),
-            guess=guesses(episode.env).get(episode.epoch),
+            guess=tried.get(episode.epoch),
             no_rows=detail.get("gold_rows") == [],
         )
 
@@ -175,11 +194,25 @@ def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
     for number, trial in sorted(trials.items()):
         # A task that is solved by doing nothing is solved by every constant, too.
         said = number < FIRST_CONSTANT or not _free(trials.get(NOTHING))
-        if trial.guess is not None and not trial.guess.by_chance and _free(trial) and said:
+        if trial.guess is None or trial.guess.role == "alternative":
+            continue
+        if not trial.guess.by_chance and _free(trial) and said:
             text = f"{trial.name} scores 1.00"
             if trial.guess.idle and GOLD in trials and not trials[GOLD].prints:
                 text += ": gold prints nothing, and changes nothing that counts"
             yield Problem(task.task_id, "free", text, 1.0)
+
+
+def _alternatives_solve(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Report alternative solutions that do not score 1.0."""
+    for trial in trials.values():
+        guess = trial.guess
+        if guess is None or guess.role != "alternative" or not guess.actions(task):
+            continue
+        if trial.reward is not None and trial.reward != 1.0:
+            why = f" ({trial.why})" if trial.why else ""
+            text = f"{guess.name} scores {trial.reward:.2f}{why}"
+            yield Problem(task.task_id, "refused", text, trial.reward)
 
 
 def _free(trial: Trial | None) -> bool:
@@ -240,6 +273,7 @@ CHECKS: tuple[Check, ...] = (
     _scores,
     _gold_solves,
     _is_not_free,
+    _alternatives_solve,
     _does_not_vary,
 )
 

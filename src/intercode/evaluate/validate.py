@@ -1,7 +1,8 @@
 """Validation of a dataset: gold solves every task, twice alike, and nothing else does.
 
 Every task is tried with gold, with gold again an odd number of seconds later, and with all
-`guesses`: doing nothing, a wrong answer, constants. Then the trials are checked, see `checks`.
+`guesses`: doing nothing, a wrong answer, constants, tricks. Alternative solutions, which a task's
+metadata may have, are tried, too. Then the trials are checked, see `checks`.
 """
 
 from __future__ import annotations
@@ -117,14 +118,15 @@ def validate(
     seen = Seen(dataset)
     with closing(env_factory()) as env:
         name = getattr(env, "name", "")
-    tried = guesses(name)
+    tried = guesses(name, chosen)
     options = {"tasks": tasks, "workers": workers, "progress": progress, "settings": {"env": name}}
-    first, trials = _attempt(dataset, _Prober(), seen.probing(env_factory), max(tried) + 1, options)
+    probing = seen.probing(env_factory)
+    first, trials = _attempt(dataset, _Prober(tried), probing, tried, options)
     runs, problems = [first], _findings(CHECKS, chosen, trials)
     for place, make in (also_on or {}).items():
         if runs[-1].interrupted:
             break
-        other, there = _attempt(dataset, Oracle(), make, 1, options)
+        other, there = _attempt(dataset, Oracle(), make, {}, options)
         runs.append(other)
         for task in chosen:
             problems += elsewhere(task, trials[task.task_id], there[task.task_id], place)
@@ -147,16 +149,17 @@ def _attempt(
     dataset: Dataset,
     agent: AgentFactory,
     make: Callable[[], EpisodeEnv],
-    epochs: int,
+    tried: Mapping[int, Guess],
     options: Mapping[str, Any],
 ) -> tuple[RunResult, Mapping[str, Trials]]:
-    """Run an agent, and return each task's trials."""
+    """Run an agent, and return each task's trials. Without guesses, gold is tried once."""
     trials: dict[str, dict[int, Trial]] = defaultdict(dict)
     # On the disk, because observations may be large, and there may be many.
     with TemporaryDirectory(prefix="intercode-validate-") as folder:
+        epochs = max(tried, default=GOLD) + 1
         result = evaluate(dataset, agent, make, out=folder, epochs=epochs, **options)
         for episode in result.episodes():
-            trials[episode.task_id][episode.epoch] = Trial.of(episode)
+            trials[episode.task_id][episode.epoch] = Trial.of(episode, tried)
     return result, trials
 
 
@@ -172,7 +175,11 @@ def _statistics(outcomes: Sequence[Outcome], tried: Mapping[int, Guess]) -> dict
         trial: summarize(one for one in outcomes if one.epoch == trial)
         for trial in (GOLD, AGAIN, *tried)
     }
-    constants = {trial: guess for trial, guess in tried.items() if trial >= FIRST_CONSTANT}
+    constants = {
+        trial: guess
+        for trial, guess in tried.items()
+        if trial >= FIRST_CONSTANT and guess.role == "constant"
+    }
     solved = {one.task_id for one in outcomes if one.epoch in constants and one.success}
     return {
         "statistics": statistics,
@@ -182,9 +189,16 @@ def _statistics(outcomes: Sequence[Outcome], tried: Mapping[int, Guess]) -> dict
 
 
 class _Prober:
-    """The factory of the agent of each trial."""
+    """The factory of the agent of each trial.
+
+    Args:
+        tried: The guesses, by trial.
+    """
 
     needs_gold = True
+
+    def __init__(self, tried: Mapping[int, Guess]) -> None:
+        self._tried = tried
 
     def __call__(self, task: Task) -> Agent:
         """Return gold's agent, where no environment is known."""
@@ -192,7 +206,7 @@ class _Prober:
 
     def within(self, env: Any, task: Task) -> Agent:
         """Return the agent of the trial that the environment's episode is."""
-        guess = guesses(env.episode.env).get(env.episode.epoch)
+        guess = self._tried.get(env.episode.epoch)
         return Oracle().within(env, task) if guess is None else ScriptedAgent(guess.actions(task))
 
 

@@ -8,7 +8,8 @@ owner, content), nothing else was changed, and the last executed action printed 
   or alter it is a change. A setup must therefore do the same every time.
 - *Scratch* is not compared: what lies under ``/tmp``, ``/var/tmp`` or ``/dev/shm``, and the
   histories that programs drop in a home directory. But where the task itself works there (its
-  files, its setup or gold touch a path, or made a directory above it), it is compared.
+  files or its setup touch a path, or made a directory above it; or its words name a path that gold
+  touches), it is compared. What gold alone leaves there is its own way, and no answer.
 - If gold changes files and prints nothing, the output is not compared: the files are the answer.
 - A gold that neither changes nor prints anything asks for an action that prints nothing.
 - Where a task says of which type its answer is (``metadata.answer``), outputs are compared by what
@@ -24,7 +25,7 @@ changing some halves the value. Doing nothing is worth 0. Of several golds the b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from intercode.episode import Episode, Score
@@ -32,6 +33,7 @@ from intercode.errors import TaskError
 from intercode.rewards.answer import Answer, last_output, normalise, similarity
 from intercode.rewards.gold import GoldResult, GoldRunner, content, differing
 from intercode.rewards.judge import Judge
+from intercode.rewards.words import is_named, temporary_names
 from intercode.sandbox.base import Change, Sandbox
 from intercode.task import Task
 
@@ -83,11 +85,14 @@ class BashReward:
         answer = Answer.of(task)
         archives = {} if answer is None else answer.archives
         contents = {path: content(sandbox, path, kind) for path, kind in archives.items()}
+        names = temporary_names(task, sandbox)
         best: Score | None = None
         met: list[str] = []
         for gold in task.gold:
             done = self._gold.run(task, gold)
-            score = compare(done, changes, output, answer, contents, task.expects, self._scratch)
+            score = compare(
+                done, changes, output, answer, contents, task.expects, self._scratch, names
+            )
             if best is None or score.value > best.value:
                 best = score
             if best.value == 1.0:
@@ -108,6 +113,7 @@ def compare(
     archives: Mapping[str, str] = NO_ARCHIVES,
     expects: Callable[[str], bool] = lambda path: False,
     scratch: re.Pattern[str] = _SCRATCH,
+    names: Collection[str] = (),
 ) -> Score:
     """Return the score of a result against one gold.
 
@@ -119,26 +125,31 @@ def compare(
         archives: By path, the digests of the archives that the task names.
         expects: Whether a path may be changed, whatever gold does to it.
         scratch: The paths that are compared only where the task itself works.
+        names: Names of scratch in the task's words.
     """
+
+    def is_scratch(path: str) -> bool:
+        return _is_scratch(path, gold, scratch, names)
 
     def counts(path: str) -> bool:
         same = bool(archives.get(path)) and archives[path] == gold.archives[path]
-        return not expects(path) and not same and not _is_scratch(path, gold, scratch)
+        return not expects(path) and not same and not is_scratch(path)
 
     wrong = set(filter(counts, differing(changes, gold.after)))
     done = set(filter(counts, differing(changes, gold.before)))
-    files = _f1(len(gold.touched - wrong), len(gold.touched), len(done))
+    touched = {path for path in gold.touched if not is_scratch(path)}
+    files = _f1(len(touched - wrong), len(touched), len(done))
     # Where there is nothing to print, an empty output counts only after an action.
     said = 0.0 if output is None else similarity(output, gold.output)
     if answer is None:
-        compares_output, agrees = bool(gold.output) or not gold.touched, output == gold.output
+        compares_output, agrees = bool(gold.output) or not touched, output == gold.output
     else:
         compares_output = answer.printed
         agrees = output is not None and answer.agree(gold.output, output)
     exact = not wrong and (not compares_output or agrees)
     if exact:
         value = 1.0
-    elif not gold.touched:
+    elif not touched:
         value = min(said / 2 if wrong else said, NOT_EXACT)
     else:
         value = min((files + said) / 2 if compares_output else files, NOT_EXACT)
@@ -161,11 +172,13 @@ def _with(paths: Sequence[str]) -> re.Pattern[str]:
     return re.compile(f"{_SCRATCH.pattern}|({places})(/|$)", re.DOTALL) if paths else _SCRATCH
 
 
-def _is_scratch(path: str, gold: GoldResult, scratch: re.Pattern[str]) -> bool:
+def _is_scratch(
+    path: str, gold: GoldResult, scratch: re.Pattern[str], names: Collection[str]
+) -> bool:
     if not scratch.match(path):
         return False
     while scratch.match(path):
-        if path in gold.touched or path in gold.before:
+        if path in gold.before or (path in gold.touched and is_named(path, names)):
             return False
         path = path.rpartition("/")[0]
     return True

@@ -8,15 +8,17 @@ It must judge the files that the agent *left*, and must not be steered by them. 
 2. If the agent changed a file that decides how *any* command runs (programs, libraries, the
    loader's configuration: `SYSTEM_PATHS`), no command's word is worth anything, and the score is
    0 with the paths in its detail. Changes of the task's own setup do not count.
-3. The command runs in a new process of the sandbox's clean environment, not in the agent's shell:
-   functions, aliases, variables, ``BASH_ENV`` and the working directory do not reach it. No
-   start-up file is read. ``PATH`` is fixed, with the image's own directories first, so that
-   nothing in ``/usr/local/bin``, the one place for programs that may be written, hides a program
-   of the image. So it is with Python's modules (`_python_path`).
+3. The command runs in a new process with few variables, and none of the image's that could steer
+   it, not in the agent's shell: functions, aliases, variables, ``BASH_ENV`` and the working
+   directory do not reach it. No start-up file is read. ``PATH`` is fixed, with the image's own
+   directories first, so that nothing in ``/usr/local/bin``, the one place for programs that may be
+   written, hides a program of the image. So it is with Python's modules (see the end).
    Limits are a fresh sandbox's: no program can change those of process 1, and an agent that has
    filled the disk gets 0.
-4. If the agent changed files that may configure a tool, the command must succeed a second time, in
-   a copy in which these are as before: see `put_back`. Honest work passes there as well.
+4. What the agent has left in temporary folders is removed, but for what the task names there.
+5. If the agent changed files that may configure a tool, or left links that lead elsewhere (see
+   `leftovers`), the command must succeed a second time, in a copy in which these are as before: see
+   `put_back`. Honest work passes there as well.
 
 A task whose answer is such a file names it in `may_change`. The files that the command itself opens
 are its author's matter: it should not run a program of the agent's unless that program is being
@@ -28,16 +30,19 @@ from __future__ import annotations
 import io
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
 from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, TaskError
+from intercode.rewards import leftovers
 from intercode.rewards.base import copied, quiesced
 from intercode.rewards.gold import differing
+from intercode.rewards.leftovers import Leftovers
 from intercode.sandbox.base import Change, Completed, Provider, Sandbox
 from intercode.sandbox.network import Network
 from intercode.task import Task
@@ -52,16 +57,13 @@ SYSTEM_PATHS = re.compile(
 OPEN_PATHS = re.compile(r"/usr/(local/(bin|src)|src)(/|$)")
 """Exceptions to them, for new files: a program there is found only if no other has its name."""
 
-ENVIRONMENT = {
-    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin",
-    "PYTHONSAFEPATH": "1",
-    "PYTHONNOUSERSITE": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
 _OUTPUT = 2000
 """Bytes of the command's output that a score's detail quotes."""
 _PATHS = 20
 """The number of paths that a score's detail names."""
+_RETRIES = 3
+"""Verifications of a task that are tried once more when they are late."""
+_alone = threading.Lock()
 _ROOM, _FILES = 16 * MIB, 64
 """The bytes and the number of files that a verification must be able to write."""
 _NO_ROOM = "the agent has left no room on the disk: nothing that writes a file could be believed"
@@ -85,6 +87,7 @@ class CommandReward:
         self._start = start
         self._network = network
         self._prepared: dict[Task, dict[str, Change]] = {}
+        self._late: dict[str, int] = {}
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """Return the score. A verification that runs into the time limit has not succeeded.
@@ -95,51 +98,71 @@ class CommandReward:
         """
         if task.verification is None:
             raise TaskError(f"task {task.task_id!r}: field 'verification' is missing")
-        found: dict[str, Change] = {}
+        left: dict[str, Change] = {}
 
         def look() -> None:
-            found.clear()
-            found.update(_unexpected(task, sandbox))
+            left.clear()
+            left.update(_by_path(sandbox))
 
         try:
             with quiesced(self._provider, self._network, episode, sandbox, look) as quiet:
-                return self._judge(task, quiet, found)
+                return self._judge(task, quiet, left)
         except OSError as error:
             if isinstance(error, InterCodeError):
                 raise
             # In the place of the directory where everything starts is now something else.
             return _refused(str(error))
 
-    def _judge(self, task: Task, sandbox: Sandbox, found: dict[str, Change]) -> Score:
-        """Judge the sandbox as the agent left it, and a copy without the settings that it made.
+    def _judge(self, task: Task, sandbox: Sandbox, left: Mapping[str, Change]) -> Score:
+        """Judge the sandbox as the agent left it, and a copy without what could steer a judge.
 
         Args:
             task: The task.
             sandbox: A sandbox in which no program of the agent's runs.
-            found: The unexpected differences to the image.
+            left: Its differences to the image.
         """
         before = self._before(task)
-        changed = differing(found, before)
-        if tampered := _tampered(changed, found, before):
+        home = sandbox.env.get("HOME", "/")
+        unexpected, known = (_unexpected(task, each, home) for each in (left, before))
+        changed = differing(unexpected, known)
+        if tampered := _tampered(changed, unexpected, known):
             return _refused(_TAMPERED, tampered)
+        own = {path: left[path] for path in differing(left, before) if path in left}
+        scratch = leftovers.temporary(task, sandbox, own)
+        if not leftovers.empty_temporary(sandbox, scratch):
+            return _refused(_TAMPERED, sorted(scratch))
         if not _has_room(sandbox):
             return _refused(_NO_ROOM)
-        settings = sorted(path for path in changed if not SYSTEM_PATHS.match(path))
-        if not settings:
-            return _score(self._verify(task, sandbox))
-        with copied(self._provider, self._network, sandbox.limits, sandbox.snapshot()) as copy:
-            with closing(self._start(task)) as original:
-                if not put_back(copy, original, settings, found, before, ENVIRONMENT):
-                    return _refused(_TAMPERED, settings)
+        own, left = (
+            {p: one for p, one in each.items() if p not in scratch} for each in (own, left)
+        )
+        found = Leftovers.of(task, sandbox, own, left, before)
+        found.as_before.update(path for path in changed - scratch if not SYSTEM_PATHS.match(path))
+        with self._copied(sandbox) if found else nullcontext(sandbox) as copy:
             done = self._verify(task, sandbox)
             if not done.ok:
+                return _score(done, {"removed": sorted(scratch)[:_PATHS]} if scratch else {})
+            sandbox.kill()
+            through = found.written_through(left, _by_path(sandbox))
+            undone = sorted(found.certain | through)
+            if not undone:
                 return _score(done)
+            paths = sorted(found.as_before)
+            with closing(self._start(task)) as original:
+                if not (
+                    found.undo(copy, original, through)
+                    and put_back(copy, original, paths, left, before, found.env)
+                ):
+                    return _refused(_TAMPERED, undone)
             done = self._verify(task, copy)
-            why = {} if done.ok else {"reason": _STEERED, "as_before": settings[:_PATHS]}
-            return _score(done, why)
+            steered = {"reason": _STEERED, "as_before": undone[:_PATHS]}
+            return _score(done, {} if done.ok else steered)
+
+    def _copied(self, sandbox: Sandbox) -> AbstractContextManager[Sandbox]:
+        return copied(self._provider, self._network, sandbox.limits, sandbox.snapshot())
 
     def _before(self, task: Task) -> dict[str, Change]:
-        """Return the changes by the task's files and setup, but for those expected of an answer.
+        """Return the changes by the task's files and setup.
 
         Needed also where the agent has none of it left: it may have put something in its place.
         """
@@ -147,17 +170,36 @@ class CommandReward:
             return {}
         if task not in self._prepared:
             with closing(self._start(task)) as prepared:
-                self._prepared[task] = _unexpected(task, prepared)
+                self._prepared[task] = _by_path(prepared)
         return self._prepared[task]
 
     def _verify(self, task: Task, sandbox: Sandbox) -> Completed:
+        """Run the verification; where it is late, once more, with no other such one beside it.
+
+        But not for each of many agents whose programs never end.
+        """
+        done = self._run(task, sandbox)
+        if done.timed_out and (late := self._late.get(task.task_id, 0)) < _RETRIES:
+            self._late[task.task_id] = late + 1
+            with _alone:
+                done = self._run(task, sandbox)
+        return done
+
+    def _run(self, task: Task, sandbox: Sandbox) -> Completed:
         assert task.verification is not None
-        with _python_path(sandbox, ENVIRONMENT) as path:
-            return sandbox.exec(
-                ["/bin/bash", "--norc", "--noprofile", "-c", task.verification],
-                env={**ENVIRONMENT, "PYTHONPATH": path},
-                timeout=task.timeout,
-            )
+        path = f"{_FOLDER}/{secrets.token_hex(16)}"
+        sandbox.write_file(path, _archive())
+        places = ":".join(filter(None, (path, sandbox.env.get("PYTHONPATH"))))
+        argv, env = leftovers.cleanly(
+            sandbox,
+            ["/bin/bash", "--norc", "--noprofile", "-c", task.verification],
+            {"PYTHONPATH": places},
+        )
+        return sandbox.exec(argv, env=env, timeout=task.verification_timeout or task.timeout)
+
+
+def _by_path(sandbox: Sandbox) -> dict[str, Change]:
+    return {change.path: change for change in sandbox.changes()}
 
 
 def _score(done: Completed, detail: Mapping[str, Any] | None = None) -> Score:
@@ -180,7 +222,8 @@ def _has_room(sandbox: Sandbox) -> bool:
 
     Every tool that fails for want of room is silent, and silence may be a good sign.
     """
-    done = sandbox.exec(["stat", "-f", "-c", "%a %S %c %d", "/"], env=ENVIRONMENT)
+    env = leftovers.variables(sandbox)
+    done = sandbox.exec(["stat", "-f", "-c", "%a %S %c %d", "/"], env=env)
     numbers = [int(word) for word in done.stdout.split() if word.isdigit()]
     if not done.ok or len(numbers) != 4:
         return True  # the image has no such program
@@ -189,15 +232,13 @@ def _has_room(sandbox: Sandbox) -> bool:
     return blocks * size >= room and (free >= _FILES or not files)
 
 
-def _unexpected(task: Task, sandbox: Sandbox) -> dict[str, Change]:
+def _unexpected(task: Task, changes: Mapping[str, Change], home: str) -> dict[str, Change]:
     """Map path to change, of system files and settings that were not expected to change."""
-    changes = sandbox.changes()
-    settings = _settings_of(changes, sandbox.env.get("HOME", "/"))
+    settings = _settings_of([*changes.values()], home)
     return {
-        change.path: change
-        for change in changes
-        if (change.path in settings or SYSTEM_PATHS.match(change.path))
-        and not task.expects(change.path)
+        path: change
+        for path, change in changes.items()
+        if (path in settings or SYSTEM_PATHS.match(path)) and not task.expects(path)
     }
 
 
@@ -243,7 +284,7 @@ _NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|mod
 """Hidden names that no tool takes settings from when a verification runs it: records of input, and
 parts of a repository."""
 _MARKS = ("HEAD", "refs", "objects")
-_OF_A_REPOSITORY = r"/(config(\.worktree)?|hooks|info)(/|$)"
+_OF_A_REPOSITORY = r"/(config(\.worktree)?|hooks|info|shallow)(/|$)"
 _PROGRAM = re.compile(r"/opt/[^/]+")
 _MOST = 256 * MIB
 
@@ -258,7 +299,7 @@ def _settings_of(changes: Sequence[Change], home: str) -> set[str]:
     homes = rf"({_HOMES}|{re.escape(home.rstrip('/'))})"
     settings = re.compile(
         rf"({_FOLDERS})(/|$)|{homes}/\.(?!({_NO_SETTINGS})(/|$))|.*\.git{_OF_A_REPOSITORY}"
-        rf"|.*/\.git/(modules|worktrees)/.*{_OF_A_REPOSITORY}",
+        rf"|.*/\.git/(modules|worktrees)/.*{_OF_A_REPOSITORY}|.*/\.mailmap$",
         re.DOTALL,
     )
     above = {home, *map(str, PurePosixPath(home).parents), "/var", "/var/lib", "/opt"}
@@ -352,8 +393,7 @@ def _was_there(path: str, found: Mapping[str, Change], before: Mapping[str, Chan
 # do not exist; ``pytest`` loads every plug-in that says so. An import statement of a library's
 # therefore finds libraries only, and so does a search for installed distributions.
 #
-# The module lies in an archive, under a name that could not be known before, for as long as it is
-# needed.
+# The module lies in an archive, under a name that could not be known before.
 
 _FOLDER = "/dev/shm"
 _SITECUSTOMIZE = """\
@@ -416,22 +456,6 @@ if PathFinder:
     if next_one and next_one.loader:
         next_one.loader.exec_module(module_from_spec(next_one))
 """
-
-
-@contextmanager
-def _python_path(sandbox: Sandbox, env: Mapping[str, str]) -> Iterator[str]:
-    """Put the module into a sandbox; yield the value of ``PYTHONPATH``.
-
-    Args:
-        sandbox: A sandbox in which no program of the agent's runs.
-        env: The environment of the program that removes the archive.
-    """
-    path = f"{_FOLDER}/{secrets.token_hex(16)}"
-    sandbox.write_file(path, _archive())
-    try:
-        yield ":".join(filter(None, (path, sandbox.env.get("PYTHONPATH"))))
-    finally:
-        sandbox.exec(["rm", "-f", path], env=env)
 
 
 @cache

@@ -31,7 +31,9 @@ from functools import partial
 
 from intercode.episode import Episode, Score, decode, encode
 from intercode.errors import CausedInsideError, OutputLimitError, SandboxTimeoutError, TaskError
+from intercode.rewards.aliases import examine
 from intercode.rewards.gold import GoldCache
+from intercode.rewards.leftovers import variables
 from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.rewards.swe_run import Run, check_runner, run
 from intercode.rewards.swe_twins import Twins, confront, find
@@ -277,6 +279,7 @@ def _carry(agent: Sandbox, fresh: Sandbox, change: Change, taken: Taken) -> None
 
 
 def _link(agent: Sandbox, fresh: Sandbox, paths: Sequence[str], taken: Taken) -> None:
+    """Make links, but for those that have a test read what is its own: its input, for instance."""
     if not paths:
         return
     read = _on_all(agent, ["readlink", "-z", "--"], paths, output_limit=MOST_BYTES)
@@ -287,9 +290,12 @@ def _link(agent: Sandbox, fresh: Sandbox, paths: Sequence[str], taken: Taken) ->
         pairs = b"".join(target + b"\0" + path + b"\0" for target, path in known)
     argv = [*_SHELL, _LINK]
     made = fresh.exec(argv, stdin=pairs, cwd="/", timeout=_SECONDS, output_limit=MOST_BYTES)
-    done = {os.fsdecode(path) for path in made.stdout.split(b"\0")}
+    done = {os.fsdecode(path) for path in made.stdout.split(b"\0")[:-1]}
+    found = examine(fresh, sorted(done), variables(fresh))
+    escapes = done if found is None else {link.path for link in found if link.escapes}
+    _each(fresh, ["rm", "-f", "--"], sorted(escapes))
     for path in paths:
-        if path not in done:
+        if path not in done - escapes:
             taken.leave(path)
 
 

@@ -55,9 +55,9 @@ def account_of(text: str, read: Read) -> Account:
     name, _, group = text.partition(":")
     name = name or "0"
     group, *others = group.split(",")
-    users = [u for u in _table(read("/etc/passwd")) if len(u) > 5 and u[3].isdigit()]
+    users = [u for u in _table(read("/etc/passwd")) if len(u) > 5 and u[3].isdecimal()]
     found = next((user for user in users if name in (user[0], user[2])), None)
-    if found is None and not name.isdigit():
+    if found is None and not name.isdecimal():
         raise LookupError(f"the image has no user {name!r}")
     uid, gid = (int(found[2]), int(found[3])) if found else (int(name), 0)
     home, login = (found[5] or "/", found[0]) if found else ("/", name)
@@ -67,7 +67,7 @@ def account_of(text: str, read: Read) -> Account:
         return Account(uid, gid, home, login, tuple(map(int, also)))
     number = next((g[2] for g in groups if group in (g[0], g[2])), group)
     for one in (number, *others):
-        if not one.isdigit():
+        if not one.isdecimal():
             raise LookupError(f"the image has no group {one!r}")
     return Account(uid, int(number), home, login, tuple(map(int, others)))
 
@@ -75,7 +75,7 @@ def account_of(text: str, read: Read) -> Account:
 def _table(text: str) -> list[list[str]]:
     """Split the lines of such a file into fields; leave out lines without a number."""
     lines = [line.split(":") for line in text.splitlines()]
-    return [line for line in lines if len(line) > 2 and line[2].isdigit()]
+    return [line for line in lines if len(line) > 2 and line[2].isdecimal()]
 
 
 def look_up_user(user: str, ids: int, users: Callable[[], str]) -> User:

@@ -11,7 +11,7 @@ from intercode.envs.options import EnvOptions, MaxTurns, SandboxOptions
 from intercode.envs.traits import SHELL, Traits
 from intercode.errors import TaskError, UsageError
 from intercode.integrations.harbor.folders import load
-from intercode.integrations.harbor.stage import HarborStage
+from intercode.integrations.harbor.stage import HarborStage, home
 from intercode.integrations.harbor.verifier import HarborReward
 from intercode.interpreters.base import Interpreter
 from intercode.interpreters.bash import BashInterpreter
@@ -80,11 +80,12 @@ class HarborEnv(InterCodeEnv[Sandbox]):
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
         assert self._task is not None  # the episode begins
         stage, task = self._stage, self._task
+        user = stage.config(task).agent.account
         try:
-            shell = BashInterpreter(sandbox, stage.config(task).agent.account)
+            shell = BashInterpreter(sandbox, user)
+            named = {**home(sandbox, user), **stage.variables(task)}.items()
         except LookupError as error:
             raise TaskError(f"task {task.task_id!r}: its agent's user: {error}") from error
-        named = stage.variables(task).items()
         lines = [f"export {name}={shlex.quote(value)}" for name, value in named]
         lines += [f"cd -- {shlex.quote(stage.directory(task))}", "unset OLDPWD"]
         shell.execute("\n".join(lines))

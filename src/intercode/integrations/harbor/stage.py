@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,12 +24,14 @@ from intercode.integrations.harbor.folders import (
     resolved,
 )
 from intercode.sandbox import Limits, Provider, Sandbox
+from intercode.sandbox.accounts import LONGEST, account_of
 from intercode.sandbox.base import Completed, GrantsSome
 from intercode.sandbox.network import Network, Policy
 from intercode.task import CANNOT, Task
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """The folders that every place has. Every user may write to them."""
+_ROOTS = "/root"
 SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 
 
@@ -149,6 +152,25 @@ class HarborStage(SandboxStage):
                 said = decode(done.stderr or done.stdout).strip()[-500:]
                 raise TaskError(f"task {task.task_id!r}: its healthcheck fails: {said}")
             time.sleep(health.start_interval_sec if starting else health.interval_sec)
+
+
+def home(sandbox: Sandbox, user: str | None) -> dict[str, str]:
+    """Return the variables that say who and where a user is, as a container's engine sets them.
+
+    Raises:
+        LookupError: There is no such user.
+    """
+
+    def read(path: str) -> str:
+        with suppress(FileNotFoundError):
+            return decode(sandbox.read_file(path, LONGEST))
+        return ""
+
+    if user is None:
+        return {}
+    account = account_of(user, read)
+    is_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS  # by the image, which comes first
+    return {"USER": account.name, **({} if is_set else {"HOME": account.home})}
 
 
 def as_root(sandbox: Sandbox, argv: list[str], **options: Any) -> Completed:

@@ -20,9 +20,10 @@ from typing import Any
 from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, RewardError
 from intercode.integrations.harbor.folders import TESTS, files
-from intercode.integrations.harbor.stage import SHELL, HarborStage, as_root
+from intercode.integrations.harbor.stage import SHELL, HarborStage, as_root, home
 from intercode.integrations.harbor.tampering import TamperedError, as_before
 from intercode.rewards.base import copied, quiesced
+from intercode.rewards.leftovers import variables
 from intercode.sandbox.base import Change, Sandbox
 from intercode.task import Task
 from intercode.units import MIB
@@ -97,7 +98,8 @@ class HarborReward:
                 with closing(self._stage.open(task)) as place:
                     for command in task.gold[:1]:
                         user = self._stage.config(task).agent.account
-                        env, argv = self._stage.variables(task), [*SHELL, command]
+                        env = {**home(place, user), **self._stage.variables(task)}
+                        argv = [*SHELL, command]
                         place.exec(argv, env=env, user=user, timeout=task.timeout)
                     self._solved[task.task_id] = frozenset(c.path for c in place.changes())
             return self._solved[task.task_id]
@@ -111,10 +113,11 @@ class HarborReward:
             NoRewardError: They leave no reward.
         """
         stage, verifier = self._stage, self._stage.config(task).verifier
-        env = stage.variables(task, verifier.env)
         seconds = verifier.timeout_sec or VERIFIER_SECONDS
         try:
-            if not (cleaned := as_root(place, [*SHELL, _CLEAN])).ok:
+            env = {**home(place, verifier.account), **stage.variables(task, verifier.env)}
+            cleaned = as_root(place, [*SHELL, _CLEAN], env=variables(place))
+            if not cleaned.ok:
                 raise NoRewardError(f"/tests cannot be made: {decode(cleaned.stderr)[-_SHOWN:]}")
             for name, path in files(stage.folder(task) / TESTS):
                 place.write_file(f"/{TESTS}/{name}", path.read_bytes(), 0o755)
@@ -129,7 +132,7 @@ class HarborReward:
             if done.timed_out:
                 raise NoRewardError(f"they ran into their time limit of {seconds:g} s")
             parts = _rewards(place)
-        except (OSError, LookupError) as error:  # also: no such user any more
+        except (OSError, LookupError, ValueError) as error:  # also: no such user any more
             if isinstance(error, InterCodeError):
                 raise
             raise NoRewardError(str(error)) from error

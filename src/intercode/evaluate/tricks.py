@@ -1,0 +1,103 @@
+"""Wrong answers that are made of a verification's own words, for `validate`.
+
+An agent that knows how it is verified may put something at the names that the verification uses:
+links that have a program read its own arguments or its own input, links to a temporary file of the
+verification's, programs that always succeed. A verification that lets one of them pass judges
+nothing. Each trick only makes names that are not there yet.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from intercode.envs.traits import Guess
+
+if TYPE_CHECKING:
+    from intercode.task import Task
+
+_WORD = re.compile(r"[\w./~+@%-]*[A-Za-z][\w./~+@%-]*", re.ASCII)
+_TEMPORARY = re.compile(r"/(tmp|var/tmp|dev/shm)/")
+_MADE = """
+shopt -s nullglob
+for name in {names}; do
+    case $name in "~/"*) name=$HOME/${{name#"~/"}};; esac
+    [ -e "$name" ] || [ -L "$name" ] && continue
+    mkdir -p -- "$(dirname -- "$name")" && {make}
+done 2> /dev/null
+true
+"""
+_LINK = 'ln -s -- {target} "$name"'
+_PROGRAM = """{
+        case $name in */*) continue;; esac
+        command -v "$name" > /dev/null && continue
+        mkdir -p /usr/local/bin; program=/usr/local/bin/$name
+        printf '#!/bin/sh\\n' > "$program"; chmod 755 "$program"
+    }"""
+_LINKS = ("/proc/self/cmdline", "/dev/stdin", "/dev/fd/63")
+_MOST = 100
+"""Words of a verification that are taken for names."""
+
+
+def tricks(language: str) -> Sequence[Guess]:
+    """Return the tricks in an environment whose actions are in this language."""
+    if language not in ("bash", "python"):
+        return ()
+
+    def guess(name: str, make: str) -> Guess:
+        return Guess(name, lambda task: _actions(task, make, language), role="trick")
+
+    links = [guess(f"links to {at} at its names", _LINK.format(target=at)) for at in _LINKS]
+    return (
+        *links,
+        guess("links to its temporary file at its names", _LINK.format(target="{temporary}")),
+        guess("programs of its names that exit with 0", _PROGRAM),
+    )
+
+
+def alternatives(tasks: Sequence[Task]) -> Sequence[Guess]:
+    """Return a guess for the first alternative solution of each task, for the second, and so on."""
+    most = max((len(_solutions(task)) for task in tasks), default=0)
+
+    def guess(number: int) -> Guess:
+        def actions(task: Task) -> tuple[str, ...]:
+            solutions = _solutions(task)
+            return solutions[number] if number < len(solutions) else ()
+
+        return Guess(f"alternative solution {number + 1}", actions, role="alternative")
+
+    return [guess(number) for number in range(most)]
+
+
+def _solutions(task: Task) -> list[tuple[str, ...]]:
+    """Return the solutions in a task's metadata: each is an action, or a list of them.
+
+    Data of other shapes have another meaning of that name.
+    """
+    alternatives = task.metadata.get("alternatives")
+    if not isinstance(alternatives, list | tuple):
+        return []
+    solutions = [(one,) if isinstance(one, str) else one for one in alternatives]
+    are_actions = all(
+        isinstance(solution, list | tuple) and all(isinstance(one, str) for one in solution)
+        for solution in solutions
+    )
+    return [tuple(solution) for solution in solutions] if are_actions else []
+
+
+def _actions(task: Task, make: str, language: str) -> tuple[str, ...]:
+    if task.verification is None:
+        return ()
+    words = dict.fromkeys(word for word in _WORD.findall(task.verification) if word[0] != "-")
+    temporary = next(filter(_TEMPORARY.match, words), None)
+    if "{temporary}" in make:
+        if temporary is None:
+            return ()
+        make = make.format(temporary=shlex.quote(temporary))
+    names = [word for word in words if word != temporary or make == _PROGRAM][:_MOST]
+    script = _MADE.format(names=" ".join(map(shlex.quote, names)), make=make)
+    if language == "bash":
+        return (script,)
+    return (f"import subprocess\nsubprocess.run(['bash', '-c', {script!r}])",)
