@@ -25,7 +25,7 @@ from waiting import PATIENCE
 
 pytestmark = pytest.mark.ordinary
 
-TASK = Task("note", "Write a note.", verification="grep -qx 'a line' /tmp/note")
+TASK = Task("note", "Write a note.", verification="grep -qx 'a line' /root/note")
 # A full-screen program that reads keys as editors do.
 CURSES = r"""
 import curses
@@ -64,7 +64,7 @@ def shown(env: InterCodeEnv[Any], keys: str, *texts: str) -> str:
 
 
 def test_a_file_that_was_typed_is_scored(env: InterCodeEnv[Any]) -> None:
-    shown(env, '"echo g; echo o; cat > /tmp/note; echo done" Enter', "\ng\no\n")
+    shown(env, '"echo g; echo o; cat > /root/note; echo done" Enter', "\ng\no\n")
     shown(env, '"a line" Enter C-d', "a line\ndone")
     assert env.step("submit")[1] == 1.0
 
@@ -181,15 +181,15 @@ def test_it_is_off_by_default_and_for_shells_only(monkeypatch: pytest.MonkeyPatc
 
 def test_a_model_that_calls_tools_types(tmp_path: Path) -> None:
     data = tmp_path / "tasks.json"
-    data.write_text('[{"task_id": "n", "query": "Q", "verification": "test -s /tmp/n"}]')
+    data.write_text('[{"task_id": "n", "query": "Q", "verification": "test -s /root/n"}]')
     lines = iter(
         [
-            Line("", (intercode.calls.ToolCall("1", "keys", {"keys": '"echo x >/tmp/n" Enter'}),)),
+            Line("", (intercode.calls.ToolCall("1", "keys", {"keys": '"echo x >/root/n" Enter'}),)),
             Line(
                 "",
                 (
                     intercode.calls.ToolCall(
-                        "2", "bash", {"command": "until [ -s /tmp/n ]; do :; done"}
+                        "2", "bash", {"command": "until [ -s /root/n ]; do :; done"}
                     ),
                 ),
             ),
@@ -208,5 +208,5 @@ def test_a_model_that_calls_tools_types(tmp_path: Path) -> None:
         args += ["--agent", "tool-calling", "--model", "openai-compatible/test"]
         assert main([*args, "--base-url", server.url, "--quiet"]) == 0
     (episode,) = read_episodes(tmp_path / "run" / "episodes.jsonl")
-    assert episode.success and episode.turns[0].action == 'keys "echo x >/tmp/n" Enter'
+    assert episode.success and episode.turns[0].action == 'keys "echo x >/root/n" Enter'
     assert "Programs that need a terminal" in prompts[0]

@@ -76,6 +76,8 @@ def difference(
         most: The greatest difference that there can be: of rates, 1. No end lies beyond.
     """
     found = mean([b - a for a, b in zip(first, second, strict=True)], clusters)
+    if math.isinf(found.low):
+        return found  # one task tells nothing
     return replace(found, low=max(found.low, -most), high=min(found.high, most))
 
 

@@ -18,7 +18,7 @@ from intercode.envs.traits import Guess
 if TYPE_CHECKING:
     from intercode.task import Task
 
-_WORD = re.compile(r"[\w./~+@%-]*[A-Za-z][\w./~+@%-]*", re.ASCII)
+_WORD = re.compile(r"[\w./~+@%-]+", re.ASCII)
 _TEMPORARY = re.compile(r"/(tmp|var/tmp|dev/shm)/")
 _MADE = """
 shopt -s nullglob
@@ -90,7 +90,8 @@ def _solutions(task: Task) -> list[tuple[str, ...]]:
 def _actions(task: Task, make: str, language: str) -> tuple[str, ...]:
     if task.verification is None:
         return ()
-    words = dict.fromkeys(word for word in _WORD.findall(task.verification) if word[0] != "-")
+    found = _WORD.findall(task.verification)
+    words = dict.fromkeys(one for one in found if one[0] != "-" and not one.isdecimal())
     temporary = next(filter(_TEMPORARY.match, words), None)
     if "{temporary}" in make:
         if temporary is None:

@@ -64,7 +64,7 @@ def examine(sandbox: Sandbox, paths: Sequence[str], env: Mapping[str, str]) -> l
         return []
     for script in (_EXAMINE, _EXAMINE_EACH):  # the second for images without GNU's tools
         found = run(sandbox, script, paths, env)
-        if found is not None and len(found) == 3 * len(paths):
+        if found is not None and len(found) == 3 * len(paths) and all(found[: len(paths)]):
             break
     else:
         return None

@@ -9,7 +9,8 @@ owner, content), nothing else was changed, and the last executed action printed 
 - *Scratch* is not compared: what lies under ``/tmp``, ``/var/tmp`` or ``/dev/shm``, and the
   histories that programs drop in a home directory. But where the task itself works there (its
   files or its setup touch a path, or made a directory above it; or its words name a path that gold
-  touches), it is compared. What gold alone leaves there is its own way, and no answer.
+  touches), it is compared. What gold alone leaves there is its own way, and no answer, unless it
+  does nothing else.
 - If gold changes files and prints nothing, the output is not compared: the files are the answer.
 - A gold that neither changes nor prints anything asks for an action that prints nothing.
 - Where a task says of which type its answer is (``metadata.answer``), outputs are compared by what
@@ -30,6 +31,7 @@ from typing import Any
 
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
+from intercode.rewards.aliases import TEMPORARY, lies_in
 from intercode.rewards.answer import Answer, last_output, normalise, similarity
 from intercode.rewards.gold import GoldResult, GoldRunner, content, differing
 from intercode.rewards.judge import Judge
@@ -128,6 +130,9 @@ def compare(
         names: Names of scratch in the task's words.
     """
 
+    if not gold.output and all(map(scratch.match, gold.touched)):
+        names = gold.touched  # all that gold does is there
+
     def is_scratch(path: str) -> bool:
         return _is_scratch(path, gold, scratch, names)
 
@@ -178,7 +183,8 @@ def _is_scratch(
     if not scratch.match(path):
         return False
     while scratch.match(path):
-        if path in gold.before or (path in gold.touched and is_named(path, names)):
+        is_its_own_way = lies_in(path, TEMPORARY) and not is_named(path, names)
+        if path in gold.before or (path in gold.touched and not is_its_own_way):
             return False
         path = path.rpartition("/")[0]
     return True
