@@ -434,7 +434,7 @@ DEFENCES = [
     ),
     _one(
         "settings_of_tools", "cheating", "intercode/rewards/command.py",
-        "found.as_before.update(path for path in changed if not SYSTEM_PATHS.match(path))",
+        "found.as_before.update(path for path in changed - scratch if not SYSTEM_PATHS.match(path))",
         "pass",
     ),
     _one(
