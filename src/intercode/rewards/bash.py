@@ -129,7 +129,6 @@ def compare(
         scratch: The paths that are compared only where the task itself works.
         names: Names of scratch in the task's words.
     """
-
     if not gold.output and all(map(scratch.match, gold.touched)):
         names = gold.touched  # all that gold does is there
 

@@ -142,6 +142,8 @@ class CommandReward:
             done = self._verify(task, sandbox)
             if not done.ok:
                 return _score(done, {"removed": sorted(scratch)[:_PATHS]} if scratch else {})
+            if not found:
+                return _score(done)
             sandbox.kill()
             through = found.written_through(left, _by_path(sandbox))
             undone = sorted(found.certain | through)
