@@ -434,8 +434,7 @@ DEFENCES = [
     ),
     _one(
         "settings_of_tools", "cheating", "intercode/rewards/command.py",
-        "found.as_before.update(path for path in changed - scratch if not SYSTEM_PATHS.match(path))",
-        "pass",
+        "in changed - scratch if not SYSTEM_PATHS.match(path))", "in changed - changed)",
     ),
     _one(
         "settings_of_the_setup", "cheating", "intercode/rewards/command.py",

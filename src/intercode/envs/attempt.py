@@ -71,7 +71,7 @@ class Submissions:
         self._lock = threading.Lock()
         self.made = 0
         self.wrong = 0
-        """Those that were refused, and did not end an episode."""
+        """The number of those that were refused, and did not end an episode."""
 
     def add(self, *, wrong: bool = False) -> None:
         """Count one, or count one as wrong that was counted."""

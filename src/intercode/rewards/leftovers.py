@@ -1,4 +1,4 @@
-"""What an agent has left by which a grader's own names would lead elsewhere.
+"""The traces of an agent by which a grader's own names would lead elsewhere.
 
 A verification names files: ``sort in > expected; cmp expected out``. The names are its author's,
 but what stands there is the agent's. A link to ``/proc/self/cmdline`` has ``grep`` find its own
@@ -142,7 +142,7 @@ _OBJECT = re.compile(r".*/objects/(pack/|[0-9a-f]{2}/)")
 
 @dataclass(slots=True)
 class Leftovers:
-    """What of an agent's work may mislead a verification, and how each is undone."""
+    """The parts of an agent's work that may mislead a verification, and how each is undone."""
 
     task: Task
     own: Mapping[str, Change]
@@ -154,7 +154,7 @@ class Leftovers:
     closed: list[str]
     """The paths that are made readable and writable."""
     links: list[Link]
-    """Those that are not asked for."""
+    """The links that are not asked for."""
     moved: dict[str, str]
     """Link → its end: it stands where a file or folder stood, and that is moved back."""
     groups: list[set[str]]
@@ -171,7 +171,7 @@ class Leftovers:
         left: Mapping[str, Change],
         before: Mapping[str, Change],
     ) -> Leftovers:
-        """Find them.
+        """Find the leftovers in a sandbox.
 
         Args:
             task: The task.
@@ -208,7 +208,7 @@ class Leftovers:
 
     @property
     def certain(self) -> set[str]:
-        """What is undone whatever the verification writes."""
+        """The paths that are undone whatever the verification writes."""
         return {*self.as_before, *self.closed, *self.moved}
 
     def written_through(self, left: Mapping[str, Change], after: Mapping[str, Change]) -> set[str]:

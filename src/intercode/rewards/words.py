@@ -1,4 +1,4 @@
-"""What a task's words and its verification's text speak of: names, links, pipes, modes, targets.
+"""The names, links, pipes, modes and targets of which a task's words and verification speak.
 
 A text is read by patterns, and never run. What they miss costs nothing where an agent has left
 nothing unusual.
@@ -28,7 +28,7 @@ _ANY_LINKS = re.compile(r"-type\s+l\b|-lname\b|\bis_?symlink|\bls\s+-\w*l|-ef\b|
 _ASKS_FOR_LINKS = re.compile(r"\b(sym|soft|symbolic |hard)?[ -]?link(s|ed)?\b", re.IGNORECASE)
 _OF_PIPES = re.compile(rf"fifo|named pipes?|socket|{_IS}[pSbc]\b", re.IGNORECASE)
 _OF_MODES = re.compile(
-    rf"permission|\bmode|chmod|read-?only|writ(e|able)|execut|-perm\b|\bstat\b|umask|{_IS}[rwx]\b",
+    rf"permission|\bmode|chmod|read-?only|writ(e|able)|executable|execute|-perm\b|\bstat\b|umask|{_IS}[rwx]\b",
     re.IGNORECASE,
 )
 
