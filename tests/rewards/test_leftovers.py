@@ -169,6 +169,12 @@ KINDS = {
     "a closed input": Kind(
         "cmp <(sort in) out", SORTED, ("touch out; chmod 000 in", "touch out; chmod 200 in")
     ),
+    "a closed input, and words that ask to write": Kind(
+        "cmp <(sort in) out",
+        SORTED,
+        ("touch out; chmod 000 in",),
+        query="Write the sorted lines to out, with a modern tool.",
+    ),
     "names of files": Kind(
         "cd src; ! grep -q todo *.py",
         "echo > src/b.py",

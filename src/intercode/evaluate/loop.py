@@ -221,10 +221,12 @@ def run_episode(
             # In its run this is the one attempt at the task, whichever branch was chosen.
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
     finally:
-        if isinstance(actor, HasMetadata):
-            episode.metadata.update(actor.episode_metadata())
-        episode.metadata.update(facts)
-        free(terms)
+        try:
+            if isinstance(actor, HasMetadata):
+                episode.metadata.update(actor.episode_metadata())
+            episode.metadata.update(facts)
+        finally:
+            free(terms)
     return episode
 
 

@@ -28,7 +28,7 @@ _ANY_LINKS = re.compile(r"-type\s+l\b|-lname\b|\bis_?symlink|\bls\s+-\w*l|-ef\b|
 _ASKS_FOR_LINKS = re.compile(r"\b(sym|soft|symbolic |hard)?[ -]?link(s|ed)?\b", re.IGNORECASE)
 _OF_PIPES = re.compile(rf"fifo|named pipes?|socket|{_IS}[pSbc]\b", re.IGNORECASE)
 _OF_MODES = re.compile(
-    rf"permission|\bmode|chmod|read-?only|writ(e|able)|executable|execute|-perm\b|\bstat\b|umask|{_IS}[rwx]\b",
+    rf"permission|\bmodes?\b|chmod|read-?only|(readable|writable|executable)|-perm\b|\bstat\b|umask|{_IS}[rwx]\b",
     re.IGNORECASE,
 )
 
