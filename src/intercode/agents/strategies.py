@@ -47,8 +47,8 @@ def next_action(
 ) -> str:
     """Ask for the next action; a model that goes in circles is asked once more, by `ask_again`.
 
-    If even so it would take for the third time in a row what has failed, it is done: what it does
-    no longer depends on what it is told.
+    If it still chooses an action that has just failed twice in a row, the episode is submitted:
+    further turns would be the same.
     """
     action = talk.ask(read)
     if not talk.recaps or not goes_in_circles(action, history):
