@@ -236,4 +236,4 @@ def purse_of_dollars() -> bool:
 
 def ignored_paths_of_the_task() -> bool:
     gold = GoldResult("", {}, {}, frozenset({"/root/.mine/answer"}))
-    return not _is_scratch("/root/.mine/answer", gold, _with(["/root/.mine"]))
+    return not _is_scratch("/root/.mine/answer", gold, _with(["/root/.mine"]), ())
