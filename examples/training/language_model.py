@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_seed(args.seed)
     args.out.mkdir(parents=True)
     model, words = ready_made(args.model or str(find_weights(MODEL).path), args.device)
+    train_last(model, args.layers)
     Learner(args, model, words, args.env, args.turns).all()
     return 0
 
@@ -57,12 +58,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--turns", type=int, default=1, help="of an episode")
     add("--seed", type=int, default=0, help="of tasks and samples")
     add("--difficulty", type=int, choices=range(1, 5), default=1, help="of the generated tasks")
-    add("--practise", type=int, default=60, help="steps of each arm")
+    add("--layers", type=int, default=10, help="trained ones, the last; the others stay as they are")
+    add("--practise", type=int, default=40, help="steps of each arm")
     add("--batch", type=int, default=2, help=f"tasks in a step, with {ATTEMPTS} attempts each")
-    add("--practice-rate", type=float, default=2e-5, help="the learning rate of practice")
-    add("--imitation-rate", type=float, default=2e-5, help="that of supervised training")
-    add("--reply-tokens", type=int, default=96, help="of a reply in a trial, at most")
-    add("--attempt-tokens", type=int, default=96, help="of replies and outputs in practice")
+    add("--temperature", type=float, default=0.7, help="of attempts in practice")
+    add("--practice-rate", type=float, default=5e-5, help="the learning rate of practice")
+    add("--imitation-rate", type=float, default=5e-5, help="that of supervised training")
+    add("--reply-tokens", type=int, default=64, help="of a reply in a trial, at most")
+    add("--attempt-tokens", type=int, default=64, help="of replies and outputs in practice")
     add("--count", type=int, default=100, help="generated tasks of each trial")
     add("--points", type=int, default=3, help="trials of each learning curve; the best is kept")
     add("--arms", nargs="+", choices=ARMS, default=ARMS, help="what to train and to try")
@@ -73,6 +76,13 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: there is no GPU that PyTorch can use")
     return args
+
+
+def train_last(model: Any, count: int) -> None:
+    """Let training change only so many layers, the last: the others then need no gradients."""
+    model.requires_grad_(False)
+    for layer in model.model.layers[-count:]:
+        layer.requires_grad_(True)
 
 
 class Learner(Trainee):
@@ -106,7 +116,7 @@ class Learner(Trainee):
         args = self.args
         wanted = steps * args.batch
         tasks = self.generated("train", wanted)
-        model = Local(self.model, self.words, "sampled", args.reply_tokens, temperature=1.0)
+        model = Local(self.model, self.words, "sampled", args.reply_tokens, temperature=args.temperature)
         self.attempt(self.playing(model), tasks, "sampled", epochs=ATTEMPTS)
         lines = self.out / "successes.jsonl"
         run_command(

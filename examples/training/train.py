@@ -68,6 +68,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--practice-rate", type=float, default=3e-4, help="the learning rate")
     add("--reply-tokens", type=int, default=64, help="of a reply in a trial, at most")
     add("--attempt-tokens", type=int, default=160, help="of replies and outputs in practice")
+    add("--temperature", type=float, default=1.0, help="of attempts in practice")
     add("--count", type=int, default=200, help="tasks of each trial")
     add("--points", type=int, default=5, help="trials of each learning curve; the best is kept")
     add("--arms", nargs="+", choices=ARMS, default=ARMS, help="what to train and to try")

@@ -128,6 +128,7 @@ class Trainee:
             per_device_train_batch_size=args.batch * ATTEMPTS,
             num_generations=ATTEMPTS,
             max_completion_length=args.attempt_tokens,
+            temperature=args.temperature,
             learning_rate=args.practice_rate,
             lr_scheduler_type="constant_with_warmup",
             warmup_steps=min(10, args.practise // 5),

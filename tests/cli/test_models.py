@@ -72,5 +72,5 @@ def test_models_are_listed_fetched_and_removed(path: Path, capsys: Tell) -> None
     assert main(["models", "fetch", "smollm2-135M", "--from", str(path)]) == 2
     assert "did you mean 'smollm2-135m'" in capsys.readouterr().err
     assert main(["models", "fetch", "smollm2-135m", "qwen3-4b", "--from", str(path)]) == 2
-    assert main(["models", "remove", "smollm2-135m"]) == 0
+    assert main(["models", "remove", "local/smollm2-135m"]) == 0
     assert "no such model" in capsys.readouterr().out

@@ -72,7 +72,7 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _fetch(args: argparse.Namespace) -> None:
-    wanted = [find_entry(name) for name in args.name]
+    wanted = _named(args)
     if args.origin and len(wanted) > 1:
         raise UsageError("--from FILE is one model's: name only that")
     line = LiveLine(args.quiet)
@@ -95,8 +95,9 @@ def _fetch(args: argparse.Namespace) -> None:
 
 
 def _remove(args: argparse.Namespace) -> None:
-    named = [find_entry(name) for name in args.name]
-    freed = {entry.name: count for entry in named if (count := store.remove(entry)) is not None}
+    freed = {
+        entry.name: count for entry in _named(args) if (count := store.remove(entry)) is not None
+    }
     if args.json:
         print_json({"removed": freed})
         return
@@ -104,6 +105,11 @@ def _remove(args: argparse.Namespace) -> None:
         print(f"removed {name}, {size(count)}")
     if not freed:
         print("no such model was here")
+
+
+def _named(args: argparse.Namespace) -> list[Entry]:
+    """Return the models of the arguments, which may be named as --model names them."""
+    return [find_entry(name.removeprefix("local/")) for name in args.name]
 
 
 def _plain(entry: Entry) -> dict[str, Any]:
