@@ -219,6 +219,11 @@ def test_less_memory_means_fewer_dialogues_then_shorter_ones(
     assert plan(one) == (1, 4096)
     assert plan(one // 2) == (1, 2048)
     assert plan(10**12) == (4, 4096)
+    path.write_bytes(local_server.header(context=100_000))
+    weights = store.find_weights(str(path))
+    assert plan(10**12) == (4, 32_768)
+    assert plan(4 * 4 * 4 * one) == (4, 16_384)  # a quarter holds four of 16,384 tokens
+    assert plan(12 * one) == (3, 8192)
 
 
 def test_the_memory_of_this_machine() -> None:

@@ -34,8 +34,11 @@ from intercode.units import MIB
 
 MOST_SLOTS = 16
 """Dialogues that are answered at a time, at most: cores, not slots, limit a machine."""
+MOST_CONTEXT = 32_768
+"""Tokens of a dialogue where a quarter of the memory that is free holds them: programs of others
+begin with 10,000."""
 CONTEXT = 8192
-"""Tokens of a dialogue, unless the model or the memory allows only fewer."""
+"""Tokens of a dialogue before fewer are answered at a time."""
 LEAST_CONTEXT = 2048
 """Tokens below which a dialogue of several turns makes no sense."""
 BUFFERS = 512 * MIB
@@ -98,8 +101,10 @@ def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
         UsageError: The memory that is free is too small.
     """
     memory = available_memory() - weights.size - BUFFERS
-    context = min(CONTEXT, weights.header.context or CONTEXT)
+    context = min(MOST_CONTEXT, weights.header.context or CONTEXT)
     slots = max(1, min(calls, MOST_SLOTS))
+    while context > CONTEXT and weights.header.cache_bytes(slots * context) > memory // 4:
+        context //= 2
     while slots > 1 and weights.header.cache_bytes(slots * context) > memory // 2:
         slots -= 1  # half of the memory that is free is for sandboxes and others
     while context > LEAST_CONTEXT and weights.header.cache_bytes(slots * context) > memory:
