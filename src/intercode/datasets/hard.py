@@ -1,4 +1,4 @@
-"""Hard tasks: those that take a look around, several tools and a second try, ``builtin/hard_ENV.json``."""
+"""Hard tasks: exploration, misleading data, faults behind faults; ``builtin/hard_ENV.json``."""
 
 from __future__ import annotations
 
