@@ -398,8 +398,8 @@ mkdir -p newsletter/sign-ups
 cat > newsletter/README <<'END'
 sign-ups/ has the lists of each year, as the programs of that year wrote them. Until 2022 everybody on a list
 wanted the newsletter; since 2023 the list says so of each.
-Who has left is in left.txt. Since last winter people leave by a mail to news@ with the subject "unsubscribe" and
-nothing else in it; nobody has copied those to left.txt yet.
+Who has left is in left.txt. Since last winter people leave by a mail to news@ whose subject is "unsubscribe",
+in small letters or capitals, and no more; what is below does not matter. They are not in left.txt yet.
 END
 {
     printf 'name;email;since\n'
