@@ -19,7 +19,8 @@ from intercode.evaluate import evaluate
 from intercode.task import Task
 
 SOLUTIONS = Path(__file__).parents[1] / "second_solutions"
-ENVIRONMENTS = ("bash", "sql", "python", "ctf", "swe")
+DATASETS = sorted(path.stem for path in SOLUTIONS.glob("*.json"))
+"""Names of bundled datasets: environments, and ENV-hard."""
 
 
 class Printed:
@@ -32,17 +33,24 @@ class Printed:
         return next(self._actions, f"submit {observation.strip()}")
 
 
-@pytest.mark.parametrize("env", ENVIRONMENTS)
-def test_every_second_solution_is_worth_all(env: str) -> None:
-    solutions = json.loads((SOLUTIONS / f"{env}.json").read_text())
-    tasks = intercode.load_dataset(env)
+def test_every_dataset_has_some() -> None:
+    assert {"bash", "sql", "python", "ctf", "swe", "bash-hard", "python-hard"} <= set(DATASETS)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_second_solution_is_worth_all(name: str) -> None:
+    env = name.partition("-")[0]
+    solutions = json.loads((SOLUTIONS / f"{name}.json").read_text())
+    tasks = intercode.load_dataset(name)
     assert solutions.keys() == {task.task_id for task in tasks}
 
     def agent(task: Task) -> Agent:
         actions = solutions[task.task_id]
         return Printed(actions) if env == "ctf" else ScriptedAgent(actions)
 
-    result = evaluate(tasks, agent, lambda: intercode.make(env, max_turns=100).unwrapped, workers=2)
+    result = evaluate(
+        tasks, agent, lambda: intercode.make(env, data=tasks, max_turns=100).unwrapped, workers=2
+    )
     refused = {
         outcome.task_id: (outcome.reward, outcome.error)
         for outcome in result.outcomes

@@ -53,14 +53,17 @@ def _swe_bench(name: str, title: str, repository: str) -> Entry:
 
 _ENTRIES = (
     Entry("bash", "our own Bash tasks", "MIT", ""),
+    Entry("bash-hard", "hard tasks for Bash: exploration, misleading data, repairs", "MIT", ""),
     Entry("bash-starter", "easy tasks for Bash, for small models to begin with", "MIT", ""),
     Entry("python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""),
+    Entry("python-hard", "hard tasks for Python: exploration, misleading data, repairs", "MIT", ""),
     Entry("python-starter", "easy tasks for Python, for small models to begin with", "MIT", ""),
     Entry("ctf", "our own CTF puzzles, generated from each seed", "MIT", ""),
     Entry("generated-bash", "tasks for Bash, generated from each seed", "MIT", ""),
     Entry("generated-python", "tasks for Python, generated from each seed", "MIT", ""),
     Entry("generated-sql", "tasks for SQL, generated from each seed", "MIT", ""),
     Entry("sql", "our own SQL tasks, over four databases", "MIT", ""),
+    Entry("sql-hard", "hard tasks for SQL: exploration, misleading data, repairs", "MIT", ""),
     Entry("sql-starter", "easy tasks for SQL, for small models to begin with", "MIT", ""),
     Entry("swe", "our own SWE tasks: small repositories with a bug each", "MIT", ""),
     Entry(
