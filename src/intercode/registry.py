@@ -127,6 +127,7 @@ DATASETS = Registry(
         "swe-bench": "intercode.datasets.swe_bench:load",
         "swe-bench-lite": "intercode.datasets.swe_bench:load_lite",
         "swe-bench-verified": "intercode.datasets.swe_bench:load_verified",
+        "swe-hard": "intercode.datasets.hard:load_swe",
         "wikisql": "intercode.datasets.wikisql:load",
     },
     "intercode.datasets",

@@ -11,17 +11,14 @@ import pytest
 import intercode
 from intercode import datasets
 from intercode.datasets import hard
-from intercode.datasets.builtin import FOLDER
 from intercode.errors import TaskError
 from intercode.task import Task
 
 from .python_tasks import attempt
 
-SIZES = {"bash": 20, "python": 10, "sql": 0}
+SIZES = {"bash": 20, "python": 10}
 """Environment → how many hard tasks it has at least."""
-TASKS = {
-    env: datasets.load(f"{env}-hard") for env in SIZES if (FOLDER / f"hard_{env}.json").exists()
-}
+TASKS = {env: datasets.load(f"{env}-hard") for env in SIZES}
 every_task = pytest.mark.parametrize(
     ("env", "task"),
     [(env, task) for env, tasks in TASKS.items() for task in tasks],

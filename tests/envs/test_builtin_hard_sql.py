@@ -9,19 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from intercode import datasets
 from intercode.databases import find, get_engine
-from intercode.datasets.builtin import DATABASES, FOLDER
-from intercode.datasets.files import load_file
+from intercode.datasets.builtin import DATABASES
 from intercode.envs.sql import SqlEnv
 from intercode.rewards.sql import guessable
-from intercode.task import Dataset, Task
+from intercode.task import Task
 
 from .sql_tasks import attempt
 from .test_builtin_sql import changes, hardness
 
-TASKS = Dataset(
-    load_file(FOLDER / "hard_sql.json"), "sql-hard", str(FOLDER), databases=str(DATABASES)
-)
+TASKS = datasets.load("sql-hard")
 SECOND: dict[str, list[str]] = json.loads(
     (Path(__file__).parents[1] / "second_solutions" / "sql-hard.json").read_text(encoding="utf-8")
 )
@@ -58,7 +56,7 @@ def test_three_mistakes_do_not(env: SqlEnv, task: Task) -> None:
 @every_task
 def test_its_hardness_follows_from_gold(task: Task) -> None:
     assert task.metadata["hardness"] == task.tags[0] == hardness(task)
-    assert task.metadata["trap"]
+    assert task.metadata["hard"]
 
 
 def test_no_gold_can_be_guessed() -> None:

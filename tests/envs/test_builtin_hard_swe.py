@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from intercode.datasets.builtin import FOLDER
-from intercode.datasets.files import load_file
+from intercode import datasets
 from intercode.envs.swe import SweEnv, apply_patch
-from intercode.task import Dataset, Task
+from intercode.task import Task
 
 from .test_builtin_swe import lines, score
 
-TASKS = Dataset(load_file(FOLDER / "hard_swe.json"), "swe-hard", str(FOLDER))
+TASKS = datasets.load("swe-hard")
 SECOND: dict[str, list[str]] = json.loads(
     (Path(__file__).parents[1] / "second_solutions" / "swe-hard.json").read_text(encoding="utf-8")
 )
@@ -72,5 +71,5 @@ def test_no_test_of_the_issue_is_to_be_seen(env: SweEnv, task: Task) -> None:
 def test_there_are_several_tasks_over_each_repository() -> None:
     assert len(TASKS) == len({task.query for task in TASKS}) >= 10
     assert min(Counter(task.metadata["repository"] for task in TASKS).values()) >= 3
-    assert all(task.metadata["trap"] for task in TASKS)
+    assert all(task.metadata["hard"] for task in TASKS)
     assert SECOND.keys() == {task.task_id for task in TASKS}

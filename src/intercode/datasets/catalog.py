@@ -66,6 +66,7 @@ _ENTRIES = (
     Entry("sql-hard", "hard tasks for SQL: exploration, misleading data, repairs", "MIT", ""),
     Entry("sql-starter", "easy tasks for SQL, for small models to begin with", "MIT", ""),
     Entry("swe", "our own SWE tasks: small repositories with a bug each", "MIT", ""),
+    Entry("swe-hard", "hard SWE tasks: causes away from what is reported", "MIT", ""),
     Entry(
         "spider",
         "Spider 1.0: questions over many databases (Yu et al. 2018); dev: 1,034 tasks",

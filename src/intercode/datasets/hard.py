@@ -13,7 +13,7 @@ def load(env: str) -> Dataset:
     """Load the hard tasks of an environment.
 
     Args:
-        env: ``bash``, ``python`` or ``sql``: any that has a file ``hard_ENV.json``.
+        env: ``bash``, ``python``, ``sql`` or ``swe``: any that has a file ``hard_ENV.json``.
 
     Raises:
         TaskError: It has none.
@@ -35,3 +35,8 @@ def load_sql() -> Dataset:
 def load_python() -> Dataset:
     """Load the hard tasks for Python."""
     return load("python")
+
+
+def load_swe() -> Dataset:
+    """Load the hard SWE tasks, with their repositories."""
+    return load("swe")
