@@ -152,9 +152,14 @@ class Task:
         return ages
 
     @property
+    def depends_on_clock(self) -> bool:
+        """Whether the task is marked as dependent on the clock: its metadata has `CLOCK`."""
+        return CLOCK in self.metadata
+
+    @property
     def caches_gold(self) -> bool:
         """Whether gold has the same effect at any time, so that its result may be cached."""
-        return CLOCK not in self.metadata and self.metadata.get("cache_gold") is not False
+        return not self.depends_on_clock and self.metadata.get("cache_gold") is not False
 
     def shown(self) -> Task:
         """The task as an agent may know it, without solutions and all that scores it."""
