@@ -321,8 +321,9 @@ def _is_no_constant(task: Task, trials: Trials) -> Iterator[Problem]:
 def _in_another_zone(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that differs in another time zone, or whose words ask for the time."""
     yield from _moved(task, trials, [ZONE])
-    words = "" if task.depends_on_clock else asks_for_time(task, environment_for([task]))
-    if words:
+    if task.depends_on_clock or any(_does_not_vary(task, trials)):
+        return
+    if words := asks_for_time(task, environment_for([task])):
         text = f"gold or its tests ask for the time ({words}), and the task is not marked"
         yield Problem(task.task_id, "clock", text)
 

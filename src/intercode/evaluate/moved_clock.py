@@ -85,9 +85,7 @@ def moves(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
         return ()
 
     def guess(move: Move) -> Guess:
-        content = base64.encodebytes(library(move.seconds)).decode()
-        names = {"library": _LIBRARY, "zone": shlex.quote(move.zone)}
-        action = _ACTION.format(content=content, **names)
+        action = action_for(move)
 
         def actions(task: Task) -> tuple[str, ...]:
             return () if task.depends_on_clock or not task.gold else (action,)
@@ -95,6 +93,12 @@ def moves(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
         return Guess(move.name, actions, role="clock")
 
     return [guess(move) for move in (AS_IT_IS, *TIMES, ZONE)]
+
+
+def action_for(move: Move) -> str:
+    """Return the action after which a shell's programs have a moved clock."""
+    content = base64.encodebytes(library(move.seconds)).decode()
+    return _ACTION.format(content=content, library=_LIBRARY, zone=shlex.quote(move.zone))
 
 
 def library(seconds: int) -> bytes:
