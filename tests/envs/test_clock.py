@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import intercode
+from intercode.envs.bash import BashEnv
 from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError
 from intercode.evaluate.moved_clock import asks_for_time
@@ -38,7 +38,7 @@ def _image(folder: Path, days: int) -> str:
 def test_files_have_their_ages_whenever_the_layer_was_made(tmp_path: Path, days: int) -> None:
     mark = {"clock": {"/data": 600}}
     task = Task("t", "?", gold=(RECENT,), image=_image(tmp_path, days), metadata=mark)
-    with closing(intercode.make("bash", data=Dataset([task])).unwrapped) as env:
+    with closing(BashEnv(Dataset([task]))) as env:
         env.reset()
         assert env.place.changes() == []
         assert env.step(RECENT)[0].splitlines() == ["/data/-dash", "/data/new one"]
@@ -54,7 +54,7 @@ def test_files_that_the_task_makes_are_new(tmp_path: Path) -> None:
         "t", "?", gold=("true",), image=_image(tmp_path, 3), files={"/data/mine": "x"},
         setup="touch /data/setup", metadata={"clock": {"/data": 3600}},
     )  # fmt: skip
-    with closing(intercode.make("bash", data=Dataset([task])).unwrapped) as env:
+    with closing(BashEnv(Dataset([task]))) as env:
         env.reset()
         assert env.step("find /data -type f -mmin -30 | sort")[0].split() == [
             "/data/mine",
@@ -74,8 +74,8 @@ def test_a_mark_of_another_shape_is_refused_before_any_work(mark: Any) -> None:
 def test_a_folder_that_is_not_there_is_told() -> None:
     task = Task("t", "?", gold=("true",), image="base", metadata={"clock": {"/nowhere": 1}})
     with (
-        closing(intercode.make("bash", data=Dataset([task]))) as env,
-        pytest.raises(TaskError, match="the ages of its files .* /nowhere is not there"),
+        closing(BashEnv(Dataset([task]))) as env,
+        pytest.raises(TaskError, match=r"the ages of its files .* /nowhere is not there"),
     ):
         env.reset()
 
@@ -96,9 +96,7 @@ def test_validate_moves_the_clock() -> None:
     ]
     tasks += [Task("marked", "?", gold=("date +%F",), metadata={"clock": {}})]
     data = Dataset(tasks)
-    found = validate(
-        data, lambda: intercode.make("bash", data=data, image="base"), timeout=60.0, workers=2
-    )
+    found = validate(data, lambda: BashEnv(data, image="base"), timeout=60.0, workers=2)
     clock = {p.task_id: p.problem.partition(";")[0] for p in found.problems if p.kind == "clock"}
     assert clock == {
         "hour": "gold scores 1.00, and an hour later 0.00",

@@ -287,7 +287,8 @@ def gold_of_the_hour() -> bool:
     task = Task("t", "?", gold=(gold,), metadata={"clock": {}})
     with closing(BashEnv(Dataset([task]))) as env:
         env.reset()
-        runner = GoldRunner(env.stage.open, BashInterpreter, env.stage.identify, GoldCache())
+        stage: Any = env.stage
+        runner = GoldRunner(stage.open, BashInterpreter, stage.identify, GoldCache())
         outputs = {runner.run(task, gold).output for _ in range(2)}
     return one_of(str(len(outputs)), holds="2", gone="1")
 

@@ -39,11 +39,11 @@ _FRESH, _DAYS = 600, 86400
 _AGES: Mapping[str, Mapping[str, int]] = {
     # All but the few files that the release made older. Ten minutes: more than the 5 of the words,
     # and for 50 more minutes less than their hour.
-    **dict.fromkeys(("fs1-11", "fs1-12", "fs1-47"), {"/testbed": _FRESH}),
-    **dict.fromkeys((f"fs2-{row}" for row in (17, 18, 19, 25, 32, 39, 41)), {"/system": _FRESH}),
-    **dict.fromkeys((f"fs3-{row}" for row in (0, 2, 3, 12)), {"/workspace": _FRESH}),
+    **{f"fs1-{row}": {"/testbed": _FRESH} for row in (11, 12, 47)},
+    **{f"fs2-{row}": {"/system": _FRESH} for row in (17, 18, 19, 25, 32, 39, 41)},
+    **{f"fs3-{row}": {"/workspace": _FRESH} for row in (0, 2, 3, 12)},
     "fs1-46": {"/var/log": 3 * _DAYS},
-    **dict.fromkeys(("fs2-42", "fs4-21"), {}),  # the words ask for the time itself
+    **{name: {} for name in ("fs2-42", "fs4-21")},  # the words ask for the time itself
 }
 """The mark `intercode.task.CLOCK` of tasks that depend on the clock."""
 _NOT_OF_THE_ANSWER = {"suite", "row", "gold", "golds", "answer", "may_change", "note"}

@@ -50,6 +50,7 @@ done
 """The script that gives the image's files below each folder their ages, to the second. Arguments:
 folder and age of its newest file, in turn. Files of one second share a `touch`."""
 
+
 @runtime_checkable
 class EndsSlowly(Protocol):
     """A place whose end takes the kernel a while, in which other things can be done."""

@@ -35,9 +35,7 @@ SLOW = 0.25
 _KEPT = 1000
 _SHOWN = 160
 
-Kind = Literal[
-    "gold", "free", "varies", "clock", "error", "refused", "constant", "empty", "twin"
-]
+Kind = Literal["gold", "free", "varies", "clock", "error", "refused", "constant", "empty", "twin"]
 
 
 def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
@@ -67,8 +65,9 @@ class Problem:
     task_id: str
     kind: Kind
     """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; it
-    depends on the ``clock`` without a mark; an alternative solution is ``refused``; or there was an ``error`` instead of a score. Doubts: a
-    ``constant`` solves it, perhaps by chance; gold's answer is ``empty``; a test has no ``twin``.
+    depends on the ``clock`` without a mark; an alternative solution is ``refused``; or there was an
+    ``error`` instead of a score. Doubts: a ``constant`` solves it, perhaps by chance; gold's answer
+    is ``empty``; a test has no ``twin``; it depends on the time zone, or seems to on the ``clock``.
     """
     problem: str
     """A description for people."""
@@ -246,8 +245,12 @@ def _at_other_times(task: Task, trials: Trials) -> Iterator[Problem]:
 def _moved(task: Task, trials: Trials, several: Sequence[Move]) -> Iterator[Problem]:
     """Report the first of several moves of the clock that makes a difference."""
     tried = {t.name: replace(t, observations=t.observations[1:]) for t in trials.values()}
-    base, still = tried.get(AS_IT_IS.name), not any(_does_not_vary(task, trials))
-    for move in several if base and base.guess and base.guess.actions(task) and still else ():
+    base = tried.get(AS_IT_IS.name)
+    if base is None or not base.guess or not base.guess.actions(task):
+        return  # it is marked, or the clock cannot be moved
+    if any(_does_not_vary(task, trials)):
+        return
+    for move in several:
         if move.name in tried:
             for problem in varies(task, base, tried[move.name], move.name, move.name):
                 yield replace(problem, kind="clock")

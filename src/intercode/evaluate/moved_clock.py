@@ -1,8 +1,8 @@
 """Moves of the clock, for `validate`: gold is tried at other times, and in another time zone.
 
 In environments whose actions are for a shell, an action before gold's puts a library in front of
-the C library, and sets ``TZ``. The same is done with a clock that is not moved, to compare with. The
-library is built when it is first needed; without a C compiler the clock is not moved.
+the C library, and sets ``TZ``. A trial with a clock that is not moved is the measure. The library
+is built when it is first needed; without a C compiler the clock is not moved.
 
 Golds in SQL and Python are searched for the words that ask for the time.
 """
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 _SOURCE = Path(__file__).with_name("moved_clock.c")
-_FLAGS = "-O2 -s -fPIC -shared -nostdlib -Wl,-z,noseparate-code -Wl,--build-id=none".split()
+_FLAGS = ("-O2", "-s", "-fPIC", "-shared", "-nostdlib", "-Wl,-z,noseparate-code")
 _MOVE = 0x6D6F766564627920
 """The move in the library as it is built."""
 _LIBRARY = "/var/tmp/.clock.so"
-"""A path in the sandbox that is no part of an answer."""
+"""A path in the sandbox that no answer is compared by."""
 _ACTION = """
 if base64 -d > {library} 2> /dev/null <<'END'
 {content}END
