@@ -34,6 +34,10 @@ LOOKS = "looks"
 """The key of a task's `metadata` for actions that show what its gold needs: the oracle takes them
 before gold."""
 
+CLOCK = "clock"
+"""The key of a task's `metadata` for folder → age, in a task that depends on the clock: see
+`Task.ages`."""
+
 CANNOT = "cannot"
 """The key of a task's `metadata` that says why it cannot be graded: no run tries it."""
 
@@ -128,6 +132,34 @@ class Task:
         if twice := sorted(set(metadata) & set(unknown)):
             raise TaskError(f"field {twice[0]!r} is given twice: beside and within 'metadata'")
         return cls(**given, metadata={**metadata, **unknown})
+
+    @property
+    def ages(self) -> Mapping[str, float]:
+        """Folders of the image whose files have fixed ages when an episode begins, by path.
+
+        A value is the age of the newest file there, in seconds; the files' times keep their
+        distances. A task with this mark, even an empty one, depends on the clock.
+
+        Raises:
+            TaskError: The mark has another shape.
+        """
+        ages = self.metadata.get(CLOCK, {})
+        if not isinstance(ages, Mapping) or not all(map(_is_age, ages, ages.values())):
+            raise TaskError(
+                f"task {self.task_id!r}: metadata {CLOCK!r} must be an object of absolute path → "
+                f"seconds, not {ages!r}"
+            )
+        return ages
+
+    @property
+    def depends_on_clock(self) -> bool:
+        """Whether the task is marked as dependent on the clock: its metadata has `CLOCK`."""
+        return CLOCK in self.metadata
+
+    @property
+    def caches_gold(self) -> bool:
+        """Whether gold has the same effect at any time, so that its result may be cached."""
+        return not self.depends_on_clock and self.metadata.get("cache_gold") is not False
 
     def shown(self) -> Task:
         """The task as an agent may know it, without solutions and all that scores it."""
@@ -368,6 +400,11 @@ def _identifier(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return _filled(value)
+
+
+def _is_age(path: str, age: object) -> bool:
+    is_number = isinstance(age, int | float) and not isinstance(age, bool)
+    return path.startswith("/") and is_number and 0 <= age < 1e10  # type: ignore[operator]
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -75,6 +76,17 @@ def test_only_the_golds_of_2023_are_reviewed(tmp_path: Path) -> None:
 def changed(reviewed: Dataset, plain: Dataset) -> Dataset:
     """The tasks that a review has changed and a run tries."""
     return reviewed.filter(lambda t: t != plain[t.task_id] and CANNOT not in t.metadata)
+
+
+@needs_upstream
+def test_tasks_whose_words_depend_on_the_clock_are_marked() -> None:
+    tasks = nl2bash.load(UPSTREAM, reviewed=True)
+    marked = [task for task in tasks if task.depends_on_clock]
+    assert len(marked) == 17 and len([t for t in marked if CANNOT not in t.metadata]) == 14
+    ages = re.compile(r"(minute|hour|day)s?\b.*\b(ago|old)|older than|last (hour|\d+ days)")
+    assert {t.task_id for t in tasks if ages.search(t.query)} <= {t.task_id for t in marked}
+    [task] = [t for t in nl2bash.load(UPSTREAM, "nl2bash_fs_3") if t.task_id == "2"]
+    assert task.ages == {"/workspace": 600} and not task.caches_gold
 
 
 @needs_upstream

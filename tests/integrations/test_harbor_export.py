@@ -193,6 +193,8 @@ def test_what_cannot_be_carried_is_refused(export: Export) -> None:
     cases = {"cases": [{"input": [1], "expected": 1}], "entry_point": "f"}
     with pytest.raises(TaskError, match="only InterCode's own grader"):
         export("python", Task("c", "Write f.", gold=("def f(x): return x",), metadata=cases))
+    with pytest.raises(TaskError, match="depends on the clock"):
+        export("bash", Task("c", "Print the day.", gold=("date",), metadata={"clock": {}}))
     export("bash", "archive-01")
     with pytest.raises(UsageError, match="exists already"):
         export("bash", "archive-01")

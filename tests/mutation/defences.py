@@ -537,6 +537,22 @@ DEFENCES = [
         "            return run(_PATIENCE)", "            raise",
     ),
     _one(
+        "ages_of_files", "clock", "intercode/envs/stage.py",
+        "if ages := self._age_arguments(task):", "if ages := []:",
+    ),
+    _one(
+        "gold_of_the_hour", "clock", "intercode/task.py",
+        "return not self.depends_on_clock and ", "return ",
+    ),
+    _one(
+        "times_of_layers", "clock", "intercode/sandbox/images/resolve.py",
+        "        set_times(layer, begin, _SCRIPT_TIME)\n", "",
+    ),
+    _one(
+        "moved_clock", "clock", "intercode/evaluate/checks.py",
+        "    _at_other_times,\n)", ")",
+    ),
+    _one(
         "twins", "cheating", "intercode/rewards/swe_twins.py",
         "\nPAIRS = 2\n", "\nPAIRS = 0\n",
     ),

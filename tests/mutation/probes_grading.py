@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
+import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -18,9 +21,12 @@ from intercode.envs.python import PythonEnv
 from intercode.envs.swe import SweEnv
 from intercode.errors import CausedInsideError, RewardError, SandboxClosedError, SandboxError
 from intercode.evaluate import evaluate
+from intercode.evaluate.validate import validate
+from intercode.interpreters.bash import BashInterpreter
 from intercode.interpreters.python_start import PRELOAD
 from intercode.interpreters.shell import FrameReader
 from intercode.models import Message, Reply, Settings
+from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
 from intercode.sandbox import get_provider
 from intercode.sandbox.native.provider import NativeProvider
@@ -248,6 +254,62 @@ def late_gold() -> bool:
         return _score(BashEnv(Dataset([task])), "true") == 1.0
     except RewardError:
         return False
+
+
+def _layer(folder: str, days: int) -> str:
+    """Return an image whose files were unpacked from an archive that was made so long ago."""
+    archive = Path(folder, f"{days}.tar")
+    with tarfile.open(archive, "w") as tar:
+        for name, age in (("old", 40 + days), ("new", days)):
+            member = tarfile.TarInfo(f"data/{name}")
+            member.mtime = time.time() - age * 86400
+            tar.addfile(member)
+    return f"base+{archive}"
+
+
+def ages_of_files() -> bool:
+    """An image is as good after ten days as on the first."""
+    gold = "find /data -type f -mtime -7"
+    with tempfile.TemporaryDirectory() as folder:
+        shown = []
+        for days in (0, 10):
+            mark = {"clock": {"/data": 600}}
+            task = Task("t", "?", gold=(gold,), image=_layer(folder, days), metadata=mark)
+            with closing(BashEnv(Dataset([task]))) as env:
+                env.reset()
+                shown.append(env.step(gold)[0].strip())
+    return one_of(str(shown == ["/data/new"] * 2), holds="True", gone="False")
+
+
+def gold_of_the_hour() -> bool:
+    """Gold is cached before the hour, and a right answer comes after it."""
+    gold = "date +%s%N"
+    task = Task("t", "?", gold=(gold,), metadata={"clock": {}})
+    with closing(BashEnv(Dataset([task]))) as env:
+        env.reset()
+        stage: Any = env.stage
+        runner = GoldRunner(stage.open, BashInterpreter, stage.identify, GoldCache())
+        outputs = {runner.run(task, gold).output for _ in range(2)}
+    return one_of(str(len(outputs)), holds="2", gone="1")
+
+
+def times_of_layers() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "setup.sh")
+        script.write_text(f"mkdir -p /data; echo {os.getpid()} > /data/file")
+        task = Task("t", "?", gold=("true",), image=f"base+{script}")
+        with closing(BashEnv(Dataset([task]))) as env:
+            env.reset()
+            shown = env.step("date -u -r /data/file +%F")[0].strip()
+    return one_of(str(shown == "2026-01-01"), holds="True", gone="False")
+
+
+def moved_clock() -> bool:
+    if shutil.which("cc") is None:
+        raise SkippedError("no C compiler is there")
+    tasks = Dataset([Task("t", "?", gold=("date +%F",))])
+    found = validate(tasks, lambda: BashEnv(tasks), timeout=20.0)
+    return one_of(str([problem.kind for problem in found.problems]), holds="['clock']", gone="[]")
 
 
 EQUAL = "class Equal:\n    __eq__ = lambda self, other: True\nadd = lambda a, b: Equal()"

@@ -74,6 +74,7 @@ _SAID = {
     "gold": "gold does not solve {}",
     "free": "{} solved for free",
     "varies": "{} not always the same",
+    "clock": "the clock changes {}",
     "refused": "an alternative solution of {} is refused",
     "error": "{} without a score",
 }

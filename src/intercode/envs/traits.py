@@ -44,8 +44,9 @@ class Guess:
     """Whether it may be right, or fit the tests, by chance."""
     idle: bool = False
     """Whether it prints nothing and changes nothing."""
-    role: Literal["constant", "trick", "alternative"] = "constant"
-    """Whether it ignores the task, uses the words of its verification, or solves it."""
+    role: Literal["constant", "trick", "alternative", "clock"] = "constant"
+    """Whether it ignores the task, uses the words of its verification, solves it, or moves the
+    clock for gold, whose actions follow."""
 
 
 def shorter_pipelines(solution: Sequence[str], dice: Dice) -> Iterator[str]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
-from intercode.envs.traits import Guess, always, traits_of
+from intercode.envs.traits import Guess, always, environment_for, traits_of
+from intercode.evaluate.moved_clock import AS_IT_IS, TIMES, ZONE, Move, asks_for_time, moves
 from intercode.evaluate.tricks import alternatives, tricks
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ SLOW = 0.25
 _KEPT = 1000
 _SHOWN = 160
 
-Kind = Literal["gold", "free", "varies", "error", "refused", "constant", "empty", "twin"]
+Kind = Literal["gold", "free", "varies", "clock", "error", "refused", "constant", "empty", "twin"]
 
 
 def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
@@ -50,6 +51,7 @@ def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
         *traits.constants,
         *(tricks(traits.language) if verified else ()),
         *alternatives(tasks),
+        *moves(traits.language, tasks),
     ]
     wrong = Guess("a wrong answer", always(*traits.wrong))
     nothing = Guess("doing nothing", always(), idle=True)
@@ -62,9 +64,10 @@ class Problem:
 
     task_id: str
     kind: Kind
-    """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; an
-    alternative solution is ``refused``; or there was an ``error`` instead of a score. Doubts: a
-    ``constant`` solves it, perhaps by chance; gold's answer is ``empty``; a test has no ``twin``.
+    """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; it
+    depends on the ``clock`` without a mark; an alternative solution is ``refused``; or there was an
+    ``error`` instead of a score. Doubts: a ``constant`` solves it, perhaps by chance; gold's answer
+    is ``empty``; a test has no ``twin``; it depends on the time zone, or seems to on the ``clock``.
     """
     problem: str
     """A description for people."""
@@ -194,7 +197,7 @@ def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
     for number, trial in sorted(trials.items()):
         # A task that is solved by doing nothing is solved by every constant, too.
         said = number < FIRST_CONSTANT or not _free(trials.get(NOTHING))
-        if trial.guess is None or trial.guess.role == "alternative":
+        if trial.guess is None or trial.guess.role in ("alternative", "clock"):
             continue
         if not trial.guess.by_chance and _free(trial) and said:
             text = f"{trial.name} scores 1.00"
@@ -230,6 +233,28 @@ def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
         yield from varies(task, one, other, "an odd number of seconds later", "with the clock")
     else:
         yield from varies(task, one, other, "the second time", "from run to run")
+
+
+def _at_other_times(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Report gold that differs when the clock is moved."""
+    for problem in _moved(task, trials, TIMES):
+        text = f"{problem.problem}; if its words depend on the clock, mark it (metadata 'clock')"
+        yield replace(problem, problem=text)
+
+
+def _moved(task: Task, trials: Trials, several: Sequence[Move]) -> Iterator[Problem]:
+    """Report the first of several moves of the clock that makes a difference."""
+    tried = {t.name: replace(t, observations=t.observations[1:]) for t in trials.values()}
+    base = tried.get(AS_IT_IS.name)
+    if base is None or not base.guess or not base.guess.actions(task):
+        return  # it is marked, or the clock cannot be moved
+    if any(_does_not_vary(task, trials)):
+        return
+    for move in several:
+        if move.name in tried:
+            for problem in varies(task, base, tried[move.name], move.name, move.name):
+                yield replace(problem, kind="clock")
+                return
 
 
 def varies(task: Task, one: Trial, other: Trial, when: str, between: str) -> Iterator[Problem]:
@@ -275,6 +300,7 @@ CHECKS: tuple[Check, ...] = (
     _is_not_free,
     _alternatives_solve,
     _does_not_vary,
+    _at_other_times,
 )
 
 
@@ -295,6 +321,16 @@ def _is_no_constant(task: Task, trials: Trials) -> Iterator[Problem]:
         yield Problem(task.task_id, "constant", text, 1.0)
 
 
+def _in_another_zone(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Report gold that differs in another time zone, or whose words ask for the time."""
+    yield from _moved(task, trials, [ZONE])
+    if task.depends_on_clock or any(_does_not_vary(task, trials)):
+        return
+    if words := asks_for_time(task, environment_for([task])):
+        text = f"gold or its tests ask for the time ({words}), and the task is not marked"
+        yield Problem(task.task_id, "clock", text)
+
+
 def _has_rows(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold whose answer is empty."""
     if GOLD in trials and trials[GOLD].no_rows:
@@ -305,6 +341,7 @@ DOUBTS: tuple[Check, ...] = (
     _is_no_constant,
     _has_rows,
     _has_twins,
+    _in_another_zone,
 )
 """Checks whose findings may be intended."""
 

@@ -46,7 +46,7 @@ from intercode.sandbox.base import CountsMemory
 
 if TYPE_CHECKING:
     from intercode.agents.base import Agent, AgentFactory
-    from intercode.episode import Episode
+    from intercode.episode import Episode, Turn
     from intercode.evaluate.progress import Progress
     from intercode.evaluate.summary import Statistics
     from intercode.records import Outcome
@@ -207,7 +207,27 @@ class _Prober:
     def within(self, env: Any, task: Task) -> Agent:
         """Return the agent of the trial that the environment's episode is."""
         guess = self._tried.get(env.episode.epoch)
-        return Oracle().within(env, task) if guess is None else ScriptedAgent(guess.actions(task))
+        if guess is None or (guess.role == "clock" and guess.actions(task)):
+            return _Preceded(guess.actions(task) if guess else (), Oracle().within(env, task))
+        return ScriptedAgent(guess.actions(task))
+
+
+class _Preceded:
+    """An agent that takes some actions before another one acts.
+
+    Args:
+        actions: The actions.
+        agent: The other agent.
+    """
+
+    def __init__(self, actions: Sequence[str], agent: Agent) -> None:
+        self._actions = iter(actions)
+        self._agent = agent
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Return the next action."""
+        action = next(self._actions, None)
+        return self._agent.act(observation, history) if action is None else action
 
 
 class Clock:

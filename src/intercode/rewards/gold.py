@@ -152,8 +152,8 @@ class GoldRunner:
         start: Starts a sandbox in which the task's files and setup are done.
         interpreter: Opens an interpreter in it.
         identify: Names all that gold's effect depends on but gold: image, files, setup.
-        cache: The cache of results; None: gold runs each time. A task whose gold depends
-            on the clock can say so itself: ``"metadata": {"cache_gold": false}``.
+        cache: The cache of results; None: gold runs each time, as it does for a task that is
+            marked (`Task.caches_gold`).
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class GoldRunner:
             RewardError: Its result is not a measure: it ran into a limit, or ended the shell for
             good. SandboxError: The sandbox failed.
         """
-        if self._cache is None or task.metadata.get("cache_gold") is False:
+        if self._cache is None or not task.caches_gold:
             return self._run(task, gold)
         text = f"{self._identify(task)}\0{gold}\0{dict(_archives(task))}"
         key = hashlib.blake2b(encode(text), digest_size=16).hexdigest()

@@ -105,7 +105,7 @@ class Grader:
         self, what: str, task: Task, source: Source, gold: str, compute: Callable[[], T]
     ) -> T:
         """Return the result of `compute`, kept for this gold of this task in a database."""
-        if task.metadata.get("cache_gold") is False:
+        if not task.caches_gold:
             return compute()
         parts = what, self.databases.engine.name, source.digest, task.setup or "", gold
         text = "\0".join(parts).encode("utf-8", "surrogateescape")

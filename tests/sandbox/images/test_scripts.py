@@ -36,6 +36,23 @@ def test_script_is_run_once_over_its_base(tmp_path: Path) -> None:
     assert len(calls) == 3
 
 
+def test_files_of_a_script_have_the_same_times_whenever_it_runs(tmp_path: Path) -> None:
+    def build(image: Image, script: bytes, layer: Path) -> None:
+        (layer / "folder").mkdir()
+        (layer / "folder" / "new").touch()
+        (layer / "old").touch()
+        (layer / "link").symlink_to("nowhere")
+        os.utime(layer / "old", (7, 7))
+
+    script = tmp_path / "one.sh"
+    script.write_text("echo one")
+    layer = resolve(f"host+{script}", build_script=build).layers[-1]
+    times = {name: int((layer / name).lstat().st_mtime) for name in os.listdir(layer)}
+    fixed = 1767225600
+    assert times == {"folder": fixed, "link": fixed, "old": 7}
+    assert int((layer / "folder" / "new").stat().st_mtime) == fixed
+
+
 def test_script_without_a_sandbox_to_run_in(tmp_path: Path) -> None:
     (tmp_path / "a.sh").touch()
     with pytest.raises(ImageError, match="needs a sandbox"):

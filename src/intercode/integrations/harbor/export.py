@@ -57,6 +57,11 @@ class Exporter:
             TaskError: The task needs what no folder can carry.
             RewardError: Gold could not be run.
         """
+        if task.depends_on_clock:
+            raise TaskError(
+                f"task {task.task_id!r} depends on the clock: its gold runs at each score, and a "
+                "folder carries the result of one run"
+            )
         folder = self._out / name_of(task)
         recipe = self._recipe(task)
         write(folder, self._env.name, task, recipe, self._judged(task, recipe))

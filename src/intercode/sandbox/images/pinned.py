@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import calendar
 import io
-import os
 import platform
 import re
 import tarfile
@@ -23,7 +22,7 @@ from intercode.files import digest_of, remove_tree
 from intercode.sandbox.images.archive import DAMAGE, Unpacker
 from intercode.sandbox.images.base import HOSTNAME, Context, Image, Progress
 from intercode.sandbox.images.packages import Package, fetch, opened
-from intercode.sandbox.images.tree import content_digest
+from intercode.sandbox.images.tree import content_digest, set_times
 
 VERSION = "1"
 SPEC = "base"
@@ -200,7 +199,8 @@ def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]
     for name, text in {**_TEXTS, **database}.items():
         (layer / name).write_text(text, encoding="utf-8")
         (layer / name).chmod(0o644)
-    _set_times(layer, _seconds(lock.snapshot))
+    latest = _seconds(lock.snapshot)
+    set_times(layer, latest, latest)
     return {"release": lock.release, "packages": count}
 
 
@@ -235,15 +235,6 @@ def _link(name: str, target: str, mtime: int) -> tarfile.TarInfo:
     link = tarfile.TarInfo(name)
     link.type, link.linkname, link.mtime = tarfile.SYMTYPE, target, mtime
     return link
-
-
-def _set_times(layer: Path, latest: int) -> None:
-    """Set the times of files that were made here, and so are newer than the packages, to theirs."""
-    for folder, folders, files in os.walk(layer, topdown=False):
-        for name in (*files, *folders, "."):
-            path = os.path.join(folder, name)  # noqa: PTH118 - it is one of thousands
-            if os.lstat(path).st_mtime > latest:
-                os.utime(path, (latest, latest), follow_symlinks=False)
 
 
 def _seconds(snapshot: str) -> int:

@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -31,6 +32,7 @@ from intercode.sandbox.images.base import (
 )
 from intercode.sandbox.images.cache import ImageCache, sweep
 from intercode.sandbox.images.debian import RECIPES, make_system
+from intercode.sandbox.images.tree import set_times
 from intercode.spelling import meant
 
 log = logging.getLogger(__name__)
@@ -244,7 +246,10 @@ def refuse_daemon(argument: str, context: Context) -> NoReturn:
     )
 
 
-_SCRIPT_VERSION = "1"
+_SCRIPT_VERSION = "2"
+_SCRIPT_TIME = 1767225600  # 2026-01-01 00:00 UTC
+"""The time of all files that a script makes without a time of their own. A layer is then the same
+whenever it is built."""
 
 
 def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
@@ -262,7 +267,9 @@ def add_script(base: Image, addition: Addition, spec: str, context: Context) -> 
     )
 
     def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        begin = time.time() - 1  # the kernel's times of files lag by some milliseconds
         context.build_script(base, script, layer)
+        set_times(layer, begin, _SCRIPT_TIME)
         return {"version": _SCRIPT_VERSION}
 
     return context.cache.build(template, spec, fill, context.progress)

@@ -251,3 +251,18 @@ def owner_in(layers: Sequence[Path], text: str) -> tuple[int, int]:
     name, _, group = text.partition(":")
     account = account_in(layers, f"{name}:{group or name}" if name.isdigit() else text)
     return account.uid, account.gid
+
+
+def set_times(layer: Path, begin: float, to: int) -> None:
+    """Set the times of the files in a layer that have one from `begin` on, to `to`.
+
+    Args:
+        layer: Its folder.
+        begin: When the building of the layer began, in seconds since 1970.
+        to: The time that the files get, in seconds since 1970.
+    """
+    for folder, folders, files in os.walk(layer, topdown=False):
+        for name in (*files, *folders, "."):
+            path = os.path.join(folder, name)  # noqa: PTH118 - it is one of thousands
+            if os.lstat(path).st_mtime > begin:
+                os.utime(path, (to, to), follow_symlinks=False)

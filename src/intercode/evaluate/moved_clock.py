@@ -1,0 +1,127 @@
+"""Moves of the clock, for `validate`: gold is tried at other times, and in another time zone.
+
+In environments whose actions are for a shell, an action before gold's puts a library in front of
+the C library, and sets ``TZ``. A trial with a clock that is not moved is the measure. The library
+is built when it is first needed; without a C compiler the clock is not moved.
+
+Golds in SQL and Python are searched for the words that ask for the time.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intercode.envs.traits import Guess
+
+if TYPE_CHECKING:
+    from intercode.task import Task
+
+_SOURCE = Path(__file__).with_name("moved_clock.c")
+_FLAGS = ("-O2", "-s", "-fPIC", "-shared", "-nostdlib", "-Wl,-z,noseparate-code")
+_MOVE = 0x6D6F766564627920
+"""The move in the library as it is built."""
+_LIBRARY = "/var/tmp/.clock.so"
+"""A path in the sandbox that no answer is compared by."""
+_ACTION = """
+if base64 -d > {library} 2> /dev/null <<'END'
+{content}END
+then export LD_PRELOAD={library} TZ={zone}; fi
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A move of the clock."""
+
+    name: str
+    """For people, after "gold, ": ``a day later``."""
+    seconds: int = 0
+    zone: str = "UTC0"
+    """A value of ``TZ`` that needs no database of zones."""
+
+
+AS_IT_IS = Move("at the same time")
+TIMES = (
+    Move("an hour later", 3600),
+    Move("a day later", 86400),
+    Move("40 days later", 40 * 86400),
+)
+ZONE = Move("in another time zone", zone="ODD-13:45")
+
+_ASKS_FOR_TIME = {
+    "sql": re.compile(
+        r"\b(?:CURRENT_(?:DATE|TIME|TIMESTAMP)|LOCALTIME(?:STAMP)?)\b"
+        r"|\b(?:NOW|CURDATE|CURTIME|SYSDATE|GETDATE|TODAY|UTC_(?:DATE|TIME|TIMESTAMP)"
+        r"|(?:CLOCK|STATEMENT)_TIMESTAMP)\s*\("
+        r"|\b(?:UNIX_TIMESTAMP|UNIXEPOCH|JULIANDAY|DATE|TIME|DATETIME)\s*\(\s*\)"
+        r"|\(\s*(?:'[^']*'\s*,\s*)?'now'",
+        re.IGNORECASE,
+    ),
+    "python": re.compile(
+        r"\b(?:datetime|date)\.(?:now|today|utcnow)\("
+        r"|\btime\.(?:time|time_ns|localtime|gmtime|ctime|strftime|asctime)\("
+    ),
+}
+
+
+def moves(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
+    """Return a guess for each move: its actions come before gold's.
+
+    Args:
+        language: The language of actions.
+        tasks: The tasks that are tried; those that are marked as dependent on the clock are not.
+    """
+    if language != "bash" or all(task.depends_on_clock for task in tasks) or not library(0):
+        return ()
+
+    def guess(move: Move) -> Guess:
+        action = action_for(move)
+
+        def actions(task: Task) -> tuple[str, ...]:
+            return () if task.depends_on_clock or not task.gold else (action,)
+
+        return Guess(move.name, actions, role="clock")
+
+    return [guess(move) for move in (AS_IT_IS, *TIMES, ZONE)]
+
+
+def action_for(move: Move) -> str:
+    """Return the action after which a shell's programs have a moved clock."""
+    content = base64.encodebytes(library(move.seconds)).decode()
+    return _ACTION.format(content=content, library=_LIBRARY, zone=shlex.quote(move.zone))
+
+
+def library(seconds: int) -> bytes:
+    """Return the library that moves the clock; empty: it cannot be built here."""
+    move, built = _MOVE.to_bytes(8, "little"), _build()
+    return built.replace(move, seconds.to_bytes(8, "little", signed=True))
+
+
+@cache
+def _build() -> bytes:
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        return b""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "clock.so")
+        argv = [compiler, *_FLAGS, "-o", str(out), str(_SOURCE)]
+        done = subprocess.run(argv, capture_output=True, check=False)
+        return out.read_bytes() if done.returncode == 0 else b""
+
+
+def asks_for_time(task: Task, language: str) -> str:
+    """Return the words by which a task's gold or tests ask for the time; empty: none do."""
+    pattern = _ASKS_FOR_TIME.get(language)
+    texts = (*task.gold, *task.tests, task.setup or "")
+    matches = (pattern.search(text) for text in texts) if pattern else ()
+    return next((match[0] for match in matches if match), "")
