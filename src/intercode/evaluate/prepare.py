@@ -487,6 +487,8 @@ def setting(
     elif not traits_of(env.name).elsewhere:
         provider = provider_of(env.name, sandbox, progress.say)
         facts["sandbox"] = sandbox
+    if "history" in known:
+        facts["history"] = given.get("history", known["history"].default)
     if "limits" in known:
         options["limits"] = _limits(spec, needs)
     if "cache_gold" in known:
