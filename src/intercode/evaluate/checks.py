@@ -34,7 +34,9 @@ SLOW = 0.25
 _KEPT = 1000
 _SHOWN = 160
 
-Kind = Literal["gold", "free", "varies", "error", "refused", "constant", "empty", "twin"]
+Kind = Literal[
+    "gold", "free", "varies", "error", "refused", "leak", "tests", "constant", "empty", "twin"
+]
 
 
 def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
@@ -63,7 +65,8 @@ class Problem:
     task_id: str
     kind: Kind
     """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; an
-    alternative solution is ``refused``; or there was an ``error`` instead of a score. Doubts: a
+    alternative solution is ``refused``; its fix can be read, a ``leak``; its lists of ``tests`` do
+    not hold at the base commit; or there was an ``error`` instead of a score. Doubts: a
     ``constant`` solves it, perhaps by chance; gold's answer is ``empty``; a test has no ``twin``.
     """
     problem: str

@@ -378,3 +378,28 @@ class Git:
             said = done.stderr.decode(errors="replace").strip()
             raise ImageError(f"git failed: {said or f'exit code {done.returncode}'}")
         return done.stdout
+
+    def objects(self, folder: Path, largest: int) -> Iterator[tuple[str, bytes]]:
+        """Yield name and content of a repository's objects, reachable or not, except trees.
+
+        Args:
+            folder: The folder of git's, without a work tree.
+            largest: The most bytes of an object; the rest is left out.
+        """
+        argv = ["git", "--git-dir", str(folder), "cat-file", "--batch-all-objects", "--batch"]
+        with subprocess.Popen(
+            argv,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as running:
+            out = running.stdout
+            while out is not None and (header := out.readline()):
+                name, kind, size = header.split()
+                data = out.read(min(int(size), largest))
+                left = int(size) + 1 - len(data)  # with a line's end
+                while left > 0 and (more := out.read(min(left, 1 << 20))):
+                    left -= len(more)
+                if kind != b"tree":
+                    yield name.decode(), data
