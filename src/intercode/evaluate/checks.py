@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from intercode.envs.traits import Guess, always, traits_of
 from intercode.evaluate.tricks import alternatives, tricks
+from intercode.rewards.swe_plan import make_plan
 
 if TYPE_CHECKING:
     from intercode.episode import Episode
@@ -33,6 +34,7 @@ SLOW = 0.25
 """The share of its time limit from which on an action of gold's is called slow."""
 _KEPT = 1000
 _SHOWN = 160
+_NAMED = 5
 
 Kind = Literal[
     "gold", "free", "varies", "error", "refused", "leak", "tests", "constant", "empty", "twin"
@@ -123,6 +125,10 @@ class Trial:
     """The guess that was tried; None: gold."""
     no_rows: bool = False
     """Whether gold is a query whose result has no rows."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """The parts of the score."""
+    failed: tuple[str, ...] = ()
+    """The first tests of a repository that have failed."""
 
     @classmethod
     def of(cls, episode: Episode, tried: Mapping[int, Guess]) -> Trial:
@@ -148,6 +154,8 @@ class Trial:
             without_twin=tuple(detail.get("without_twin", ())),
             guess=tried.get(episode.epoch),
             no_rows=detail.get("gold_rows") == [],
+            parts=episode.score.parts if episode.score is not None else {},
+            failed=tuple(detail.get("failed", ())),
         )
 
     @property
@@ -272,12 +280,32 @@ def elsewhere(task: Task, here: Trials, there: Trials, name: str) -> Iterator[Pr
         yield from varies(task, here[GOLD], other, f"on {name}", f"on {name}")
 
 
+def _tests_are_as_listed(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Report tests of a repository that pass or fail before anything was done, and should not."""
+    nothing = trials.get(NOTHING)
+    if nothing is None or "fail_to_pass" not in nothing.parts:
+        return
+    plan = make_plan(task)
+    passing, failing = nothing.parts["fail_to_pass"], 1 - nothing.parts["pass_to_pass"]
+    for name, tests, share, state in (
+        ("FAIL_TO_PASS", plan.fail_to_pass, passing, "pass"),
+        ("PASS_TO_PASS", plan.pass_to_pass, failing, "fail"),
+    ):
+        if count := round(share * len(tests)):
+            shown = [one for one in tests if (one in nothing.failed) == (state == "fail")]
+            text = f"{count} of {len(tests)} tests of {name} {state} before anything was done"
+            if len(shown) == count:  # else there are more than the record has
+                text += f": {', '.join(shown[:_NAMED])}{', …' if count > _NAMED else ''}"
+            yield Problem(task.task_id, "tests", text, nothing.reward)
+
+
 CHECKS: tuple[Check, ...] = (
     _scores,
     _gold_solves,
     _is_not_free,
     _alternatives_solve,
     _does_not_vary,
+    _tests_are_as_listed,
 )
 
 
