@@ -143,7 +143,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
 
 @pytest.fixture(scope="module")
 def image(past: tuple[Path, dict[str, str]]) -> str:
-    """An image that has the repository already, as those of SWE-bench have, with all of its past."""
+    """An image that has the repository already, as SWE-bench's have, with all of its past."""
     folder, _ = past
     packed = folder.parent / "image.tar"
     subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import marshal
-import py_compile
+import shutil
 import struct
 import subprocess
 import tarfile
@@ -21,6 +21,7 @@ from intercode.cli.main import main
 from intercode.envs.swe import SweEnv
 from intercode.evaluate.leaks import Leak, leaks
 from intercode.evaluate.validate import validate
+from intercode.sandbox.images.base import SEARCH_PATH
 from intercode.task import Dataset, Task
 
 OTHER = "def add(a, b):\n    return b + a\n"
@@ -43,10 +44,12 @@ def tarred(name: str, data: bytes, mode: str) -> bytes:
 
 
 def compiled(place: Path, source: str) -> bytes:
+    """Compile with the Python of the image ``host``."""
     (place / "source.py").write_text(source)
-    path = py_compile.compile(str(place / "source.py"), str(place / "x.pyc"), doraise=True)
-    assert path is not None
-    return Path(path).read_bytes()
+    python = shutil.which("python3", path=SEARCH_PATH) or "python3"
+    code = "import py_compile; py_compile.compile('source.py', 'x.pyc')"
+    subprocess.run([python, "-c", code], cwd=place, check=True)
+    return (place / "x.pyc").read_bytes()
 
 
 def of_another_python(source: str) -> bytes:

@@ -126,7 +126,11 @@ def test_validate_reports_tests_that_are_not_as_listed(repository: str) -> None:
     tasks = Dataset(rows, "lists")
     found = validate(tasks, lambda: SweEnv(tasks), timeout=60.0)
     assert {(p.task_id, p.kind, p.problem) for p in found.problems} == {
-        ("passes", "tests", f"1 of 2 tests of FAIL_TO_PASS pass before anything was done: {double}"),
+        (
+            "passes",
+            "tests",
+            f"1 of 2 tests of FAIL_TO_PASS pass before anything was done: {double}",
+        ),
         ("fails", "tests", f"1 of 1 tests of PASS_TO_PASS fail before anything was done: {add}"),
     }
     assert GOLD in tasks[0].gold and not found.valid

@@ -95,14 +95,14 @@ def read_exclusion(path: Path) -> Exclusion:
 
 
 def not_gradable(dataset: Dataset) -> dict[str, str]:
-    """Return the tasks that cannot be graded, and why: they say so, or name what is no test."""
+    """Return the tasks that cannot be graded, and why: they say so, or a test has an odd name."""
     reasons = ((task.task_id, task.metadata.get(CANNOT)) for task in dataset)
     told = {task_id: str(reason) for task_id, reason in reasons if reason is not None}
     return {**no_tests(dataset), **told}
 
 
 def no_tests(dataset: Dataset) -> dict[str, str]:
-    """Return the tasks of repositories in whose lists of tests stands what is none, and why."""
+    """Return the tasks of repositories with a name that cannot be a test, and why."""
     tasks = (task for task in dataset if "FAIL_TO_PASS" in task.metadata)
     return {task.task_id: reason for task in tasks if (reason := odd_name(task))}
 

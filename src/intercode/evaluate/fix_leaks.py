@@ -1,8 +1,9 @@
 """Search for the code of a fix in all that the agent of a repository's task can read.
 
-The lines that gold adds are searched in files, in archives (wheels, eggs, zip files, tarballs, those
-of pip's cache included), and in every object of git's, reachable or not. Compiled files are compared
-function by function. Lines that tracked files of the base have, too, say nothing, nor do short ones.
+The lines that gold adds are searched in files, in archives (wheels, eggs, zip files, tarballs,
+those of pip's cache included), and in every object of git's, reachable or not. Compiled files are
+compared function by function. Lines that tracked files of the base have, too, say nothing, nor do
+short ones.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, OutputLimitError, TaskError
@@ -101,9 +103,7 @@ class Search:
         if not self.parts:
             return
         packs: dict[str, bytes] = {}
-        for path in dict.fromkeys(
-            (*self._with_lines(), *self._archives(), *self._of_that_name())
-        ):
+        for path in dict.fromkeys((*self._with_lines(), *self._archives(), *self._of_that_name())):
             data = self._read(path)
             if path.endswith(_suffixes(_STORES)):
                 packs[path] = data
@@ -219,7 +219,9 @@ class Search:
             sources += self._sources(gold)
         if not sources:
             return []
-        data = {place: base64.b64encode(data).decode() for place, (_, data) in self.compiled.items()}
+        data = {
+            place: base64.b64encode(data).decode() for place, (_, data) in self.compiled.items()
+        }
         pairs = [pair for _, *pair in sources]
         done = self.sandbox.exec(
             [self.plan.python, "-I", "-c", _COMPARE],
@@ -338,7 +340,7 @@ def _opened(place: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, byte
             inner = f"{place}: {name}" if depth == 0 else f"{place}/{name}"
             yield from _opened(inner, content, depth + 1)
     except (*DAMAGE, zipfile.BadZipFile, NotImplementedError, RuntimeError):
-        pass  # it ends there for whoever reads it; or it is encrypted
+        pass  # for an agent it ends there, too; or it is encrypted
     if not is_archive:
         yield place, data
 
@@ -365,9 +367,13 @@ def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
                     yield member.name, file_.read(LARGEST)
 
 
-_COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+_COMPRESSED: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
 
-_COMPARE = '''\
+_COMPARE = """\
 import base64, json, marshal, sys
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
@@ -400,5 +406,5 @@ for place, data in message["compiled"].items():
     except (EOFError, TypeError, ValueError):
         pass
 print(json.dumps(found))
-'''
+"""
 """A program for the image's own Python, which alone can read what it has compiled."""

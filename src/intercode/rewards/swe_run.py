@@ -32,8 +32,7 @@ class Run:
     output: str = ""
     """The end of the output, for people."""
     missing: frozenset[str] = frozenset()
-    """Tests that are not in a report that can be believed: there are none of these names, or the time
-    was up before."""
+    """Tests that a report does not have: there are none of these names, or the time was up."""
 
 
 def run(sandbox: Sandbox, plan: Plan) -> Run:

@@ -366,7 +366,7 @@ def replaced(path: Path) -> list[str]:
     try:
         with tarfile.open(path, "r:", encoding="utf-8", errors="surrogateescape") as archive:
             return [one.name for one in archive if REPLACES in one.pax_headers]
-    except tarfile.TarError:  # whoever unpacks it says so
+    except tarfile.TarError:  # its unpacking fails, and says so
         return []
 
 

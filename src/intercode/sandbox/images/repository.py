@@ -57,9 +57,7 @@ def is_url(source: str) -> bool:
     return _URL.match(source) is not None
 
 
-def prepare(
-    source: str, commit: str | None, at: str, history: str = NONE
-) -> tuple[str, Path]:
+def prepare(source: str, commit: str | None, at: str, history: str = NONE) -> tuple[str, Path]:
     """Return the prepared repository's digest, the same for any source, and its tarball's path.
 
     Args:
@@ -145,13 +143,13 @@ def _depth(history: str) -> list[str]:
 
 
 _KEPT = (b"tree ", b"author ", b"committer ", b"encoding ")
-"""The first words of the lines of a commit that say nothing of others; a signature would not fit."""
+"""The first words of a commit's lines that say nothing of others; its signature would not fit."""
 
 
 def _forget_parents(git: Git, new: Path, scratch: Path) -> None:
     """Replace the commit by one without parents, else alike; no other object is left."""
     at = ("-C", new)
-    head, _, message = git.bytes(*at, "cat-file", "commit", "refs/heads/main").partition(b"\n\n")
+    head, _, message = git.raw(*at, "cat-file", "commit", "refs/heads/main").partition(b"\n\n")
     lines = [line for line in head.split(b"\n") if line.startswith(_KEPT)]
     (scratch / "commit").write_bytes(b"\n".join(lines) + b"\n\n" + message)
     name = git(*at, "hash-object", "-t", "commit", "-w", "--literally", scratch / "commit")
@@ -353,9 +351,9 @@ class Git:
         Raises:
             ImageError: There is no git, or it failed; the message is what it said.
         """
-        return self.bytes(*arguments, stdin=stdin).decode(errors="surrogateescape").strip()
+        return self.raw(*arguments, stdin=stdin).decode(errors="surrogateescape").strip()
 
-    def bytes(self, *arguments: str | Path, stdin: IO[bytes] | None = None) -> bytes:
+    def raw(self, *arguments: str | Path, stdin: IO[bytes] | None = None) -> bytes:
         """Return the output of a git command as it is.
 
         Raises:
