@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import Any, BinaryIO
 
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, OutputLimitError, TaskError
@@ -145,7 +145,7 @@ class Search:
         return self._paths(["/bin/sh", "-c", grep, "sh", *anchors])
 
     def _archives(self) -> list[str]:
-        """List the image's archives, packs and other objects of git's, which `grep` does not read."""
+        """List archives, and packs and other objects of git's, which `grep` does not read."""
         tests = [*(("-name", name) for name in (*_ARCHIVES, *_STORES)), ("-path", _LOOSE)]
         return self._find(["-xdev"], tests)
 
@@ -367,7 +367,7 @@ def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
                     yield member.name, file_.read(LARGEST)
 
 
-_COMPRESSED: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
+_COMPRESSED: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
