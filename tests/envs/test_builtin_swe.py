@@ -11,7 +11,7 @@ from intercode.datasets.builtin import FOLDER
 from intercode.datasets.files import load_file
 from intercode.envs.swe import SweEnv, apply_patch
 from intercode.episode import Score
-from intercode.task import Task
+from intercode.task import Dataset, Task
 
 TASKS = datasets.load("swe")
 FIXED_LATER = ("swe-duedate", "swe-keepsake", "swe-snapkeep")
@@ -64,16 +64,26 @@ def test_tempting_patches_do_not(env: SweEnv, task: Task) -> None:
 
 
 @every_task
-def test_the_agent_starts_in_a_clean_tree_with_its_history(env: SweEnv, task: Task) -> None:
+def test_the_agent_starts_in_a_clean_tree_of_one_commit(env: SweEnv, task: Task) -> None:
     env.reset(options={"task_id": task.task_id})
-    assert env.step("git status --porcelain")[0] == ""
+    look = "git status --porcelain; git rev-list --all --count; git fsck --lost-found"
+    assert env.step(look)[0] == "1\n"
+    commits = env.step("git cat-file --batch-all-objects --batch-check | grep -c commit")[0]
+    assert commits == "1\n"
+
+
+@every_task
+def test_with_its_history_it_starts_at_the_base_commit(task: Task) -> None:
+    env = SweEnv(Dataset([task]), history="full")
+    env.reset()
     commit = task.metadata["base_commit"]
     assert env.step("git rev-parse HEAD")[0].strip() == commit
-    assert int(env.step("git log --oneline | wc -l")[0]) >= 6
-    history = (FOLDER / task.metadata["repository"].partition(":")[2]).read_text(encoding="utf-8")
     seen = env.step("git log --all --format=%s")[0].splitlines()
+    assert len(seen) >= 6
+    history = (FOLDER / task.metadata["repository"].partition(":")[2]).read_text(encoding="utf-8")
     later = history.count("\ncommitter ") - len(seen)
     assert (later > 0) == (task.task_id in FIXED_LATER)
+    env.close()
 
 
 @every_task

@@ -92,7 +92,7 @@ def test_tests_that_do_not_end_have_failed_and_the_others_not(
 
 def test_an_episode_is_a_shell_in_the_repository(env: SweEnv) -> None:
     env.reset(options={"task_id": "unittest"})
-    assert env.step("pwd; git status --short; git log --format=%s")[0] == "/repo\nMore\nBegin\n"
+    assert env.step("pwd; git status --short; git log --format=%s")[0] == "/repo\nMore\n"
     assert "add" not in env.step("cat tests/test_calc.py")[0]
     env.step("cd tests; x=1; echo y > z")
     assert env.step("pwd; echo $x; git status --short; git commit -qam z > /dev/null; echo $?")[

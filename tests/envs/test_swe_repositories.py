@@ -76,18 +76,25 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def steps(source: object, *actions: str, **facts: object) -> list[str]:
+def steps(
+    source: object, *actions: str, history: str = "none", image: str | None = None, **facts: object
+) -> list[str]:
     tasks = Dataset([task("t", "unittest", repository=str(source), **facts)])
-    env = SweEnv(tasks, limits=Limits(timeout=PATIENCE))
+    env = SweEnv(tasks, limits=Limits(timeout=PATIENCE), history=history, image=image)
     env.reset()
     seen = [env.step(action)[0] for action in actions]
     env.close()
     return seen
 
 
+@pytest.mark.parametrize(("history", "shown"), [("none", "More\n"), ("full", "More\nBegin\n")])
 @pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)
-def test_the_base_and_its_history_and_no_more(
-    source: Path, tmp_path: Path, make: Callable[[Path, Path], object]
+def test_the_base_and_no_more_than_its_history(
+    source: Path,
+    tmp_path: Path,
+    make: Callable[[Path, Path], object],
+    history: str,
+    shown: str,
 ) -> None:
     given = make(source, tmp_path)
     log, objects, refs, found, rest, clean = steps(
@@ -101,10 +108,11 @@ def test_the_base_and_its_history_and_no_more(
         "grep -rac 'nobody may see' . | grep -v :0",
         "ls .git; ls .git/objects/info; test -e .git/shallow || echo no",
         "git status --short",
+        history=history,
     )
     everything = git(source, "cat-file", "--batch-all-objects", "--batch")
     assert everything.count("nobody may see") == 3  # the fix, a note, a stash
-    assert log == "More\nBegin\n"
+    assert log == shown
     assert objects == ""
     assert refs.endswith("commit\trefs/heads/main\n") and refs.count("\n") == 1
     assert found == "0\n"
@@ -114,10 +122,72 @@ def test_the_base_and_its_history_and_no_more(
 
 def test_where_it_comes_from_makes_no_difference(source: Path, tmp_path: Path) -> None:
     commit = git(source, "rev-parse", "v1")
-    keys = {prepare(str(place), commit, "/repo")[0] for place in (source, bare(source, tmp_path))}
+    places = (str(source), str(bare(source, tmp_path)), f"file://{source}")
+    keys = {prepare(place, commit, "/repo")[0] for place in places}
     assert len(keys) == 1
-    assert prepare(f"file://{source}", commit, "/repo")[0] in keys
     assert prepare(str(source), commit, "/other")[0] not in keys
+    full = {prepare(place, commit, "/repo", "full")[0] for place in places}
+    assert len(full) == 1 and full != keys
+
+
+def test_one_commit_is_as_people_expect_it(source: Path, tmp_path: Path) -> None:
+    facts = "--format='%an %ae %aI %cn %ce %cI %T %B'"
+    seen = steps(
+        source,
+        f"git log {facts}; git cat-file -p HEAD | grep -c parent; git rev-list --all --count",
+        "git fsck --strict; git status --short; git describe --always | wc -c",
+        "git blame -s calc.py | cut -d' ' -f1 | sort -u | wc -l; git show --stat | tail -n1",
+        "echo '# x' >> calc.py; git diff --stat | tail -n1; git stash -q; git status --short; "
+        "git stash pop -q; git status --short",
+        "git commit -qam Own; git log --format=%s; git diff --stat HEAD~1 | tail -n1; "
+        "git reset -q --hard HEAD~1; git gc -q; git log --format=%s",
+    )
+    before = git(source, "log", "-1", facts.replace("'", ""), "v1")
+    assert seen[0] == f"{before}\n\n0\n1\n"
+    assert seen[1].splitlines()[-1].isdigit() and seen[1].count("\n") == 1
+    assert seen[2] == "1\n 5 files changed, 16 insertions(+)\n"
+    assert seen[3] == " 1 file changed, 1 insertion(+)\n M calc.py\n"
+    assert seen[4] == "Own\nMore\n 1 file changed, 1 insertion(+)\nMore\n"
+
+
+def test_a_commit_of_any_form(tmp_path: Path) -> None:
+    """Signed, merged, in another encoding, without a name."""
+    folder = tmp_path / "odd"
+    base = make_repository(folder)
+    tree = git(folder, "rev-parse", "HEAD^{tree}")
+    text = (
+        f"tree {tree}\nparent {base}\nparent {git(folder, 'rev-parse', 'HEAD')}\n"
+        "author  <> 86400 +0000\ncommitter A U Thor <a@b.c> 86400 +0100\nencoding latin-1\n"
+        f"mergetag object {base}\n type commit\n tag v9\n tagger T <t@t> 1 +0000\n \n secret\n"
+        "gpgsig -----BEGIN PGP SIGNATURE-----\n \n secret\n -----END PGP SIGNATURE-----\n\n"
+    )
+    path = tmp_path / "commit"
+    path.write_bytes(text.encode() + b"parent of \xe9\n\nsecond paragraph")
+    name = git(folder, "hash-object", "-t", "commit", "-w", "--literally", str(path))
+    git(folder, "tag", "-f", "v9", name)
+    (seen,) = steps(folder, "git cat-file -p HEAD; git log --format=%s", base_commit="v9")
+    assert "secret" not in seen and base not in seen
+    assert "encoding latin-1\n\nparent of" in seen and seen.endswith("paragraphparent of é\n")
+
+
+def test_a_repository_of_the_image_s_own_is_hidden_but_not_its_other_files(
+    source: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "image" / "srv" / "code", {"built.so": "x", "calc.py": "old"})
+    for name in ("srv/code", "root/other"):
+        git(source, "clone", "--quiet", ".", str(tmp_path / "image" / name / "x"))
+        (tmp_path / "image" / name / "x" / ".git").rename(tmp_path / "image" / name / ".git")
+    packed = tmp_path / "image.tar"
+    subprocess.run(["tar", "-cf", packed, "-C", tmp_path / "image", "srv", "root"], check=True)
+    seen = steps(
+        source,
+        "cat built.so; git log --all --format=%s; ls .git; git status --short; head -n1 calc.py",
+        "git -C /root/other log --format=%s v2 | head -n1",
+        image=f"host+{packed}",
+        directory="/srv/code",
+    )
+    expected = "xMore\nHEAD\nconfig\nindex\nobjects\nrefs\n?? built.so\n?? x/\ndef add(a, b):\n"
+    assert seen == [expected, "Fix add\n"]
 
 
 def test_a_tarball_of_plain_files_is_one_commit(tmp_path: Path) -> None:
@@ -229,7 +299,9 @@ def test_a_shallow_source_stays_shallow(source: Path, tmp_path: Path) -> None:
         url(source, place),
         str(place),
     )
-    assert steps(place, "git log --format=%s; git status --short")[0] == "More\n"
+    look = "git log --format=%s; git status --short; ls .git | grep shallow"
+    assert steps(place, look) == ["More\n"]
+    assert steps(place, look, history="full") == ["More\nshallow\n"]
 
 
 def test_the_index_knows_that_nothing_was_changed(source: Path) -> None:

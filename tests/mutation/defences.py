@@ -38,6 +38,8 @@ SKILLS = "intercode/agents/skills.py"
 LAYERS = "intercode/agents/outside/layers.py"
 PLAY = "intercode/agents/outside/play.py"
 ARCHIVE = "intercode/sandbox/images/archive.py"
+REPOSITORY = "intercode/sandbox/images/repository.py"
+FIXES = "intercode/evaluate/fix_leaks.py"
 GATE = "intercode/gateway/gate.py"
 RULES = "intercode/gateway/rules.py"
 DOOR = "intercode/gateway/door.py"
@@ -580,6 +582,37 @@ DEFENCES = [
     _one(
         "commands_apart", "cheating", "intercode/rewards/swe.py",
         '        if plan.runner == "command":\n', "        if False:\n",
+    ),
+    Defence(
+        "commits_before_the_base", "cheating",
+        (
+            Edit(REPOSITORY, 'return ["--depth=1"] if history == NONE else []', "return []"),
+            Edit(REPOSITORY, "            if history == NONE:\n", "            if False:\n"),
+        ),
+    ),
+    Defence(
+        "objects_without_a_name", "cheating",
+        (
+            Edit(REPOSITORY, 'return ["--depth=1"] if history == NONE else []', "return []"),
+            Edit(REPOSITORY, '    git(*at, "repack", "-a", "-d", "-n", "-q")\n', ""),
+        ),
+    ),
+    _one(
+        "repositories_of_an_image", "cheating", ARCHIVE,
+        "            if REPLACES in member.pax_headers:\n", "            if False:\n",
+    ),
+    _one(
+        "fixes_in_objects", "cheating", FIXES,
+        "self._told(path, self._look_in_pack(pack))", 'self._told(path, "")',
+    ),
+    _one(
+        "fixes_in_archives", "cheating", FIXES,
+        " if depth < _DEEPEST else ()", " if False else ()",
+    ),
+    _one("fixes_that_are_compiled", "cheating", FIXES, "in self._with_code():", "in ():"),
+    _one(
+        "tests_that_pass_before", "cheating", "intercode/evaluate/checks.py",
+        "    _tests_are_as_listed,\n", "",
     ),
     _one(
         "golds_of_agents", "cheating", "intercode/agents/base.py",

@@ -238,6 +238,7 @@ def facts(manifest: Mapping[str, Any]) -> str:
         f"{dataset.get('name')} ({tasks}, {str(dataset.get('digest'))[:8]})",
         _images(list(env.get("images", {}))),
         f"protocol {env.get('protocol')}",
+        "with history" if env.get("history") == "full" else "",
         f"judged by {env['judge']['model']}" if "judge" in env else "",
         f"seed {manifest.get('seed')}",
         _excluded(manifest),

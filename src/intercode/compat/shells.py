@@ -28,6 +28,7 @@ from intercode.paper.python import submitted
 from intercode.rewards.swe import SweReward
 from intercode.sandbox import Sandbox, get_provider
 from intercode.sandbox.images import hide
+from intercode.sandbox.images.repository import FULL
 from intercode.task import Task
 
 GIT_RESET_SCRIPT = "git reset --hard; git clean -fd;"
@@ -209,7 +210,9 @@ class SWEEnv(BashEnv):
     def _new_container(self, name: str) -> Container:
         image, sandbox, network, environment = self._place
         repositories = self.kwargs.get("repositories", "https://github.com")
-        self._stage = SweStage(sandbox, image, LIMITS, network, repositories=repositories)
+        self._stage = SweStage(
+            sandbox, image, LIMITS, network, repositories=repositories, history=FULL
+        )  # which 2023 had
         if self.tool_mode:
             return IntercodeEnv._new_container(self, name)
         return Container(name, lambda: self._stage.open(self._issue()), environment)

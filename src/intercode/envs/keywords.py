@@ -86,4 +86,5 @@ class SweKeywords(ShellKeywords, total=False):
     """The options of ``"swe"``."""
 
     repositories: PathLike | None
+    history: str
     cache_gold: CacheLike

@@ -143,6 +143,7 @@ _EITHER: dict[str, tuple[str | None, str]] = {
     "render_mode": (None, "ansi"),
     "observations": ("text", "utf-8"),
     "errors": ("raise", "value"),
+    "history": ("none", "full"),
 }
 """Options with two values."""
 _LIMITS = Limits()
@@ -247,7 +248,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         for name in single:
             msgspec.structs.force_setattr(self, name, None)
         for name, (one, other) in _EITHER.items():
-            if (value := getattr(self, name)) not in (one, other):
+            if (value := getattr(self, name, one)) not in (one, other):
                 raise UsageError(f"{name} must be {one!r} or {other!r}, not {value!r}")
 
     @classmethod
@@ -378,6 +379,14 @@ class SweOptions(ShellOptions, frozen=True, kw_only=True):
             extra={"metavar": "DIR|URL", "path": True},
         ),
     ] = None
+    history: Annotated[
+        str,
+        Meta(
+            description="for SWE: none, the repository is one commit (default), or full, with the "
+            "commits before it, where the answer may stand",
+            extra={"choices": ("none", "full")},
+        ),
+    ] = "none"
     max_turns: MaxTurns = 30
     cache_gold: CacheGold = True
 

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from intercode.errors import UsageError
 from intercode.sandbox.base import Limits
+from intercode.sandbox.images.archive import replaced
 from intercode.sandbox.images.base import Addition, Spec, clean_environment, parse
 from intercode.sandbox.images.debian import RECIPES
 from intercode.sandbox.images.dockerfile.build import Options
@@ -193,6 +194,8 @@ class Writer:
     def _lay(self, addition: Addition) -> None:
         source = self.put(addition.path.name, addition.path.read_bytes())
         if not addition.is_script:
+            if hiding := replaced(addition.path):
+                self._lines.append(f"RUN {_words('rm', '-rf', *(f'/{one}' for one in hiding))}")
             self._lines.append(f"ADD {_words(source, '/')}")
             return
         self._lines += [

@@ -24,7 +24,7 @@ from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.sandbox.images import hide
 from intercode.sandbox.images.base import BUILTIN, BUILTIN_FOLDER
-from intercode.sandbox.images.repository import is_url, prepare
+from intercode.sandbox.images.repository import NONE, is_url, prepare
 from intercode.sandbox.network import Network
 from intercode.task import Dataset, Task
 
@@ -96,6 +96,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
             options.default_image,
             options.repositories,
             _folder(tasks),
+            options.history,
         )
         self._directory = stage.directory
         cache = GoldCache.chosen(options.cache_gold, stage.provider)
@@ -131,6 +132,7 @@ class SweStage(SandboxStage):
         image, limits, network, default_image: As in `SandboxStage`.
         repositories: A folder or URL with the repositories that tasks name and do not have.
         folder: Where a task's relative ``repository`` begins.
+        history: ``none`` or ``full``: see `SweOptions`.
     """
 
     def __init__(
@@ -142,10 +144,12 @@ class SweStage(SandboxStage):
         default_image: str | None = None,
         repositories: str | Path | None = None,
         folder: Path | None = None,
+        history: str = NONE,
     ) -> None:
         super().__init__(provider, image, limits, network, default_image)
         self._repositories = None if repositories is None else str(repositories)
         self._folder = folder or Path.cwd()
+        self._history = history
         self.plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
         """How a task is graded, which also says where its repository lies."""
         self._prepared: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
@@ -184,7 +188,7 @@ class SweStage(SandboxStage):
             if not is_url(key[0]):
                 hide(key[0])
             try:
-                self._prepared[key] = prepare(*key)
+                self._prepared[key] = prepare(*key, self._history)
             except ImageError as error:
                 raise TaskError(f"task {task.task_id!r}: its repository: {error}") from error
         return self._prepared[key]

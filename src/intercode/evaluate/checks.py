@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from intercode.envs.traits import Guess, always, environment_for, traits_of
 from intercode.evaluate.moved_clock import AS_IT_IS, TIMES, ZONE, Move, asks_for_time, moves
 from intercode.evaluate.tricks import alternatives, tricks
+from intercode.rewards.swe_plan import make_plan
 
 if TYPE_CHECKING:
     from intercode.episode import Episode
@@ -34,8 +35,21 @@ SLOW = 0.25
 """The share of its time limit from which on an action of gold's is called slow."""
 _KEPT = 1000
 _SHOWN = 160
+_NAMED = 5
 
-Kind = Literal["gold", "free", "varies", "clock", "error", "refused", "constant", "empty", "twin"]
+Kind = Literal[
+    "gold",
+    "free",
+    "varies",
+    "clock",
+    "error",
+    "refused",
+    "leak",
+    "tests",
+    "constant",
+    "empty",
+    "twin",
+]
 
 
 def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
@@ -65,7 +79,8 @@ class Problem:
     task_id: str
     kind: Kind
     """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; it
-    depends on the ``clock`` without a mark; an alternative solution is ``refused``; or there was an
+    depends on the ``clock`` without a mark; an alternative solution is ``refused``; its fix can be
+    read, a ``leak``; its lists of ``tests`` do not hold at the base commit; or there was an
     ``error`` instead of a score. Doubts: a ``constant`` solves it, perhaps by chance; gold's answer
     is ``empty``; a test has no ``twin``; it depends on the time zone, or seems to on the ``clock``.
     """
@@ -123,6 +138,10 @@ class Trial:
     """The guess that was tried; None: gold."""
     no_rows: bool = False
     """Whether gold is a query whose result has no rows."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """The parts of the score."""
+    failed: tuple[str, ...] = ()
+    """The first tests of a repository that have failed."""
 
     @classmethod
     def of(cls, episode: Episode, tried: Mapping[int, Guess]) -> Trial:
@@ -148,6 +167,8 @@ class Trial:
             without_twin=tuple(detail.get("without_twin", ())),
             guess=tried.get(episode.epoch),
             no_rows=detail.get("gold_rows") == [],
+            parts=episode.score.parts if episode.score is not None else {},
+            failed=tuple(detail.get("failed", ())),
         )
 
     @property
@@ -294,6 +315,25 @@ def elsewhere(task: Task, here: Trials, there: Trials, name: str) -> Iterator[Pr
         yield from varies(task, here[GOLD], other, f"on {name}", f"on {name}")
 
 
+def _tests_are_as_listed(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Report tests of a repository that pass or fail before anything was done, and should not."""
+    nothing = trials.get(NOTHING)
+    if nothing is None or "fail_to_pass" not in nothing.parts:
+        return
+    plan = make_plan(task)
+    passing, failing = nothing.parts["fail_to_pass"], 1 - nothing.parts["pass_to_pass"]
+    for name, tests, share, state in (
+        ("FAIL_TO_PASS", plan.fail_to_pass, passing, "pass"),
+        ("PASS_TO_PASS", plan.pass_to_pass, failing, "fail"),
+    ):
+        if count := round(share * len(tests)):
+            shown = [one for one in tests if (one in nothing.failed) == (state == "fail")]
+            text = f"{count} of {len(tests)} tests of {name} {state} before anything was done"
+            if len(shown) == count:  # else there are more than the record has
+                text += f": {', '.join(shown[:_NAMED])}{', …' if count > _NAMED else ''}"
+            yield Problem(task.task_id, "tests", text, nothing.reward)
+
+
 CHECKS: tuple[Check, ...] = (
     _scores,
     _gold_solves,
@@ -301,6 +341,7 @@ CHECKS: tuple[Check, ...] = (
     _alternatives_solve,
     _does_not_vary,
     _at_other_times,
+    _tests_are_as_listed,
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from intercode import __version__
 from intercode.errors import RecordWriteError, UsageError
+from intercode.rewards.swe_plan import odd_name
 from intercode.task import CANNOT, Dataset, Task
 
 FORMAT = 1
@@ -94,9 +95,16 @@ def read_exclusion(path: Path) -> Exclusion:
 
 
 def not_gradable(dataset: Dataset) -> dict[str, str]:
-    """Return the tasks that say that they cannot be graded, and why."""
+    """Return the tasks that cannot be graded, and why: they say so, or a test has an odd name."""
     reasons = ((task.task_id, task.metadata.get(CANNOT)) for task in dataset)
-    return {task_id: str(reason) for task_id, reason in reasons if reason is not None}
+    told = {task_id: str(reason) for task_id, reason in reasons if reason is not None}
+    return {**no_tests(dataset), **told}
+
+
+def no_tests(dataset: Dataset) -> dict[str, str]:
+    """Return the tasks of repositories with a name that cannot be a test, and why."""
+    tasks = (task for task in dataset if "FAIL_TO_PASS" in task.metadata)
+    return {task.task_id: reason for task in tasks if (reason := odd_name(task))}
 
 
 def select(
@@ -122,7 +130,9 @@ def select(
         raise UsageError(f"dataset {dataset.name} has no tasks")
     chosen = [task for task in chosen if task.task_id not in exclude]
     if not chosen:
-        raise UsageError("all of the tasks that were asked for are excluded")
+        reason = next(iter(exclude.values())) if isinstance(exclude, Mapping) else ""
+        why = f": {reason}" if reason and len(exclude) == 1 else ""
+        raise UsageError(f"all of the tasks that were asked for are excluded{why}")
     return chosen[:limit]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from intercode.episode import encode
 from intercode.errors import ImageError, OutputLimitError
+from intercode.evaluate.fix_leaks import fix_leaks, is_of_repository
 from intercode.sandbox.base import Sandbox
 from intercode.sandbox.images import Image
 from intercode.sandbox.images.base import parse
@@ -47,10 +48,14 @@ class Leak:
     """``query``, ``environment``, ``processes``, or a path in the sandbox."""
     text: str
     """A description for people."""
+    is_problem: bool = False
+    """Whether the task is not as it should be; else it may be intended."""
 
 
 def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
     """Return the places where a task's gold can be read, except those of ``metadata.flag_in``.
+
+    The code of a repository's fix is searched by `fix_leaks`, everywhere.
 
     A file that is named like a write-up counts, whatever it contains. Files of an image's own base
     are not searched, nor is a `place` that is not a sandbox.
@@ -80,7 +85,13 @@ def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
             where = name if is_file else f"the {name}"
             said = f"gold stands {how} in {where}" if how else f"{where} is named like a write-up"
             found.append(Leak(task.task_id, name, said))
-    return found
+    fixes = [
+        Leak(task.task_id, name, said, is_problem=True)
+        for name, said in fix_leaks(task, place)
+        if not any(PurePosixPath(name).match(one) for one in allowed)
+    ]
+    searched = {leak.place for leak in fixes}
+    return [leak for leak in found if leak.place not in searched] + fixes
 
 
 def how_shown(golds: Sequence[str], data: bytes, *, flags: bool, short: bool) -> str:
@@ -163,7 +174,8 @@ def _readable(task: Task, place: object, image: str) -> Iterator[tuple[str, byte
     yield "environment", encode("\n".join(place.env.values()))
     yield "processes", place.exec(["/bin/sh", "-c", _PROCESSES], cwd="/").stdout
     written = [c.path for c in place.changes() if c.type == "file" and c.kind != "deleted"]
-    for path in dict.fromkeys((*written, *_laid_over(place, image))):
+    laid = () if is_of_repository(task) else _laid_over(place, image)  # which `fix_leaks` reads
+    for path in dict.fromkeys((*written, *laid)):
         yield path, _read(place, path)
 
 

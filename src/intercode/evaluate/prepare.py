@@ -21,7 +21,7 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import LimitOptions, taken
 from intercode.envs.traits import traits_of
 from intercode.errors import ImageError, UsageError
-from intercode.evaluate.exclusion import not_gradable, read_exclusion, select
+from intercode.evaluate.exclusion import no_tests, not_gradable, read_exclusion, select
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.tools import tool_versions
@@ -53,6 +53,8 @@ RECORDED = ("replay", "predictions")
 """Agents that need ``--recording``."""
 ASKED = ("reward_every_turn", "max_turns", "ignore")
 """The options of an environment that an agent may ask for."""
+_NAMED = 5
+"""The number of tasks whose exclusion is told."""
 JUDGE = "judge"
 """The reward that asks a model."""
 JUDGES_TOO = ("prices", "max_cost", "max_tokens")
@@ -165,6 +167,11 @@ def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
         progress.warn(
             f"{dataset.source or dataset.name}: kept as metadata: {', '.join(dataset.kept)}"
         )
+    odd = no_tests(dataset)
+    for task_id, reason in [*odd.items()][:_NAMED]:
+        progress.warn(f"left out: {task_id}: {reason}")
+    if len(odd) > _NAMED:
+        progress.warn(f"left out: {len(odd) - _NAMED} more tasks whose tests have such names")
     kind = registered(spec.env.name)
     if not hasattr(kind, "narrowed"):
         return dataset
@@ -487,6 +494,8 @@ def setting(
     elif not traits_of(env.name).elsewhere:
         provider = provider_of(env.name, sandbox, progress.say)
         facts["sandbox"] = sandbox
+    if "history" in known:
+        facts["history"] = given.get("history", known["history"].default)
     if "limits" in known:
         options["limits"] = _limits(spec, needs)
     if "cache_gold" in known:

@@ -130,6 +130,8 @@ def validate(
         runs.append(other)
         for task in chosen:
             problems += elsewhere(task, trials[task.task_id], there[task.task_id], place)
+    readable = [leak for task in chosen for leak in seen.leaks.get(task.task_id, ())]
+    problems += [Problem(one.task_id, "leak", one.text) for one in readable if one.is_problem]
     complete = len(runs) == 1 + len(also_on or {})
     used = [usage(task, trials[task.task_id], seen.memory.get(task.task_id)) for task in chosen]
     return Validation(
@@ -138,7 +140,7 @@ def validate(
         problems=problems,
         doubts=_findings(DOUBTS, chosen, trials),
         slow=[one for pair in zip(chosen, used, strict=True) for one in slow(*pair, timeout)],
-        leaks=[leak for task in chosen for leak in seen.leaks.get(task.task_id, ())],
+        leaks=readable,
         usage=used,
         seconds=sum(run.seconds for run in runs),
         complete=complete and all(len(run.outcomes) == run.planned for run in runs),

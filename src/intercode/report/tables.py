@@ -614,6 +614,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "limits", _listed(env.get("limits", {}))
     yield "dataset", f"{dataset.get('name')}, {counted(dataset.get('tasks', 0), 'task')}"
     yield "its digest", str(dataset.get("digest", ""))
+    yield "history of repositories", str(env.get("history", ""))
     yield "images", _few(list(env.get("images", {})))
     yield "excluded", _listed(made.get("excluded", {}))
     yield "agent", str(agent.get("name"))

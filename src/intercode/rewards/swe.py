@@ -34,6 +34,7 @@ from intercode.errors import CausedInsideError, OutputLimitError, SandboxTimeout
 from intercode.rewards.aliases import examine
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.leftovers import variables
+from intercode.rewards.swe_names import collect, is_cut, resolved
 from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.rewards.swe_run import Run, check_runner, run
 from intercode.rewards.swe_twins import Twins, confront, find
@@ -78,6 +79,8 @@ class SweReward:
             SandboxError: A sandbox died.
         """
         plan = self._plan(task)
+        if any(is_cut(name) for name in plan.tests) and plan.runner == "pytest":
+            plan = self._named(task, plan)
         result, taken = self._run(task, plan, sandbox)
         if taken.too_much:
             return _nothing("more files were changed than are taken over")
@@ -98,6 +101,7 @@ class SweReward:
         failed = [name for name in plan.tests if name not in passed]
         detail = {
             "failed": failed[:_SHOWN],
+            "not_found": sorted(result.missing)[:_SHOWN],
             "left_out": taken.left_out,
             "suspect": taken.suspect,
             "without_twin": sorted(without)[:_SHOWN],
@@ -136,6 +140,20 @@ class SweReward:
             fresh.close()
             raise
 
+    def _named(self, task: Task, plan: Plan) -> Plan:
+        """Return the plan with the full names of tests, if gold shows which there are."""
+
+        def made() -> list[str]:
+            with closing(self._with_tests(task, plan, *task.gold[:1])) as fresh:
+                return collect(fresh, plan)
+
+        return resolved(task, plan, self._cache.get(self._key("names", task), made))
+
+    def _key(self, kind: str, task: Task) -> str:
+        """Name what is made of a task's tests and gold, for the cache."""
+        facts = json.dumps([self._identify(task), task.gold[:1], dict(task.metadata)], default=str)
+        return hashlib.blake2b(f"{kind} {facts}".encode(), digest_size=16).hexdigest()
+
     def _with_tests(self, task: Task, plan: Plan, *more: str) -> Sandbox:
         """Start a sandbox with the test patch, and others, applied."""
         fresh = self._start(task)
@@ -160,9 +178,7 @@ class SweReward:
             except (TaskError, CausedInsideError):  # gold's own trouble, which `validate` reports
                 return Twins()
 
-        facts = json.dumps([self._identify(task), task.gold[0], dict(task.metadata)], default=str)
-        key = hashlib.blake2b(f"twins {facts}".encode(), digest_size=16).hexdigest()
-        return self._cache.get(key, made)
+        return self._cache.get(self._key("twins", task), made)
 
 
 def _nothing(reason: str, tampered: frozenset[str] = frozenset()) -> Score:

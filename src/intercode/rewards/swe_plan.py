@@ -26,6 +26,9 @@ TEST_FILES = (
 """Files and folders, at any depth, that decide how tests run: they stay as they were, unless gold
 itself changes them."""
 
+_PYTEST = re.compile(r"[^:/][^:]*\.[A-Za-z]+::.")
+_UNITTEST = re.compile(r"\w+(\.\w+){2,}")
+
 IGNORED = (
     ".git", "__pycache__", "*.pyc", "*.pth", "*.egg-info", "*.dist-info", "sitecustomize.*",
     "usercustomize.*",
@@ -156,15 +159,39 @@ def _upwards(folder: str) -> list[PurePosixPath]:
 def _names(task: Task, field: str, runner: str) -> tuple[str, ...]:
     names = tuple(_list(task, field))
     for name in names:
-        if runner == "pytest" and not re.match(r"[^:/][^:]*\.[A-Za-z]+::.", name):
-            raise _wrong(
-                task, field, f"{name!r} is not a test of pytest's, as tests/test_x.py::test_y"
-            )
-        if runner == "unittest" and not re.fullmatch(r"\w+(\.\w+){2,}", name):
-            raise _wrong(
-                task, field, f"{name!r} is not a test of unittest's, as test_x.Class.test_y"
-            )
+        if why := wrong_name(name, runner):
+            raise _wrong(task, field, why)
     return names
+
+
+def wrong_name(name: str, runner: str) -> str:
+    """Return why a name cannot be one of a runner's tests; empty if it may be.
+
+    Args:
+        name: The name.
+        runner: ``pytest``, ``unittest``, or ``command``, which takes any.
+    """
+    if runner == "pytest" and not (_PYTEST.match(name) and name.isprintable()):
+        return f"{name!r} is not a test of pytest's, as tests/test_x.py::test_y"
+    if runner == "unittest" and not _UNITTEST.fullmatch(name):
+        return f"{name!r} is not a test of unittest's, as test_x.Class.test_y"
+    return ""
+
+
+def odd_name(task: Task) -> str:
+    """Return why a task cannot be graded: a name in its lists of tests cannot be one.
+
+    Empty where all may be, or where a list is malformed otherwise: `make_plan` refuses that.
+    """
+    runner = task.metadata.get("runner") or "pytest"
+    for field in ("FAIL_TO_PASS", "PASS_TO_PASS"):
+        try:
+            names = _list(task, field)
+        except TaskError:
+            return ""
+        if why := next(filter(None, (wrong_name(name, runner) for name in names)), ""):
+            return f"metadata.{field}: {why}"
+    return ""
 
 
 def _list(task: Task, field: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class Run:
     """The reason why none has passed, if there is no report that can be believed."""
     output: str = ""
     """The end of the output, for people."""
+    missing: frozenset[str] = frozenset()
+    """Tests that a report does not have: there are none of these names, or the time was up."""
 
 
 def run(sandbox: Sandbox, plan: Plan) -> Run:
@@ -67,7 +70,8 @@ def run(sandbox: Sandbox, plan: Plan) -> Run:
         return Run(frozenset(), str(error), output)
     if ours.betray(found, whole):
         return Run(frozenset(), "tests that cannot pass have passed, or were not run", output)
-    return Run(frozenset(name for name, passed in found.items() if passed), "", output)
+    passed = frozenset(name for name, passed in found.items() if passed)
+    return Run(passed, "", output, frozenset(plan.tests) - found.keys())
 
 
 def check_runner(sandbox: Sandbox, task: Task, plan: Plan) -> None:
@@ -98,9 +102,15 @@ def _install_failing(sandbox: Sandbox, plan: Plan, name: str) -> Failing:
     return ours
 
 
+_COUNTED = re.compile(r"collected \d+ items?\b.*|[.FEsxX]+(?: *\[ *\d+%\])?")
+_SO_FAR = re.compile(r" +\[ *\d+%\]$", re.MULTILINE)
+
+
 def _without(marker: str, output: str) -> str:
-    """Return the end of the output, without lines about our own tests."""
-    return "\n".join(line for line in output.split("\n") if marker not in line)[-_OUTPUT:]
+    """Return the end of the output, without lines about our own tests, and counts with them."""
+    lines = output.split("\n")
+    lines = [line for line in lines if marker not in line and not _COUNTED.fullmatch(line)]
+    return _SO_FAR.sub("", "\n".join(lines))[-_OUTPUT:]
 
 
 def _install(sandbox: Sandbox) -> str:

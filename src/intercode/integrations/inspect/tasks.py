@@ -28,8 +28,8 @@ import intercode
 from intercode.calls import Tool as Described
 from intercode.episode import NoAction
 from intercode.errors import RewardError, UsageError
+from intercode.evaluate.exclusion import not_gradable
 from intercode.integrations.inspect.sandbox import InterCodeSandbox, in_thread
-from intercode.task import CANNOT
 
 if TYPE_CHECKING:
     from intercode.envs.base import InterCodeEnv
@@ -208,10 +208,11 @@ def _task(env: str, tools: Tools, split: str | None, options: dict[str, Any]) ->
     if tools == "inspect" and known.language != "bash":
         raise UsageError(f"{env!r}: Inspect's tool bash is for shells, not for {known.language}")
     inspects = inspects_bash(timeout=TIMEOUT)
+    excluded = not_gradable(known.dataset)
     samples = [
         Sample(one.query, id=one.task_id, metadata={"task_id": one.task_id, "tags": [*one.tags]})
         for one in known.dataset
-        if CANNOT not in one.metadata
+        if one.task_id not in excluded
     ]
     return Task(
         MemoryDataset(samples, name=known.dataset.name),

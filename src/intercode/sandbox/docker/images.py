@@ -27,6 +27,7 @@ from intercode.sandbox.images import (
     host_mounts,
     resolve,
 )
+from intercode.sandbox.images.archive import replaced
 from intercode.sandbox.images.base import Addition, Spec, clean_environment, parse
 from intercode.sandbox.images.carry import write_tree
 from intercode.sandbox.images.tree import look
@@ -236,12 +237,27 @@ def _make(
         container = api.create_container(base, ["-"], labels=labels)["Id"]
         try:
             for addition in additions:
+                _check_free(engine, container, addition)
                 with addition.path.open("rb") as archive:
                     api.put_archive(container, "/", archive)
             # A commit takes over the container's command: the image's own is never run either.
             api.commit(container, repository, digest, changes=[f"LABEL {LABEL}=1"])
         finally:
             api.remove_container(container, force=True, v=True)
+
+
+def _check_free(engine: Engine, container: str, addition: Addition) -> None:
+    """Refuse an archive with folders that are to hide the image's: here they would be merged."""
+    for name in replaced(addition.path):
+        try:
+            with engine.errors("looking at an image") as api:
+                api.get_archive(container, f"/{name}")[0].close()
+        except NotThereError:
+            continue
+        raise ImageError(
+            f"the image has /{name}, which an engine cannot hide: have its Dockerfile remove it, "
+            "name another 'metadata.directory', or take --sandbox native"
+        )
 
 
 def _archive_digest(path: Path) -> str:

@@ -26,6 +26,8 @@ from intercode.sandbox.images.host import host_mounts
 from intercode.sandbox.images.tree import Found, Parts, Tree, look
 
 VERSION = "1"
+REPLACES = "INTERCODE.replaces"
+"""The header of a member that is a folder and hides the one that the image has there."""
 
 DAMAGE = (
     tarfile.TarError,
@@ -149,7 +151,10 @@ class Unpacker:
                 "machine's own, read-only"
             )
         if member.isdir():
-            self._folders[self._folder(parts, metadata.mtime)] = metadata
+            place = self._folder(parts, metadata.mtime)
+            self._folders[place] = metadata
+            if REPLACES in member.pax_headers:
+                self._hide_below(place)
             return
         path = self._layer.joinpath(*place)
         self._clear(path, place, member.name)
@@ -199,6 +204,13 @@ class Unpacker:
             info = below.info
             mode = stat.S_IMODE(info.st_mode)
             self._folders[place] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
+
+    def _hide_below(self, place: Parts) -> None:
+        """Have a directory of this layer be all that is seen of it."""
+        if look(self._below, place) is not None:
+            attribute = "trusted.overlay.opaque" if self._owner else "user.overlay.opaque"
+            os.setxattr(self._layer.joinpath(*place), attribute, b"y")
+            self._shared.discard(place)
 
     def _clear(self, path: Path, place: Parts, name: str) -> None:
         """Make room for what is not a directory; a later member replaces an earlier one."""
@@ -311,6 +323,7 @@ def write_tarball(
     *,
     keep_times: bool = False,
     read_only: bool = False,
+    replaces: Collection[str] = (),
 ) -> None:
     """The folder's content as a tarball, in a file that is open for writing.
 
@@ -321,7 +334,9 @@ def write_tarball(
         without: Names at its top that are left out.
         keep_times: Whether files keep their times, to the second; else they have none.
         read_only: Whether they are without the permission to write.
+        replaces: Names at its top of folders that hide those of the image: see `replaced`.
     """
+    hiding = {f"{at.strip('/')}/{name}" for name in replaces}
     left_out = {f"{at.strip('/')}/{name}" for name in without}
 
     def prepared(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -330,11 +345,29 @@ def write_tarball(
         mtime = int(member.mtime) if keep_times else 0
         member = _same_everywhere(member, mtime)
         member.mode &= ~0o222 if read_only else ~0
+        if member.name in hiding:
+            member.pax_headers = {REPLACES: "1"}
         return member
 
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
+    form = tarfile.PAX_FORMAT if replaces else tarfile.GNU_FORMAT
+    with tarfile.open(fileobj=file, mode="w", format=form) as archive:
         _add_parents(archive, PurePosixPath(at))
         archive.add(folder, at.strip("/"), filter=prepared)
+
+
+def replaced(path: Path) -> list[str]:
+    """Return the folders of an archive that hide those of the image, as `write_tarball` marks them.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if path.suffix != ".tar":  # those that we write are not compressed
+        return []
+    try:
+        with tarfile.open(path, "r:", encoding="utf-8", errors="surrogateescape") as archive:
+            return [one.name for one in archive if REPLACES in one.pax_headers]
+    except tarfile.TarError:  # its unpacking fails, and says so
+        return []
 
 
 def _add_parents(archive: tarfile.TarFile, at: PurePosixPath) -> None:

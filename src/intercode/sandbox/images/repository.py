@@ -1,8 +1,9 @@
 """A repository at one commit, as a tarball that can be laid over an image.
 
-It has that commit, its history, and nothing else: objects are fetched into a new repository, so
-that no later commit, tag, remote, reflog, stash, note, hook or setting of the source can be in it.
-Preparing it executes nothing of it (see `git`).
+It has that commit and nothing else; with `FULL`, also the commits before it, from which an answer
+may be read: objects are fetched into a new repository, so that no other commit, tag, remote,
+reflog, stash, note, hook or setting of the source can be in it. A repository that the image has at
+the same place is hidden. Preparing it executes nothing of it (see `git`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from intercode.sandbox.images.cache import keep_tarball, take_tarball
 
 log = logging.getLogger(__name__)
 
-VERSION = "1"
+VERSION = "2"
+NONE, FULL = HISTORIES = ("none", "full")
+"""The history of a prepared repository: one commit, without parents; or all commits before it."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 _FULL = re.compile(r"[0-9a-f]{40}")
@@ -54,7 +57,7 @@ def is_url(source: str) -> bool:
     return _URL.match(source) is not None
 
 
-def prepare(source: str, commit: str | None, at: str) -> tuple[str, Path]:
+def prepare(source: str, commit: str | None, at: str, history: str = NONE) -> tuple[str, Path]:
     """Return the prepared repository's digest, the same for any source, and its tarball's path.
 
     Args:
@@ -62,6 +65,7 @@ def prepare(source: str, commit: str | None, at: str) -> tuple[str, Path]:
             a folder of plain files, a tarball of a folder with or without ``.git``, or a URL.
         commit: The commit or tag that it is to be at; None for plain files, which become one.
         at: The absolute path in the image that it will have.
+        history: One of `HISTORIES`.
 
     Raises:
         ImageError: There is no git, no such repository, or no such commit in it.
@@ -72,13 +76,13 @@ def prepare(source: str, commit: str | None, at: str) -> tuple[str, Path]:
     try:
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=home, prefix=".") as folder:
-            return _prepare(home, Path(folder), source, commit, at)
+            return _prepare(home, Path(folder), source, commit, at, history)
     except OSError as error:
         raise ImageError(f"cannot prepare the repository {source}: {error}") from error
 
 
 def _prepare(
-    home: Path, scratch: Path, source: str, commit: str | None, at: str
+    home: Path, scratch: Path, source: str, commit: str | None, at: str, history: str
 ) -> tuple[str, Path]:
     git = Git(scratch)
     path = Path(source)
@@ -92,7 +96,7 @@ def _prepare(
     elif path.is_dir():
         source = str(_git_folder(path))
         commit = _resolve(git, source, commit, path)
-        known = commit + _shallow(git, source)
+        known = commit + (_shallow(git, source) if history == FULL else "")
     elif path.is_file() and path.name.endswith(_FILES):
         known = f"{file_digest(path)}:{commit}"
     else:
@@ -101,41 +105,67 @@ def _prepare(
             f"there is no repository {path}: neither a folder nor one of {known_files}"
         )
     if known is None:  # a branch or tag of another machine's may have moved since
-        known = commit = _fetch_all(git, scratch, source, commit)
+        known = commit = _fetch_from(git, scratch, source, commit, history)
         source = str(scratch / "source")
-    key = hashlib.blake2b("\0".join([VERSION, at, known]).encode(), digest_size=16).hexdigest()
+    parts = "\0".join([VERSION, history, at, known])
+    key = hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
     place = home / f"{key}.tar"
     with locked(home / f"{key}.lock"):
         if not take_tarball(place):
-            _build(git, scratch, source, commit, at, place)
+            _build(git, scratch, source, commit, at, history, place)
     return key, place
 
 
-def _build(git: Git, scratch: Path, source: str, commit: str | None, at: str, place: Path) -> None:
+def _build(
+    git: Git, scratch: Path, source: str, commit: str | None, at: str, history: str, place: Path
+) -> None:
     log.info("preparing the repository %s at %s", source, commit)
     new = scratch / "new"
     git("init", "--quiet", "--template=", new)
-    with _repository(git, scratch, source, commit) as (folder, found):
+    with _repository(git, scratch, source, commit, history) as (folder, found):
         if found is None:
             _commit_files(git, folder, new)
         else:
-            git("-C", new, "fetch", "--quiet", "--no-tags", "--update-shallow", "--update-head-ok",
-                folder, f"+{found}:refs/heads/main")  # fmt: skip
+            git("-C", new, "fetch", "--quiet", "--no-tags", *_depth(history), "--update-shallow",
+                "--update-head-ok", folder, f"+{found}:refs/heads/main")  # fmt: skip
+            if history == NONE:
+                _forget_parents(git, new, scratch)
             git("-C", new, "read-tree", "--reset", "-u", "refs/heads/main")
     seconds = int(git("-C", new, "show", "--no-patch", "--format=%ct", "HEAD"))
     _finish(git, new, seconds)
     with (scratch / "tar").open("wb") as file:
-        write_tarball(file, new, at, keep_times=True)
+        write_tarball(file, new, at, keep_times=True, replaces=(".git",))
     keep_tarball(scratch / "tar", place)
+
+
+def _depth(history: str) -> list[str]:
+    return ["--depth=1"] if history == NONE else []
+
+
+_KEPT = (b"tree ", b"author ", b"committer ", b"encoding ")
+"""The first words of a commit's lines that say nothing of others; its signature would not fit."""
+
+
+def _forget_parents(git: Git, new: Path, scratch: Path) -> None:
+    """Replace the commit by one without parents, else alike; no other object is left."""
+    at = ("-C", new)
+    head, _, message = git.raw(*at, "cat-file", "commit", "refs/heads/main").partition(b"\n\n")
+    lines = [line for line in head.split(b"\n") if line.startswith(_KEPT)]
+    (scratch / "commit").write_bytes(b"\n".join(lines) + b"\n\n" + message)
+    name = git(*at, "hash-object", "-t", "commit", "-w", "--literally", scratch / "commit")
+    git(*at, "update-ref", "refs/heads/main", name)
+    (new / ".git" / "shallow").unlink(missing_ok=True)
+    git(*at, "repack", "-a", "-d", "-n", "-q")
+    git(*at, "prune", "--expire=now")
 
 
 @contextmanager
 def _repository(
-    git: Git, scratch: Path, source: str, commit: str | None
+    git: Git, scratch: Path, source: str, commit: str | None, history: str
 ) -> Iterator[tuple[Path, str | None]]:
     """A repository on this machine and the commit, or a folder of files and None."""
     if is_url(source):
-        found = _fetch_all(git, scratch, source, commit)
+        found = _fetch_from(git, scratch, source, commit, history)
         yield scratch / "source", found
         return
     path = Path(source)
@@ -162,14 +192,15 @@ def _repository(
     yield folder, _resolve(git, str(folder), commit, path)
 
 
-def _fetch_all(git: Git, scratch: Path, url: str, commit: str | None) -> str:
+def _fetch_from(git: Git, scratch: Path, url: str, commit: str | None, history: str) -> str:
     """Fetch a commit from elsewhere into ``scratch/source``; its full name."""
     if commit is None:
         raise ImageError(f"which commit of {url}?")
     folder = scratch / "source"
     if not folder.exists():
         git("init", "--quiet", "--bare", "--template=", folder)
-        git("--git-dir", folder, "fetch", "--quiet", "--no-tags", "--", url, f"+{commit}:refs/it")
+        git("--git-dir", folder, "fetch", "--quiet", "--no-tags", *_depth(history), "--", url,
+            f"+{commit}:refs/it")  # fmt: skip
     return git("--git-dir", folder, "rev-parse", "--verify", "refs/it^{commit}")
 
 
@@ -320,6 +351,14 @@ class Git:
         Raises:
             ImageError: There is no git, or it failed; the message is what it said.
         """
+        return self.raw(*arguments, stdin=stdin).decode(errors="surrogateescape").strip()
+
+    def raw(self, *arguments: str | Path, stdin: IO[bytes] | None = None) -> bytes:
+        """Return the output of a git command as it is.
+
+        Raises:
+            ImageError: As named.
+        """
         try:
             done = subprocess.run(
                 ["git", *map(str, arguments)],
@@ -336,4 +375,29 @@ class Git:
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip()
             raise ImageError(f"git failed: {said or f'exit code {done.returncode}'}")
-        return done.stdout.decode(errors="surrogateescape").strip()
+        return done.stdout
+
+    def objects(self, folder: Path, largest: int) -> Iterator[tuple[str, bytes]]:
+        """Yield name and content of a repository's objects, reachable or not, except trees.
+
+        Args:
+            folder: The folder of git's, without a work tree.
+            largest: The most bytes of an object; the rest is left out.
+        """
+        argv = ["git", "--git-dir", str(folder), "cat-file", "--batch-all-objects", "--batch"]
+        with subprocess.Popen(
+            argv,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as running:
+            out = running.stdout
+            while out is not None and (header := out.readline()):
+                name, kind, size = header.split()
+                data = out.read(min(int(size), largest))
+                left = int(size) + 1 - len(data)  # with a line's end
+                while left > 0 and (more := out.read(min(left, 1 << 20))):
+                    left -= len(more)
+                if kind != b"tree":
+                    yield name.decode(), data
