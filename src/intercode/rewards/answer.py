@@ -86,7 +86,7 @@ class Answer:
             return None
         fields = {"type": given} if isinstance(given, str) else given
         try:
-            return cls._read(dict(fields), Question(task.query))
+            return cls._read(dict(fields), Question.of(task.query))
         except (TypeError, ValueError, KeyError) as error:
             raise TaskError(
                 f"task {task.task_id!r}: 'metadata.answer': {error}; it is one of "

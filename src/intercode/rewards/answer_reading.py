@@ -32,7 +32,7 @@ Reading = Callable[[Sequence[str]], bool]
 """Whether lines give gold's answer."""
 
 _LONG = re.compile(
-    r"(?:\d+\s+)?(?:\d+\s+)?(?P<mode>[-dlbcps][-rwxsStT]{9})[.+@]?\s+\d+\s+(?P<user>\S+)\s+"
+    r"(?:\d{1,12}\s+)?(?:\d{1,12}\s+)?(?P<mode>[-dlbcps][-rwxsStT]{9})[.+@]?\s+\d+\s+(?P<user>\S+)\s+"
     r"(?P<group>\S+)\s+(?:\d+,\s+)?(?P<size>\d+(?:,\d+)*(?:\.\d+)?[KMGTP]?)\s+"
     r"(?:\S+\s+\S+\s+[\d:]+|[\d-]+\s+[\d:.]+(?:\s+[+-]\d{4})?)\s(?P<path>.+?)(?: -> .*)?"
 )
@@ -54,6 +54,8 @@ _TOTAL = re.compile(
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r",(?!\d{3}(?!\d))|[;|]")
+_PLACE = re.compile(r"[\w./ @%+,-]*")
+"""Folders before a name."""
 _ADDRESS = re.compile(r"0[\da-f]{6,7}(?:\s+|$)")
 """The offset before a line of ``od`` and ``hexdump``."""
 _NUMBERED = re.compile(r"\s*(?P<number>\d{1,9})[:\t ]\s*")
@@ -126,11 +128,11 @@ class _Listed:
 
 def read_paths(answer: Answer, gold: Sequence[str]) -> Reading:
     """Fix the paths that gold prints; a blank divides two, unless gold's paths have blanks."""
-    rows = _listing(gold)
+    rows = _listing(answer, gold)
     blanks = any(" " in row.path for row in rows)
 
     def same(lines: Sequence[str]) -> bool:
-        others = _listing(lines)
+        others = _listing(answer, lines)
         if not blanks:
             others = [part for row in others for part in row.parts]
         if all(row.hash for row in (*rows, *others)):
@@ -144,12 +146,13 @@ def read_paths(answer: Answer, gold: Sequence[str]) -> Reading:
     return same
 
 
-def _listing(lines: Sequence[str]) -> list[_Listed]:
+def _listing(answer: Answer, lines: Sequence[str]) -> list[_Listed]:
     """Read the paths of lines by the one form that all of them have."""
     rows = [line for line in lines if not _TOTAL.fullmatch(pack(line))]
     if any(map(_BRANCH.match, rows)):
         return [_Listed(_path(_BRANCH.sub("", row, count=1).replace("\\ ", " "))) for row in rows]
-    if any(map(_HEADING.fullmatch, rows)):
+    headings = [match["folder"] for row in rows if (match := _HEADING.fullmatch(row))]
+    if headings and all(one[0] == "/" or answer.question.explains(one) for one in headings):
         return [*_within_headings(rows)]
     for form in (_LONG, _HASHED, _SIZED, _COUNTED, _MATCHED):
         matches = [form.fullmatch(row.strip()) for row in rows]
@@ -187,11 +190,31 @@ def _last(path: str) -> str:
 
 def _are_same_paths(answer: Answer, paths: Sequence[str], others: Sequence[str]) -> bool:
     if answer.names:
-        return gathered(answer, [*map(_last, paths)]) == gathered(answer, [*map(_last, others)])
+        return _are_same_names(answer, paths, others)
+    if gathered(answer, paths) == gathered(answer, others):
+        return True
+    pairs = _aligned(answer, paths, others)  # "." alone would be every path
     return any(
-        {*one} != {"."} and gathered(answer, one) == gathered(answer, other)
-        for one, other in _aligned(answer, paths, others)
-    ) or (gathered(answer, paths) == gathered(answer, others))
+        {*one} != {"."} and gathered(answer, one) == gathered(answer, two) for one, two in pairs
+    )
+
+
+def _are_same_names(answer: Answer, paths: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether the names are the same, and no folder before one is another."""
+    if gathered(answer, [*map(_last, paths)]) != gathered(answer, [*map(_last, others)]):
+        return False
+    places: dict[str, set[str]] = {}
+    for path in paths:
+        places.setdefault(_last(path), set()).add(path)
+    return all(
+        any(_ends_with(one, path) or _ends_with(path, one) for one in places[_last(path)])
+        for path in {*others}
+    )
+
+
+def _ends_with(path: str, end: str) -> bool:
+    before = path.removesuffix(end)
+    return path == end or (path.endswith(f"/{end}") and _PLACE.fullmatch(before) is not None)
 
 
 _Pair = tuple[Sequence[str], Sequence[str]]
@@ -211,14 +234,12 @@ def _aligned(answer: Answer, paths: Sequence[str], others: Sequence[str]) -> Ite
 def _stated(answer: Answer, paths: Sequence[str]) -> Iterator[str]:
     """Yield the folders that paths may be relative to: one that the question names, and above.
 
-    If it names none that all paths are in, the deepest folder that holds several paths.
+    If the question names no path, it is the deepest folder that holds several paths.
     """
     start = commonpath(paths)
-    named = [folder for folder in answer.question.folders if _is_in(start, folder)]
-    if named:
-        start = max(named, key=len)
-    elif len({*paths}) == 1:
-        start = "/"
+    if answer.question.folders or len({*paths}) == 1:
+        named = [folder for folder in answer.question.folders if _is_in(start, folder)]
+        start = max(named, key=len, default="/")
     yield from dict.fromkeys([start, *map(str, PurePosixPath(start).parents)])
 
 
@@ -239,7 +260,7 @@ def read_lines(answer: Answer, gold: Sequence[str]) -> Reading:
     def same(lines: Sequence[str]) -> bool:
         others = _bare(lines)
         if before is None:
-            others = _without_places(others)
+            others = _without_places(answer, others)
         found = [*map(pack, others)]
         if words:
             found = [word for row in found for word in row.split()]
@@ -256,24 +277,28 @@ def _bare(lines: Sequence[str]) -> list[str]:
     return [row for row in rows if row]
 
 
-def _without_places(rows: Sequence[str]) -> Sequence[str]:
+def _without_places(answer: Answer, rows: Sequence[str]) -> Sequence[str]:
     """Return rows without the file and the rising number that stand before all of them."""
     for form in (_NAMED, _NUMBERED):
-        matches = [match for row in rows if (match := form.match(row))]
-        if len(matches) < len(rows) or not rows:
-            continue
-        groups = [match.groupdict() for match in matches]
-        places = [(group.get("name"), int(group["number"] or 0)) for group in groups]
-        rising = all(
-            one[0] != other[0] or one[1] < other[1] or not one[1]
-            for one, other in zip(places, places[1:], strict=False)
-        )
-        return (
-            [row[match.end() :] for row, match in zip(rows, matches, strict=True)]
-            if rising
-            else rows
-        )
+        places = [match for row in rows if (match := form.match(row))]
+        if rows and len(places) == len(rows) and _are_places(answer, places):
+            return [match.string[match.end() :] for match in places]
     return rows
+
+
+def _are_places(answer: Answer, places: Sequence[re.Match[str]]) -> bool:
+    """Whether names are those of files that the question speaks of, and numbers rise from 1."""
+    files = [match.groupdict().get("name", "") for match in places]
+    numbers = [int(match["number"]) if match["number"] else None for match in places]
+    known = {*answer.question.words, *answer.question.folders, ""}
+    if not all(name in known or any(_is_in(name, folder) for folder in known) for name in files):
+        return False
+    last: dict[str, int] = {}
+    for name, number in zip(files, numbers, strict=True):
+        if number is not None and number <= last.get(name, 0):
+            return False
+        last[name] = number or 0
+    return True
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -305,7 +330,7 @@ def _rows(answer: Answer, lines: Sequence[str]) -> list[_Row] | None:
     """Read the rows of a table; None: a line lacks a cell."""
     totals = {line: None for line in lines if answer.total and _TOTAL.fullmatch(pack(line))}
     rows = [_row(answer, line) for line in lines if line not in totals]
-    if not rows or None in rows:
+    if not rows or None in rows or len(totals) > 1:
         return None
     if answer.total == "needed":
         rows += [_Row("total", tuple(map(_cell, quantities([line])[:1]))) for line in totals]
@@ -329,11 +354,13 @@ def _row(answer: Answer, line: str) -> _Row | None:
     wanted = types.count("number"), types.count("text")
     if len(numbers) < wanted[0] or len(words) < wanted[1] or ("path" in types and not path):
         return None
-    if types == ["path"] and any(map(is_doubt, words)):
+    if types == ["path"] and not all(word.isalpha() and not is_doubt(word) for word in words):
         return None
     cells = (*words[: wanted[1]], *map(_cell, numbers[: wanted[0]]))
     beside = (*words[wanted[1] :], *map(_cell, numbers[wanted[0] :]))
-    return _Row(path, cells, () if is_known else beside)
+    if is_known:  # of `ls -l`, or words that tell of a path
+        beside = tuple(map(_cell, numbers[wanted[0] :])) if types == ["path"] and not match else ()
+    return _Row(path, cells, beside)
 
 
 def _words(line: str) -> tuple[list[Quantity], list[str]]:
@@ -377,7 +404,9 @@ def _are_same_rows(answer: Answer, rows: Sequence[_Row], others: Sequence[_Row])
 
     paths, places = ([row.path for row in table] for table in (rows, others))
     if answer.names:
-        return placed([*map(_last, paths)], rows) == placed([*map(_last, places)], others)
+        return _are_same_names(answer, paths, places) and (
+            placed([*map(_last, paths)], rows) == placed([*map(_last, places)], others)
+        )
     pairs = _aligned(answer, paths, places)
     return any(placed(one, rows) == placed(other, others) for one, other in pairs)
 

@@ -21,12 +21,12 @@ _NUMBER = re.compile(
 _PATH = re.compile(
     r"(?:~|\.{0,2})/[\w./~+@%:-]*|(?=.*[A-Za-z])[\w/+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]\w{0,4}|[.-]"
 )
-_FOLDER = re.compile(r"/?(?:[\w.-]+/?)+")
+_FOLDER = re.compile(r"/?[\w.-]+(?:/[\w.-]+)*/?")
 _SPLIT = re.compile(r"\s+|(?<=[:=])(?=[-\d])|(?<=\w)=(?=\S)")
 _AROUND = "\"'`()[]{},;:*="
 _IN_UNIT = re.compile(r"\b(?:in|as)\s+(\w+)|\b(percent|percentage|share)\b|(%)", re.IGNORECASE)
 
-_SIZES = {
+_NAMES_OF_UNITS = {
     "b": "b byte bytes",
     "k": "k kb kib kilobyte kilobytes kibibyte kibibytes",
     "m": "m mb mib megabyte megabytes mebibyte mebibytes",
@@ -43,7 +43,7 @@ _SIZES = {
     "month": "month months",
     "year": "year years",
 }
-_UNITS = {word: unit for unit, words in _SIZES.items() for word in words.split()}
+_UNITS = {word: unit for unit, words in _NAMES_OF_UNITS.items() for word in words.split()}
 _FRAME = frozenset(
     "a an the this that these there it its is are was were has have and of in on for with all"
     " answer result output value number count total totals totalling sum amount size length equals"
@@ -68,9 +68,11 @@ _DOUBTS = frozenset(
 """Words that negate, compare, doubt or count: beside a number, its meaning is another one."""
 _BEFORE = frozenset(
     "under below over above beyond within near past before after until till by to from in on for at"
-    " with and per versus vs".split()
+    " with and per versus vs file line word directory folder character user entry item row".split()
 )
-"""Words after which a number is a bound or a part, and not what is told."""
+"""Words after which a number is a bound, a part or a name, and not what is told."""
+_SAID = re.compile(r"(?:.*(?::|=|\bis))?\s*(\w+)[.!]?\s*|\s*(\w+)[,.:;!].*")
+"""A line with a word at its end, after what it is the answer to, or before what explains it."""
 _CHOICES = {"yes": True, "true": True, "no": False, "false": False}
 
 
@@ -107,42 +109,37 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The words of a task that an answer may repeat."""
+    """The words of a task's question that an answer may repeat."""
 
-    text: str = ""
+    words: frozenset[str] = frozenset()
+    """The words that may stand around an answer, in small letters."""
+    units: frozenset[str] = frozenset()
+    """The units in which an answer is asked for: "in megabytes", "the percentage of"."""
+    folders: frozenset[str] = frozenset()
+    """The folders that are named by their absolute paths, or by paths from the root."""
 
-    @property
-    def words(self) -> frozenset[str]:
-        """All its words, in small letters."""
-        words = (token.casefold() for token in tokens(self.text))
-        return frozenset(word for word in words if any(map(str.isalpha, word)))
-
-    @property
-    def units(self) -> frozenset[str]:
-        """The units in which an answer is asked for: "in megabytes", "the percentage of"."""
-        names = (next(filter(None, match)).casefold() for match in _IN_UNIT.findall(self.text))
-        return frozenset(_UNITS[name] for name in names if name in _UNITS)
-
-    @property
-    def folders(self) -> frozenset[str]:
-        """The folders that it names by their absolute paths, or by paths from the root."""
-        paths = (token for token in tokens(self.text) if _FOLDER.fullmatch(token))
-        return frozenset(f"/{path.strip('/')}" for path in paths)
-
-    @property
-    def allowed(self) -> frozenset[str]:
-        """The words that may stand around an answer."""
-        words = self.words
+    @classmethod
+    def of(cls, text: str) -> Question:
+        """Read a question."""
+        found = [*tokens(text)]
+        words = {word.casefold() for word in found if any(map(str.isalpha, word))}
         things = {word[:3] for word in words & _THINGS}  # "file", "files"
         counted = {thing for thing in _THINGS if thing[:3] in things} or _THINGS
-        return (_FRAME | words | counted) - _DOUBTS
+        units = (next(filter(None, match)).casefold() for match in _IN_UNIT.findall(text))
+        return cls(
+            frozenset((_FRAME | words | counted) - _DOUBTS),
+            frozenset(_UNITS[unit] for unit in units if unit in _UNITS),
+            frozenset(
+                f"/{name.strip('/')}" for name in found if "/" in name and _FOLDER.fullmatch(name)
+            ),
+        )
 
     def explains(self, token: str) -> bool:
         """Whether a word may stand beside an answer: a word of these, or a path."""
         word = token.casefold()
         if word in _DOUBTS or word.partition(".")[0] in _DOUBTS:
             return False
-        return word in self.allowed or _PATH.fullmatch(token) is not None
+        return word in self.words or _PATH.fullmatch(token) is not None
 
 
 def tokens(text: str) -> Iterator[str]:
@@ -203,9 +200,10 @@ def told_choice(lines: Sequence[str], question: Question) -> bool | None:
 
     A bare 0 or 1 says neither: as a truth value and as an exit code it means opposite things.
     """
+    match = _SAID.fullmatch(lines[0]) if len(lines) == 1 else None
     words = [token.casefold() for line in lines for token in tokens(line)]
     choices = [word for word in words if word in _CHOICES]
-    if len(lines) != 1 or len(choices) != 1 or choices[0] not in (words[0], words[-1]):
+    if match is None or [(match[1] or match[2]).casefold()] != choices:
         return None
-    rest = [word for word in words if word not in _CHOICES]
-    return _CHOICES[choices[0]] if all(map(question.explains, rest)) else None
+    others = [word for word in words if word not in _CHOICES]
+    return _CHOICES[choices[0]] if all(map(question.explains, others)) else None

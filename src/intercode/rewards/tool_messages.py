@@ -47,12 +47,13 @@ _MESSAGES = re.compile(
     r"|(?i:fatal|(?:\w+ )?error|warning|note|hint|panic)(?: \S+)*: .*"
     r"|(?i:unknown|unrecognized|illegal|invalid|bad) (?:option|switch|argument|command)\b.*"
     r"|(?i:syntax|parse|runtime) error\b.*"
+    r"|(?i:.*\b(?:try|use|see) ['\"`].*\bhelp\b.*)"
     r"|Can't .*|Cannot .*|Could not .*|Failed to .*|E: .*"
     r"|.* at \S+ line \d+\.?(?: .*)?|\(standard_in\) \d+: .*"
     r")"
 )
 _UNREADABLE = re.compile(
-    rf"(?!{_TOOL}: (?:line )?\d+: ){_TOOL}: .*: (?:Permission denied|No such file or directory"
+    rf"(?!{_TOOL}: (?:(?:line )?\d+: |.*\berror\b)){_TOOL}: .*: (?:Permission denied|No such file or directory"
     r"|Is a directory|Not a directory|Operation not permitted|Invalid argument)"
     rf"|{_TOOL}: .*: binary file matches|tar: Removing leading `/' from .*"
 )
