@@ -11,7 +11,6 @@ from intercode.errors import TaskError
 from intercode.rewards.answer import TYPES, Answer, last_output, normalise, similarity
 from intercode.task import Task
 
-
 QUERY = "The files below /a, or f.txt and g.txt."
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from databases.upstream import UPSTREAM, needs_upstream
 from hypothesis import given
 from hypothesis import strategies as st
 
 import intercode
+from databases.upstream import UPSTREAM, needs_upstream
 from intercode.datasets import nl2bash
 from intercode.rewards.answer import Answer
-from intercode.rewards.quantities import Question, told_choice, told_quantity
+from intercode.rewards.quantities import Question, parse_choice, parse_quantity
 from intercode.rewards.tool_messages import is_message, without_complaints
 from intercode.task import CANNOT, Dataset, Task
 
@@ -83,7 +83,7 @@ def test_through_the_environment() -> None:
 def test_a_message_is_no_answer(message: str) -> None:
     lines = without_complaints([line for line in message.split("\n") if line.strip()])
     assert not lines or any(map(is_message, lines))
-    assert told_quantity(lines, Question.of(QUERY)) is None
+    assert parse_quantity(lines, Question.of(QUERY)) is None
     for type_, gold in GOLDS:
         assert not type_.agree(gold, message), (type_.type, gold)
 
@@ -94,8 +94,8 @@ def test_no_message_is_a_number_in_any_question_of_the_release() -> None:
     outputs = [[line for line in text.split("\n") if line.strip()] for text in MESSAGES]
     for question in {Question.of(task.query) for task in tasks}:
         for lines in outputs:
-            assert told_quantity(lines, question) is None, lines
-            assert told_choice(lines, question) is None, lines
+            assert parse_quantity(lines, question) is None, lines
+            assert parse_choice(lines, question) is None, lines
 
 
 @pytest.mark.parametrize(
@@ -105,27 +105,137 @@ def test_what_is_no_message(text: str) -> None:
     assert not is_message(text)
 
 
-HEDGES = """
-certainly not {}; not {}; never {}; {} is wrong; no, {}; it isn't {}; none of {}; {} (incorrect); {}? no;
-anything but {}; everything except {}; hardly {}; un-{}; !{}; != {}; less than {}; >{}; > {}; <{}; about {};
-~{}; at least {}; at most {}; {}+; {} or so; {} or more; under {}; over {}; up to {}; {}-ish; {}ish; nearly {};
-some {}; around {}; {} give or take; {} at a guess; no more than {}; more than {} files; >={}; ±{}; {}±1;
-below {}; within {}; fewer than {} lines; from {}; roughly {}; {}..; {}...; perhaps {}; I think {}; {}?;
-as many as {}; exceeding {}; the answer is anything: {}; guess: {}; exit status {}; line {}; error {}; {} short;
-twice {}; half of {}; minus {}; {} and counting; {} to go; one more than {}; two {}; {} of 9; zero {}; {} dozen
+HEDGES = r"""
+certainly not {}
+not {}
+never {}
+{} is wrong
+no, {}
+it isn't {}
+none of {}
+{} (incorrect)
+{}? no
+anything but {}
+everything except {}
+hardly {}
+un-{}
+!{}
+!= {}
+less than {}
+>{}
+> {}
+<{}
+about {}
+~{}
+at least {}
+at most {}
+{}+
+{} or so
+{} or more
+under {}
+over {}
+up to {}
+{}-ish
+{}ish
+nearly {}
+some {}
+around {}
+{} give or take
+{} at a guess
+no more than {}
+more than {} files
+>={}
+±{}
+{}±1
+below {}
+within {}
+fewer than {} lines
+from {}
+roughly {}
+{}..
+{}...
+perhaps {}
+I think {}
+{}?
+as many as {}
+exceeding {}
+the answer is anything: {}
+guess: {}
+exit status {}
+line {}
+error {}
+{} short
+twice {}
+half of {}
+minus {}
+{} and counting
+{} to go
+one more than {}
+two {}
+{} of 9
+zero {}
+{} dozen
 """
-UNITS = """
-{} GB; {} MB; {}%; {} percent; {}K; {} days; {} thousand; {}k; {}M; {} seconds; {}e3; ${}; {}/s; {} KiB;
-{}th; 1/{}; {}!; {}^2; 0x{}; {}*1; -{}; {}.9; 1{}; {},0; v{}; 10.0.0.{}; 2023-01-0{}; 12:0{}; /srv/{}; {}.txt
+UNITS = r"""
+{} GB
+{} MB
+{}%
+{} percent
+{}K
+{} days
+{} thousand
+{}k
+{}M
+{} seconds
+{}e3
+${}
+{}/s
+{} KiB
+{}th
+1/{}
+{}!
+{}^2
+0x{}
+{}*1
+-{}
+{}.9
+1{}
+{},0
+v{}
+10.0.0.{}
+2023-01-0{}
+12:0{}
+/srv/{}
+{}.txt
 """
-CANDIDATES = """
-{} or 12; {} 12; {}\n12; {}, 12; {}/12; {}-12; {}..12; 0 1 2 3 {}; {} (12); 12 {}; {} and 12; {}|12; {} = 12;
-{} {}; {}\n{}; {} five; {}:12; [{}, 12]; {} files, 12 lines; {}x12; line 12: {}; /srv/data 12 {}
+CANDIDATES = r"""
+{} or 12
+{} 12
+{}\n12
+{}, 12
+{}/12
+{}-12
+{}..12
+0 1 2 3 {}
+{} (12)
+12 {}
+{} and 12
+{}|12
+{} = 12
+{} {}
+{}\n{}
+{} five
+{}:12
+[{}, 12]
+{} files, 12 lines
+{}x12
+line 12: {}
+/srv/data 12 {}
 """
 
 
 def forms(text: str) -> Iterator[str]:
-    return (form.strip(" \n") for form in text.replace("\\n", "\n").split(";"))
+    return (form.replace("\\n", "\n") for form in text.strip().splitlines())
 
 
 @pytest.mark.parametrize("form", [*forms(HEDGES), *forms(UNITS), *forms(CANDIDATES)])
@@ -134,7 +244,8 @@ def test_a_hedged_number_is_none(form: str) -> None:
         assert not answer("number").agree(number, form.replace("{}", number)), number
 
 
-WORDS = "not|about|or|than|some|two|maybe|x|error|?|<|~|unless|and/or|5|GB|command|wrong".split("|")
+WORDS = ("not", "or", "than", "some", "two", "maybe", "x", "error", "?", "<", "~", "and/or",
+    "unless", "5", "GB", "command", "wrong")  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=3), st.lists(st.sampled_from(WORDS), max_size=3))
@@ -149,7 +260,8 @@ def test_no_word_but_of_the_question_stands_beside_a_number(
 def test_the_forms_of_a_number(number: int) -> None:
     for form in ("{}", " {}\n", "{} lines", "There are {} lines.", "lines: {}", "/srv/data/a: {}",
                  "{} /srv/data/a.txt", "The total number of lines is {}.", "Total: {}", "{} -",
-                 "Number of lines in all files in /srv/data: {}", "count={}", "{} a.txt"):  # fmt: skip
+                 "Number of lines in all files in /srv/data: {}", "count={}",
+                 "{} a.txt"):  # fmt: skip
         assert answer("number").agree(str(number), form.replace("{}", str(number))), form
 
 
@@ -178,11 +290,46 @@ def test_units_and_decimals(query: str, gold: str, text: str, same: bool) -> Non
     assert answer("number", query).agree(gold, text) is same
 
 
-NEITHER = """
-yes or no; yes/no; yes no; no yes; is; exists; absent; is absent; it is; found; not found; 0; 1; y; n;
-true false; yes?; maybe yes; yes if so; not yes; not true; not false; cannot; nothing; yes\nno; no\nno; yesno;
-[yes|no]; yes(no); false alarm: true; bash: yes: command not found; /bin/no; no.txt; no errors; yes, not;
-no idea; no wait; is not; true or not
+NEITHER = r"""
+yes or no
+yes/no
+yes no
+no yes
+is
+exists
+absent
+is absent
+it is
+found
+not found
+0
+1
+y
+n
+true false
+yes?
+maybe yes
+yes if so
+not yes
+not true
+not false
+cannot
+nothing
+yes\nno
+no\nno
+yesno
+[yes|no]
+yes(no)
+false alarm: true
+bash: yes: command not found
+/bin/no
+no.txt
+no errors
+yes, not
+no idea
+no wait
+is not
+true or not
 """
 
 
@@ -202,12 +349,25 @@ def test_what_says_yes(text: str) -> None:
 
 
 PATHS = "/srv/data/x/a\n/srv/data/b"
-WRONG_PATHS = """
-x/a\nb\nc; x/a; a\nb; /data/x/a\n/data/b; /srv/data/x/a not\n/srv/data/b; /srv/data/x/a: wrong\n/srv/data/b: wrong;
-/srv/data/x/a: Permission denied\n/srv/data/b: Permission denied; /srv/data/x/a: not found\n/srv/data/b: not found;
-cat: /srv/data/x/a\ncat: /srv/data/b; maybe /srv/data/x/a\nmaybe /srv/data/b; !/srv/data/x/a\n!/srv/data/b; .; *;
-/srv/data/x/a /etc\n/srv/data/b /etc; /srv/data/x/a or /srv/data/b; /srv/data/x/a?\n/srv/data/b?; /srv/data;
-bash: line 1: /srv/data/x/a: No such file or directory\nbash: line 2: /srv/data/b: No such file or directory
+WRONG_PATHS = r"""
+x/a\nb\nc
+x/a
+a\nb
+/data/x/a\n/data/b
+/srv/data/x/a not\n/srv/data/b
+/srv/data/x/a: wrong\n/srv/data/b: wrong
+/srv/data/x/a: Permission denied\n/srv/data/b: Permission denied
+/srv/data/x/a: not found\n/srv/data/b: not found
+cat: /srv/data/x/a\ncat: /srv/data/b
+maybe /srv/data/x/a\nmaybe /srv/data/b
+!/srv/data/x/a\n!/srv/data/b
+.
+*
+/srv/data/x/a /etc\n/srv/data/b /etc
+/srv/data/x/a or /srv/data/b
+/srv/data/x/a?\n/srv/data/b?
+/srv/data
+bash: /srv/data/x/a: No such file or directory\nbash: /srv/data/b: No such file or directory
 """
 
 
@@ -216,8 +376,18 @@ def test_other_paths(text: str) -> None:
     assert not answer("paths").agree(PATHS, text)
 
 
-@pytest.mark.parametrize("text", ["x/a\nb", "./x/a\n./b", "data/x/a\ndata/b", "b x/a", "srv/data/b\nsrv/data/x/a",
-                                  "/srv/data/x/a:a line\n/srv/data/b:3: a line", "5 /srv/data/b\n1 /srv/data/x/a"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x/a\nb",
+        "./x/a\n./b",
+        "data/x/a\ndata/b",
+        "b x/a",
+        "srv/data/b\nsrv/data/x/a",
+        "/srv/data/x/a:a line\n/srv/data/b:3: a line",
+        "5 /srv/data/b\n1 /srv/data/x/a",
+    ],
+)
 def test_forms_of_paths(text: str) -> None:
     assert answer("paths").agree(PATHS, text)
 
@@ -245,6 +415,7 @@ def test_a_word_of_the_question_is_no_path() -> None:
         (COUNTS, "3 /a/b\n4 /a/c", "/a/b has 3 or 4\n/a/c has 3 or 4", False),
         (COUNTS, "3 /a/b\n4 /a/c", "/a/b: 3 files\n/a/c: 4 files", True),
         (COUNTS, "3 /a/b\n4 /a/c", "/a/b,3\n/a/c,4", True),
+        (COUNTS, "3 /a/b\n4 /a/c", "--\n;", False),
     ],
 )
 def test_what_stands_beside_cells(columns: object, gold: str, text: str, same: bool) -> None:
@@ -253,8 +424,34 @@ def test_what_stands_beside_cells(columns: object, gold: str, text: str, same: b
 
 @pytest.mark.parametrize(
     ("text", "same"),
-    [("1:x y\n2:z", True), ("/srv/data/a:x y\n/srv/data/b:1:z", True), ("a.c:x y\nb.c:z", False), ("2:x y\n1:z", False), ("9 x y\n9 z", False),
-     ("no: x y\nno: z", False), ("grep: x y\ngrep: z", False), ("x y z", False)],
-)  # fmt: skip
+    [
+        ("1:x y\n2:z", True),
+        ("/srv/data/a:x y\n/srv/data/b:1:z", True),
+        ("/etc/a:x y\n/etc/b:z", False),
+        ("a.c:x y\nb.c:z", False),
+        ("2:x y\n1:z", False),
+        ("9 x y\n9 z", False),
+        ("0:x y\n0:z", False),
+        ("no: x y\nno: z", False),
+        ("grep: x y\ngrep: z", False),
+        ("x y z", False),
+    ],
+)
 def test_places_before_lines(text: str, same: bool) -> None:
     assert answer("lines").agree("x y\nz", text) is same
+
+
+def test_a_wrong_total() -> None:
+    for total in ("optional", "needed"):
+        table = answer("table", columns=COUNTS, total=total)
+        assert table.agree("3 /a\n4 /b\n7 total", "4 /b\n3 /a\n7 total")
+        assert not table.agree("3 /a\n4 /b\n7 total", "4 /b\n3 /a\n9 total")
+        assert not table.agree("3 /a\n4 /b\n7 total", "4 /b\n3 /a\n7 total\n9 total")
+
+
+def test_names_beside_other_folders() -> None:
+    names = answer("paths", names=True)
+    assert names.agree("/srv/data/a\n/srv/data/x/b", "x/b\na")
+    for text in ("/etc/a\n/etc/b", "!/srv/data/a\n!/srv/data/x/b", "5:/srv/data/a\n5:/srv/data/x/b",
+                 "not:\na\nb"):  # fmt: skip
+        assert not names.agree("/srv/data/a\n/srv/data/x/b", text)

@@ -19,9 +19,9 @@ from intercode.rewards.quantities import (
     Quantity,
     is_doubt,
     is_unit,
+    parse_choice,
+    parse_quantity,
     quantities,
-    told_choice,
-    told_quantity,
     tokens,
 )
 
@@ -68,7 +68,7 @@ def pack(line: str) -> str:
     return " ".join(line.split())
 
 
-def gathered(answer: Answer, items: Sequence[Hashable]) -> object:
+def collect(answer: Answer, items: Sequence[Hashable]) -> object:
     """Return what items are compared as: in order, by number, or as a set."""
     if answer.ordered:
         return list(items) if answer.repeated else [*dict.fromkeys(items)]
@@ -85,27 +85,23 @@ def read_number(answer: Answer, gold: Sequence[str]) -> Reading:
         return lambda lines: Counter(map(pack, gold)) == Counter(map(pack, lines))
     number, asked = numbers[0], answer.question.units
 
-    def same(lines: Sequence[str]) -> bool:
-        other = told_quantity(lines, answer.question)
+    def agrees(lines: Sequence[str]) -> bool:
+        other = parse_quantity(lines, answer.question)
         if other is None or not number.equals(other):
             return False
-        # A unit that the question names can be left out.
-        return (
-            number.unit == other.unit
-            or ({number.unit, other.unit} - {""}) <= asked
-            and ("" in (number.unit, other.unit))
-        )
+        units = {number.unit, other.unit}
+        return len(units) == 1 or ("" in units and units - {""} <= asked)  # asked, so left out
 
-    return same
+    return agrees
 
 
 def read_choice(answer: Answer, gold: Sequence[str]) -> Reading:
     """Fix yes or no; of gold that says neither, its sentence counts."""
-    choice = told_choice(gold, answer.question)
+    choice = parse_choice(gold, answer.question)
     sentence = pack(" ".join(gold)).casefold()
     if choice is None:
         return lambda lines: pack(" ".join(lines)).casefold() == sentence
-    return lambda lines: told_choice(lines, answer.question) == choice
+    return lambda lines: parse_choice(lines, answer.question) == choice
 
 
 # -- paths -----------------------------------------------------------------------------------------
@@ -131,19 +127,17 @@ def read_paths(answer: Answer, gold: Sequence[str]) -> Reading:
     rows = _listing(answer, gold)
     blanks = any(" " in row.path for row in rows)
 
-    def same(lines: Sequence[str]) -> bool:
+    def agrees(lines: Sequence[str]) -> bool:
         others = _listing(answer, lines)
         if not blanks:
             others = [part for row in others for part in row.parts]
         if all(row.hash for row in (*rows, *others)):
-            sums = [
-                sorted((_last(row.path), row.hash) for row in listed) for listed in (rows, others)
-            ]
-            if {*sums[0]} != {*sums[1]}:
+            sums, hashes = ({(_last(row.path), row.hash) for row in x} for x in (rows, others))
+            if sums != hashes:
                 return False
         return _are_same_paths(answer, [row.path for row in rows], [row.path for row in others])
 
-    return same
+    return agrees
 
 
 def _listing(answer: Answer, lines: Sequence[str]) -> list[_Listed]:
@@ -181,7 +175,8 @@ def _path(text: str) -> str:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1]
-    return str(PurePosixPath(text.rstrip("*@=|"))) if text else text
+    text = re.sub(r"^//+", "/", text.rstrip("*@=|"))  # two slashes are a root of their own
+    return str(PurePosixPath(text)) if text else text
 
 
 def _last(path: str) -> str:
@@ -191,17 +186,17 @@ def _last(path: str) -> str:
 def _are_same_paths(answer: Answer, paths: Sequence[str], others: Sequence[str]) -> bool:
     if answer.names:
         return _are_same_names(answer, paths, others)
-    if gathered(answer, paths) == gathered(answer, others):
+    if collect(answer, paths) == collect(answer, others):
         return True
     pairs = _aligned(answer, paths, others)  # "." alone would be every path
     return any(
-        {*one} != {"."} and gathered(answer, one) == gathered(answer, two) for one, two in pairs
+        {*one} != {"."} and collect(answer, one) == collect(answer, two) for one, two in pairs
     )
 
 
 def _are_same_names(answer: Answer, paths: Sequence[str], others: Sequence[str]) -> bool:
     """Whether the names are the same, and no folder before one is another."""
-    if gathered(answer, [*map(_last, paths)]) != gathered(answer, [*map(_last, others)]):
+    if collect(answer, [*map(_last, paths)]) != collect(answer, [*map(_last, others)]):
         return False
     places: dict[str, set[str]] = {}
     for path in paths:
@@ -224,11 +219,12 @@ def _aligned(answer: Answer, paths: Sequence[str], others: Sequence[str]) -> Ite
     """Yield both lists; then, where one is absolute, it relative to a stated folder."""
     yield paths, others
     for absolute, relative, turned in ((paths, others, False), (others, paths, True)):
-        if absolute and all(path.startswith("/") for path in absolute):
-            if not any(path.startswith("/") for path in relative):
-                for folder in _stated(answer, absolute):
-                    below = [*map(str, (PurePosixPath(p).relative_to(folder) for p in absolute))]
-                    yield (relative, below) if turned else (below, relative)
+        rooted = [path.startswith("/") for path in absolute]
+        if not rooted or not all(rooted) or any(path.startswith("/") for path in relative):
+            continue
+        for folder in _stated(answer, absolute):
+            below = [str(PurePosixPath(path).relative_to(folder)) for path in absolute]
+            yield (relative, below) if turned else (below, relative)
 
 
 def _stated(answer: Answer, paths: Sequence[str]) -> Iterator[str]:
@@ -255,18 +251,18 @@ def read_lines(answer: Answer, gold: Sequence[str]) -> Reading:
     rows = [*map(pack, _bare(gold))]
     words = all(len(row.split()) <= 1 for row in rows)
     before = next((form for form in (_NUMBERED, _NAMED) if all(map(form.match, gold))), None)
-    wanted = gathered(answer, rows)
+    wanted = collect(answer, rows)
 
-    def same(lines: Sequence[str]) -> bool:
+    def agrees(lines: Sequence[str]) -> bool:
         others = _bare(lines)
         if before is None:
             others = _without_places(answer, others)
         found = [*map(pack, others)]
         if words:
             found = [word for row in found for word in row.split()]
-        return gathered(answer, found) == wanted
+        return collect(answer, found) == wanted
 
-    return same
+    return agrees
 
 
 def _bare(lines: Sequence[str]) -> list[str]:
@@ -290,8 +286,8 @@ def _are_places(answer: Answer, places: Sequence[re.Match[str]]) -> bool:
     """Whether names are those of files that the question speaks of, and numbers rise from 1."""
     files = [match.groupdict().get("name", "") for match in places]
     numbers = [int(match["number"]) if match["number"] else None for match in places]
-    known = {*answer.question.words, *answer.question.folders, ""}
-    if not all(name in known or any(_is_in(name, folder) for folder in known) for name in files):
+    known = answer.question.words | answer.question.folders
+    if not all(not name or any(_is_in(name, folder) for folder in known) for name in {*files}):
         return False
     last: dict[str, int] = {}
     for name, number in zip(files, numbers, strict=True):
@@ -315,52 +311,54 @@ class _Row:
 
 def read_table(answer: Answer, gold: Sequence[str]) -> Reading:
     """Fix gold's rows; an answer has the cells that are asked for, or all cells of gold's rows."""
-    rows = _rows(answer, gold)
-    if rows is None:
-        return lambda lines: False
+    rows, total = _rows(answer, gold), _total(answer, gold)
 
-    def same(lines: Sequence[str]) -> bool:
-        others = _rows(answer, lines)
-        return others is not None and _are_same_rows(answer, rows, others)
+    def agrees(lines: Sequence[str]) -> bool:
+        others, sums = _rows(answer, lines), _total(answer, lines)
+        if rows is None or others is None or (total and sums and total != sums):
+            return False
+        if answer.total == "needed" and total != sums:
+            return False
+        return _are_same_rows(answer, rows, others)
 
-    return same
+    return agrees
+
+
+def _total(answer: Answer, lines: Sequence[str]) -> frozenset[Hashable]:
+    """Return the numbers in the rows with totals."""
+    totals = [line for line in lines if answer.total and _TOTAL.fullmatch(pack(line))]
+    return frozenset(map(_cell, quantities(totals)))
 
 
 def _rows(answer: Answer, lines: Sequence[str]) -> list[_Row] | None:
     """Read the rows of a table; None: a line lacks a cell."""
-    totals = {line: None for line in lines if answer.total and _TOTAL.fullmatch(pack(line))}
-    rows = [_row(answer, line) for line in lines if line not in totals]
-    if not rows or None in rows or len(totals) > 1:
-        return None
-    if answer.total == "needed":
-        rows += [_Row("total", tuple(map(_cell, quantities([line])[:1]))) for line in totals]
-    return [row for row in rows if row is not None]
+    rows = [_row(answer, x) for x in lines if not (answer.total and _TOTAL.fullmatch(pack(x)))]
+    return None if not rows or None in rows else [row for row in rows if row is not None]
 
 
 def _row(answer: Answer, line: str) -> _Row | None:
     """Read a line: of each type, the cells that are asked for come first, and the path last."""
     types = [column.type for column in answer.columns]
+    wanted = types.count("number"), types.count("text")
     if match := _LONG.fullmatch(line.strip()):
-        words = [match["mode"], match["user"], match["group"]]
-        numbers, path, is_known = quantities([match["size"]]), _path(match["path"]), True
+        words = [match["mode"], match["user"], match["group"]][: wanted[1]]
+        numbers, path = quantities([match["size"]])[: wanted[0]], _path(match["path"])
     else:
         numbers, words = _words(_BRANCH.sub("", line, count=1))
-        path, is_known = "", types == ["path"]
-        beyond = words[types.count("text") :]
+        path, beyond = "", words[wanted[1] :]
         if beyond and ("path" in types or len(beyond) == 1 or any("/" in word for word in beyond)):
             name = next((word for word in reversed(words) if "/" in word), words[-1])
             words.remove(name)
             path = _path(name)
-    wanted = types.count("number"), types.count("text")
     if len(numbers) < wanted[0] or len(words) < wanted[1] or ("path" in types and not path):
         return None
-    if types == ["path"] and not all(word.isalpha() and not is_doubt(word) for word in words):
-        return None
-    cells = (*words[: wanted[1]], *map(_cell, numbers[: wanted[0]]))
-    beside = (*words[wanted[1] :], *map(_cell, numbers[wanted[0] :]))
-    if is_known:  # of `ls -l`, or words that tell of a path
-        beside = tuple(map(_cell, numbers[wanted[0] :])) if types == ["path"] and not match else ()
-    return _Row(path, cells, beside)
+    if types == ["path"]:  # any words may tell of it
+        if not all(word.isalpha() and not is_doubt(word) for word in words):
+            return None
+        words = []
+    cells = [*map(_cell, numbers)]
+    beside = (*words[wanted[1] :], *cells[wanted[0] :])
+    return _Row(path, (*words[: wanted[1]], *cells[: wanted[0]]), beside)
 
 
 def _words(line: str) -> tuple[list[Quantity], list[str]]:
@@ -400,7 +398,7 @@ def _are_same_rows(answer: Answer, rows: Sequence[_Row], others: Sequence[_Row])
 
     def placed(paths: Sequence[str], rows: Sequence[_Row]) -> object:
         cells = [(path, row.cells, row.beside) for path, row in zip(paths, rows, strict=True)]
-        return gathered(answer, cells)
+        return collect(answer, cells)
 
     paths, places = ([row.path for row in table] for table in (rows, others))
     if answer.names:

@@ -26,6 +26,11 @@ _SPLIT = re.compile(r"\s+|(?<=[:=])(?=[-\d])|(?<=\w)=(?=\S)")
 _AROUND = "\"'`()[]{},;:*="
 _IN_UNIT = re.compile(r"\b(?:in|as)\s+(\w+)|\b(percent|percentage|share)\b|(%)", re.IGNORECASE)
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _NAMES_OF_UNITS = {
     "b": "b byte bytes",
     "k": "k kb kib kilobyte kilobytes kibibyte kibibytes",
@@ -44,34 +49,42 @@ _NAMES_OF_UNITS = {
     "year": "year years",
 }
 _UNITS = {word: unit for unit, words in _NAMES_OF_UNITS.items() for word in words.split()}
-_FRAME = frozenset(
-    "a an the this that these there it its is are was were has have and of in on for with all"
-    " answer result output value number count total totals totalling sum amount size length equals"
-    " exactly only found counted".split()
+_FRAME = _words(
+    """
+    a an the this that these there it its is are was were has have and of in on for with all
+    answer result output value number count total totals totalling sum amount size length equals
+    exactly only found counted
+    """
 )
 """Words that may stand around a number beside those of the question."""
-_THINGS = frozenset(
-    "file files line lines word words directory directories folder folders character characters"
-    " user users entry entries item items row rows".split()
+_THINGS = _words(
+    """
+    file files line lines word words directory directories folder folders character characters
+    user users entry entries item items row rows
+    """
 )
 """Nouns that may be counted where the question names none of them."""
-_DOUBTS = frozenset(
-    "not no never none neither nor without n't isn't aren't wasn't doesn't don't less fewer lower"
-    " smaller more greater larger bigger higher than least most minimum maximum up upto about"
-    " approximately approx approx. around almost nearly roughly circa ca ca. some several many any"
-    " maybe perhaps possibly probably likely might may could would should if unless whether except"
-    " but or either between unsure guess think believe wrong incorrect false untrue other others"
-    " different error errors failed fail cannot can't plus minus times half double twice zero one"
-    " two three four five six seven eight nine ten eleven twelve dozen hundred thousand million"
-    " billion".split()
+_DOUBTS = _words(
+    """
+    not no never none neither nor without n't isn't aren't wasn't doesn't don't less fewer lower
+    smaller more greater larger bigger higher than least most minimum maximum up upto about
+    approximately approx approx. around almost nearly roughly circa ca ca. some several many any
+    maybe perhaps possibly probably likely might may could would should if unless whether except
+    but or either between unsure guess think believe wrong incorrect false untrue other others
+    different error errors failed fail cannot can't plus minus times half double twice zero one
+    two three four five six seven eight nine ten eleven twelve dozen hundred thousand million
+    billion
+    """
 )
 """Words that negate, compare, doubt or count: beside a number, its meaning is another one."""
-_BEFORE = frozenset(
-    "under below over above beyond within near past before after until till by to from in on for at"
-    " with and per versus vs file line word directory folder character user entry item row".split()
+_BEFORE = _words(
+    """
+    under below over above beyond within near past before after until till by to from in on for
+    at with and per versus vs file line word directory folder character user entry item row
+    """
 )
 """Words after which a number is a bound, a part or a name, and not what is told."""
-_SAID = re.compile(r"(?:.*(?::|=|\bis))?\s*(\w+)[.!]?\s*|\s*(\w+)[,.:;!].*")
+_CHOICE = re.compile(r"(?:.*(?::|=|\bis))?\s*(\w+)[.!]?\s*|\s*(\w+)[,.:;!].*")
 """A line with a word at its end, after what it is the answer to, or before what explains it."""
 _CHOICES = {"yes": True, "true": True, "no": False, "false": False}
 
@@ -166,7 +179,7 @@ def quantities(lines: Sequence[str]) -> list[Quantity]:
     words = [token for line in lines for token in tokens(line)]
     return [
         Quantity(quantity.number, quantity.unit or _unit(after))
-        for word, after in zip(words, [*words[1:], ""], strict=True)
+        for word, after in zip(words, [*words[1:], ""], strict=False)
         if (quantity := Quantity.of(word)) is not None
     ]
 
@@ -176,7 +189,7 @@ def _unit(word: str) -> str:
     return _UNITS.get(word.casefold(), "") if len(word) > 1 or word == "%" else ""
 
 
-def told_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
+def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
     """Return the one number that an output tells; None: there is none, or no single one."""
     if len(lines) > _LINES or sum(map(len, lines)) > _CHARACTERS:
         return None
@@ -195,12 +208,12 @@ def told_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
     return Quantity(quantity.number, "".join(units)) if len(units) < 2 else None
 
 
-def told_choice(lines: Sequence[str], question: Question) -> bool | None:
+def parse_choice(lines: Sequence[str], question: Question) -> bool | None:
     """Return what a line says that begins or ends with yes or no; None: it says neither.
 
     A bare 0 or 1 says neither: as a truth value and as an exit code it means opposite things.
     """
-    match = _SAID.fullmatch(lines[0]) if len(lines) == 1 else None
+    match = _CHOICE.fullmatch(lines[0]) if len(lines) == 1 else None
     words = [token.casefold() for line in lines for token in tokens(line)]
     choices = [word for word in words if word in _CHOICES]
     if match is None or [(match[1] or match[2]).casefold()] != choices:

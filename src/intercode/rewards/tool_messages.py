@@ -10,18 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_TOOLS = (
-    "awk apt apt-get base64 basename bash bc bzip2 cal cargo cat cc cc1 chgrp chmod chown cksum cmp"
-    " column comm cp crontab csplit curl cut dash date dd df diff dir dirname dpkg du echo egrep"
-    " env expand expr factor fgrep file find fmt fold free gawk gcc getent git go grep groups gunzip"
-    " gzip head hexdump hostname iconv id install ip java join jq kill last less ln locale ls lsof"
-    " make mawk md5sum mkdir mktemp more mount mv mysql nice nl node nohup npm numfmt od paste patch"
-    " perl pgrep php ping pip pkill pr printf ps psql python read readlink realpath rev rg rm rmdir"
-    " rsync ruby script sed seq sh sha1sum sha256sum sha512sum shred shuf sleep sort split sqlite3"
-    " ssh stat strings su sudo sum sync systemctl tac tail tar tee test time timeout touch tr tree"
-    " truncate tsort type umount uname uniq unzip uptime vi vim vmstat wc wget which who whoami xargs"
-    " xxd xz zcat zip zsh"
-)
+_TOOLS = """
+    apt apt-get awk base64 basename bash bc bzip2 cal cargo cat cc cc1 chgrp chmod chown
+    cksum cmp column comm cp crontab csplit curl cut dash date dd df diff dir dirname dpkg
+    du echo egrep env expand expr factor fgrep file find fmt fold free gawk gcc getent git
+    go grep groups gunzip gzip head hexdump hostname iconv id install ip java join jq kill
+    last less ln locale ls lsof make mawk md5sum mkdir mktemp more mount mv mysql nice nl
+    node nohup npm numfmt od paste patch perl pgrep php ping pip pkill pr printf ps psql
+    python read readlink realpath rev rg rm rmdir rsync ruby script sed seq sh sha1sum
+    sha256sum sha512sum shred shuf sleep sort split sqlite3 ssh stat strings su sudo sum
+    sync systemctl tac tail tar tee test time timeout touch tr tree truncate tsort type
+    umount uname uniq unzip uptime vi vim vmstat wc wget which who whoami xargs xxd xz zcat
+    zip zsh
+"""
 _TOOL = rf"(?:/\S*/)?(?:{'|'.join(re.escape(tool) for tool in _TOOLS.split())})[\d.]*"
 _REPORT = r"rmdir: removing directory|tar: Removing leading|mkdir: created directory"
 """Beginnings of lines in which a program tells of its work."""
@@ -40,7 +41,7 @@ _MESSAGES = re.compile(
     rf"|\S.*: (?:line \d+: )?{_REASONS}\.?"
     r"|\S+: line \d+: .*"
     r"|.*: (?:syntax error|unexpected (?:EOF|end of)|division by).*"
-    r"|(?i:usage): ?.*|Try ['`‘].*|\w+: usage: .*"
+    r"|(?i:usage): ?.*|Try ['`\u2018].*|\w+: usage: .*"
     r"|Traceback \(most recent call last\):"
     r'|\s*File ".*", line \d+.*'
     r"|(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Warning|Interrupt)(?::.*)?"
@@ -53,8 +54,9 @@ _MESSAGES = re.compile(
     r")"
 )
 _UNREADABLE = re.compile(
-    rf"(?!{_TOOL}: (?:(?:line )?\d+: |.*\berror\b)){_TOOL}: .*: (?:Permission denied|No such file or directory"
-    r"|Is a directory|Not a directory|Operation not permitted|Invalid argument)"
+    rf"(?!{_TOOL}: (?:(?:line )?\d+: |.*\berror\b)){_TOOL}: .*: (?:Permission denied"
+    r"|No such file or directory|Is a directory|Not a directory|Operation not permitted"
+    r"|Invalid argument)"
     rf"|{_TOOL}: .*: binary file matches|tar: Removing leading `/' from .*"
 )
 
