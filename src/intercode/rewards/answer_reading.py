@@ -47,7 +47,7 @@ _HEADING = re.compile(r"(?P<folder>[^\s:][^:]*):")
 _PART = re.compile(r"==> .+ <==")
 """A heading of ``head`` and ``tail``."""
 _BRANCH = re.compile(r"^[|`\s\u00a0\u2500-\u257f]*(?:(?:--|\u2500\u2500)[\s\u00a0]+|\|_{2,})")
-"""What ``tree`` draws before a name."""
+"""The branches that ``tree`` draws before a name."""
 _TOTAL = re.compile(
     r"total:? [\d.,]+(?:[^\W\d]\w*)?|(?:[\d.,]+[^\W\d]? )+total"
     r"|\d+ director(?:y|ies)(?:, \d+ files?)?",
@@ -254,7 +254,7 @@ def read_lines(answer: Answer, gold: Sequence[str]) -> Reading:
     wanted = collect(answer, rows)
 
     def agrees(lines: Sequence[str]) -> bool:
-        others = _bare(lines)
+        others: Sequence[str] = _bare(lines)
         if before is None:
             others = _without_places(answer, others)
         found = [*map(pack, others)]

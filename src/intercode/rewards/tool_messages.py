@@ -54,11 +54,12 @@ _MESSAGES = re.compile(
     r")"
 )
 _UNREADABLE = re.compile(
-    rf"(?!{_TOOL}: (?:(?:line )?\d+: |.*\berror\b)){_TOOL}: .*: (?:Permission denied"
-    r"|No such file or directory|Is a directory|Not a directory|Operation not permitted"
-    r"|Invalid argument)"
-    rf"|{_TOOL}: .*: binary file matches|tar: Removing leading `/' from .*"
+    rf"(?!{_TOOL}: (?:(?:line )?\d+: |.*\berror\b)){_TOOL}: (?:.*: (?:Permission denied"
+    r"|Is a directory|Not a directory|Operation not permitted|Invalid argument)"
+    r"|.*/proc/.*: No such file or directory|.*: binary file matches)"
+    r"|tar: Removing leading `/' from .*"
 )
+"""Complaints that may stand beside a right answer: none of a missing file, but for processes."""
 
 
 def without_complaints(lines: Sequence[str]) -> list[str]:
