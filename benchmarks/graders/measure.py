@@ -41,6 +41,11 @@ LABELS = [HERE / "labels" / f"{name}.jsonl" for name in ("first", "second", "thi
 PARTS = ("bash", "sql", "golds", "constants")
 HALVES = ("rules", "held out")
 CONSTANTS = tuple(f"SELECT {number}" for number in range(6))
+IDLE = (
+    "true", "echo 0", "echo 1", "echo 2", "echo yes", "echo no", "nosuchcommand",
+    "sh -c nosuchcommand", "awk '{ print'", "awk 'BEGIN { print } END {'", "python3 -c '1/0'",
+)  # fmt: skip
+"""Commands that look at nothing, some of which fail."""
 WORKERS = 4
 JUDGED = {"bash": "reviewed", "sql": "default"}
 """The rewards of which misses are shown."""
@@ -308,21 +313,25 @@ def solved(env: Any, task: Task, action: str) -> bool:
 
 
 def golds(release: Path) -> dict[str, Any]:
-    """Which golds of the reviewed tasks do not solve them, run twice each, and what `true` does."""
+    """Which golds of the reviewed tasks do not solve them, run twice each, and which `IDLE` do."""
     tasks = gradable(release)
-    failing, by_true = [], []
+    failing: list[str] = []
+    idle: dict[str, list[str]] = {command: [] for command in IDLE}
     with closing(_env("bash", Dataset(tasks), cache_gold=True)) as env:
         for task in _counted("golds", tasks):
             for number, gold in enumerate(task.gold):
                 failing += [f"{task.task_id}: {number}"] * any(
                     not solved(env, task, gold) for _ in range(2)
                 )
-            by_true += [task.task_id] * solved(env, task, "true")
+            for command in IDLE:
+                idle[command] += [task.task_id] * solved(env, task, command)
     total = sum(len(task.gold) for task in tasks)
     print(f"NL2Bash, reviewed: {len(tasks)} of 200 tasks can be graded, by {total} golds")
     print(f"  golds that do not solve their task: {len(failing)} {' '.join(failing)}")
-    print(f"  tasks that `true` solves: {len(by_true)} {' '.join(by_true)}\n")
-    return {"tasks": len(tasks), "golds": total, "failing": failing, "true": by_true}
+    for command, names in idle.items():
+        print(f"  tasks that `{command}` solves: {len(names)} {' '.join(names)}")
+    print()
+    return {"tasks": len(tasks), "golds": total, "failing": failing, "idle": idle}
 
 
 def constants(release: Path) -> dict[str, Any]:

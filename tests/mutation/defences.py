@@ -24,6 +24,8 @@ IDENTITY = NATIVE + "identity.py"
 SECCOMP = NATIVE + "seccomp.py"
 PROVIDER = NATIVE + "provider.py"
 JUDGE = "intercode/rewards/judge.py"
+READING = "intercode/rewards/answer_reading.py"
+QUANTITIES = "intercode/rewards/quantities.py"
 DOCKER = "docker_"
 """How the names of those begin that need an engine."""
 CONTAINER = "intercode/sandbox/docker/container.py"
@@ -509,6 +511,63 @@ DEFENCES = [
     _one(
         "modules_that_there_are_not", "cheating", "intercode/rewards/command.py",
         "spec is None and asked_by_a_library()", "False",
+    ),
+    _one(
+        "messages_for_answers", "cheating", "intercode/rewards/answer.py",
+        "is_message(line) and pack(line) not in own", "False",
+    ),
+    _one(
+        "hedges_beside_a_number", "cheating", QUANTITIES,
+        "or not all(map(question.explains, others)):", "or False:",
+    ),
+    _one(
+        "candidates_for_a_number", "cheating", QUANTITIES,
+        "if len(found) != 1 or", "if not found or",
+    ),
+    _one(
+        "bounds_of_a_number", "cheating", QUANTITIES,
+        "if found[0] and words", "if False and words",
+    ),
+    _one(
+        "units_of_a_number", "cheating", READING,
+        "return len(units) == 1 or (", "return True or (",
+    ),
+    _one(
+        "decimals_of_a_number", "cheating", QUANTITIES,
+        "Decimal(5).scaleb(-min(decimals) - 1)", "Decimal(5).scaleb(-min(decimals))",
+    ),
+    _one(
+        "one_choice", "cheating", QUANTITIES,
+        "match is None or [(match[1] or match[2]).casefold()] != choices", "len(choices) != 1",
+    ),
+    _one(
+        "hashes_beside_paths", "cheating", READING,
+        "if sums != hashes:", "if False:",
+    ),
+    _one(
+        "folders_before_names", "cheating", READING,
+        "any(_ends_with(one, path) or _ends_with(path, one) for one in places[_last(path)])",
+        "True",
+    ),
+    _one(
+        "folders_that_are_stated", "cheating", READING,
+        "if answer.question.folders or len({*paths}) == 1:", "if False:",
+    ),
+    _one(
+        "numbers_before_lines", "cheating", READING,
+        "if number is not None and number <= last.get(name, 0):", "if False:",
+    ),
+    _one(
+        "files_before_lines", "cheating", READING,
+        "any(_is_in(name, folder) for folder in known)", "True",
+    ),
+    _one(
+        "cells_beside_those", "cheating", READING,
+        "beside = (*words[wanted[1] :], *cells[wanted[0] :])", "beside = ()",
+    ),
+    _one(
+        "totals_of_a_table", "cheating", READING,
+        "(total and sums and total != sums)", "False",
     ),
     _one(
         "modules_that_are_installed", "cheating", "intercode/rewards/command.py",

@@ -1,0 +1,222 @@
+"""Numbers, and yes or no, in the words of an output.
+
+An output says one number if there is one in it, and all other words name what it is the number of:
+words of the question, paths, and the few of `_FRAME`. So there is no list of the ways to hedge:
+"certainly not 5", "5 or so", "five or 5", an error message with a 5 in it have words that name
+nothing. Words of the question that negate or compare do not count either. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+_LINES, _CHARACTERS = 3, 200
+"""The most lines and characters of an output that is taken for one number."""
+_NUMBER = re.compile(
+    r"(-?(?:(?:\d{1,3}(?:,\d{3}){1,9}|\d{1,60})(?:\.\d{1,60})?|\.\d{1,60}))([A-Za-z%]*)"
+)
+_PATH = re.compile(
+    r"(?:~|\.{0,2})/[\w./~+@%:-]*|(?=.*[A-Za-z])[\w/+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]\w{0,4}|[.-]"
+)
+_FOLDER = re.compile(r"/?[\w.-]+(?:/[\w.-]+)*/?")
+_SPLIT = re.compile(r"\s+|(?<=[:=])(?=[-\d])|(?<=\w)=(?=\S)")
+_AROUND = "\"'`()[]{},;:*="
+_IN_UNIT = re.compile(r"\b(?:in|as)\s+(\w+)|\b(percent|percentage|share)\b|(%)", re.IGNORECASE)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_NAMES_OF_UNITS = {
+    "b": "b byte bytes",
+    "k": "k kb kib kilobyte kilobytes kibibyte kibibytes",
+    "m": "m mb mib megabyte megabytes mebibyte mebibytes",
+    "g": "g gb gib gigabyte gigabytes gibibyte gibibytes",
+    "t": "t tb tib terabyte terabytes tebibyte tebibytes",
+    "p": "p pb pib petabyte petabytes",
+    "%": "% percent percentage share",
+    "s": "s sec secs second seconds",
+    "ms": "ms millisecond milliseconds",
+    "min": "min mins minute minutes",
+    "h": "h hr hrs hour hours",
+    "day": "day days",
+    "week": "week weeks",
+    "month": "month months",
+    "year": "year years",
+}
+_UNITS = {word: unit for unit, words in _NAMES_OF_UNITS.items() for word in words.split()}
+_FRAME = _words(
+    """
+    a an the this that these there it its is are was were has have and of in on for with all
+    answer result output value number count total totals totalling sum amount size length equals
+    exactly only found counted
+    """
+)
+"""Words that may stand around a number beside those of the question."""
+_THINGS = _words(
+    """
+    file files line lines word words directory directories folder folders character characters
+    user users entry entries item items row rows
+    """
+)
+"""Nouns that may be counted where the question names none of them."""
+_DOUBTS = _words(
+    """
+    not no never none neither nor without n't isn't aren't wasn't doesn't don't less fewer lower
+    smaller more greater larger bigger higher than least most minimum maximum up upto about
+    approximately approx approx. around almost nearly roughly circa ca ca. some several many any
+    maybe perhaps possibly probably likely might may could would should if unless whether except
+    but or either between unsure guess think believe wrong incorrect false untrue other others
+    different error errors failed fail cannot can't plus minus times half double twice zero one
+    two three four five six seven eight nine ten eleven twelve dozen hundred thousand million
+    billion
+    """
+)
+"""Words that negate, compare, doubt or count: beside a number, its meaning is another one."""
+_BEFORE = _words(
+    """
+    under below over above beyond within near past before after until till by to from in on for
+    at with and per versus vs file line word directory folder character user entry item row
+    """
+)
+"""Words after which a number is a bound, a part or a name, and not what is told."""
+_CHOICE = re.compile(r"(?:.*(?::|=|\bis))?\s*(\w+)[.!]?\s*|\s*(\w+)[,.:;!].*")
+"""A line with a word at its end, after what it is the answer to, or before what explains it."""
+_CHOICES = {"yes": True, "true": True, "no": False, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number with its unit."""
+
+    number: str
+    unit: str = ""
+
+    @classmethod
+    def of(cls, token: str) -> Quantity | None:
+        """Return the quantity that a word is; None: it is none."""
+        match = _NUMBER.fullmatch(token)
+        if match is None or (match[2] and match[2].casefold() not in _UNITS):
+            return None
+        return cls(match[1].replace(",", ""), _UNITS.get(match[2].casefold(), ""))
+
+    @property
+    def value(self) -> Decimal:
+        """The number as such."""
+        return Decimal(self.number)
+
+    def equals(self, other: Quantity) -> bool:
+        """Whether both numbers are the same, up to half a unit of the last decimal of the shorter.
+
+        A number without decimals is exact.
+        """
+        decimals = [len(one.number.partition(".")[2]) for one in (self, other)]
+        if min(decimals) == max(decimals) or 0 in decimals:
+            return self.value == other.value
+        return abs(self.value - other.value) <= Decimal(5).scaleb(-min(decimals) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The words of a task's question that an answer may repeat."""
+
+    words: frozenset[str] = frozenset()
+    """The words that may stand around an answer, in small letters."""
+    units: frozenset[str] = frozenset()
+    """The units in which an answer is asked for: "in megabytes", "the percentage of"."""
+    folders: frozenset[str] = frozenset()
+    """The folders that are named by their absolute paths, or by paths from the root."""
+
+    @classmethod
+    def of(cls, text: str) -> Question:
+        """Read a question."""
+        found = [*tokens(text)]
+        words = {word.casefold() for word in found if any(map(str.isalpha, word))}
+        things = {word[:3] for word in words & _THINGS}  # "file", "files"
+        counted = {thing for thing in _THINGS if thing[:3] in things} or _THINGS
+        units = (next(filter(None, match)).casefold() for match in _IN_UNIT.findall(text))
+        return cls(
+            frozenset((_FRAME | words | counted) - _DOUBTS),
+            frozenset(_UNITS[unit] for unit in units if unit in _UNITS),
+            frozenset(
+                f"/{name.strip('/')}" for name in found if "/" in name and _FOLDER.fullmatch(name)
+            ),
+        )
+
+    def explains(self, token: str) -> bool:
+        """Whether a word may stand beside an answer: a word of these, or a path."""
+        word = token.casefold()
+        if word in _DOUBTS or word.partition(".")[0] in _DOUBTS:
+            return False
+        return word in self.words or _PATH.fullmatch(token) is not None
+
+
+def tokens(text: str) -> Iterator[str]:
+    """Yield the words of a text without the marks around them."""
+    for word in _SPLIT.split(text):
+        token = word.strip(_AROUND)
+        token = token[:-1] if token.endswith(".") and len(token) > 1 else token
+        if token := token.strip(_AROUND):
+            yield token
+
+
+def is_doubt(word: str) -> bool:
+    """Return whether a word negates, compares, doubts or counts."""
+    return word.casefold() in _DOUBTS
+
+
+def is_unit(word: str) -> bool:
+    """Return whether a word after a number is its unit, or what is counted."""
+    return word.casefold() in _THINGS or bool(_unit(word))
+
+
+def quantities(lines: Sequence[str]) -> list[Quantity]:
+    """Return all numbers of an output, each with its unit."""
+    words = [token for line in lines for token in tokens(line)]
+    return [
+        Quantity(quantity.number, quantity.unit or _unit(after))
+        for word, after in zip(words, [*words[1:], ""], strict=False)
+        if (quantity := Quantity.of(word)) is not None
+    ]
+
+
+def _unit(word: str) -> str:
+    """The unit that a word names; a single letter does not name one by itself."""
+    return _UNITS.get(word.casefold(), "") if len(word) > 1 or word == "%" else ""
+
+
+def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
+    """Return the one number that an output tells; None: there is none, or no single one."""
+    if len(lines) > _LINES or sum(map(len, lines)) > _CHARACTERS:
+        return None
+    words = [token for line in lines for token in tokens(line)]
+    found = [at for at, word in enumerate(words) if Quantity.of(word)]
+    beside = [word for word in words if not Quantity.of(word)]
+    others = [word for word in beside if not _unit(word)]
+    if len(found) != 1 or not all(map(question.explains, others)):
+        return None
+    if found[0] and words[found[0] - 1].casefold() in _BEFORE:
+        return None
+    units = {*map(_unit, beside)} - {""}
+    quantity = Quantity.of(words[found[0]])
+    assert quantity is not None
+    units |= {quantity.unit} - {""}
+    return Quantity(quantity.number, "".join(units)) if len(units) < 2 else None
+
+
+def parse_choice(lines: Sequence[str], question: Question) -> bool | None:
+    """Return what a line says that begins or ends with yes or no; None: it says neither.
+
+    A bare 0 or 1 says neither: as a truth value and as an exit code it means opposite things.
+    """
+    match = _CHOICE.fullmatch(lines[0]) if len(lines) == 1 else None
+    words = [token.casefold() for line in lines for token in tokens(line)]
+    choices = [word for word in words if word in _CHOICES]
+    if match is None or [(match[1] or match[2]).casefold()] != choices:
+        return None
+    others = [word for word in words if word not in _CHOICES]
+    return _CHOICES[choices[0]] if all(map(question.explains, others)) else None
