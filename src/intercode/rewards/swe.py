@@ -67,7 +67,6 @@ class SweReward:
         self._plan = plan
         self._identify = identify
         self._cache = cache or GoldCache(0)
-        self._draw = random.SystemRandom()
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """Return the score of an episode.
@@ -89,7 +88,8 @@ class SweReward:
             twins = self._twins(task, plan)
             without = frozenset(plan.fail_to_pass) - twins.tests
             work = partial(self._with_work, task, plan, sandbox)
-            verdict = confront(plan, twins, passed, lambda: work()[0], self._draw)
+            draw = random.Random(f"{self._key(task)} {taken.digest}")
+            verdict = confront(plan, twins, passed, lambda: work()[0], draw)
             if verdict.tampered:
                 return _nothing("tests that assert something wrong pass", verdict.tampered)
             passed -= verdict.failed
@@ -156,13 +156,17 @@ class SweReward:
         def made() -> Twins:
             gold = partial(self._with_tests, task, plan, task.gold[0])
             try:
-                return find(plan, gold, self._draw)
+                return find(plan, gold, random.Random(key))
             except (TaskError, CausedInsideError):  # gold's own trouble, which `validate` reports
                 return Twins()
 
-        facts = json.dumps([self._identify(task), task.gold[0], dict(task.metadata)], default=str)
-        key = hashlib.blake2b(f"twins {facts}".encode(), digest_size=16).hexdigest()
+        key = self._key(task)
         return self._cache.get(key, made)
+
+    def _key(self, task: Task) -> str:
+        """Return a digest of all that twins depend on; an agent does not know gold."""
+        facts = json.dumps([self._identify(task), task.gold, dict(task.metadata)], default=str)
+        return hashlib.blake2b(f"twins {facts}".encode(), digest_size=16).hexdigest()
 
 
 def _nothing(reason: str, tampered: frozenset[str] = frozenset()) -> Score:
@@ -215,6 +219,8 @@ class Taken:
     """The first few paths that do not count, or could not be carried."""
     too_much: bool = False
     """Whether more was changed than is carried: then nothing was."""
+    digest: str = ""
+    """A digest of the changes that count."""
     suspect: list[str] = field(default_factory=list)
     """Modules that name something that runs tests; few fixes have a reason to."""
 
@@ -232,6 +238,8 @@ def take_over(agent: Sandbox, fresh: Sandbox, plan: Plan) -> Taken:
     """
     taken = Taken()
     changes = list(_counted(agent.changes(), plan, taken))
+    facts = repr([(change.path, change.kind, change.mode, change.digest) for change in changes])
+    taken.digest = hashlib.blake2b(facts.encode("utf-8", "surrogateescape")).hexdigest()
     size = sum(change.size for change in changes if change.size <= LARGEST)
     if len(changes) > MOST_FILES or size > MOST_BYTES:
         taken.too_much = True
