@@ -17,7 +17,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from intercode.envs.traits import Guess, always, traits_of
-from intercode.evaluate.tricks import alternatives, tricks
+from intercode.evaluate.steered import steered
+from intercode.evaluate.tricks import NO_PROGRAM, alternatives, tricks
 
 if TYPE_CHECKING:
     from intercode.episode import Episode
@@ -34,7 +35,7 @@ SLOW = 0.25
 _KEPT = 1000
 _SHOWN = 160
 
-Kind = Literal["gold", "free", "varies", "error", "refused", "constant", "empty", "twin"]
+Kind = Literal["gold", "free", "varies", "error", "refused", "constant", "empty", "twin", "steered"]
 
 
 def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
@@ -64,7 +65,8 @@ class Problem:
     kind: Kind
     """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; an
     alternative solution is ``refused``; or there was an ``error`` instead of a score. Doubts: a
-    ``constant`` solves it, perhaps by chance; gold's answer is ``empty``; a test has no ``twin``.
+    ``constant`` solves it, perhaps by chance; gold's answer is ``empty``; a test has no ``twin``; a
+    submission has ``steered`` what it is compared with.
     """
     problem: str
     """A description for people."""
@@ -196,6 +198,8 @@ def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
         said = number < FIRST_CONSTANT or not _free(trials.get(NOTHING))
         if trial.guess is None or trial.guess.role == "alternative":
             continue
+        if any(NO_PROGRAM in text for _, text in trial.observations):
+            continue  # it is gold
         if not trial.guess.by_chance and _free(trial) and said:
             text = f"{trial.name} scores 1.00"
             if trial.guess.idle and GOLD in trials and not trials[GOLD].prints:
@@ -301,10 +305,20 @@ def _has_rows(task: Task, trials: Trials) -> Iterator[Problem]:
         yield Problem(task.task_id, "empty", "gold's result has no rows")
 
 
+def _is_not_steered(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Report an assert whose expected value a submission can change."""
+    for test in task.tests:
+        if text := steered(test):
+            text = f"the submission can change what it is compared with: {text[:_SHOWN]}"
+            yield Problem(task.task_id, "steered", text)
+            return
+
+
 DOUBTS: tuple[Check, ...] = (
     _is_no_constant,
     _has_rows,
     _has_twins,
+    _is_not_steered,
 )
 """Checks whose findings may be intended."""
 
