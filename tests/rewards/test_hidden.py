@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from intercode.envs.bash import BashEnv
+from intercode.rights import is_root
 from intercode.task import Dataset, Task
 from ordinary import ordinary_user
 
@@ -83,13 +84,17 @@ def read_ways() -> dict[str, str]:
 WAYS = read_ways()
 
 
-def scored(body: str, provider: str = "native", verification: str = VERIFICATION) -> float:
+def scored(
+    body: str,
+    provider: str = "native",
+    verification: str = VERIFICATION,
+    capabilities: tuple[str, ...] = (),
+) -> float:
     """Return the reward of an episode that has made that program."""
     verification = verification.replace("SECRET", f"S{secrets.token_hex(8)}Z")
+    task = Task("t", "q", verification=verification, capabilities=capabilities)
     body = body.replace("FIND", "grep -aohE FORM 2>/dev/null").replace("FORM", FORM)
-    with closing(
-        BashEnv(Dataset([Task("t", "q", verification=verification)]), sandbox=provider)
-    ) as env:
+    with closing(BashEnv(Dataset([task]), sandbox=provider)) as env:
         env.reset()
         if "/root/static" in body:
             build = f"cat > s.c <<'END'\n{STATIC}\nEND\ngcc -static -o /root/static s.c || echo no"
@@ -118,10 +123,20 @@ def test_honest_work_is_run_as_before() -> None:
     assert scored("echo $(($1 - $2))", verification=verification) == 0.0
 
 
+CAPABLE = ("chown", "dac_override", "fowner", "kill", "setgid", "setuid")
+
+
+@pytest.mark.skipif(not is_root(), reason="an ordinary user's sandboxes have one user")
+@pytest.mark.parametrize("way", ["another group", "another user", "modes of the loader", "a core"])
+def test_capabilities_find_no_more(way: str) -> None:
+    assert scored(WAYS[way], capabilities=CAPABLE) == 0.0
+
+
 ORDINARY = """
 import sys
 from rewards.test_hidden import HONEST, PROGRAM, WAYS, scored
-won = [way for way in sys.argv[1:] if scored(WAYS[way])]
+sets = ((), ("dac_override",))
+won = [(way, caps) for caps in sets for way in sys.argv[1:] if scored(WAYS[way], capabilities=caps)]
 assert not won, won
 assert scored("echo $(($1 + $2))", verification=HONEST.replace("PROGRAM", PROGRAM)) == 1.0
 """

@@ -88,9 +88,9 @@ class _Reader:
 
     def _calls(self, node: ast.AST) -> Iterator[ast.Call]:
         for part in ast.walk(node):
-            if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
-                if part.func.id not in self._own:
-                    yield part
+            is_call = isinstance(part, ast.Call) and isinstance(part.func, ast.Name)
+            if is_call and part.func.id not in self._own:
+                yield part
 
 
 def _names(node: ast.AST) -> list[ast.Name]:
