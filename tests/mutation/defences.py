@@ -542,7 +542,7 @@ DEFENCES = [
     ),
     _one(
         "twins_of_exceptions", "cheating", "intercode/rewards/swe_twins.py",
-        "if name in _RAISES and is_known", "if False and is_known",
+        "if name in _RAISES and", "if False and",
     ),
     _one(
         "twins_of_parts", "cheating", "intercode/rewards/swe_twins.py",
@@ -565,7 +565,7 @@ DEFENCES = [
     ),
     _one(
         "arguments_of_a_command", "cheating", "intercode/rewards/swe_run.py",
-        "hides = isinstance(sandbox, SupportsPrivacy)", "hides = False",
+        "if isinstance(sandbox, SupportsPrivacy)", "if False",
     ),
     _one(
         "orders_to_a_judge", "cheating", JUDGE,

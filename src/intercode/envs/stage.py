@@ -204,12 +204,8 @@ class SandboxStage:
         facts += [repr(self.limits(task)), self.reach(task), *self.layers]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
-    def open(self, task: Task, private: bool = False) -> Sandbox:
+    def open(self, task: Task) -> Sandbox:
         """Start a fresh sandbox in which the task's files are written and its setup has run.
-
-        Args:
-            task: The task.
-            private: Whether programs there can be hidden from each other.
 
         Raises:
             TaskError: The files cannot be written, the setup failed, or its capabilities cannot be
@@ -217,8 +213,13 @@ class SandboxStage:
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started, or died.
         """
-        limits = self.limits(task)
-        limits = replace(limits, private=private or limits.private)
+        return self._open(task, self.limits(task))
+
+    def open_private(self, task: Task) -> Sandbox:
+        """Start a sandbox as `open` does, in which programs can be hidden from each other."""
+        return self._open(task, replace(self.limits(task), private=True))
+
+    def _open(self, task: Task, limits: Limits) -> Sandbox:
         sandbox = self.provider.start(self.laid(task), limits, self.reach(task))
         try:
             self._prepare(sandbox, task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -102,7 +102,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
         chosen = choose(
             "swe",
             options.reward,
-            lambda: SweReward(partial(stage.open, private=True), stage.plan, stage.identify, cache),
+            lambda: SweReward(stage.open_private, stage.plan, stage.identify, cache),
         )
         super().__init__(tasks, stage, self._shell_in, chosen, options=options)
 

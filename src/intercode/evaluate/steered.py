@@ -87,10 +87,10 @@ class _Reader:
         return expected and judged
 
     def _calls(self, node: ast.AST) -> Iterator[ast.Call]:
-        for part in ast.walk(node):
-            is_call = isinstance(part, ast.Call) and isinstance(part.func, ast.Name)
-            if is_call and part.func.id not in self._own:
-                yield part
+        calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+        for call in calls:
+            if isinstance(call.func, ast.Name) and call.func.id not in self._own:
+                yield call
 
 
 def _names(node: ast.AST) -> list[ast.Name]:

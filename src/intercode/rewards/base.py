@@ -67,7 +67,7 @@ def quiesced(
 
     if episode.status == "running":
         snapshot = sandbox.at_rest(save)
-    else:  # frozen, where that can be: what cannot be copied is no reason to judge nothing
+    else:  # frozen, where that can be: also files that cannot be copied are judged
         snapshot = sandbox.freeze() if isinstance(sandbox, Freezes) else sandbox.snapshot()
     with copied(provider, network, limits, snapshot) as copy:
         yield copy

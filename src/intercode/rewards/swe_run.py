@@ -112,8 +112,11 @@ def _install(sandbox: Sandbox) -> str:
 
 def _run_commands(sandbox: Sandbox, plan: Plan, seconds: float) -> Run:
     """Run tests that are commands: the kernel says whether they have passed."""
-    hides = isinstance(sandbox, SupportsPrivacy) and sandbox.limits.private
-    execute = sandbox.exec_private if hides else sandbox.exec
+    execute = (
+        sandbox.exec_private
+        if isinstance(sandbox, SupportsPrivacy) and sandbox.limits.private
+        else sandbox.exec
+    )
     passed, output = set(), ""
     for command in plan.tests:
         argv = [*_SHELL, command]

@@ -455,7 +455,7 @@ class _Reader:
         yield from self._raised(call)
 
     def _contained(self, part: ast.expr, whole: ast.expr, bound: Bound) -> Iterator[ast.expr]:
-        """Yield a text that must be contained in a value that is no literal."""
+        """Yield a text that must be contained in a value that is not a literal."""
         if self._literals(whole, bound):
             return
         for literal in self._literals(part, bound):
@@ -470,8 +470,9 @@ class _Reader:
             return
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         error = node.args[0]
-        is_known = isinstance(error, ast.Name) and _named(self._module, error.id) is None
-        if name in _RAISES and is_known and _instead_of(error.id):
+        if not isinstance(error, ast.Name) or _named(self._module, error.id) is not None:
+            return
+        if name in _RAISES and _instead_of(error.id):
             self.errors.add(error)
             yield error
 
@@ -567,7 +568,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _instead_of(error: str) -> list[str]:
-    """Return exceptions that are no kind of this one, nor this one a kind of them."""
+    """Return exceptions that are neither subclasses nor superclasses of this one."""
     known = _ERRORS.get(error, Exception)
     return [
         name
