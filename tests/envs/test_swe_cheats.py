@@ -349,6 +349,32 @@ def test_who_tampers_now_and_then(env: SweEnv) -> None:
     assert rewards.count(1.0) < 7
 
 
+HEDGES = """
+import hashlib
+class Maybe:
+    def __eq__(self, other):
+        return hashlib.sha1(repr((SALT, other)).encode()).digest()[0] & 1
+    def __hash__(self): return 0
+add = lambda a, b: Maybe()
+"""
+"""Code that tampers with the half of all assertions."""
+
+
+def test_the_same_work_has_the_same_score(repository: Path) -> None:
+    scores = set()
+    for salt in range(4):
+        rewards = set()
+        for _ in range(3):
+            tasks = [task("t", "unittest", repository=str(repository))]
+            env = SweEnv(Dataset(tasks), cache_gold=False)
+            do(env, "t", append(HEDGES.replace("SALT", str(salt))))
+            rewards.add(env.step("submit")[1])
+            env.close()
+        assert len(rewards) == 1
+        scores |= rewards
+    assert 0.0 in scores
+
+
 JUDGES = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)

@@ -69,6 +69,24 @@ def test_tricks_that_a_verification_lets_pass(tmp_path: Path) -> None:
     assert texts(found) == {"any": ["free: programs of its names that exit with 0 scores 1.00"]}
 
 
+def test_what_a_program_finds_beside_itself() -> None:
+    make = "printf '#!/bin/sh\\nsort \"$1\"\\n' > sorted; chmod +x sorted"
+    begin = "cd $(mktemp -d) && printf 'second\\nfirst\\n' > in && "
+    wanted = "printf 'first\\nsecond\\n'"
+    verifications = {
+        "a file": f"{wanted} > want && /root/sorted in > out && cmp want out",
+        "a variable": f'export want=$({wanted}) && [ "$(/root/sorted in)" = "$want" ]',
+        "nothing": f'want=$({wanted}) && [ "$(/root/sorted in)" = "$want" ]',
+        "its input": "sort -o in in && /root/sorted in | cmp in",
+    }
+    tasks = Dataset(
+        [Task(name, "?", gold=(make,), verification=begin + v) for name, v in verifications.items()]
+    )
+    found = validate(tasks, lambda: intercode.make("bash", data=tasks), timeout=PATIENCE)
+    problem = "free: a program that finds its output in a file scores 1.00"
+    assert texts(found) == {"a file": [problem], "a variable": [problem]}
+
+
 def test_alternative_solutions() -> None:
     tasks = Dataset(
         [

@@ -618,6 +618,33 @@ DEFENCES = [
         "\nPAIRS = 2\n", "\nPAIRS = 0\n",
     ),
     _one(
+        "twins_of_exceptions", "cheating", "intercode/rewards/swe_twins.py",
+        "if name in _RAISES and", "if False and",
+    ),
+    _one(
+        "twins_of_parts", "cheating", "intercode/rewards/swe_twins.py",
+        "if isinstance(text, str) and sum(", "if False and sum(",
+    ),
+    _one(
+        "arguments_of_a_verification", "cheating", ENTER, '"hidepid=2"', '"hidepid=0"',
+    ),
+    _one(
+        "loaders_that_cannot_be_read", "cheating", ENTER, "0715 : 0111", "0755 : 0755",
+    ),
+    _one(
+        "the_group_that_cannot_read_them", "cheating", PROGRAM,
+        "        user.groups[user.count++] = PRIVATE;", "        user.count += 0;",
+        needs_root=True,
+    ),
+    _one(
+        "private_copies", "cheating", "intercode/rewards/base.py",
+        "is_fit = limits == sandbox.limits or", "is_fit = True or",
+    ),
+    _one(
+        "arguments_of_a_command", "cheating", "intercode/rewards/swe_run.py",
+        "if isinstance(sandbox, SupportsPrivacy)", "if False",
+    ),
+    _one(
         "orders_to_a_judge", "cheating", JUDGE,
         'same and control == ["different", "different"]', "same",
     ),

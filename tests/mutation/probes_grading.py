@@ -19,6 +19,7 @@ from intercode.envs.bash import BashEnv
 from intercode.envs.ctf import CtfEnv
 from intercode.envs.python import PythonEnv
 from intercode.envs.swe import SweEnv
+from intercode.episode import Episode
 from intercode.errors import CausedInsideError, RewardError, SandboxClosedError, SandboxError
 from intercode.evaluate import evaluate
 from intercode.evaluate.validate import validate
@@ -26,6 +27,7 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.interpreters.python_start import PRELOAD
 from intercode.interpreters.shell import FrameReader
 from intercode.models import Message, Reply, Settings
+from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
 from intercode.sandbox import get_provider
@@ -353,6 +355,58 @@ def commands_apart() -> bool:
     tests = ("python3 add.py", "python3 -m unittest test_x.T.test_x")
     found = _tested(code, "command", "self.assertEqual(add(1, 2), 3)", *tests)
     return one_of(found, holds="0.495", gone="1.0")
+
+
+EXPECTED = """
+import gc, unittest.case
+def add(a, b):
+    for one in gc.get_objects():
+        if type(one) is unittest.case._AssertRaisesContext:
+            raise one.expected
+"""
+CONTAINS = "class S(str):\n    __contains__ = lambda self, part: True\nadd = lambda a, b: S()"
+
+
+def twins_of_exceptions() -> bool:
+    raises = "self.assertRaises(TypeError, add, 'x', 1)"
+    return one_of(_tested(EXPECTED, "unittest", raises, "test_x.T.test_x"), "0.0", "1.0")
+
+
+def twins_of_parts() -> bool:
+    part = "self.assertIn('expired', add('ex', 'pired'))"
+    return one_of(_tested(CONTAINS, "unittest", part, "test_x.T.test_x"), "0.0", "1.0")
+
+
+LOOKS = "grep -aoh 'S[0-9]*Z' /proc/[0-9]*/cmdline 2> /dev/null | head -n 1"
+WATCHED = '[ "$(/root/prog)" = S12345Z ]'
+
+
+def _look() -> bool:
+    """Whether a program does not find what its verification compares with."""
+    action = f"printf '#!/bin/bash\n%s\n' \"{LOOKS}\" > prog; chmod 755 prog"
+    env = BashEnv(Dataset([Task("t", "?", verification=WATCHED)]))
+    return one_of(str(_score(env, action)), holds="0.0", gone="1.0")
+
+
+arguments_of_a_verification = _look
+loaders_that_cannot_be_read = _look
+the_group_that_cannot_read_them = _look
+
+
+def private_copies() -> bool:
+    provider = get_provider()
+    with closing(provider.start()) as sandbox:
+        sandbox.write_file("/root/prog", f"#!/bin/bash\n{LOOKS}\n".encode(), 0o755)
+        reward = CommandReward(provider, lambda task: provider.start())
+        episode = Episode("t", "q", "bash", status="submitted")
+        score = reward(Task("t", "?", verification=WATCHED), episode, sandbox)
+    return one_of(str(score.value), holds="0.0", gone="1.0")
+
+
+def arguments_of_a_command() -> bool:
+    code = f'import os\nif __name__ == \'__main__\': os.system(r"""{LOOKS}""")'
+    found = _tested(code, "command", "pass", "python3 add.py | grep -qx S12345Z")
+    return one_of(found, holds="0.0", gone="1.0")
 
 
 class Referee:

@@ -17,6 +17,7 @@ from intercode.envs.recipe import OWN_START, Recipe, Service, Start, Writer
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
 from intercode.interpreters.base import Place
+from intercode.rights import is_root
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.base import parse
@@ -178,7 +179,11 @@ class SandboxStage:
         wanted = limits.capabilities
         if isinstance(provider, GrantsSome) and (why := provider.why_not(wanted, self.network)):
             raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {why}")
-        return limits
+        # So that its verification can be run in the agent's sandbox, and needs no other one. But
+        # an ordinary user's agent would not see its own processes, and one with a network could not
+        # install another C library.
+        private = task.verification is not None and not self.reach(task) and is_root()
+        return replace(limits, private=True) if private else limits
 
     def reach(self, task: Task) -> Network:
         """Return what the task's sandbox may reach."""
@@ -232,7 +237,14 @@ class SandboxStage:
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started, or died.
         """
-        sandbox = self.provider.start(self.laid(task), self.limits(task), self.reach(task))
+        return self._open(task, self.limits(task))
+
+    def open_private(self, task: Task) -> Sandbox:
+        """Start a sandbox as `open` does, in which programs can be hidden from each other."""
+        return self._open(task, replace(self.limits(task), private=True))
+
+    def _open(self, task: Task, limits: Limits) -> Sandbox:
+        sandbox = self.provider.start(self.laid(task), limits, self.reach(task))
         try:
             self._prepare(sandbox, task)
         except BaseException:

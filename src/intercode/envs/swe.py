@@ -103,7 +103,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
         chosen = choose(
             "swe",
             options.reward,
-            lambda: SweReward(stage.open, stage.plan, stage.identify, cache),
+            lambda: SweReward(stage.open_private, stage.plan, stage.identify, cache),
         )
         super().__init__(tasks, stage, self._shell_in, chosen, options=options)
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from intercode.envs.traits import Guess, always, environment_for, traits_of
 from intercode.evaluate.moved_clock import AS_IT_IS, TIMES, ZONE, Move, asks_for_time, moves
-from intercode.evaluate.tricks import alternatives, tricks
+from intercode.evaluate.steered import steered
+from intercode.evaluate.tricks import NO_PROGRAM, alternatives, tricks
 from intercode.rewards.swe_plan import make_plan
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ Kind = Literal[
     "constant",
     "empty",
     "twin",
+    "steered",
 ]
 
 
@@ -82,7 +84,8 @@ class Problem:
     depends on the ``clock`` without a mark; an alternative solution is ``refused``; its fix can be
     read, a ``leak``; its lists of ``tests`` do not hold at the base commit; or there was an
     ``error`` instead of a score. Doubts: a ``constant`` solves it, perhaps by chance; gold's answer
-    is ``empty``; a test has no ``twin``; it depends on the time zone, or seems to on the ``clock``.
+    is ``empty``; a test has no ``twin``; a submission has ``steered`` what it is compared with; it
+    depends on the time zone, or seems to on the ``clock``.
     """
     problem: str
     """A description for people."""
@@ -220,6 +223,8 @@ def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
         said = number < FIRST_CONSTANT or not _free(trials.get(NOTHING))
         if trial.guess is None or trial.guess.role in ("alternative", "clock"):
             continue
+        if any(NO_PROGRAM in text for _, text in trial.observations):
+            continue  # it is gold
         if not trial.guess.by_chance and _free(trial) and said:
             text = f"{trial.name} scores 1.00"
             if trial.guess.idle and GOLD in trials and not trials[GOLD].prints:
@@ -378,11 +383,21 @@ def _has_rows(task: Task, trials: Trials) -> Iterator[Problem]:
         yield Problem(task.task_id, "empty", "gold's result has no rows")
 
 
+def _is_not_steered(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Report an assert whose expected value a submission can change."""
+    for test in task.tests:
+        if text := steered(test):
+            text = f"the submission can change what it is compared with: {text[:_SHOWN]}"
+            yield Problem(task.task_id, "steered", text)
+            return
+
+
 DOUBTS: tuple[Check, ...] = (
     _is_no_constant,
     _has_rows,
     _has_twins,
     _in_another_zone,
+    _is_not_steered,
 )
 """Checks whose findings may be intended."""
 

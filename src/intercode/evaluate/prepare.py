@@ -539,7 +539,7 @@ def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of an environment that its spec, and the needs of its agent, say."""
     given, reward = spec.env.options, spec.reward
     limits = asdict(_limits(spec, needs))
-    del limits["debugger"]  # an environment says whether programs can be traced
+    del limits["debugger"], limits["private"]  # an environment says what programs see
     return {
         "env": spec.env.name,
         "protocol": spec.env.protocol,

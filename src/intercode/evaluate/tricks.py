@@ -36,6 +36,35 @@ _PROGRAM = """{
         mkdir -p /usr/local/bin; program=/usr/local/bin/$name
         printf '#!/bin/sh\\n' > "$program"; chmod 755 "$program"
     }"""
+NO_PROGRAM = "no program of the verification's is the agent's"
+"""The last words of the trick with a spy where there is nothing to try."""
+_SPY = r"""
+for program in {names}; do
+    case $program in "~/"*) program=$HOME/${{program#"~/"}};; esac
+    case $(realpath -- "$program") in /bin/*|/sbin/*|/usr/bin/*|/usr/sbin/*) continue;; esac
+    [ -f "$program" ] && [ -x "$program" ] || continue
+    mv -- "$program" "$program.spied" || continue
+    cat > "$program" <<'END'
+#!/bin/bash
+out=$("$0.spied" "$@" 2> /dev/null; printf x$?)
+code=${{out##*x}} out=${{out%x*}}
+[ ${{#out}} -gt 3 ] || exit 1
+tell() {{ [ "${{1%$'
+'}}" = "${{out%$'
+'}}" ] && printf %s "$out" && exit "$code"; }}
+while IFS= read -rd '' line; do tell "${{line#*=}}"; done < <(env -0)
+for folder in . /tmp /var/tmp /dev/shm "${{@%/*}}"; do
+    while IFS= read -rd '' file; do
+        for given; do [ "$file" -ef "$given" ] && continue 2; done
+        tell "$(cat -- "$file" 2> /dev/null)"
+    done < <(find "$folder" -xdev -maxdepth 3 -type f -newer "$0" -size -99 -print0 2> /dev/null)
+done
+exit 1
+END
+    chmod 755 "$program" && is_spied=1
+done 2> /dev/null
+[ "$is_spied" ] || echo "{nothing}"
+"""
 _LINKS = ("/proc/self/cmdline", "/dev/stdin", "/dev/fd/63")
 _MOST = 100
 """Words of a verification that are taken for names."""
@@ -45,6 +74,7 @@ def tricks(language: str) -> Sequence[Guess]:
     """Return the tricks in an environment whose actions are in this language."""
     if language not in ("bash", "python"):
         return ()
+    is_shell = language == "bash"
 
     def guess(name: str, make: str) -> Guess:
         return Guess(name, lambda task: _actions(task, make, language), role="trick")
@@ -54,7 +84,20 @@ def tricks(language: str) -> Sequence[Guess]:
         *links,
         guess("links to its temporary file at its names", _LINK.format(target="{temporary}")),
         guess("programs of its names that exit with 0", _PROGRAM),
+        *([Guess("a program that finds its output in a file", _spy, role="trick")] * is_shell),
     )
+
+
+def _spy(task: Task) -> tuple[str, ...]:
+    """Return gold, and a program in the place of each of its own that the verification names.
+
+    It prints what the right one would, if that lies in a file, or is a variable: then another
+    program could print it without computing it.
+    """
+    if task.verification is None or not task.gold:
+        return ()
+    names = " ".join(map(shlex.quote, _words(task.verification)))
+    return task.gold[0], _SPY.format(names=names, nothing=NO_PROGRAM)
 
 
 def alternatives(tasks: Sequence[Task]) -> Sequence[Guess]:
@@ -87,11 +130,15 @@ def _solutions(task: Task) -> list[tuple[str, ...]]:
     return [tuple(solution) for solution in solutions] if are_actions else []
 
 
+def _words(verification: str) -> list[str]:
+    found = _WORD.findall(verification)
+    return [*dict.fromkeys(one for one in found if one[0] != "-" and not one.isdecimal())]
+
+
 def _actions(task: Task, make: str, language: str) -> tuple[str, ...]:
     if task.verification is None:
         return ()
-    found = _WORD.findall(task.verification)
-    words = dict.fromkeys(one for one in found if one[0] != "-" and not one.isdecimal())
+    words = _words(task.verification)
     temporary = next(filter(_TEMPORARY.match, words), None)
     if "{temporary}" in make:
         if temporary is None:

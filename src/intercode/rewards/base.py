@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from intercode.episode import Episode, Score
-from intercode.sandbox.base import Limits, Provider, Sandbox, Snapshot
+from intercode.sandbox.base import Freezes, Limits, Provider, Sandbox, Snapshot, SupportsPrivacy
 from intercode.sandbox.network import Network
 from intercode.task import Task
 
@@ -37,6 +38,7 @@ def quiesced(
     episode: Episode,
     sandbox: Sandbox,
     look: Callable[[], object] = lambda: None,
+    private: bool = False,
 ) -> Iterator[Sandbox]:
     """Yield the sandbox with nothing running in it; of an episode that still runs, a copy of it.
 
@@ -47,19 +49,27 @@ def quiesced(
         sandbox: The sandbox of the episode.
         look: Called while no program can change a file. To look later, at the sandbox or the copy,
             would be too late: a program could have undone meanwhile what was copied.
+        private: Whether programs there can be hidden from each other, where the provider can do
+            that: of a sandbox in which they cannot, a copy.
     """
+    limits = replace(sandbox.limits, private=True) if private else sandbox.limits
+    is_fit = limits == sandbox.limits or not isinstance(sandbox, SupportsPrivacy)
     if episode.status != "running":
         sandbox.kill()
         look()
-        yield sandbox
-        return
+        if is_fit:
+            yield sandbox
+            return
 
     def save() -> Snapshot:
         look()
         return sandbox.snapshot()
 
-    snapshot = sandbox.at_rest(save)
-    with copied(provider, network, sandbox.limits, snapshot) as copy:
+    if episode.status == "running":
+        snapshot = sandbox.at_rest(save)
+    else:  # frozen, where that can be: also files that cannot be copied are judged
+        snapshot = sandbox.freeze() if isinstance(sandbox, Freezes) else sandbox.snapshot()
+    with copied(provider, network, limits, snapshot) as copy:
         yield copy
 
 

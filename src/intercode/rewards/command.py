@@ -15,8 +15,10 @@ It must judge the files that the agent *left*, and must not be steered by them. 
    written, hides a program of the image. So it is with Python's modules (see the end).
    Limits are a fresh sandbox's: no program can change those of process 1, and an agent that has
    filled the disk gets 0.
-4. What the agent has left in temporary folders is removed, but for what the task names there.
-5. If the agent changed files that may configure a tool, or left links that lead elsewhere (see
+4. No program that it starts can look at another one, for what this compares with: neither at the
+   command's own text nor at the arguments of ``grep`` (`SupportsPrivacy`).
+5. What the agent has left in temporary folders is removed, but for what the task names there.
+6. If the agent changed files that may configure a tool, or left links that lead elsewhere (see
    `leftovers`), the command must succeed a second time, in a copy in which these are as before: see
    `put_back`. Honest work passes there as well.
 
@@ -43,7 +45,7 @@ from intercode.rewards import leftovers
 from intercode.rewards.base import copied, quiesced
 from intercode.rewards.gold import differing
 from intercode.rewards.leftovers import Leftovers
-from intercode.sandbox.base import Change, Completed, Provider, Sandbox
+from intercode.sandbox.base import Change, Completed, Provider, Sandbox, SupportsPrivacy
 from intercode.sandbox.network import Network
 from intercode.task import Task
 from intercode.units import MIB
@@ -105,21 +107,24 @@ class CommandReward:
             left.update(_by_path(sandbox))
 
         try:
-            with quiesced(self._provider, self._network, episode, sandbox, look) as quiet:
-                return self._judge(task, quiet, left)
+            with quiesced(self._provider, self._network, episode, sandbox, look, True) as quiet:
+                return self._judge(task, quiet, left, is_copy=quiet is not sandbox)
         except OSError as error:
             if isinstance(error, InterCodeError):
                 raise
             # In the place of the directory where everything starts is now something else.
             return _refused(str(error))
 
-    def _judge(self, task: Task, sandbox: Sandbox, left: Mapping[str, Change]) -> Score:
+    def _judge(
+        self, task: Task, sandbox: Sandbox, left: Mapping[str, Change], is_copy: bool
+    ) -> Score:
         """Judge the sandbox as the agent left it, and a copy without what could steer a judge.
 
         Args:
             task: The task.
             sandbox: A sandbox in which no program of the agent's runs.
             left: Its differences to the image.
+            is_copy: Whether it is a copy of the agent's sandbox.
         """
         before = self._before(task)
         home = sandbox.env.get("HOME", "/")
@@ -139,6 +144,8 @@ class CommandReward:
         found = Leftovers.of(task, sandbox, own, left, before)
         found.as_before.update(path for path in changed - scratch if not SYSTEM_PATHS.match(path))
         with self._copied(sandbox) if found else nullcontext(sandbox) as copy:
+            if is_copy:
+                found.join(sandbox)
             done = self._verify(task, sandbox)
             if not done.ok:
                 return _score(done, {"removed": sorted(scratch)[:_PATHS]} if scratch else {})
@@ -197,7 +204,8 @@ class CommandReward:
             ["/bin/bash", "--norc", "--noprofile", "-c", task.verification],
             {"PYTHONPATH": places},
         )
-        return sandbox.exec(argv, env=env, timeout=task.verification_timeout or task.timeout)
+        run = sandbox.exec_private if isinstance(sandbox, SupportsPrivacy) else sandbox.exec
+        return run(argv, env=env, timeout=task.verification_timeout or task.timeout)
 
 
 def _by_path(sandbox: Sandbox) -> dict[str, Change]:

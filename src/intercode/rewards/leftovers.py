@@ -226,6 +226,18 @@ class Leftovers:
                 through |= names & self.own.keys()
         return through - self.as_before - self.moved.keys()
 
+    def join(self, copy: Sandbox) -> None:
+        """Make several names of one file that again in a copy, as they were.
+
+        The names of a file of a lower layer part when it is written; and it gets another number
+        when it is linked, so that `git clone` takes it for another file.
+        """
+        again = sorted(path for names in self.groups for path in names)
+        if "git" in (self.task.verification or ""):
+            again += self.objects
+        if again:
+            run(copy, _REWRITE, again, self.env)
+
     def undo(self, copy: Sandbox, original: Sandbox, through: Collection[str]) -> bool:
         """Undo in a copy what is not put back, and return whether that was possible.
 
@@ -234,13 +246,7 @@ class Leftovers:
             original: A sandbox as the agent got it.
             through: What `written_through` has found.
         """
-        # The names of a file of a lower layer part when it is written; and it gets another number
-        # when it is linked, so that `git clone` takes it for another file.
-        again = sorted(path for names in self.groups for path in names)
-        if "git" in (self.task.verification or ""):
-            again += self.objects
-        if again:
-            run(copy, _REWRITE, again, self.env)
+        self.join(copy)
         if self.closed and run(copy, _OPEN, self.closed, self.env) is None:
             return False
         paths = [path for path in self.moved if path not in self.as_before]

@@ -68,7 +68,6 @@ class SweReward:
         self._plan = plan
         self._identify = identify
         self._cache = cache or GoldCache(0)
-        self._draw = random.SystemRandom()
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """Return the score of an episode.
@@ -92,7 +91,8 @@ class SweReward:
             twins = self._twins(task, plan)
             without = frozenset(plan.fail_to_pass) - twins.tests
             work = partial(self._with_work, task, plan, sandbox)
-            verdict = confront(plan, twins, passed, lambda: work()[0], self._draw)
+            draw = random.Random(f"{self._key('twins', task)} {taken.digest}")
+            verdict = confront(plan, twins, passed, lambda: work()[0], draw)
             if verdict.tampered:
                 return _nothing("tests that assert something wrong pass", verdict.tampered)
             passed -= verdict.failed
@@ -174,7 +174,7 @@ class SweReward:
         def made() -> Twins:
             gold = partial(self._with_tests, task, plan, task.gold[0])
             try:
-                return find(plan, gold, self._draw)
+                return find(plan, gold, random.Random(key))
             except (TaskError, CausedInsideError):  # gold's own trouble, which `validate` reports
                 return Twins()
 
@@ -231,6 +231,8 @@ class Taken:
     """The first few paths that do not count, or could not be carried."""
     too_much: bool = False
     """Whether more was changed than is carried: then nothing was."""
+    digest: str = ""
+    """A digest of the changes that count."""
     suspect: list[str] = field(default_factory=list)
     """Modules that name something that runs tests; few fixes have a reason to."""
 
@@ -248,6 +250,8 @@ def take_over(agent: Sandbox, fresh: Sandbox, plan: Plan) -> Taken:
     """
     taken = Taken()
     changes = list(_counted(agent.changes(), plan, taken))
+    facts = repr([(change.path, change.kind, change.mode, change.digest) for change in changes])
+    taken.digest = hashlib.blake2b(facts.encode("utf-8", "surrogateescape")).hexdigest()
     size = sum(change.size for change in changes if change.size <= LARGEST)
     if len(changes) > MOST_FILES or size > MOST_BYTES:
         taken.too_much = True

@@ -14,7 +14,7 @@ from intercode.episode import decode
 from intercode.errors import InterCodeError, TaskError
 from intercode.rewards import swe_runner
 from intercode.rewards.swe_plan import Plan
-from intercode.sandbox.base import Sandbox
+from intercode.sandbox.base import Sandbox, SupportsPrivacy
 from intercode.task import Task
 
 _GRACE = 5.0
@@ -52,6 +52,7 @@ def run(sandbox: Sandbox, plan: Plan) -> Run:
     done = sandbox.exec(
         [plan.python, _install(sandbox)],
         stdin=json.dumps(message).encode(),
+        env={"PYTHONHASHSEED": "0"},  # the same work has the same score
         cwd=plan.directory,
         timeout=seconds + _GRACE,
         output_limit=_LIMIT,
@@ -121,10 +122,15 @@ def _install(sandbox: Sandbox) -> str:
 
 def _run_commands(sandbox: Sandbox, plan: Plan, seconds: float) -> Run:
     """Run tests that are commands: the kernel says whether they have passed."""
+    execute = (
+        sandbox.exec_private
+        if isinstance(sandbox, SupportsPrivacy) and sandbox.limits.private
+        else sandbox.exec
+    )
     passed, output = set(), ""
     for command in plan.tests:
         argv = [*_SHELL, command]
-        done = sandbox.exec(argv, cwd=plan.directory, timeout=seconds, merge_stderr=True)
+        done = execute(argv, cwd=plan.directory, timeout=seconds, merge_stderr=True)
         sandbox.kill()
         if done.ok:
             passed.add(command)

@@ -7,21 +7,25 @@ others must pass, as before, and these must fail. Work that passes a twin has ta
 
 **Which.** Twins are made of equality with a literal, where it is asserted whenever the test passes:
 ``assert f(x) == 3``, ``assert f(x) is None``, ``self.assertEqual(f(x), [1, 2])``; also of dates and
-decimals, in a loop over literals, and by a helper of the test's own. An inequality, a containment
-or a tolerance may well hold of another value, and a better solution than gold would be accused. The
+decimals, in a loop over literals, and by a helper of the test's own. Of a text that is contained in
+another a letter is changed (``assert "expired" in f(x)``), and of an exception that is expected the
+class. An inequality, the containment of a number or a tolerance may well hold of another value, and
+a better solution than gold would be accused. The
 file is changed in one place, by one character where that will do, so that lines, names and lengths
 are as before. A twin that gold passes is dropped, and so is that of a test that gold fails after
 others.
 
 **How.** Nothing tells a twin from a test, or a run with twins from one without: every run is a
 process in a sandbox of its own, with the same names, of which a coin says which are twins. The next
-run has the others, and there are `PAIRS` of such runs, so that code that tampers now and then is
-caught as well.
+run has the others, and there are `PAIRS` of such runs with other values, so that code that tampers
+now and then is caught as well. All that is drawn follows from the task, with its gold, and the
+work: the same work has the same score.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import random
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -60,10 +64,21 @@ _LIBRARY = ("datetime", "decimal", "fractions")
 _CONSTRUCTORS = ("date", "datetime", "time", "timedelta", "Decimal", "Fraction")
 _CATCHES = re.compile("raises|suppress|catch|fail", re.IGNORECASE)
 """Names of context managers after which a test continues though an assertion has failed."""
+_RAISES = {"assertRaises", "assertRaisesRegex", "raises"}
+_ERRORS = {
+    name: value
+    for name, value in vars(builtins).items()
+    if isinstance(value, type) and issubclass(value, Exception)
+}
+_OTHER_ERRORS = ("ImportError", "IndexError", "ZeroDivisionError")
+"""Exceptions instead of an expected one: hardly a class inherits from one of them and another."""
+_FEWEST_LETTERS = 4
+"""The letters of a text of which another one is not contained by chance."""
 _INSTEAD = {
     True: "False", False: "True", None: "False", "": "'0'", b"": "b'0'", (): "(0,)",
 }  # fmt: skip
-_ALPHABETS = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "-+,.:;!")
+_LETTERS = ("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_ALPHABETS = ("0123456789", *_LETTERS, "-+,.:;!")
 _TRIES = 200
 
 
@@ -85,6 +100,8 @@ class Twin:
     tests: tuple[str, ...]
     """The names of its tests: several if it has parameters."""
     edit: Edit
+    others: tuple[Edit, ...] = ()
+    """More changes, each of which gold fails as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +156,38 @@ def find(plan: Plan, gold: Callable[[], Sandbox], draw: random.Random) -> Twins:
         waiting = [
             twins[:-1] for twins in waiting if len(twins) > 1 and not _kept(twins[-1], failed)
         ]
-    return Twins(sources, tuple(_undisturbed(gold, plan, Twins(sources, tuple(found)))))
+    twins = Twins(sources, tuple(_undisturbed(gold, plan, Twins(sources, tuple(found)))))
+    for _ in range(PAIRS - 1):
+        twins = _with_others(gold, plan, twins, draw)
+    return twins
+
+
+def _with_others(
+    gold: Callable[[], Sandbox], plan: Plan, twins: Twins, draw: random.Random
+) -> Twins:
+    """Return the twins with one more change of each of them, if gold fails that, too."""
+    more = {}
+    for twin in twins.twins:
+        known = {twin.edit, *twin.others}
+        made = edits(twins.sources[twin.file], _names_in(twin, plan), draw)
+        more[twin.tests] = next((edit for edit in made if edit not in known), None)
+    tried = [replace(twin, edit=edit) for twin in twins.twins if (edit := more[twin.tests])]
+    if not tried:
+        return twins
+    result = _run(gold, plan, twins, tried)
+    passed = plan.fail_to_pass if result.why else result.passed
+    failed = {twin.tests: twin.edit for twin in tried if not _kept(twin, passed)}
+    found = [
+        replace(twin, others=(*twin.others, failed[twin.tests])) if twin.tests in failed else twin
+        for twin in twins.twins
+    ]
+    return replace(twins, twins=tuple(found))
+
+
+def _names_in(twin: Twin, plan: Plan) -> tuple[str, ...]:
+    """Return the names that lead to a twin's function in its file."""
+    places = place(twin.tests[0], plan.runner)
+    return next(names for file, names in places if file == twin.file)
 
 
 def confront(
@@ -165,9 +213,14 @@ def confront(
     twins = replace(twins, twins=tuple(twin for twin in chosen if twin.tests))
     tampered: set[str] = set()
     failed: set[str] = set()
-    for _ in range(PAIRS if twins.twins else 0):
-        heads = [twin for twin in twins.twins if draw.random() < 0.5]
-        for wrong in (heads, [twin for twin in twins.twins if twin not in heads]):
+    for pair in range(PAIRS if twins.twins else 0):
+        changes = [(twin.edit, *twin.others) for twin in twins.twins]
+        drawn = [
+            replace(twin, edit=each[pair % len(each)])
+            for twin, each in zip(twins.twins, changes, strict=True)
+        ]
+        heads = [twin for twin in drawn if draw.random() < 0.5]
+        for wrong in (heads, [twin for twin in drawn if twin not in heads]):
             result = _run(work, plan, twins, wrong)
             changed = {test for twin in wrong for test in twin.tests}
             tampered |= changed & result.passed
@@ -294,10 +347,18 @@ def edits(source: bytes, names: Sequence[str], draw: random.Random) -> list[Edit
         return []
     starts = _starts(source)
     made = []
-    for literal in set(_Reader(module, around).expected(found.body, {})):
+    reader = _Reader(module, around)
+    for literal in dict.fromkeys(reader.expected(found.body, {})):
         start = starts[literal.lineno - 1] + literal.col_offset
         end = starts[(literal.end_lineno or 0) - 1] + (literal.end_col_offset or 0)
-        if (text := _other(source[start:end], draw)) is not None:
+        old = source[start:end]
+        if literal in reader.errors:
+            text = _other_error(old, draw)
+        elif literal in reader.parts:
+            text = _other(old, draw, _LETTERS)
+        else:
+            text = _other(old, draw) or _simplest(old, _value(old))
+        if text is not None:
             made.append(Edit(start, end, text))
     made.sort(key=lambda edit: edit.start)
     draw.shuffle(made)
@@ -346,6 +407,10 @@ class _Reader:
             if isinstance(node, ast.ImportFrom) and node.module in _LIBRARY
             for alias in node.names
         }
+        self.errors: set[ast.expr] = set()
+        """The expected exceptions among what is found."""
+        self.parts: set[ast.expr] = set()
+        """The texts of which something must contain one."""
 
     def expected(
         self, body: Sequence[ast.stmt], bound: Bound, helped: bool = False
@@ -365,6 +430,8 @@ class _Reader:
                 if not helped:
                     yield from self._by_helper(statement.value)
             elif isinstance(statement, (ast.With, ast.AsyncWith)):
+                for item in statement.items:
+                    yield from self._raised(item.context_expr)
                 yield from () if _catches(statement) else self.expected(statement.body, bound)
             elif isinstance(statement, ast.For) and (rows := self._rows(statement)):
                 yield from self.expected(statement.body, {**bound, **rows})
@@ -377,10 +444,37 @@ class _Reader:
                 yield from self._compared(value, bound)
         elif isinstance(test, ast.Compare) and [*map(type, test.ops)] in ([ast.Eq], [ast.Is]):
             yield from self._one(test.left, test.comparators[0], bound)
+        elif isinstance(test, ast.Compare) and [*map(type, test.ops)] == [ast.In]:
+            yield from self._contained(test.left, test.comparators[0], bound)
 
     def _asserted(self, call: ast.Call, bound: Bound) -> Iterator[ast.expr]:
         if _method(call) in _EQUAL and len(call.args) >= 2:
             yield from self._one(call.args[0], call.args[1], bound)
+        elif _method(call) == "assertIn" and len(call.args) >= 2:
+            yield from self._contained(call.args[0], call.args[1], bound)
+        yield from self._raised(call)
+
+    def _contained(self, part: ast.expr, whole: ast.expr, bound: Bound) -> Iterator[ast.expr]:
+        """Yield a text that must be contained in a value that is not a literal."""
+        if self._literals(whole, bound):
+            return
+        for literal in self._literals(part, bound):
+            text = literal.value if isinstance(literal, ast.Constant) else None
+            if isinstance(text, str) and sum(map(str.isalpha, text)) >= _FEWEST_LETTERS:
+                self.parts.add(literal)
+                yield literal
+
+    def _raised(self, node: ast.expr) -> Iterator[ast.expr]:
+        """Yield the class of an exception that must be raised, if all know which it is."""
+        if not isinstance(node, ast.Call) or not node.args:
+            return
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        error = node.args[0]
+        if not isinstance(error, ast.Name) or _named(self._module, error.id) is not None:
+            return
+        if name in _RAISES and _instead_of(error.id):
+            self.errors.add(error)
+            yield error
 
     def _by_helper(self, call: ast.Call) -> Iterator[ast.expr]:
         """Yield the arguments that a function of the test's own asserts the equality with."""
@@ -473,19 +567,33 @@ def _is_literal(node: ast.expr) -> bool:
     return True
 
 
-def _other(text: bytes, draw: random.Random) -> bytes | None:
+def _instead_of(error: str) -> list[str]:
+    """Return exceptions that are neither subclasses nor superclasses of this one."""
+    known = _ERRORS.get(error, Exception)
+    return [
+        name
+        for name in _OTHER_ERRORS
+        if not issubclass(_ERRORS[name], known) and not issubclass(known, _ERRORS[name])
+    ]
+
+
+def _other_error(text: bytes, draw: random.Random) -> bytes | None:
+    return draw.choice(_instead_of(text.decode())).encode()
+
+
+def _other(text: bytes, draw: random.Random, alphabets: Sequence[str] = _ALPHABETS) -> bytes | None:
     """Return a literal of another value, but of the same form: one character is another one."""
     value = _value(text)
     for _ in range(_TRIES):
         index = draw.randrange(len(text))
         character = "" if text[index - 1 : index] == b"\\" else chr(text[index])
-        alphabet = next((kind for kind in _ALPHABETS if character and character in kind), "")
+        alphabet = next((kind for kind in alphabets if character and character in kind), "")
         if alphabet:
             other = draw.choice(alphabet.replace(character, ""))
             made = text[:index] + other.encode() + text[index + 1 :]
             if _is_other(value, _value(made)):
                 return made
-    return _simplest(text, value)
+    return None
 
 
 def _simplest(text: bytes, value: Any) -> bytes | None:

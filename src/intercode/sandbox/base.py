@@ -56,6 +56,9 @@ class Limits:
     debugger: bool = False
     """Whether a program may trace another one and change its memory, as gdb and strace do. Code
     that is under test could then control what tests it."""
+    private: bool = False
+    """Whether programs of a grader (`SupportsPrivacy`) are hidden from all others. Users then see
+    their own processes only, and a program loader cannot be replaced."""
 
     def __post_init__(self) -> None:
         for name, read in LIMITS.items():
@@ -356,6 +359,33 @@ class HasTerminals(Protocol):
         Raises:
             OSError: There is none to be had: it has as many as there can be.
             SandboxError: The sandbox failed.
+        """
+
+
+@runtime_checkable
+class SupportsPrivacy(Protocol):
+    """An ability that a sandbox may have in addition: to run programs that no other can look at."""
+
+    def exec_private(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        merge_stderr: bool = False,
+    ) -> Completed:
+        """Run a program as `exec` does, in a sandbox with ``Limits(private=True)``.
+
+        Neither its programs nor what these run, if it is linked dynamically, are seen by another
+        program, of the same user or of root: no arguments, variables, memory or open files.
+
+        Args:
+            argv: As in `exec`.
+            cwd: As in `exec`.
+            env: As in `exec`.
+            timeout: As in `exec`.
+            merge_stderr: As in `exec`.
         """
 
 

@@ -134,10 +134,34 @@ class NativeSandbox:
         merge_stderr: bool = False,
     ) -> Completed:
         """Run a program to its end; with `merge_stderr` both streams come as stdout, in order."""
+        program = {**self._program(argv, cwd, env, user), "track": True}
+        return self._run(program, stdin, timeout, output_limit, merge_stderr)
+
+    def exec_private(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        merge_stderr: bool = False,
+    ) -> Completed:
+        """Run a program that no other can look at: see `sandbox.base.SupportsPrivacy`."""
+        program = {**self._program(argv, cwd, env, None), "track": True, "private": True}
+        return self._run(program, None, timeout, None, merge_stderr)
+
+    def _run(
+        self,
+        program: dict[str, Any],
+        stdin: bytes | None,
+        timeout: float | None,
+        output_limit: int | None,
+        merge_stderr: bool,
+    ) -> Completed:
+        """Run a program to its end, as its request says."""
         channels: dict[int, Channel] = {} if merge_stderr else {2: "w"}
         seconds = self.limits.seconds(timeout)
         limit = self.limits.output if output_limit is None else output_limit
-        program = {**self._program(argv, cwd, env, user), "track": True}
         try:
             process = self._start(program, channels, merge_stderr, stdin)
         except _NoSuchProgramError as error:

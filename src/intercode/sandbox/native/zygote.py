@@ -172,6 +172,7 @@ def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool
         "kept": mask(kept),
         "rights": machine.rights,
         "filter": 2 * limits["debugger"] + ("sys_chroot" in kept),
+        "private": int(limits["private"]),
         "special": list(spec["special"].items()),
         "frozen": len(spec["frozen"]),
         "user": ids(spec["user"]),

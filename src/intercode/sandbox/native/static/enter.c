@@ -255,7 +255,8 @@ static int64_t planned(const struct entry *entry, const char *name) {
 static bool is_whole(const struct entry *entry) {
     static const char *const limits[] = {"memory", "disk", "files", "processes", "open_files"};
     static const char *const numbers[] = {"used_bytes", "used_files", "shared_pages", "kept", "rights",
-                                          "filter", "frozen", "image", "first_id", "own_id"};
+                                          "filter", "frozen", "image", "first_id", "own_id",
+                                          "private"};
     static const char *const lists[] = {"layers", "programs", "hide", "special", "user"};
     bool whole = entry->root == (entry->first > 0) && entry->root == (entry->own > 0);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) whole &= planned(entry, limits[i]) > 0;
@@ -580,6 +581,62 @@ static long hide(const struct entry *entry) {
     return 0;
 }
 
+/* -- programs that no other one can look at -------------------------------------------------------- */
+
+/* A program whose file, or whose loader, it may not read cannot be looked at by others, whoever runs it:
+ * neither traced nor, in this /proc, seen. So loaders are replaced by copies of theirs: members of one
+ * group may execute, but not read them. An ordinary user has one id: there it holds for all programs.
+ *
+ * The kernel finds the loader of a program by itself, and libraries name it without opening it. */
+static const char *const loaders[] = {
+    "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux.so.2",         "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-musl-x86_64.so.1",    "/lib/ld-musl-aarch64.so.1",
+};
+enum { LOADERS = sizeof loaders / sizeof *loaders };
+
+/* Mounts a copy over a loader, which programs cannot write. */
+static long replace_loader(const struct entry *entry, int root, const char *loader, const char *copy) {
+    struct mount_attr attributes = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV};
+    int flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
+    long file = open_within(root, loader, O_RDONLY | O_NONBLOCK), tree = -1;
+    if (file == -ENOENT || file == -ENOTDIR) return 0;
+    MUST(noted("open", file));
+    long failed = copy_bytes((int)file, copy);
+    /* As root its owner is nobody's in the sandbox: no capability of theirs is over it. */
+    if (!failed && entry->root) failed = own(copy, 0, entry->first + PRIVATE);
+    if (!failed) failed = set_mode(copy, entry->root ? 0715 : 0111);
+    if (!failed) failed = tree = open_tree(copy);
+    if (tree >= 0) {
+        failed = CALL5(__NR_mount_setattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes);
+        if (!failed) failed = CALL5(__NR_move_mount, tree, "", file, "", flags);
+        close_fd((int)tree);
+    }
+    close_fd((int)file);
+    return noted("mount loader", failed);
+}
+
+static long make_private(const struct entry *entry) {
+    unsigned long flags = QUIET | MS_NOEXEC;
+    TEXT(options, 64);
+    add(&options, "hidepid=2");
+    if (entry->root) { /* process 1 alone has this group, and sees all */
+        add(&options, ",gid=");
+        add_number(&options, entry->own);
+    }
+    MUST(mount("proc", "p", NULL, MS_REMOUNT | flags, options.at));
+    MUST(mount("", "p", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL));
+    long root = noted("open", open_at(AT_FDCWD, "x/m", FOLDER, 0)), failed = 0;
+    MUST(root);
+    for (int i = 0; i < LOADERS && !failed; i++) {
+        TEXT(copy, 16);
+        add(&copy, "x/l");
+        add_number(&copy, i);
+        failed = replace_loader(entry, (int)root, loaders[i], copy.at);
+    }
+    close_fd((int)root);
+    return failed;
+}
+
 /* Mounts `d/shm`, a folder of the sandbox's files: it is compared and saved as they are. */
 static long mount_shared_memory(const struct entry *entry) {
     const char *folder = "x/m/dev/shm";
@@ -681,6 +738,7 @@ static long make_file_system(const struct entry *entry, struct message *message,
     MUST(overlay(entry, "x/m", all, files_at));
     MUST(mount_all_programs(entry));
     MUST(hide(entry));
+    if (planned(entry, "private")) MUST(make_private(entry));
     MUST(mount("p", "x/m/proc", NULL, MS_MOVE, NULL));
     if (entry->root) MUST(own_devices(entry));
     inside->root = (int)open_tree("x/m");

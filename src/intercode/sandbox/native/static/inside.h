@@ -10,6 +10,7 @@ enum {
     MOST_UPPERS = 128,
     MOST_GROUPS = 64,
     MAX_DEPTH = 300, /* folders nested deeper are listed, but not entered */
+    PRIVATE = 65533, /* the group of programs that no other one can look at: see enter.c */
 };
 
 static const uint64_t ALL_CAPABILITIES = ((uint64_t)1 << 41) - 1;
@@ -19,6 +20,7 @@ struct user {
     uint32_t uid, gid;
     uint32_t groups[MOST_GROUPS];
     int count;
+    bool private; /* no other program can look at this user's: see enter.c */
 };
 
 struct inside {

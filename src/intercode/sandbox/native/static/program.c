@@ -302,6 +302,9 @@ long start_program(const struct inside *inside, struct message *message, struct 
     struct program program = {0}, *place_for = program_of(0);
     struct value named = find(request, "user");
     if (kind_of(named) && kind_of(named) != 'n' && !user_of(named, &user)) return -EINVAL;
+    user.private = is_true(find(request, "private"));
+    if (user.private && inside->many_ids && user.count < MOST_GROUPS)
+        user.groups[user.count++] = PRIVATE;
     if (message->count <= first_fd) return -EPROTO;
     if (!channels_of(inside, message, request, first_fd, &channels)) return -EPROTO;
     if (!place_for) return -EAGAIN;

@@ -177,6 +177,10 @@ long open_below(int folder, const char *path) {
     return open_how(folder, path, O_RDONLY | O_NONBLOCK, 0, resolve);
 }
 
+long open_within(int root, const char *path, int flags) {
+    return open_how(root, path, flags, 0, RESOLVE_NO_MAGICLINKS | RESOLVE_IN_ROOT);
+}
+
 long status_of(int folder, const char *name, struct statx *status) {
     int flags = AT_SYMLINK_NOFOLLOW;
     return CALL5(__NR_statx, folder, name, flags, STATX_BASIC_STATS, status);

@@ -79,6 +79,8 @@ long open_at(int folder, const char *path, int flags, int mode);
 long open_plainly(const char *path, int flags, int mode);
 /* Opens a file for reading that lies below a folder; follows no link. */
 long open_below(int folder, const char *path);
+/* Opens a path as if that folder were the root. */
+long open_within(int root, const char *path, int flags);
 long status_of(int folder, const char *name, struct statx *status); /* follows no link */
 long status_of_fd(int fd, struct statx *status);
 uint64_t device_of(const struct statx *status);

@@ -36,7 +36,9 @@ void stay_private(void) {
 
 /* The capabilities with which a user's programs act. */
 static uint64_t rights_of(const struct inside *inside, const struct user *user) {
-    return user->uid ? 0 : inside->kept;
+    /* The owner of all files, which an ordinary user is there, could read loaders by this one. */
+    bool closed = user->private && !inside->many_ids;
+    return user->uid ? 0 : inside->kept & ~((uint64_t)closed << CAP_DAC_OVERRIDE);
 }
 
 long assume(const struct inside *inside, const struct user *user) {
