@@ -174,7 +174,7 @@ class SweReward:
         def made() -> Twins:
             gold = partial(self._with_tests, task, plan, task.gold[0])
             try:
-                return find(plan, gold, random.Random(key))
+                return find(plan, gold, random.Random(self._key("twins", task)))
             except (TaskError, CausedInsideError):  # gold's own trouble, which `validate` reports
                 return Twins()
 
