@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -115,6 +116,16 @@ while read -r line; do [ "$line" = 4 ]; done < <(PROGRAM 2 2) && PROGRAM 4 4 > /
 [ "$(cat /dev/stdin <<< "$(timeout 5 bash PROGRAM 1 2)")" = 3 ] &&
 python3 -c 'import subprocess as s; assert s.check_output(["PROGRAM", "1", "2"]) == b"3\\n"'
 """
+
+
+def test_a_verification_compiles() -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no compiler")
+    task = Task("t", "q", verification='gcc -o /tmp/made made.c && [ "$(/tmp/made)" = 42 ]')
+    with closing(BashEnv(Dataset([task]), image="host")) as env:
+        env.reset()
+        env.step("printf '#include <stdio.h>\\nint main(void) { puts(\"42\"); }\\n' > made.c")
+        assert env.step("submit")[1] == 1.0, env.episode.score
 
 
 def test_honest_work_is_run_as_before() -> None:

@@ -587,32 +587,102 @@ static long hide(const struct entry *entry) {
  * neither traced nor, in this /proc, seen. So loaders are replaced by copies of theirs: members of one
  * group may execute, but not read them. An ordinary user has one id: there it holds for all programs.
  *
- * The kernel finds the loader of a program by itself, and libraries name it without opening it. */
+ * The kernel finds the loader of a program by itself, and libraries name it without opening it. Only
+ * linkers read it, where glibc's script of libc.so sends them: to a copy in /dev. (musl's loader is the
+ * library itself, and stays as it is.) */
 static const char *const loaders[] = {
-    "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux.so.2",         "/lib/ld-linux-aarch64.so.1",
-    "/lib/ld-musl-x86_64.so.1",    "/lib/ld-musl-aarch64.so.1",
+    "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux.so.2", "/lib/ld-linux-aarch64.so.1",
 };
-enum { LOADERS = sizeof loaders / sizeof *loaders };
+static const char *const scripts[] = {
+    "/usr/lib/x86_64-linux-gnu/libc.so", "/usr/lib/aarch64-linux-gnu/libc.so",
+    "/usr/lib/i386-linux-gnu/libc.so",   "/usr/lib64/libc.so",
+    "/usr/lib/libc.so",                  "/usr/lib32/libc.so",
+};
+enum { LOADERS = sizeof loaders / sizeof *loaders, SCRIPTS = sizeof scripts / sizeof *scripts, LONGEST_SCRIPT = 2048 };
 
-/* Mounts a copy over a loader, which programs cannot write. */
-static long replace_loader(const struct entry *entry, int root, const char *loader, const char *copy) {
+/* Mounts a file over an open one; programs cannot write it. */
+static long mount_over(int file, const char *copy) {
     struct mount_attr attributes = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV};
     int flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
-    long file = open_within(root, loader, O_RDONLY | O_NONBLOCK), tree = -1;
-    if (file == -ENOENT || file == -ENOTDIR) return 0;
-    MUST(noted("open", file));
-    long failed = copy_bytes((int)file, copy);
+    long tree = open_tree(copy);
+    MUST(tree);
+    long failed = CALL5(__NR_mount_setattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes);
+    if (!failed) failed = CALL5(__NR_move_mount, tree, "", file, "", flags);
+    close_fd((int)tree);
+    return noted("mount loader", failed);
+}
+
+/* Opens a file of the image for reading: 0 if there is none. */
+static long open_of_image(int root, const char *path) {
+    long file = open_within(root, path, O_RDONLY | O_NONBLOCK);
+    return file == -ENOENT || file == -ENOTDIR ? 0 : noted("open", file);
+}
+
+/* Writes to `name` the path of the copy that linkers read of a loader. */
+static void copy_for_linkers(struct text *name, int loader) {
+    add(name, "/loader");
+    add_number(name, loader);
+}
+
+static long replace_loader(const struct entry *entry, int root, int number) {
+    TEXT(private, 16);
+    TEXT(readable, 16);
+    long file = open_of_image(root, loaders[number]);
+    if (file <= 0) return file;
+    add(&private, "x/l");
+    add_number(&private, number);
+    add(&readable, "d");
+    copy_for_linkers(&readable, number);
+    long failed = copy_bytes((int)file, private.at);
+    if (!failed) failed = noted("seek", CALL3(__NR_lseek, file, 0, 0));
+    if (!failed) failed = copy_bytes((int)file, readable.at);
+    if (!failed) failed = set_mode(readable.at, 0644);
     /* As root its owner is nobody's in the sandbox: no capability of theirs is over it. */
-    if (!failed && entry->root) failed = own(copy, 0, entry->first + PRIVATE);
-    if (!failed) failed = set_mode(copy, entry->root ? 0715 : 0111);
-    if (!failed) failed = tree = open_tree(copy);
-    if (tree >= 0) {
-        failed = CALL5(__NR_mount_setattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes);
-        if (!failed) failed = CALL5(__NR_move_mount, tree, "", file, "", flags);
-        close_fd((int)tree);
+    if (!failed && entry->root) failed = own(private.at, 0, entry->first + PRIVATE);
+    if (!failed) failed = set_mode(private.at, entry->root ? 0715 : 0111);
+    if (!failed) failed = mount_over((int)file, private.at);
+    close_fd((int)file);
+    return failed;
+}
+
+static bool begins(const char *text, const char *with) {
+    while (*with && *text == *with) text++, with++;
+    return !*with;
+}
+
+/* Replaces a script for linkers by one that names the copies of loaders. */
+static long replace_script(int root, int number) {
+    static char text[LONGEST_SCRIPT + 1];
+    static char more[2 * LONGEST_SCRIPT];
+    struct text edited = text_in(more, sizeof more);
+    long file = open_of_image(root, scripts[number]);
+    if (file <= 0) return file;
+    long got = read_fd((int)file, text, sizeof text), failed = 0;
+    if (got >= 0 && got <= LONGEST_SCRIPT) { /* else it is a library */
+        text[got] = 0;
+        for (const char *at = text; *at;) {
+            int loader = 0;
+            while (loader < LOADERS && !begins(at, loaders[loader])) loader++;
+            if (loader < LOADERS) {
+                add(&edited, "/dev");
+                copy_for_linkers(&edited, loader);
+                while (begins(at, loaders[loader])) at += length(loaders[loader]);
+            } else {
+                const char one[2] = {*at++, 0};
+                add(&edited, one);
+            }
+        }
+        TEXT(private, 16);
+        add(&private, "x/s");
+        add_number(&private, number);
+        long made = noted("open", open_at(AT_FDCWD, private.at, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
+        failed = made < 0 ? made : write_all((int)made, edited.at, edited.used);
+        if (made >= 0) close_fd((int)made);
+        if (!failed) failed = set_mode(private.at, 0644);
+        if (!failed) failed = mount_over((int)file, private.at);
     }
     close_fd((int)file);
-    return noted("mount loader", failed);
+    return got < 0 ? noted("read", got) : failed;
 }
 
 static long make_private(const struct entry *entry) {
@@ -627,12 +697,8 @@ static long make_private(const struct entry *entry) {
     MUST(mount("", "p", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL));
     long root = noted("open", open_at(AT_FDCWD, "x/m", FOLDER, 0)), failed = 0;
     MUST(root);
-    for (int i = 0; i < LOADERS && !failed; i++) {
-        TEXT(copy, 16);
-        add(&copy, "x/l");
-        add_number(&copy, i);
-        failed = replace_loader(entry, (int)root, loaders[i], copy.at);
-    }
+    for (int i = 0; i < LOADERS && !failed; i++) failed = replace_loader(entry, (int)root, i);
+    for (int i = 0; i < SCRIPTS && !failed; i++) failed = replace_script((int)root, i);
     close_fd((int)root);
     return failed;
 }
