@@ -52,7 +52,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         RecordError: The folder is not a run's, or its ``run.json`` cannot be read.
     """
     path = folder / MANIFEST
-    return check_manifest(_json(path, f"{folder} is not the folder of a run: {path.name}"), path)
+    data = _json(path, f"{folder} is not the folder of a run: {path.name}")
+    manifest = check_manifest(data, path)
+    env = manifest["env"]
+    if env.get("env") == "swe" and "protocol" in env:
+        env.setdefault("history", "full")  # all of it was there, before there was this option
+    return manifest
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:

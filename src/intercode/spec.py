@@ -490,8 +490,7 @@ def recorded_options(manifest: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = dict((manifest.get("sessions") or [{}])[-1].get("options", {}))
     options = {**options.pop("more", {}), **options}
     options.pop("reward_every_turn", None)  # the agent asks for it
-    env = manifest.get("env", {})
-    if env.get("env") == "swe" and "history" not in env:  # before there was this option
+    if manifest.get("env", {}).get("history") == "full":  # also where there was no such option yet
         options.setdefault("history", "full")
     return {_OLD_NAMES.get(name, name): value for name, value in options.items()}
 
