@@ -51,7 +51,7 @@ _NAMES_OF_UNITS = {
 _UNITS = {word: unit for unit, words in _NAMES_OF_UNITS.items() for word in words.split()}
 _FRAME = _words(
     """
-    a an the this that these there it its is are was were has have and of in on for with all
+    a an the this that these there it its is are was were has have of in on for with all
     answer result output value number count total totals totalling sum amount size length equals
     exactly only found counted
     """
@@ -79,7 +79,7 @@ _DOUBTS = _words(
 """Words that negate, compare, doubt or count: beside a number, its meaning is another one."""
 _BEFORE = _words(
     """
-    under below over above beyond within near past before after until till by to from in on for
+    - under below over above beyond within near past before after until till by to from in on for
     at with and per versus vs file line word directory folder character user entry item row
     """
 )
@@ -152,7 +152,10 @@ class Question:
         word = token.casefold()
         if word in _DOUBTS or word.partition(".")[0] in _DOUBTS:
             return False
-        return word in self.words or _PATH.fullmatch(token) is not None
+        if word in self.words:
+            return True
+        is_number = any(map(str.isdigit, word)) and not any(map(str.isalpha, word))
+        return not is_number and _PATH.fullmatch(token) is not None
 
 
 def tokens(text: str) -> Iterator[str]:
@@ -199,6 +202,8 @@ def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
     others = [word for word in beside if not _unit(word)]
     if len(found) != 1 or not all(map(question.explains, others)):
         return None
+    if sum(word.casefold() not in question.words for word in others) > 1:
+        return None  # it is the number of one path
     if found[0] and words[found[0] - 1].casefold() in _BEFORE:
         return None
     units = {*map(_unit, beside)} - {""}
