@@ -41,7 +41,8 @@ from intercode.rewards.sql_compare import (
     compare_states,
     exchanges_alike,
 )
-from intercode.rewards.sql_mutate import VERSION, Wanted, mutate, wanted
+from intercode.rewards.sql_conditions import Wanted, wanted
+from intercode.rewards.sql_mutate import VERSION, mutate
 from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, golds, last_answer
 from intercode.task import Task
 
@@ -256,8 +257,8 @@ def _plain(value: Value) -> Any:
 # whether there is any), it is also asked on a copy on which it gives the same as on the original:
 # an answer that only tells copies from the original fails there.
 #
-# Gentle mutations are tried first (`intercode.rewards.sql_mutate`): the others double values that
-# were unique in the data, which an answer may have relied on.
+# Gentle mutations are tried first (`intercode.rewards.sql_mutate`): the others change names that
+# were unique in the data, which an answer may have relied on. None doubles what gold looks up.
 
 COPIES = 2
 """The number of copies on which an answer must agree."""
