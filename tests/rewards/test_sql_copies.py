@@ -9,7 +9,7 @@ import pytest
 
 from intercode.databases import Result
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql import copies, guessable
+from intercode.rewards.sql_copies import copies, guessable
 from intercode.rewards.sql_run import Grader
 
 from .sql_store import Store

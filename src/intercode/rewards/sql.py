@@ -18,32 +18,26 @@ error, never a score.
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
-from decimal import Decimal
-from itertools import product
 from typing import Any
 
 from intercode.databases.base import Result, Row, Session, Value
-from intercode.databases.convert.build import as_sqlite, cached
 from intercode.databases.source import Source
 from intercode.episode import Episode, Score
-from intercode.errors import RewardError, TaskError
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_compare import (
     Comparison,
     Group,
     Order,
     compare,
-    compare_states,
     exchanges_alike,
 )
-from intercode.rewards.sql_conditions import Wanted, wanted
-from intercode.rewards.sql_mutate import VERSION, mutate
+from intercode.rewards.sql_copies import copies, guessable
+from intercode.rewards.sql_programs import differing
 from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, golds, last_answer
+from intercode.rewards.sql_states import compare_states
 from intercode.task import Task
 
 NOT_EXACT = 0.99
@@ -95,8 +89,15 @@ class SqlReward:
         return best
 
     def _changed(self, task: Task, gold: str, session: Session) -> Score:
-        change = self._grader.change(task, gold, self._grader.databases.source(task))
-        found = compare_states(change.before, change.after, session.state())
+        source = self._grader.databases.source(task)
+        change, agent = self._grader.change(task, gold, source), session.state()
+        found = compare_states(change.before, change.after, agent)
+        if found.equal and (wrong := differing(self._grader, task, gold, source, agent)):
+            # They count as what was left alone.
+            rest = {name: t for name, t in agent.items() if name not in wrong}
+            rest |= {name: t for name, t in change.before.items() if name in wrong}
+            found = compare_states(change.before, change.after, rest)
+            found = replace(found, equal=False, reason=", ".join(wrong.values()))
         value = 1.0 if found.equal else min(found.overlap, NOT_EXACT)
         detail = {"reason": found.reason} if found.reason else {}
         return Score(value, {"tables": found.tables, "overlap": found.overlap}, detail)
@@ -246,100 +247,3 @@ def _plain(value: Value) -> Any:
         return value
     text = str(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-
-
-# -- mutated copies --------------------------------------------------------------------------------
-
-# A gold that gives no rows, one row of NULL, 0, 1 and empty text, or a single small number can be
-# guessed: many a wrong answer gives the same, an empty select or a constant among them. Such a gold
-# is asked again on mutated copies of the database, chosen so that it gives something else there; a
-# right answer follows, a guess does not. Where all that it gives there is 0, 1 or nothing (it asks
-# whether there is any), it is also asked on a copy on which it gives the same as on the original:
-# an answer that only tells copies from the original fails there.
-#
-# Gentle mutations are tried first (`intercode.rewards.sql_mutate`): the others change names that
-# were unique in the data, which an answer may have relied on. None doubles what gold looks up.
-
-COPIES = 2
-"""The number of copies on which an answer must agree."""
-TRIES = 10
-"""The number of copies of each kind that are made to find them."""
-_SMALL = 100
-"""The size from which on a number cannot be guessed."""
-
-
-def guessable(result: Result) -> bool:
-    """Return whether an agent could give this result without having looked."""
-    return _is_nothing(result) or (
-        len(result.rows) == 1 and len(result.columns) == 1 and _is_small(result.rows[0][0])
-    )
-
-
-def _is_nothing(result: Result) -> bool:
-    nothing = (None, 0, 1, "", b"")
-    return not result.rows or (
-        len(result.rows) == 1 and all(value in nothing for value in result.rows[0])
-    )
-
-
-def _is_small(value: Value) -> bool:
-    if not isinstance(value, (int, float, Decimal)):
-        return False
-    number = float(value)
-    return abs(number) < _SMALL and number.is_integer()
-
-
-def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
-    """Return mutated copies of a database on which a gold gives something else; may be none.
-
-    Copies on which it gives a result come first; if there are too few, also those on which it gives
-    nothing, or 0 or 1, and then one on which it gives the same as on the original.
-
-    Raises:
-        RewardError: Gold failed on the database itself.
-        DatabaseError: The engine failed.
-    """
-    return grader.cached("copies", task, source, gold, lambda: _find(grader, task, gold, source))
-
-
-def _find(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
-    query = grader.facts(task, gold).query
-    asked = Wanted() if query is None else wanted(query)
-    found: list[Source] = []
-    weak: list[Source] = []
-    for copy, differs, is_nothing in _tried(grader, task, gold, source, asked):
-        if differs:
-            (weak if is_nothing else found).append(copy)
-        if len(found) == COPIES:
-            return tuple(found)
-    if not weak:
-        return tuple(found)
-    others = _tried(grader, task, gold, source, Wanted())
-    alike = next((copy for copy, differs, _ in others if not differs), None)
-    return (*(found + weak)[:COPIES], *([] if alike is None else [alike]))
-
-
-def _tried(
-    grader: Grader, task: Task, gold: str, source: Source, asked: Wanted
-) -> Iterator[tuple[Source, bool, bool]]:
-    """Yield copies; each with whether gold differs there, and whether it gives nothing there."""
-    original = grader.gold(task, gold, source)
-    for gentle, seed in product((True, False), range(TRIES)):
-        copy = _mutated(source, asked, seed, gentle)
-        with suppress(
-            RewardError, TaskError
-        ):  # the copy lacks a fact that gold or the task's setup relies on
-            mutated = grader.gold(task, gold, copy)
-            yield copy, _differs(original, mutated), _is_nothing(mutated.result)
-
-
-def _differs(one: GoldAnswer, other: GoldAnswer) -> bool:
-    return not compare(one.result, other.result, ordered=one.ordered, groups=one.groups).equal
-
-
-def _mutated(source: Source, asked: Wanted, seed: int, gentle: bool) -> Source:
-    """Return the copy of a seed, made if it is not there yet."""
-    text = f"mutated {VERSION}\0{source.digest}\0{asked!r}\0{seed}\0{gentle}"
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    path = cached(digest, lambda made: mutate(as_sqlite(source), made, asked, seed, gentle=gentle))
-    return Source(source.name, path, "sqlite", digest)

@@ -195,7 +195,7 @@ class _Mutation:
         self._run(f"UPDATE OR IGNORE {name} SET {value} = {other} WHERE rowid = ?", origin, row)
 
     def delete_doubles(self) -> None:
-        """Delete what a lookup finds besides the row that it found in the data, or the first."""
+        """Delete all that a lookup finds but the row that it found in the data, or the first."""
         for table, where, values, origin in self._lookups:
             rows = self._rows(table, where, *values)
             kept = origin if origin and origin[0] in rows else rows[:1]
