@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -356,6 +356,14 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
         Meta(
             description="for SQL: whether an answer's columns may come in another order (default: "
             "as the data says; Spider's may)"
+        ),
+    ] = None
+    columns: Annotated[
+        Literal["exact", "explained"] | None,
+        Meta(
+            description="for SQL: exact: an answer has the columns that were asked for; explained: "
+            "or one more, which it orders, groups or filters by (default: as the data says; those "
+            "of reviewed sets are explained)"
         ),
     ] = None
     reward: RewardOption = None

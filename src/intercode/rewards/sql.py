@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from intercode.databases.base import Result, Row, Session, Value
 from intercode.databases.source import Source
@@ -33,8 +33,10 @@ from intercode.rewards.sql_compare import (
     Order,
     compare,
     exchanges_alike,
+    in_own_order,
 )
 from intercode.rewards.sql_copies import copies, guessable
+from intercode.rewards.sql_explain import uses
 from intercode.rewards.sql_programs import differing
 from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, golds, last_answer
 from intercode.rewards.sql_states import compare_states
@@ -55,6 +57,8 @@ class SqlReward:
         cache: The cache of golds' results; None: they are not kept.
         permute_columns: Whether an answer's columns may come in another order; None: as the task
             says.
+        columns: Which columns an answer has: ``exact``, gold's; ``explained``, also one that
+            explains them (`intercode.rewards.sql_explain`); None: as the task says.
     """
 
     def __init__(
@@ -63,9 +67,11 @@ class SqlReward:
         cache: GoldCache | None = None,
         *,
         permute_columns: bool | None = None,
+        columns: Literal["exact", "explained"] | None = None,
     ) -> None:
         self._grader = Grader(databases, cache)
         self._permute = permute_columns
+        self._columns = columns
 
     def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
         """Return the score against the best gold.
@@ -113,6 +119,8 @@ class SqlReward:
             return score
         if self._grader.facts(task, gold).reads and not self._grader.answer_facts(sql).reads:
             score = _with(score, hard_coded=True)
+        if _explains(found, wanted.result, answer):
+            return self._confirmed(task, gold, sql, source, _with(score, explained=True), found)
         if guessable(wanted.result) or _exchanges_alike(found, wanted.result):
             return self._confirmed(task, gold, sql, source, score, found)
         return score if _in_own_order(found) else _with(score, columns="in another order")
@@ -133,6 +141,15 @@ class SqlReward:
             given = self._grader.gold(task, gold, source).result
             if _exchanges_alike(found, given):
                 reason = "the columns are in another order, and no mutated copy tells them apart"
+                return _score(Comparison(False, found.overlap, reason), given, sql)
+            if "explained" in score.detail:
+                reason = "a further column, and no mutated copy tells it from gold's"
+                return _score(Comparison(False, found.overlap, reason), given, sql)
+        if "explained" in score.detail:
+            (further,) = {*range(len(found.orders[0]) + 1)} - {*found.orders[0]}
+            if not self._has_effect(task, sql, further, (source, *others)):
+                reason = "a further column, by which nothing is ordered, grouped or filtered"
+                given = self._grader.gold(task, gold, source).result
                 return _score(Comparison(False, found.overlap, reason), given, sql)
             note = "gold can be guessed: no mutated copy was found that gives something else"
             score = _with(score, note=note)
@@ -158,12 +175,12 @@ class SqlReward:
         """
         wanted = self._grader.gold(task, gold, source)
         answer = self._grader.answer(task, sql, source)
-        found = self._compared(task, wanted, answer, orders)
+        found = self._compared(task, wanted, sql, answer, orders)
         if answer.result and not found.equal and self._grader.facts(task, gold).chooses:
             # The engine may have chosen otherwise then: before the answer is called wrong, gold
             # gets the same chance as it.
             again = self._grader.gold(task, gold, source, again=True)
-            other = self._compared(task, again, answer, orders)
+            other = self._compared(task, again, sql, answer, orders)
             if other.equal:
                 return again, answer, other
         return wanted, answer, found
@@ -172,12 +189,41 @@ class SqlReward:
         said = task.metadata.get("permute_columns") is True
         return said if self._permute is None else self._permute
 
+    def _explained(self, task: Task, sql: str) -> tuple[int, ...]:
+        """List the columns of an answer that may stand beside those that were asked for."""
+        said = task.metadata.get("columns") if self._columns is None else self._columns
+        if said != "explained":
+            return ()
+        query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
+        return tuple(dict.fromkeys(use.column for use in uses(query, dialect)))
+
+    def _has_effect(self, task: Task, sql: str, column: int, places: Sequence[Source]) -> bool:
+        """Return whether an answer's result depends on how it uses one of its columns."""
+        query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
+        return any(
+            all(any(self._differs(task, sql, text, p) for p in places) for text in use.without)
+            for use in uses(query, dialect)
+            if use.column == column
+        )
+
+    def _differs(self, task: Task, sql: str, other: str, source: Source) -> bool:
+        results = [self._grader.answer(task, text, source).result for text in (sql, other)]
+        return None in results or not compare(*results, ordered=True).equal
+
     def _compared(
-        self, task: Task, gold: GoldAnswer, answer: Answer, orders: Sequence[Order] | None
+        self,
+        task: Task,
+        gold: GoldAnswer,
+        sql: str,
+        answer: Answer,
+        orders: Sequence[Order] | None,
     ) -> Comparison:
         result = answer.result
         if result is None:
             return Comparison(False, 0.0, f"on a fresh copy of the database: {answer.trouble}")
+
+        further = len(result.columns) == len(gold.result.columns) + 1
+        spare = self._explained(task, sql) if further else ()
 
         def compared(gold: GoldAnswer) -> Comparison:
             return compare(
@@ -187,6 +233,7 @@ class SqlReward:
                 groups=gold.groups,
                 permute_columns=self._permutes(task),
                 among=orders,
+                spare=spare,
             )
 
         found = compared(gold)
@@ -208,7 +255,13 @@ def _with_tied(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
 
 
 def _in_own_order(found: Comparison) -> bool:
-    return found.orders[0] == tuple(range(len(found.orders[0])))
+    return in_own_order(found.orders[0])
+
+
+def _explains(found: Comparison, gold: Result, answer: Answer) -> bool:
+    """Return whether an answer is right with a column in addition to gold's."""
+    given = answer.result
+    return found.equal and given is not None and len(given.columns) > len(gold.columns)
 
 
 def _exchanges_alike(found: Comparison, gold: Result) -> bool:

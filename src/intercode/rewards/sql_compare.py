@@ -82,6 +82,7 @@ def compare(
     groups: Sequence[Group] | None = None,
     permute_columns: bool = False,
     among: Sequence[Order] | None = None,
+    spare: Sequence[int] = (),
 ) -> Comparison:
     """Compare an answer with gold. A result whose rows are not all here equals nothing.
 
@@ -91,22 +92,20 @@ def compare(
         ordered: Whether the order of the rows counts.
         groups: If it counts: gold's rows by their place in the order. None: each has its own.
         permute_columns: Whether the columns may come in another order.
-        among: If they may, which orders are tried; None: those that the values allow.
+        among: Which orders are tried; None: those that the values allow.
+        spare: The columns of the answer of which it may have one in addition to gold's.
     """
-    if len(gold.columns) != len(answer.columns):
+    own = tuple(range(len(answer.columns)))
+    if len(gold.columns) == len(answer.columns):
+        bases = [own]
+    elif spare and len(gold.columns) == len(answer.columns) - 1:
+        bases = [own[:index] + own[index + 1 :] for index in spare]
+    else:
         return Comparison(False, 0.0, f"{_columns(answer)}, not {len(gold.columns)}")
     groups = groups if ordered else None
-    own = tuple(range(len(gold.columns)))
-    tried: Iterable[Order] = [own]
-    # Results of other lengths are equal in no order; to try 120 of 200,000 rows takes minutes.
-    if permute_columns and len(gold.rows) == len(answer.rows):
-        allowed = _orders(gold.rows, answer.rows) if gold.rows else permutations(own)
-        others = allowed if among is None else among
-        tried = [own, *(order for order in islice(others, _PERMUTATIONS) if order != own)]
-        tried = tried if among is None or own in among else tried[1:]
     best: Comparison | None = None
     equal: list[Order] = []
-    for order in tried:
+    for order in dict.fromkeys(_tried(gold, answer, bases, permute_columns, among)):
         rows = answer.rows
         if order != own:
             rows = [tuple(row[index] for index in order) for row in answer.rows]
@@ -119,10 +118,38 @@ def compare(
     return replace(best, orders=tuple(equal))
 
 
+def _tried(
+    gold: Result,
+    answer: Result,
+    bases: Sequence[Order],
+    permute_columns: bool,
+    among: Sequence[Order] | None,
+) -> Iterator[Order]:
+    """Yield the orders to try: those of the bases, then the others that may be."""
+    yield from (base for base in bases if among is None or base in among or not permute_columns)
+    # Results of other lengths are equal in no order; to try 120 of 200,000 rows takes minutes.
+    if not permute_columns or len(gold.rows) != len(answer.rows):
+        return
+    if among is not None:
+        yield from islice(among, _PERMUTATIONS)
+        return
+    for base in bases:
+        rows = [tuple(row[index] for index in base) for row in answer.rows]
+        allowed = _orders(gold.rows, rows) if gold.rows else permutations(range(len(base)))
+        for order in islice(allowed, _PERMUTATIONS):
+            yield tuple(base[index] for index in order)
+
+
+def in_own_order(order: Order) -> bool:
+    """Return whether the answer has gold's columns in gold's order."""
+    return list(order) == sorted(order)
+
+
 def exchanges_alike(order: Order, gold: Result) -> bool:
     """Return whether an order exchanges columns of one type, which values do not tell apart."""
     kinds = [{_kind(value) for value in column} for column in zip(*gold.rows, strict=True)]
-    return any(kinds[at] & kinds[index] for at, index in enumerate(order) if at != index)
+    places = [sorted(order).index(index) for index in order]
+    return any(kinds[at] & kinds[index] for at, index in enumerate(places) if at != index)
 
 
 def _kind(value: Value) -> type:
