@@ -79,7 +79,7 @@ class SqlKeywords(Keywords, total=False):
     databases: PathLike | None
     max_rows: int
     permute_columns: bool | None
-    columns: Literal["exact", "explained"] | None
+    columns: str | None
     cache_gold: CacheLike
 
 

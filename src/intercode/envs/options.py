@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -359,11 +359,12 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
         ),
     ] = None
     columns: Annotated[
-        Literal["exact", "explained"] | None,
+        str | None,
         Meta(
             description="for SQL: exact: an answer has the columns that were asked for; explained: "
             "or one more, which it orders, groups or filters by (default: as the data says; those "
-            "of reviewed sets are explained)"
+            "of reviewed sets are explained)",
+            extra={"choices": ["exact", "explained"]},
         ),
     ] = None
     reward: RewardOption = None

@@ -76,6 +76,8 @@ class SqlEnv(InterCodeEnv[Session]):
         self._engine = engine
         stage = DatabaseStage(engine, tasks, options.databases, options.limits)
         _check(tasks, stage)
+        if options.columns not in (None, "exact", "explained"):
+            raise UsageError(f"columns must be 'exact' or 'explained', not {options.columns!r}")
         cache = GoldCache.chosen(options.cache_gold, engine)
         rules = {"permute_columns": options.permute_columns, "columns": options.columns}
         reward = options.reward or "default"

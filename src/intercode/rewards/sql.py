@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from intercode.databases.base import Result, Row, Session, Value
 from intercode.databases.source import Source
@@ -36,7 +36,7 @@ from intercode.rewards.sql_compare import (
     in_own_order,
 )
 from intercode.rewards.sql_copies import copies, guessable
-from intercode.rewards.sql_explain import uses
+from intercode.rewards.sql_explain import uses, uses_alike
 from intercode.rewards.sql_programs import differing
 from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, golds, last_answer
 from intercode.rewards.sql_states import compare_states
@@ -67,7 +67,7 @@ class SqlReward:
         cache: GoldCache | None = None,
         *,
         permute_columns: bool | None = None,
-        columns: Literal["exact", "explained"] | None = None,
+        columns: str | None = None,
     ) -> None:
         self._grader = Grader(databases, cache)
         self._permute = permute_columns
@@ -147,7 +147,7 @@ class SqlReward:
                 return _score(Comparison(False, found.overlap, reason), given, sql)
         if "explained" in score.detail:
             (further,) = {*range(len(found.orders[0]) + 1)} - {*found.orders[0]}
-            if not self._has_effect(task, sql, further, (source, *others)):
+            if not self._has_effect(task, gold, sql, further, (source, *others)):
                 reason = "a further column, by which nothing is ordered, grouped or filtered"
                 given = self._grader.gold(task, gold, source).result
                 return _score(Comparison(False, found.overlap, reason), given, sql)
@@ -197,10 +197,12 @@ class SqlReward:
         query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
         return tuple(dict.fromkeys(use.column for use in uses(query, dialect)))
 
-    def _has_effect(self, task: Task, sql: str, column: int, places: Sequence[Source]) -> bool:
+    def _has_effect(
+        self, task: Task, gold: str, sql: str, column: int, places: Sequence[Source]
+    ) -> bool:
         """Return whether an answer's result depends on how it uses one of its columns."""
         query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
-        return any(
+        return uses_alike(self._grader.facts(task, gold).query, query, column) or any(
             all(any(self._differs(task, sql, text, p) for p in places) for text in use.without)
             for use in uses(query, dialect)
             if use.column == column

@@ -51,6 +51,20 @@ def uses(query: exp.Query | None, dialect: str) -> list[Use]:
     return found
 
 
+def uses_alike(gold: exp.Query | None, query: exp.Query | None, column: int) -> bool:
+    """Return whether gold orders, groups or filters by a column of an answer as well."""
+    top: Any = None if gold is None else outermost(gold)
+    own: Any = None if query is None else outermost(query)
+    if not isinstance(top, exp.Select) or not isinstance(own, exp.Select):
+        return False
+    keys = [key.this for key in _clause(top, "order").expressions]
+    keys += _clause(top, "group").expressions
+    for clause in ("where", "having"):
+        keys += [condition.this for condition in _conditions(_clause(top, clause))]
+    shown = _plain(own.expressions[column].unalias(), tables=False)
+    return any(_plain(key, tables=False) == shown for key in keys)
+
+
 def _is_of_rows(expression: Any) -> bool:
     """Return whether an expression is one of the rows, not a constant or another query."""
     if expression.find(exp.Query) is not None:
