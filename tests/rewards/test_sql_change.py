@@ -24,6 +24,7 @@ LOG = (
     "CREATE TRIGGER log AFTER DELETE ON purchase BEGIN "
     "INSERT INTO voucher (code, used) VALUES ('gone ' || OLD.id, 0); END"
 )
+DEAR = "CREATE VIEW dear AS SELECT id FROM purchase WHERE amount > 5"
 INDEX = "CREATE UNIQUE INDEX one ON customer (name)"
 EMPTIED = "CREATE TRIGGER t AFTER {} ON {} BEGIN DELETE FROM {}; END"
 
@@ -135,6 +136,12 @@ def test_an_answer_does_not_replace_a_change_nor_the_reverse(store: Store) -> No
         (MOVE, f"{MOVE}; DROP VIEW spent; CREATE VIEW spent AS SELECT 1 AS customer_id, 10.5 AS "
                "total UNION SELECT 2, 13.75 UNION SELECT 4, 0.0", "spent is not as it should be"),
         (LOG, LOG.replace("DELETE", "UPDATE"), "purchase is not as it should be"),
+        (KEYED, KEYED.replace("UNIQUE", "UNIQUE ON CONFLICT REPLACE"), "note "),
+        (KEYED, KEYED.replace("TEXT NOT", "TEXT COLLATE NOCASE NOT"), "note is not as it should be"),
+        (DEAR, DEAR.replace("> 5", "> 4"), "dear is not as it should be on a copy"),
+        (DEAR, DEAR.replace("> 5", ">= 5"), "dear is not as it should be on a copy"),
+        (LOG, LOG.replace("INSERT INTO", "INSERT OR REPLACE INTO"), "the triggers of purchase do"),
+        (LOG, LOG.replace("END", "DELETE FROM voucher WHERE used > 5; END"), "the triggers of"),
         (LOG, LOG.replace("'gone '", "'lost '"), "the triggers of purchase do not do what"),
         (LOG, LOG.replace("BEGIN", "WHEN OLD.amount > 5 BEGIN"), "the triggers of purchase do not"),
         (LOG, LOG.replace("END", "DELETE FROM city WHERE OLD.customer_id = 977; END"),

@@ -209,8 +209,8 @@ class SqlReward:
         )
 
     def _differs(self, task: Task, sql: str, other: str, source: Source) -> bool:
-        results = [self._grader.answer(task, text, source).result for text in (sql, other)]
-        return None in results or not compare(*results, ordered=True).equal
+        one, two = (self._grader.answer(task, text, source).result for text in (sql, other))
+        return one is None or two is None or not compare(one, two, ordered=True).equal
 
     def _compared(
         self,

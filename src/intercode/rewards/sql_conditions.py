@@ -195,11 +195,11 @@ _VALUES: dict[Any, Any] = {
     exp.NEQ: lambda value: [value],
     exp.In: lambda value: [value],
     exp.Between: lambda value: [value],
-    exp.GT: lambda value: _shifted(value, 1),
+    exp.GT: lambda value: [*_shifted(value, 1), value],
     exp.GTE: lambda value: [value, *_shifted(value, 1)],
-    exp.LT: lambda value: _shifted(value, -1),
+    exp.LT: lambda value: [*_shifted(value, -1), value],
     exp.LTE: lambda value: [value, *_shifted(value, -1)],
     exp.Like: _liked,
     exp.ILike: _liked,
 }
-"""Condition → the values that it accepts, or for ``!=`` refuses, by its constant."""
+"""Condition → the values that it accepts, and its bound; or for ``!=`` refuses, by its constant."""

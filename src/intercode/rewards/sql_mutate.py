@@ -30,7 +30,7 @@ from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, 
 from intercode.rewards.sql_conditions import Lookup, Wanted
 from intercode.syntax import quoted
 
-VERSION = 12
+VERSION = 13
 """The version of the mutation. Increase it with every change that gives other rows."""
 
 _TOUCHED = 300

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 import sqlglot
@@ -126,7 +126,10 @@ def _compared(
         }
         for name in sorted(triggered - found.keys()):
             texts = [t.definition for s in (ours, theirs) if name in s for t in s[name].triggers]
-            for probe in _probes(session, name, texts):
+            words = {word.lower() for text in texts for word in re.findall(r"\w+", text)}
+            read = [other for other in ours if other != name and other.lower() in words]
+            planted = [_planted(session, other, texts) for other in read]
+            for probe in chain(*planted, _probes(session, name, texts)):
                 outcomes = [one.execute(probe, max_rows=0).failure for one in (session, other)]
                 if (outcomes[0] is None) != (outcomes[1] is None) or _different(session, other):
                     found[name] = f"the triggers of {name} do not do what they should"
@@ -174,13 +177,7 @@ def _bare(table: Table) -> Table:
 def _probes(session: Session, name: str, texts: Sequence[str]) -> Iterator[str]:
     """Yield statements that change a table: with its own values, and with constants of triggers."""
     table = session.state()[name]
-    constants = list(dict.fromkeys(value for text in texts for value in _constants(text)))
-    keys = {
-        c
-        for rule in table.constraints
-        if rule.kind in ("primary key", "unique")
-        for c in rule.columns
-    }
+    keys = _keys(table)
     columns = [column for column, _ in table.columns]
     where = quoted(name)
     for round_, values in enumerate((*table.rows[:1], *table.rows[-1:], (None,) * len(columns))):
@@ -194,15 +191,30 @@ def _probes(session: Session, name: str, texts: Sequence[str]) -> Iterator[str]:
         yield f"UPDATE {where} SET {quoted(columns[0])} = {quoted(columns[0])} WHERE {same}"
     for row in table.rows[:2]:
         yield f"DELETE FROM {where} WHERE {_same(columns, row)}"
+        yield _insert(where, columns, row)  # once more, for what the trigger left
+        yield f"DELETE FROM {where} WHERE {_same(columns, row)}"
+    yield from _planted(session, name, texts)
+    yield f"DELETE FROM {where}"
+
+
+def _planted(session: Session, name: str, texts: Sequence[str]) -> Iterator[str]:
+    """Yield statements that put the constants of triggers into a table."""
+    table, where = session.state()[name], quoted(name)
+    columns, keys = [column for column, _ in table.columns], _keys(table)
+    constants = dict.fromkeys(value for text in texts for value in _constants(text))
     row = table.rows[-1] if table.rows else (None,) * len(columns)
     for number, (constant, column) in enumerate(islice(product(constants, columns), _PLANTED)):
         values = _fresh(table, columns, keys, row, 10 + number)
         values[columns.index(column)] = constant
         yield _insert(where, columns, values)
         if table.rows and column not in keys:
-            yield f"UPDATE {where} SET {quoted(column)} = {_literal(constant)}"
-            yield f"DELETE FROM {where} WHERE {_same(columns, values)}"
-    yield f"DELETE FROM {where}"
+            same = _same(columns, row)
+            yield f"UPDATE {where} SET {quoted(column)} = {_literal(constant)} WHERE {same}"
+
+
+def _keys(table: Table) -> set[str]:
+    rules = (rule for rule in table.constraints if rule.kind in ("primary key", "unique"))
+    return {column for rule in rules for column in rule.columns}
 
 
 def _insert(where: str, columns: Sequence[str], values: Sequence[Value]) -> str:

@@ -37,6 +37,10 @@ _FAMILIES = (
 
 _HARMLESS = frozenset(("not null", "default", "foreign key"))
 _WORD = re.compile(r"\w+|'(?:[^']|'')*'|[^\w\s\"`\[\]]")
+_TRAIT = re.compile(
+    r"on conflict \w+|collate (?!binary\b)\w+|deferrable initially deferred|strict$"
+)
+"""What a table's definition says of its constraints, apart from the constraints themselves."""
 _EVENT = re.compile(r"\b(insert|update|delete|truncate)\b", re.IGNORECASE)
 _HEAD = re.compile(
     r"""\s*CREATE\s.*?\bTRIGGER\s+(?:IF\s+NOT\s+EXISTS\s+)?
@@ -200,6 +204,8 @@ def _rows(table: Table, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hash
     shape = tuple(sorted(types.items())) if table.kind == "table" else tuple(sorted(types))
     yield "made", table.kind, shape
     yield from _rules(table)
+    if table.kind == "table":
+        yield from ({("trait", word) for word in _TRAIT.findall(normal(table.definition))})
     yield from sorted(
         {("trigger", event) for t in table.triggers for event in events(t.definition)}
     )
