@@ -137,7 +137,7 @@ def test_an_answer_does_not_replace_a_change_nor_the_reverse(store: Store) -> No
                "total UNION SELECT 2, 13.75 UNION SELECT 4, 0.0", "spent is not as it should be"),
         (LOG, LOG.replace("DELETE", "UPDATE"), "purchase is not as it should be"),
         (KEYED, KEYED.replace("UNIQUE", "UNIQUE ON CONFLICT REPLACE"), "note "),
-        (KEYED, KEYED.replace("TEXT NOT", "TEXT COLLATE NOCASE NOT"), "note is not as it should be"),
+        (KEYED, KEYED.replace("TEXT NOT", "TEXT COLLATE NOCASE NOT"), "note is not as it should"),
         (DEAR, DEAR.replace("> 5", "> 4"), "dear is not as it should be on a copy"),
         (DEAR, DEAR.replace("> 5", ">= 5"), "dear is not as it should be on a copy"),
         (LOG, LOG.replace("INSERT INTO", "INSERT OR REPLACE INTO"), "the triggers of purchase do"),
