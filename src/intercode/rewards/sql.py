@@ -145,14 +145,14 @@ class SqlReward:
             if "explained" in score.detail:
                 reason = "a further column, and no mutated copy tells it from gold's"
                 return _score(Comparison(False, found.overlap, reason), given, sql)
+            note = "gold can be guessed: no mutated copy was found that gives something else"
+            score = _with(score, note=note)
         if "explained" in score.detail:
             (further,) = {*range(len(found.orders[0]) + 1)} - {*found.orders[0]}
             if not self._has_effect(task, gold, sql, further, (source, *others)):
                 reason = "a further column, by which nothing is ordered, grouped or filtered"
                 given = self._grader.gold(task, gold, source).result
                 return _score(Comparison(False, found.overlap, reason), given, sql)
-            note = "gold can be guessed: no mutated copy was found that gives something else"
-            score = _with(score, note=note)
         return score if _in_own_order(found) else _with(score, columns="in another order")
 
     def _compare(

@@ -40,7 +40,7 @@ _WORD = re.compile(r"\w+|'(?:[^']|'')*'|[^\w\s\"`\[\]]")
 _TRAIT = re.compile(
     r"on conflict \w+|collate (?!binary\b)\w+|deferrable initially deferred|strict$"
 )
-"""What a table's definition says of its constraints, apart from the constraints themselves."""
+"""Properties of constraints that only the definition of a table has."""
 _EVENT = re.compile(r"\b(insert|update|delete|truncate)\b", re.IGNORECASE)
 _HEAD = re.compile(
     r"""\s*CREATE\s.*?\bTRIGGER\s+(?:IF\s+NOT\s+EXISTS\s+)?
