@@ -47,7 +47,7 @@ IDLE = (
 )  # fmt: skip
 """Commands that look at nothing, some of which fail."""
 WORKERS = 4
-JUDGED = {"bash": "reviewed", "sql": "default"}
+JUDGED = {"bash": "reviewed", "sql": "reviewed"}
 """The rewards of which misses are shown."""
 ENDLESS = 10**6
 """Turns: an episode ends where its record does."""
@@ -250,18 +250,23 @@ def bash_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tup
 
 
 def sql_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tuple[str, Scores]]:
-    """What 2023's and the default reward say of states of SQL, and what permuting columns gains."""
+    """What rewards say of states of SQL: 2023's, the default, with other rules on columns."""
     tasks, asked = _spider(release), Asked()
+    reviewed = {task.task_id: task for task in _spider(release, reviewed=True)}
 
     def reward(task: Task, episode: Episode, session: Any, default: Any) -> Score:
-        fixed = replace(task, metadata={**task.metadata, "permute_columns": False})
-        return asked(
-            task,
-            **{
-                "default": partial(default, task, episode, session),
-                "columns in order": partial(default, fixed, episode, session),
-            },
-        )
+        def ruled(**rules: Any) -> Callable[[], Score]:
+            changed = replace(task, metadata={**task.metadata, **rules})
+            return partial(default, changed, episode, session)
+
+        rewards = {
+            "default": ruled(),
+            "columns in order": ruled(permute_columns=False),
+            "explained": ruled(columns="explained"),
+        }
+        if CANNOT not in (known := reviewed[task.task_id]).metadata:
+            rewards["reviewed"] = partial(default, known, episode, session)
+        return asked(task, **rewards)
 
     with (
         closing(_env("sql", tasks, engine="mysql", reward=reward)) as env,
@@ -294,8 +299,8 @@ def _env(name: str, data: Dataset, **options: Any) -> Any:
     return intercode.make(name, data=data, max_turns=ENDLESS, **options)
 
 
-def _spider(release: Path) -> Dataset:
-    return spider.load(release / "data" / "sql" / "spider")
+def _spider(release: Path, *, reviewed: bool = False) -> Dataset:
+    return spider.load(release / "data" / "sql" / "spider", reviewed=reviewed)
 
 
 # -- tasks by themselves ---------------------------------------------------------------------------

@@ -403,6 +403,8 @@ class Outcome:
     """Submissions over all forks of the episode, if there were several."""
     permuted: bool = False
     """For SQL: whether the answer is right but for the order of its columns, which is free."""
+    explained: bool = False
+    """For SQL: whether the answer has a further column, which explains it."""
     hard_coded: bool = False
     """For SQL: whether the answer reads no table although gold does."""
     modes: tuple[str, ...] = ()
@@ -443,6 +445,7 @@ class Outcome:
             restarts=attempts - 1 if isinstance(attempts := metadata.get("attempts"), int) else 0,
             submissions=many if isinstance(many := metadata.get("submissions"), int) else 0,
             permuted="columns" in detail,
+            explained="explained" in detail,
             hard_coded="hard_coded" in detail,
             modes=failure_modes(episode, calls),
             judged=Judged.of(episode),

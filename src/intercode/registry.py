@@ -217,5 +217,5 @@ REWARDS = Registry(
     "intercode.rewards",
 )
 """``env:name`` → a function that is the reward (see `intercode.rewards.own`), or a class, which is
-made from the parts of the environment that its parameters name: of SQL ``databases``, ``cache``
-and ``permute_columns``. The judge of Bash is made from a model."""
+made from the parts of the environment that its parameters name: of SQL ``databases``, ``cache``,
+``permute_columns`` and ``columns``. The judge of Bash is made from a model."""

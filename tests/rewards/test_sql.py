@@ -199,6 +199,69 @@ def test_columns_of_one_type_are_exchanged_only_where_copies_tell_them_apart(sto
     assert store.value(store.task(gold, **FREE), "SELECT 4, MIN(id) FROM customer") < 1.0
 
 
+EXPLAINED = {"metadata": {"permute_columns": True, "columns": "explained"}}
+MANY = (
+    "SELECT c.name FROM customer AS c JOIN purchase AS p ON p.customer_id = c.id "
+    "GROUP BY c.id HAVING COUNT(*) > 1"
+)
+LAST = "SELECT name FROM customer ORDER BY id DESC LIMIT 1"
+DEAR = "SELECT id FROM purchase WHERE amount > 5"
+MOST = "SELECT MAX(id) FROM customer"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (MANY, MANY.replace("c.name", "c.name, COUNT(*)")),
+        (MANY, MANY.replace("c.name", "COUNT(*) AS n, c.name").replace("COUNT(*) >", "n >")),
+        (LAST, LAST.replace("name", "id, name")),
+        (LAST, LAST.replace("name", "name, customer.ID")),
+        (LAST, LAST.replace("name", "name, id AS n").replace("BY id", "BY n")),
+        (LAST, LAST.replace("name", "name, id").replace("BY id", "BY 2")),
+        (LAST, "SELECT name, id FROM customer WHERE id = (SELECT MAX(id) FROM customer)"),
+        (DEAR, DEAR.replace("id", "amount, id")),
+        (DEAR, DEAR.replace("id", "id, (amount)") + " AND id > 0"),
+        ("SELECT COUNT(*) FROM customer GROUP BY city",
+         "SELECT city, COUNT(*) FROM customer GROUP BY city"),
+        ("SELECT id FROM customer WHERE name LIKE '%o%'",
+         "SELECT id, name FROM customer WHERE name LIKE '%o%'"),
+    ],
+)  # fmt: skip
+def test_a_column_that_explains_an_answer(store: Store, gold: str, answer: str) -> None:
+    score = store.score(store.task(gold, **EXPLAINED), answer)
+    assert (score.value, score.detail.get("explained")) == (1.0, True)
+    assert store.value(store.task(gold, **FREE), answer) == 0.0
+    assert "explained" not in store.score(store.task(gold, **EXPLAINED), gold).detail
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (DEAR, DEAR.replace("id", "id, day")),
+        (DEAR, DEAR.replace("id", "id, amount, day")),
+        (DEAR, DEAR.replace("id", "id, amount + 1")),
+        (DEAR, "SELECT id, customer_id FROM purchase WHERE amount > 5 AND customer_id < 99"),
+        (DEAR, "SELECT id, customer_id FROM purchase WHERE amount > 5 OR customer_id > 99"),
+        (DEAR, "SELECT id, customer_id FROM purchase WHERE amount > 5 "
+               "AND EXISTS (SELECT 1 FROM customer AS c WHERE c.id = customer_id)"),
+        (DEAR, "SELECT p.id, c.id FROM purchase AS p JOIN customer AS c ON c.id = customer_id "
+               "WHERE amount > 5"),
+        (DEAR, "SELECT * FROM (SELECT id, amount FROM purchase) WHERE amount > 5"),
+        (DEAR, "SELECT id, 7 FROM purchase WHERE amount > 5 ORDER BY 7"),
+        (MOST, "SELECT MAX(id), MIN(id) FROM customer ORDER BY MIN(id)"),
+        (MOST, "SELECT MAX(id), COUNT(*) FROM customer HAVING COUNT(*) > 0"),
+        (MOST, "SELECT MAX(id), MIN(id) FROM customer GROUP BY NULL HAVING MIN(id) < 99"),
+        (MOST, "SELECT 4, MIN(id) FROM customer WHERE id >= 1"),
+        (LAST, "SELECT name, city FROM customer ORDER BY id DESC, city LIMIT 1"),
+        ("SELECT name FROM customer", "SELECT name, city FROM customer GROUP BY name, city"),
+        ("SELECT * FROM voucher", "SELECT code, used, code FROM voucher"),
+    ],
+)  # fmt: skip
+def test_a_column_that_explains_nothing(store: Store, gold: str, answer: str) -> None:
+    score = store.score(store.task(gold, **EXPLAINED), answer)
+    assert score.value < 1.0, score.detail
+
+
 def test_an_answer_that_reads_no_table_is_marked(store: Store) -> None:
     for answer, marked in [
         ("SELECT 'Ann' AS name, 1 AS id", True),

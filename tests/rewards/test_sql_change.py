@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
+
+from intercode.databases import get_engine
 
 from .sql_store import Store
 
@@ -11,6 +16,18 @@ ADD = "INSERT INTO voucher VALUES ('X1', 0)"
 MAKE = "CREATE TABLE note (id INTEGER, words TEXT)"
 VIEW = "CREATE VIEW oslo AS SELECT name FROM customer WHERE city = 'Oslo'"
 
+KEYED = (
+    "CREATE TABLE note (id INTEGER PRIMARY KEY, words TEXT NOT NULL UNIQUE, city TEXT, "
+    "CHECK (id > 0))"
+)
+LOG = (
+    "CREATE TRIGGER log AFTER DELETE ON purchase BEGIN "
+    "INSERT INTO voucher (code, used) VALUES ('gone ' || OLD.id, 0); END"
+)
+DEAR = "CREATE VIEW dear AS SELECT id FROM purchase WHERE amount > 5"
+INDEX = "CREATE UNIQUE INDEX one ON customer (name)"
+EMPTIED = "CREATE TRIGGER t AFTER {} ON {} BEGIN DELETE FROM {}; END"
+
 
 @pytest.mark.parametrize(
     ("gold", "action"),
@@ -18,14 +35,24 @@ VIEW = "CREATE VIEW oslo AS SELECT name FROM customer WHERE city = 'Oslo'"
         (MOVE, "UPDATE customer SET city = 'Köln' WHERE name = 'Bo'"),
         (ADD, "INSERT INTO voucher (used, code) SELECT 0, 'X1'"),
         (MAKE, "CREATE TABLE Note (WORDS VARCHAR(20), id BIGINT)"),
-        (VIEW, "CREATE VIEW oslo AS SELECT name FROM customer WHERE id IN (1, 4)"),
+        (VIEW, "CREATE VIEW oslo AS SELECT c.name FROM customer c JOIN city "
+         "ON city.name = c.city WHERE c.city LIKE 'OSLO'"),
         ("DELETE FROM purchase", "DELETE FROM purchase WHERE id > 0"),
         ("DROP VIEW spent", "DROP VIEW IF EXISTS spent"),
         (f"{ADD}; {MOVE}", f"{MOVE}; {ADD}"),
         ("ALTER TABLE city ADD COLUMN size INTEGER", "ALTER TABLE city ADD COLUMN size INT"),
         ("WITH n(c) AS (SELECT 'X1') INSERT INTO voucher SELECT c, 0 FROM n", ADD),
+        (KEYED, "CREATE TABLE note (id INT NOT NULL, words TEXT NOT NULL DEFAULT '', "
+                "city TEXT REFERENCES city, CONSTRAINT k PRIMARY KEY (id), "
+                "CONSTRAINT u UNIQUE (words), CHECK (0 < id))"),
+        (KEYED, "CREATE TABLE note (id INTEGER PRIMARY KEY CHECK (NOT id <= 0), words TEXT "
+                "NOT NULL, city TEXT); CREATE UNIQUE INDEX w ON note (words)"),
+        (LOG, LOG.replace("log AFTER", "other BEFORE").replace(" (code, used)", "")),
+        (INDEX, f"{INDEX.replace('one', 'other')}; CREATE INDEX more ON city (country)"),
+        (f"{VIEW}; CREATE VIEW two AS SELECT * FROM oslo",
+         f"CREATE VIEW oslo AS SELECT * FROM two; {VIEW.replace('oslo', 'two')}"),
     ],
-)
+)  # fmt: skip
 def test_the_same_change_by_other_words(store: Store, gold: str, action: str) -> None:
     score = store.score(gold, action)
     assert (score.value, score.parts) == (1.0, {"tables": 1.0, "overlap": 1.0})
@@ -78,3 +105,71 @@ def test_an_answer_does_not_replace_a_change_nor_the_reverse(store: Store) -> No
     either = store.task(ADD, "SELECT COUNT(*) FROM customer")
     assert store.value(either, ADD) == 1.0
     assert store.value(either, "SELECT COUNT(*) FROM customer") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "action", "reason"),
+    [
+        (KEYED, KEYED.replace("PRIMARY KEY", "NOT NULL"), "note is not as it should be"),
+        (KEYED, KEYED.replace("PRIMARY KEY", "NOT NULL UNIQUE"), "note is not as it should be"),
+        (KEYED, KEYED.replace(" UNIQUE", ""), "note is not as it should be"),
+        (KEYED, KEYED.replace(" NOT NULL", ""), "note is not as it should be"),
+        (KEYED, KEYED.replace("city TEXT", "city TEXT UNIQUE"), "note is not as it should be"),
+        (KEYED, KEYED.replace(", CHECK (id > 0)", ""), "note does not check what it should"),
+        (KEYED, KEYED.replace("id > 0", "id > 1"), "note does not check what it should"),
+        (KEYED, KEYED.replace("id > 0", "id > 0 AND city > ''"), "note does not check what"),
+        (KEYED, KEYED.replace("city TEXT", "city TEXT CHECK (city IS NULL)"), "note does not"),
+        ("CREATE TABLE note (city TEXT REFERENCES city (name) ON DELETE CASCADE)",
+         "CREATE TABLE note (city TEXT REFERENCES city (name))", "note is not as it should be"),
+        ("CREATE TABLE note (a INT, b INT, PRIMARY KEY (a, b))",
+         "CREATE TABLE note (a INT PRIMARY KEY, b INT)", "note is not as it should be"),
+        (INDEX, "CREATE INDEX one ON customer (name)", "customer is unchanged"),
+        (INDEX, f"{INDEX} WHERE city > ''", "customer is not as it should be"),
+        (VIEW, "CREATE VIEW oslo AS SELECT 'Ann' AS name UNION SELECT '李'", "oslo is not as it"),
+        (VIEW, "CREATE VIEW oslo AS SELECT name FROM customer WHERE id IN (1, 4)", "oslo is not"),
+        (VIEW, "CREATE TABLE keep AS SELECT 1 AS x; "
+               "CREATE VIEW oslo AS SELECT name FROM customer WHERE city = 'Oslo'", "keep is"),
+        (MOVE, f"{MOVE}; {EMPTIED.format('INSERT', 'customer', 'customer')}", "customer is not as"),
+        (MOVE, f"{MOVE}; {EMPTIED.format('UPDATE', 'city', 'city')}", "city is not as it should"),
+        (MOVE, f"{MOVE}; {EMPTIED.format('DELETE', 'voucher', 'voucher')}", "voucher is not as it"),
+        (MOVE, f"{MOVE}; {INDEX}", "customer is not as it should be"),
+        (MOVE, f"{MOVE}; DROP VIEW spent; CREATE VIEW spent AS SELECT 1 AS customer_id, 10.5 AS "
+               "total UNION SELECT 2, 13.75 UNION SELECT 4, 0.0", "spent is not as it should be"),
+        (LOG, LOG.replace("DELETE", "UPDATE"), "purchase is not as it should be"),
+        (KEYED, KEYED.replace("UNIQUE", "UNIQUE ON CONFLICT REPLACE"), "note "),
+        (KEYED, KEYED.replace("TEXT NOT", "TEXT COLLATE NOCASE NOT"), "note is not as it should"),
+        (DEAR, DEAR.replace("> 5", "> 4"), "dear is not as it should be on a copy"),
+        (DEAR, DEAR.replace("> 5", ">= 5"), "dear is not as it should be on a copy"),
+        (LOG, LOG.replace("INSERT INTO", "INSERT OR REPLACE INTO"), "the triggers of purchase do"),
+        (LOG, LOG.replace("END", "DELETE FROM voucher WHERE used > 5; END"), "the triggers of"),
+        (LOG, LOG.replace("'gone '", "'lost '"), "the triggers of purchase do not do what"),
+        (LOG, LOG.replace("BEGIN", "WHEN OLD.amount > 5 BEGIN"), "the triggers of purchase do not"),
+        (LOG, LOG.replace("END", "DELETE FROM city WHERE OLD.customer_id = 977; END"),
+         "the triggers of purchase do not do what"),
+    ],
+)  # fmt: skip
+def test_constraints_and_programs_are_part_of_the_change(
+    store: Store, gold: str, action: str, reason: str
+) -> None:
+    score = store.score(gold, action)
+    assert score.value < 1.0
+    assert score.detail["reason"].startswith(reason)
+    assert store.value(gold, gold) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "action", "right"),
+    [
+        (KEYED, KEYED.replace("id > 0", "0 < id").replace("city TEXT", "city TEXT NOT NULL"), True),
+        (KEYED, KEYED.replace("INTEGER PRIMARY KEY", "INTEGER NOT NULL"), False),
+        (KEYED, KEYED.replace("id > 0", "id > 1"), False),
+        (INDEX, INDEX.replace("one", "two"), True),
+        (INDEX, INDEX.replace(" UNIQUE", ""), False),
+        (VIEW, VIEW.replace("=", "IN (") + ")", True),
+        (VIEW, "CREATE VIEW oslo AS SELECT unnest(['Ann', '李']) AS name", False),
+    ],
+)
+def test_on_duckdb(tmp_path: Path, gold: str, action: str, right: bool) -> None:
+    pytest.importorskip("duckdb")
+    with closing(get_engine("duckdb")) as engine:
+        assert (Store(engine, tmp_path).value(gold, action) == 1.0) is right

@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from intercode.databases.base import Result, Row, Table
 from intercode.rewards import sql_compare
 from intercode.rewards.sql_compare import (
-    Change,
     Comparison,
     Group,
     compare,
-    compare_states,
-    family,
     keys,
 )
+from intercode.rewards.sql_states import Change, compare_states, family
 
 NAN = float("nan")
 DAY = datetime.date(2024, 2, 29)

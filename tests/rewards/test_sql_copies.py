@@ -8,7 +8,9 @@ from decimal import Decimal
 import pytest
 
 from intercode.databases import Result
-from intercode.rewards.sql import guessable
+from intercode.rewards.gold import GoldCache
+from intercode.rewards.sql_copies import copies, guessable
+from intercode.rewards.sql_run import Grader
 
 from .sql_store import Store
 
@@ -77,6 +79,35 @@ def test_the_right_answer_by_what_the_data_show(store: Store, gold: str, answer:
     assert store.value(gold, answer) == 1.0
     number = store.score(gold, gold).detail["gold_rows"][0][0]
     assert store.value(gold, f"SELECT {number}") < 1.0
+
+
+SINGLE = [
+    "SELECT COUNT(*) FROM purchase AS p JOIN customer AS c ON p.customer_id = c.id "
+    "WHERE c.name = '李' AND p.amount > 7",
+    "SELECT COUNT(*) FROM customer WHERE city = 'Köln'",
+    "SELECT COUNT(*) FROM purchase WHERE customer_id = 1 AND amount = 10.5",
+]
+SUBQUERIES = [
+    "SELECT id FROM customer WHERE name = '李'",
+    "SELECT id FROM customer WHERE city = 'Köln'",
+    "SELECT id FROM purchase WHERE customer_id = 1 AND amount = 10.5",
+]
+
+
+@pytest.mark.parametrize(("gold", "subquery"), list(zip(SINGLE, SUBQUERIES, strict=True)))
+def test_a_subquery_with_one_row_has_one_in_every_copy(
+    store: Store, gold: str, subquery: str
+) -> None:
+    task = store.task(gold)
+    grader = Grader(store.databases, GoldCache())
+    made = copies(grader, task, gold, store.databases.source(task))
+    assert made
+    for copy in made:
+        result = grader.answer(task, subquery, copy).result
+        assert result is not None
+        assert len(result.rows) <= 1
+    assert store.value(task, gold) == 1.0
+    assert store.value(task, "SELECT 1") < 1.0
 
 
 def test_a_guess_says_why(store: Store) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from intercode.databases.convert.schema import read_schema
+from intercode.rewards.sql_conditions import Comparison, Condition, Lookup, Wanted, wanted
 from intercode.rewards.sql_gold import read
-from intercode.rewards.sql_mutate import Condition, Wanted, mutate, wanted
+from intercode.rewards.sql_mutate import mutate
 
 from .sql_store import SCRIPT
 
@@ -104,13 +105,13 @@ CONDITIONS = [
     ("t.a = -1.5", ("t", "a", (-1.5,))),
     ("x.a = 'b'", ("t", "a", ("b",))),
     ('LOWER(a) = "b"', ("", "a", ("b",))),
-    ("3 < a", ("", "a", (4,))),
+    ("3 < a", ("", "a", (4, 3))),
     ("a >= 3", ("", "a", (3, 4))),
     ("a <= 3", ("", "a", (3, 2))),
     ("a != 3", ("", "a", (3,))),
-    ("a > '2024-02-28'", ("", "a", ("2024-02-29",))),
-    ("a < '2024-03-01 10:00:00'", ("", "a", ("2024-02-29 10:00:00",))),
-    ("a > 'k'", ("", "a", ("kz",))),
+    ("a > '2024-02-28'", ("", "a", ("2024-02-29", "2024-02-28"))),
+    ("a < '2024-03-01 10:00:00'", ("", "a", ("2024-02-29 10:00:00", "2024-03-01 10:00:00"))),
+    ("a > 'k'", ("", "a", ("kz", "k"))),
     ("a LIKE '%b_c%'", ("", "a", ("bac",))),
     ("a IN (1, 'b', NULL)", ("", "a", (1, "b"))),
     ("a BETWEEN 1 AND 9", ("", "a", (1, 9))),
@@ -124,7 +125,24 @@ def test_the_conditions_of_a_query(condition: str, expected: tuple[object, ...])
     sql = f"SELECT * FROM t AS x, u WHERE {condition.replace('t.', 'x.')}"
     query = read(sql, "sqlite").query
     assert query is not None
-    assert wanted(query) == Wanted((Condition(*expected),))  # type: ignore[arg-type]
+    found = wanted(query)
+    assert (found.conditions, found.count) == ((Condition(*expected),), 0)  # type: ignore[arg-type]
+
+
+def test_the_lookups_of_a_query() -> None:
+    sql = (
+        "SELECT a FROM t JOIN u ON t.id = u.id AND u.c = 3 WHERE t.a = 'x' AND "
+        "LOWER(t.b) LIKE 'y%' AND (t.d = 1 OR t.d = 2) AND YEAR(t.e) = 2024 AND 5 = u.f"
+    )
+    query = read(sql, "mysql").query
+    assert query is not None
+    a, b = Comparison("a", "=", "x"), Comparison("b", "LIKE", "y%")
+    c, f = Comparison("c", "=", 3), Comparison("f", "=", 5)
+    assert set(wanted(query).lookups) == {
+        *(Lookup("t", (one,)) for one in (a, b, Comparison("d", "=", 1), Comparison("d", "=", 2))),
+        *(Lookup("t", both) for both in ((a, b),)),
+        *(Lookup("u", both) for both in ((c,), (f,), (c, f))),
+    }
 
 
 def test_the_conditions_of_all_parts_of_a_query() -> None:
@@ -156,3 +174,42 @@ def test_names_that_stand_once_go_on_doing_so(origin: Path, tmp_path: Path, seed
     assert query(copy, "SELECT id FROM pupil WHERE name = 'Lou'") == [(3,)]
     assert query(copy, "SELECT COUNT(*) FROM pupil WHERE name = 'Kim'") > [(2,)]
     assert content(copy) != content(origin)
+
+
+SINGLES = [
+    ("customer", (Comparison("name", "=", "ann"),)),
+    ("customer", (Comparison("name", "LIKE", "Z%"),)),
+    ("customer", (Comparison("name", "=", "Eve"),)),
+    ("pupil", (Comparison("age", "=", 8),)),
+    ("purchase", (Comparison("customer_id", "=", 1), Comparison("amount", "=", 10.5))),
+]
+
+
+@pytest.mark.parametrize("gentle", [True, False])
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_looked_up_stands_once_in_every_copy(
+    origin: Path, tmp_path: Path, seed: int, gentle: bool
+) -> None:
+    lookups = [Lookup(table, comparisons) for table, comparisons in SINGLES]
+    conditions = [
+        Condition(table, one.column, (str(one.value).replace("%", "oë"),))
+        for table, comparisons in SINGLES
+        for one in comparisons
+    ]
+    mutate(origin, tmp_path / "copy", Wanted((*conditions,), 0, (*lookups,)), seed, gentle=gentle)
+    for table, comparisons in SINGLES:
+        where = " AND ".join(
+            f"{c.column} {c.operator} '{c.value}' COLLATE NOCASE" for c in comparisons
+        )
+        found = query(tmp_path / "copy", f"SELECT COUNT(*) FROM {table} WHERE {where}")
+        assert found in ([(0,)], [(1,)]), where
+
+
+def test_a_rough_copy_moves_what_is_looked_up(origin: Path, tmp_path: Path) -> None:
+    asked = Wanted(lookups=(Lookup("pupil", (Comparison("name", "=", "Lou"),)),))
+    found = set()
+    for seed in range(20):
+        mutate(origin, tmp_path / str(seed), asked, seed)
+        rows = query(tmp_path / str(seed), "SELECT id FROM pupil WHERE name = 'Lou'")
+        found.update(rows or [None])
+    assert {None, (3,)} < found

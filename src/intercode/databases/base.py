@@ -67,13 +67,43 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """A rule that a table's rows obey, whatever its name."""
+
+    kind: Literal[
+        "primary key", "unique", "not null", "foreign key", "default", "generated", "check"
+    ]
+    columns: tuple[str, ...] = ()
+    """The columns, in order; none for a check."""
+    text: str = ""
+    """The rest: what a foreign key refers to and does, a default, a condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A trigger of a table or view."""
+
+    name: str
+    definition: str
+    """The statement that creates it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
-    """The state of one table or view."""
+    """The state of one table or view.
+
+    An engine that does not report constraints, definitions and triggers leaves them empty: they are
+    not compared there.
+    """
 
     kind: Literal["table", "view"]
     columns: tuple[tuple[str, str], ...]
     """Name and declared type, as the engine reports it, in order."""
     rows: Sequence[Row]
+    constraints: tuple[Constraint, ...] = ()
+    definition: str = ""
+    """The statement that creates it."""
+    triggers: tuple[Trigger, ...] = ()
 
 
 class Session(Protocol):

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.base import (
+    Constraint,
     EngineOptions,
     Failure,
     Outcome,
@@ -34,6 +35,7 @@ from intercode.databases.base import (
     Role,
     SavedSession,
     Table,
+    Trigger,
 )
 from intercode.databases.convert.build import as_duckdb, as_sqlite
 from intercode.databases.inside import wire
@@ -428,8 +430,22 @@ def _result(columns: list[str], rows: list[Any], total: int | None, changed: int
     return Result(tuple(columns), tuple(map(tuple, rows)), total, changed)
 
 
-def _table(kind: Any, columns: list[Any], rows: list[Any]) -> Table:
-    return Table(kind, tuple((name, type_) for name, type_ in columns), tuple(map(tuple, rows)))
+def _table(
+    kind: Any,
+    columns: list[Any],
+    rows: list[Any],
+    constraints: list[Any],
+    definition: str,
+    triggers: list[Any],
+) -> Table:
+    return Table(
+        kind,
+        tuple((name, type_) for name, type_ in columns),
+        tuple(map(tuple, rows)),
+        tuple(Constraint(rule, tuple(names), text) for rule, names, text in constraints),
+        definition,
+        tuple(Trigger(name, text) for name, text in triggers),
+    )
 
 
 class WorkerEndedError(DatabaseError):

@@ -64,7 +64,8 @@ def load(
             ``intercode datasets fetch spider`` puts it.
         split: One of `SPLITS`; the 2023 release has only ``dev``.
         databases: Other databases of the same names, for instance a test suite's.
-        reviewed: Whether golds of the 2023 release that are known to be wrong are replaced.
+        reviewed: Whether golds of the 2023 release that are known to be wrong are replaced, and
+            an answer may have a further column that explains it.
 
     Raises:
         TaskError: It is not there, or malformed; or a review of the authors' golds is asked for.
@@ -80,6 +81,7 @@ def load(
         tasks = [_released(task) for task in load_file(source)]
         if reviewed:
             tasks = [apply(task, reviews(REVIEW).get(task.task_id)) for task in tasks]
+            tasks = [_explained(task) for task in tasks]
             name = f"{name} (reviewed)"
         return Dataset(tasks, name, str(source), str(databases or stored))
     if reviewed:
@@ -115,6 +117,11 @@ def _released(task: Task) -> Task:
     free = not fixes_order(task.query)
     facts = {"hardness": level, "dialect": "mysql", "permute_columns": free}
     return replace(task, tags=(level,) if level else (), metadata={**task.metadata, **facts})
+
+
+def _explained(task: Task) -> Task:
+    """Let an answer explain itself, as the rule-book of the labellers does."""
+    return replace(task, metadata={**task.metadata, "columns": "explained"})
 
 
 def fixes_order(question: str) -> bool:

@@ -79,6 +79,7 @@ class SqlKeywords(Keywords, total=False):
     databases: PathLike | None
     max_rows: int
     permute_columns: bool | None
+    columns: str | None
     cache_gold: CacheLike
 
 

@@ -359,6 +359,15 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
             "as the data says; Spider's may)"
         ),
     ] = None
+    columns: Annotated[
+        str | None,
+        Meta(
+            description="for SQL: exact: an answer has the columns that were asked for; explained: "
+            "or one more, which it orders, groups or filters by (default: as the data says; those "
+            "of reviewed sets are explained)",
+            extra={"choices": ["exact", "explained"]},
+        ),
+    ] = None
     reward: RewardOption = None
     cache_gold: CacheGold = True
 

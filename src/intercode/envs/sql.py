@@ -76,13 +76,16 @@ class SqlEnv(InterCodeEnv[Session]):
         self._engine = engine
         stage = DatabaseStage(engine, tasks, options.databases, options.limits)
         _check(tasks, stage)
-        cache, permute = GoldCache.chosen(options.cache_gold, engine), options.permute_columns
+        if options.columns not in (None, "exact", "explained"):
+            raise UsageError(f"columns must be 'exact' or 'explained', not {options.columns!r}")
+        cache = GoldCache.chosen(options.cache_gold, engine)
+        rules = {"permute_columns": options.permute_columns, "columns": options.columns}
         reward = options.reward or "default"
         super().__init__(
             tasks,
             stage,
             partial(SqlInterpreter, max_rows=options.max_rows, dialect=engine.dialect),
-            _reward(tasks, reward, databases=stage, cache=cache, permute_columns=permute),
+            _reward(tasks, reward, databases=stage, cache=cache, **rules),
             options=options,
         )
 
@@ -237,9 +240,10 @@ def _reward(
     chosen = choose("sql", reward, default, **parts)
     if isinstance(chosen, OwnReward):
         return chosen
-    permutes = "permute_columns" in inspect.signature(type(chosen)).parameters
-    if parts["permute_columns"] is not None and not permutes:
-        raise UsageError(f"reward {reward!r} has a rule of its own for the order of columns")
+    known = inspect.signature(type(chosen)).parameters
+    for name in ("permute_columns", "columns"):
+        if parts[name] is not None and name not in known:
+            raise UsageError(f"reward {reward!r} has a rule of its own for columns: no {name}")
     _check_gold(tasks)
     return chosen
 

@@ -71,6 +71,8 @@ class Statistics:
     """How often episodes were begun again, after a sandbox was lost otherwise."""
     permuted: int
     """Successes in SQL whose columns come in another order than gold's."""
+    explained: int
+    """Successes in SQL whose answer has a further column, which explains it."""
     hard_coded: int
     """Successes in SQL whose answer reads no table, where gold does."""
     tokens_in: int | None
@@ -83,6 +85,7 @@ class Statistics:
         """Remarks on the success rate, in sentences."""
         counts = {
             "Successes with columns in another order than gold's: {}.": self.permuted,
+            "Successes with a further column that explains the answer: {}.": self.explained,
             "Successes by an answer that reads no table: {}.": self.hard_coded,
         }
         return [text.format(count) for text, count in counts.items() if count]
@@ -112,6 +115,7 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
         ended=sum(outcome.ended for outcome in scored),
         restarts=sum(outcome.restarts for outcome in everything),
         permuted=sum(outcome.permuted and outcome.success for outcome in scored),
+        explained=sum(outcome.explained and outcome.success for outcome in scored),
         hard_coded=sum(outcome.hard_coded and outcome.success for outcome in scored),
         tokens_in=total(outcome.tokens_in for outcome in everything),
         tokens_out=total(outcome.tokens_out for outcome in everything),

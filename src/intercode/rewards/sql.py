@@ -18,31 +18,28 @@ error, never a score.
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
-from decimal import Decimal
-from itertools import product
 from typing import Any
 
 from intercode.databases.base import Result, Row, Session, Value
-from intercode.databases.convert.build import as_sqlite, cached
 from intercode.databases.source import Source
 from intercode.episode import Episode, Score
-from intercode.errors import RewardError, TaskError
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_compare import (
     Comparison,
     Group,
     Order,
     compare,
-    compare_states,
     exchanges_alike,
+    in_own_order,
 )
-from intercode.rewards.sql_mutate import VERSION, Wanted, mutate, wanted
+from intercode.rewards.sql_copies import copies, guessable
+from intercode.rewards.sql_explain import uses, uses_alike
+from intercode.rewards.sql_programs import differing
 from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, golds, last_answer
+from intercode.rewards.sql_states import compare_states
 from intercode.task import Task
 
 NOT_EXACT = 0.99
@@ -60,6 +57,8 @@ class SqlReward:
         cache: The cache of golds' results; None: they are not kept.
         permute_columns: Whether an answer's columns may come in another order; None: as the task
             says.
+        columns: Which columns an answer has: ``exact``, gold's; ``explained``, also one that
+            explains them (`intercode.rewards.sql_explain`); None: as the task says.
     """
 
     def __init__(
@@ -68,9 +67,11 @@ class SqlReward:
         cache: GoldCache | None = None,
         *,
         permute_columns: bool | None = None,
+        columns: str | None = None,
     ) -> None:
         self._grader = Grader(databases, cache)
         self._permute = permute_columns
+        self._columns = columns
 
     def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
         """Return the score against the best gold.
@@ -94,8 +95,15 @@ class SqlReward:
         return best
 
     def _changed(self, task: Task, gold: str, session: Session) -> Score:
-        change = self._grader.change(task, gold, self._grader.databases.source(task))
-        found = compare_states(change.before, change.after, session.state())
+        source = self._grader.databases.source(task)
+        change, agent = self._grader.change(task, gold, source), session.state()
+        found = compare_states(change.before, change.after, agent)
+        if found.equal and (wrong := differing(self._grader, task, gold, source, agent)):
+            # They count as what was left alone.
+            rest = {name: t for name, t in agent.items() if name not in wrong}
+            rest |= {name: t for name, t in change.before.items() if name in wrong}
+            found = compare_states(change.before, change.after, rest)
+            found = replace(found, equal=False, reason=", ".join(wrong.values()))
         value = 1.0 if found.equal else min(found.overlap, NOT_EXACT)
         detail = {"reason": found.reason} if found.reason else {}
         return Score(value, {"tables": found.tables, "overlap": found.overlap}, detail)
@@ -111,6 +119,8 @@ class SqlReward:
             return score
         if self._grader.facts(task, gold).reads and not self._grader.answer_facts(sql).reads:
             score = _with(score, hard_coded=True)
+        if _explains(found, wanted.result, answer):
+            return self._confirmed(task, gold, sql, source, _with(score, explained=True), found)
         if guessable(wanted.result) or _exchanges_alike(found, wanted.result):
             return self._confirmed(task, gold, sql, source, score, found)
         return score if _in_own_order(found) else _with(score, columns="in another order")
@@ -132,8 +142,17 @@ class SqlReward:
             if _exchanges_alike(found, given):
                 reason = "the columns are in another order, and no mutated copy tells them apart"
                 return _score(Comparison(False, found.overlap, reason), given, sql)
+            if "explained" in score.detail:
+                reason = "a further column, and no mutated copy tells it from gold's"
+                return _score(Comparison(False, found.overlap, reason), given, sql)
             note = "gold can be guessed: no mutated copy was found that gives something else"
             score = _with(score, note=note)
+        if "explained" in score.detail:
+            (further,) = {*range(len(found.orders[0]) + 1)} - {*found.orders[0]}
+            if not self._has_effect(task, gold, sql, further, (source, *others)):
+                reason = "a further column, by which nothing is ordered, grouped or filtered"
+                given = self._grader.gold(task, gold, source).result
+                return _score(Comparison(False, found.overlap, reason), given, sql)
         return score if _in_own_order(found) else _with(score, columns="in another order")
 
     def _compare(
@@ -156,12 +175,12 @@ class SqlReward:
         """
         wanted = self._grader.gold(task, gold, source)
         answer = self._grader.answer(task, sql, source)
-        found = self._compared(task, wanted, answer, orders)
+        found = self._compared(task, wanted, sql, answer, orders)
         if answer.result and not found.equal and self._grader.facts(task, gold).chooses:
             # The engine may have chosen otherwise then: before the answer is called wrong, gold
             # gets the same chance as it.
             again = self._grader.gold(task, gold, source, again=True)
-            other = self._compared(task, again, answer, orders)
+            other = self._compared(task, again, sql, answer, orders)
             if other.equal:
                 return again, answer, other
         return wanted, answer, found
@@ -170,12 +189,43 @@ class SqlReward:
         said = task.metadata.get("permute_columns") is True
         return said if self._permute is None else self._permute
 
+    def _explained(self, task: Task, sql: str) -> tuple[int, ...]:
+        """List the columns of an answer that may stand beside those that were asked for."""
+        said = task.metadata.get("columns") if self._columns is None else self._columns
+        if said != "explained":
+            return ()
+        query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
+        return tuple(dict.fromkeys(use.column for use in uses(query, dialect)))
+
+    def _has_effect(
+        self, task: Task, gold: str, sql: str, column: int, places: Sequence[Source]
+    ) -> bool:
+        """Return whether an answer's result depends on how it uses one of its columns."""
+        query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
+        return uses_alike(self._grader.facts(task, gold).query, query, column) or any(
+            all(any(self._differs(task, sql, text, p) for p in places) for text in use.without)
+            for use in uses(query, dialect)
+            if use.column == column
+        )
+
+    def _differs(self, task: Task, sql: str, other: str, source: Source) -> bool:
+        one, two = (self._grader.answer(task, text, source).result for text in (sql, other))
+        return one is None or two is None or not compare(one, two, ordered=True).equal
+
     def _compared(
-        self, task: Task, gold: GoldAnswer, answer: Answer, orders: Sequence[Order] | None
+        self,
+        task: Task,
+        gold: GoldAnswer,
+        sql: str,
+        answer: Answer,
+        orders: Sequence[Order] | None,
     ) -> Comparison:
         result = answer.result
         if result is None:
             return Comparison(False, 0.0, f"on a fresh copy of the database: {answer.trouble}")
+
+        further = len(result.columns) == len(gold.result.columns) + 1
+        spare = self._explained(task, sql) if further else ()
 
         def compared(gold: GoldAnswer) -> Comparison:
             return compare(
@@ -185,6 +235,7 @@ class SqlReward:
                 groups=gold.groups,
                 permute_columns=self._permutes(task),
                 among=orders,
+                spare=spare,
             )
 
         found = compared(gold)
@@ -206,7 +257,13 @@ def _with_tied(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
 
 
 def _in_own_order(found: Comparison) -> bool:
-    return found.orders[0] == tuple(range(len(found.orders[0])))
+    return in_own_order(found.orders[0])
+
+
+def _explains(found: Comparison, gold: Result, answer: Answer) -> bool:
+    """Return whether an answer is right with a column in addition to gold's."""
+    given = answer.result
+    return found.equal and given is not None and len(given.columns) > len(gold.columns)
 
 
 def _exchanges_alike(found: Comparison, gold: Result) -> bool:
@@ -245,100 +302,3 @@ def _plain(value: Value) -> Any:
         return value
     text = str(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-
-
-# -- mutated copies --------------------------------------------------------------------------------
-
-# A gold that gives no rows, one row of NULL, 0, 1 and empty text, or a single small number can be
-# guessed: many a wrong answer gives the same, an empty select or a constant among them. Such a gold
-# is asked again on mutated copies of the database, chosen so that it gives something else there; a
-# right answer follows, a guess does not. Where all that it gives there is 0, 1 or nothing (it asks
-# whether there is any), it is also asked on a copy on which it gives the same as on the original:
-# an answer that only tells copies from the original fails there.
-#
-# Gentle mutations are tried first (`intercode.rewards.sql_mutate`): the others double values that
-# were unique in the data, which an answer may have relied on.
-
-COPIES = 2
-"""The number of copies on which an answer must agree."""
-TRIES = 10
-"""The number of copies of each kind that are made to find them."""
-_SMALL = 100
-"""The size from which on a number cannot be guessed."""
-
-
-def guessable(result: Result) -> bool:
-    """Return whether an agent could give this result without having looked."""
-    return _is_nothing(result) or (
-        len(result.rows) == 1 and len(result.columns) == 1 and _is_small(result.rows[0][0])
-    )
-
-
-def _is_nothing(result: Result) -> bool:
-    nothing = (None, 0, 1, "", b"")
-    return not result.rows or (
-        len(result.rows) == 1 and all(value in nothing for value in result.rows[0])
-    )
-
-
-def _is_small(value: Value) -> bool:
-    if not isinstance(value, (int, float, Decimal)):
-        return False
-    number = float(value)
-    return abs(number) < _SMALL and number.is_integer()
-
-
-def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
-    """Return mutated copies of a database on which a gold gives something else; may be none.
-
-    Copies on which it gives a result come first; if there are too few, also those on which it gives
-    nothing, or 0 or 1, and then one on which it gives the same as on the original.
-
-    Raises:
-        RewardError: Gold failed on the database itself.
-        DatabaseError: The engine failed.
-    """
-    return grader.cached("copies", task, source, gold, lambda: _find(grader, task, gold, source))
-
-
-def _find(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
-    query = grader.facts(task, gold).query
-    asked = Wanted() if query is None else wanted(query)
-    found: list[Source] = []
-    weak: list[Source] = []
-    for copy, differs, is_nothing in _tried(grader, task, gold, source, asked):
-        if differs:
-            (weak if is_nothing else found).append(copy)
-        if len(found) == COPIES:
-            return tuple(found)
-    if not weak:
-        return tuple(found)
-    others = _tried(grader, task, gold, source, Wanted())
-    alike = next((copy for copy, differs, _ in others if not differs), None)
-    return (*(found + weak)[:COPIES], *([] if alike is None else [alike]))
-
-
-def _tried(
-    grader: Grader, task: Task, gold: str, source: Source, asked: Wanted
-) -> Iterator[tuple[Source, bool, bool]]:
-    """Yield copies; each with whether gold differs there, and whether it gives nothing there."""
-    original = grader.gold(task, gold, source)
-    for gentle, seed in product((True, False), range(TRIES)):
-        copy = _mutated(source, asked, seed, gentle)
-        with suppress(
-            RewardError, TaskError
-        ):  # the copy lacks a fact that gold or the task's setup relies on
-            mutated = grader.gold(task, gold, copy)
-            yield copy, _differs(original, mutated), _is_nothing(mutated.result)
-
-
-def _differs(one: GoldAnswer, other: GoldAnswer) -> bool:
-    return not compare(one.result, other.result, ordered=one.ordered, groups=one.groups).equal
-
-
-def _mutated(source: Source, asked: Wanted, seed: int, gentle: bool) -> Source:
-    """Return the copy of a seed, made if it is not there yet."""
-    text = f"mutated {VERSION}\0{source.digest}\0{asked!r}\0{seed}\0{gentle}"
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    path = cached(digest, lambda made: mutate(as_sqlite(source), made, asked, seed, gentle=gentle))
-    return Source(source.name, path, "sqlite", digest)

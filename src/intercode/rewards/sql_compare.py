@@ -1,4 +1,4 @@
-"""Comparison of two results of SQL, or of two states of a database, and their overlap.
+"""Comparison of two results of SQL, and their overlap.
 
 A result is a multiset of whole rows, or where gold's outermost query orders, a sequence. The names
 of its columns do not matter; their number does, and their order unless it may be another. Values
@@ -20,16 +20,15 @@ no buckets, hence no bucket edges at which nearly equal numbers part.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain, islice, permutations
 from typing import Any
 
-from intercode.databases.base import Result, Row, Table, Value
+from intercode.databases.base import Result, Row, Value
 
 RELATIVE = 1e-6
 ABSOLUTE = 1e-9
@@ -83,6 +82,7 @@ def compare(
     groups: Sequence[Group] | None = None,
     permute_columns: bool = False,
     among: Sequence[Order] | None = None,
+    spare: Sequence[int] = (),
 ) -> Comparison:
     """Compare an answer with gold. A result whose rows are not all here equals nothing.
 
@@ -92,22 +92,20 @@ def compare(
         ordered: Whether the order of the rows counts.
         groups: If it counts: gold's rows by their place in the order. None: each has its own.
         permute_columns: Whether the columns may come in another order.
-        among: If they may, which orders are tried; None: those that the values allow.
+        among: Which orders are tried; None: those that the values allow.
+        spare: The columns of the answer of which it may have one in addition to gold's.
     """
-    if len(gold.columns) != len(answer.columns):
+    own = tuple(range(len(answer.columns)))
+    if len(gold.columns) == len(answer.columns):
+        bases = [own]
+    elif spare and len(gold.columns) == len(answer.columns) - 1:
+        bases = [own[:index] + own[index + 1 :] for index in spare]
+    else:
         return Comparison(False, 0.0, f"{_columns(answer)}, not {len(gold.columns)}")
     groups = groups if ordered else None
-    own = tuple(range(len(gold.columns)))
-    tried: Iterable[Order] = [own]
-    # Results of other lengths are equal in no order; to try 120 of 200,000 rows takes minutes.
-    if permute_columns and len(gold.rows) == len(answer.rows):
-        allowed = _orders(gold.rows, answer.rows) if gold.rows else permutations(own)
-        others = allowed if among is None else among
-        tried = [own, *(order for order in islice(others, _PERMUTATIONS) if order != own)]
-        tried = tried if among is None or own in among else tried[1:]
     best: Comparison | None = None
     equal: list[Order] = []
-    for order in tried:
+    for order in dict.fromkeys(_tried(gold, answer, bases, permute_columns, among)):
         rows = answer.rows
         if order != own:
             rows = [tuple(row[index] for index in order) for row in answer.rows]
@@ -120,10 +118,38 @@ def compare(
     return replace(best, orders=tuple(equal))
 
 
+def _tried(
+    gold: Result,
+    answer: Result,
+    bases: Sequence[Order],
+    permute_columns: bool,
+    among: Sequence[Order] | None,
+) -> Iterator[Order]:
+    """Yield the orders to try: those of the bases, then the others that may be."""
+    yield from (base for base in bases if among is None or base in among or not permute_columns)
+    # Results of other lengths are equal in no order; to try 120 of 200,000 rows takes minutes.
+    if not permute_columns or len(gold.rows) != len(answer.rows):
+        return
+    if among is not None:
+        yield from islice(among, _PERMUTATIONS)
+        return
+    for base in bases:
+        rows = [tuple(row[index] for index in base) for row in answer.rows]
+        allowed = _orders(gold.rows, rows) if gold.rows else permutations(range(len(base)))
+        for order in islice(allowed, _PERMUTATIONS):
+            yield tuple(base[index] for index in order)
+
+
+def in_own_order(order: Order) -> bool:
+    """Return whether the answer has gold's columns in gold's order."""
+    return list(order) == sorted(order)
+
+
 def exchanges_alike(order: Order, gold: Result) -> bool:
     """Return whether an order exchanges columns of one type, which values do not tell apart."""
     kinds = [{_kind(value) for value in column} for column in zip(*gold.rows, strict=True)]
-    return any(kinds[at] & kinds[index] for at, index in enumerate(order) if at != index)
+    places = [sorted(order).index(index) for index in order]
+    return any(kinds[at] & kinds[index] for at, index in enumerate(places) if at != index)
 
 
 def _kind(value: Value) -> type:
@@ -280,143 +306,3 @@ def _assignments(
 def _same_values(one: Sequence[Value], other: Sequence[Value]) -> bool:
     values = comparable([*one, *other])
     return Counter(values[: len(one)]) == Counter(values[len(one) :])
-
-
-# -- states ----------------------------------------------------------------------------------------
-
-# A task that asks for a change is graded by the tables as they were left.
-#
-# *Equal* means: the same tables and views by name, with columns of the same names and of types of
-# the same family, and the same rows as a multiset, values compared as in a result. The order of
-# columns and rows, the names of indexes, defaults and constraints are not compared: their effect on
-# the rows is.
-#
-# *The overlap* counts the changes: each table, view and row that one state has and the pristine one
-# has not, or the reverse. It is Dice's coefficient of gold's changes and the agent's, so that doing
-# nothing is worth 0, and so is whatever gold left alone.
-
-State = Mapping[str, Table]
-
-_FAMILIES = (
-    ("boolean", r"bool"),
-    ("text", r"char|text|clob|enum|set|string|uuid|json"),
-    ("moment", r"date|time|year|interval"),
-    ("bytes", r"blob|binary|bytea"),
-    ("number", r"int|serial|real|floa|doub|dec|num|money|bit"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The outcome of a comparison of an agent's change with gold's."""
-
-    equal: bool
-    overlap: float
-    tables: float
-    """The share of tables and views as gold leaves them, of those that either changed."""
-    reason: str = ""
-    """The reason, in words, why they are not equal."""
-
-
-def compare_states(pristine: State, gold: State, agent: State) -> Change:
-    """Compare what an agent left with what gold left, both begun from the pristine state."""
-    states = [_by_name(state) for state in (pristine, gold, agent)]
-    names = sorted(set().union(*states))
-    wanted: Counter[Hashable] = Counter()
-    done: Counter[Hashable] = Counter()
-    touched, wrong = [], []
-    for name in names:
-        before, golden, left = _items(name, [state.get(name) for state in states])
-        wanted += _changes(name, before, golden)
-        done += _changes(name, before, left)
-        if golden != left:
-            wrong.append(name)
-        if golden != left or golden != before:
-            touched.append(name)
-    right, total = (wanted & done).total(), wanted.total() + done.total()
-    if not wrong:
-        return Change(True, 1.0, 1.0)
-    overlap = 2 * right / total if total else 0.0
-    return Change(False, overlap, 1 - len(wrong) / len(touched), _why_not(wrong, states))
-
-
-def family(declared: str) -> str:
-    """Return the family of a declared type: ``INTEGER`` and ``DECIMAL(8,2)`` are numbers."""
-    for name, pattern in _FAMILIES:
-        if re.search(pattern, declared, re.IGNORECASE):
-            return name
-    return declared.lower()
-
-
-def _by_name(state: State) -> dict[str, Table]:
-    return {key: state[name] for name, key in _lower_keys(state).items()}
-
-
-def _lower_keys(names: Iterable[str]) -> dict[str, str]:
-    """Map names to keys without regard to case; but PostgreSQL can have both forms at once."""
-    keys: dict[str, str] = {}
-    taken: set[str] = set()
-    for name in sorted(names, key=lambda name: (name != name.lower(), name)):
-        keys[name] = name if name.lower() in taken else name.lower()
-        taken.add(name.lower())
-    return keys
-
-
-def _items(name: str, tables: Sequence[Table | None]) -> list[Counter[Hashable]]:
-    """List the items of a table in each of the states: the table itself and its rows."""
-    if all(table is tables[0] or table == tables[0] for table in tables[1:]):
-        return [Counter()] * len(tables)  # it is the same in all, and that is all that counts
-    columns = [_columns_of(table) for table in tables]
-    for column in sorted(set().union(*columns)):
-        there = [column in own for own in columns]
-        values = [own[column] for own, has in zip(columns, there, strict=True) if has]
-        merged = iter(comparable(list(chain.from_iterable(values))))
-        for own, has in zip(columns, there, strict=True):
-            if has:
-                own[column] = list(islice(merged, len(own[column])))
-    return [
-        Counter() if table is None else Counter(_rows(table, own))
-        for table, own in zip(tables, columns, strict=True)
-    ]
-
-
-def _columns_of(table: Table | None) -> dict[str, Sequence[Value]]:
-    """Return the values of a table's columns, by their names."""
-    if table is None:
-        return {}
-    values = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    keys = _lower_keys(name for name, _ in table.columns)
-    names = [keys[name] for name, _ in table.columns]
-    return dict(zip(names, values, strict=True))
-
-
-def _rows(table: Table, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hashable]:
-    keys = _lower_keys(name for name, _ in table.columns)
-    types = {keys[name]: family(declared) for name, declared in table.columns}
-    shape = tuple(sorted(types.items())) if table.kind == "table" else tuple(sorted(types))
-    yield "made", table.kind, shape
-    names = tuple(sorted(columns))
-    for row in zip(*(columns[name] for name in names), strict=True):
-        yield names, row
-
-
-def _changes(name: str, before: Counter[Hashable], after: Counter[Hashable]) -> Counter[Hashable]:
-    changes: Counter[Hashable] = Counter()
-    for what, items in (("gone", before - after), ("new", after - before)):
-        changes.update({(name, what, item): count for item, count in items.items()})
-    return changes
-
-
-def _why_not(wrong: Sequence[str], states: Sequence[Mapping[str, Table]]) -> str:
-    pristine, gold, agent = states
-    parts = []
-    for name in wrong:
-        if name not in agent:
-            parts.append(f"{name} is missing")
-        elif name not in gold:
-            parts.append(f"{name} is extra")
-        elif pristine.get(name) == agent[name]:
-            parts.append(f"{name} is unchanged")
-        else:
-            parts.append(f"{name} is not as it should be")
-    return ", ".join(parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -72,6 +73,18 @@ def read(sql: str, dialect: str) -> Facts:
         reads=len(statements) > 1
         or (bool({"FROM", "TABLE"} & {*_words(last)}) if query is None else _reads_table(query)),
     )
+
+
+def parsed(sql: str, dialect: str) -> list[Any]:
+    """Return the trees of the statements that can be parsed; those of a trigger each for itself."""
+    dialect = DIALECTS.get(dialect, dialect)
+    trees = []
+    for statement in _statements(sql, dialect):
+        text = sql[statement[0].start : statement[-1].end + 1]
+        if "TRIGGER" not in _words(statement)[:5]:
+            with suppress(SqlglotError, RecursionError):
+                trees.append(sqlglot.parse_one(text, read=dialect))
+    return trees
 
 
 def outermost(query: exp.Query) -> exp.Query:

@@ -5,10 +5,14 @@ without rows gets some. Into the columns that a query compares with constants, v
 that its conditions accept, so that it finds something where it found nothing, or something else.
 Keys, unique columns, NOT NULL and the foreign keys that held still hold; types stay.
 
-A gentle mutation also keeps what a reader of the data may rely on: a column of names in which each
-stands once, and one in which a condition of the query singles out a row, keep their values, and get
-none of them a second time. So a value that was looked up (the key of the one student of that name)
-is right in the copy, too, and a subquery that gave one row gives one.
+A value that stands once in the data, and that the query looks up, stands once at most in every
+copy: a subquery that gave one row never gives several. So does a value that is looked up and not
+there, in a column whose values all differ, and what several comparisons together single out.
+
+A gentle mutation also keeps what else a reader of the data may rely on: a column of names in which
+each stands once, and one in which a condition of the query singles out a row, keep their values,
+and get none of them a second time. So a value that was looked up (the key of the one student of
+that name) is right in the copy, too. A rough one lets it name another row.
 """
 
 from __future__ import annotations
@@ -18,17 +22,15 @@ import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlglot import exp
-
 from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
+from intercode.rewards.sql_conditions import Lookup, Wanted
 from intercode.syntax import quoted
 
-VERSION = 4
+VERSION = 13
 """The version of the mutation. Increase it with every change that gives other rows."""
 
 _TOUCHED = 300
@@ -62,6 +64,10 @@ def mutate(origin: Path, path: Path, wanted: Wanted, seed: int, *, gentle: bool 
         mutation = _Mutation(connection, schema.tables, wanted, random.Random(seed), gentle)
         for table in schema.tables:
             mutation.change(table)
+        mutation.delete_doubles()
+        if not gentle:
+            mutation.stir()
+            mutation.delete_doubles()
         mutation.delete_orphans()
         for trigger in triggers:
             connection.execute(trigger)
@@ -90,6 +96,14 @@ class _Mutation:
         self._connection = connection
         self._tables = {table.name.lower(): table for table in tables}
         self._conditions = wanted.conditions
+        self._lookups = [
+            (table, where, values, rows)
+            for table in tables
+            for lookup in wanted.lookups
+            for where, values in _searches(table, lookup)
+            if len(rows := self._rows(table, where, *values)) <= 1
+            if rows or self._is_distinct(table, lookup)
+        ]
         # By table, the columns that keep their values.
         self._names = {table.name: self._named(table) if gentle else set() for table in tables}
         # As many alike as the query counts, of a handful of values.
@@ -128,12 +142,82 @@ class _Mutation:
             if self._connection.total_changes == before:
                 return
 
+    def stir(self) -> None:
+        """Let what is looked up name another row, be about other values, or not be there."""
+        for table, where, values, _ in self._lookups:
+            keys = {names[0] for names in (table.primary_key, *table.uniques) if len(names) == 1}
+            free = self._stored(table) - keys
+            for row in self._rows(table, where, *values):
+                others = self._referred(table) or self._rows(table)
+                named = {name for name in free if f"{quoted(name)} " in where}
+                fate = self._chance.random()
+                if fate < 0.4:
+                    self._exchange(table, named, row, self._chance.choice(others))
+                    continue
+                if fate < 0.6:
+                    self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+                    continue
+                searches = [(w, v) for t, w, v, _ in self._lookups if t is table]
+                found = [other for w, v in searches for other in self._rows(table, w, *v)]
+                other = self._chance.choice(self._chance.choice((found, others)))
+                for name in sorted(free - named):
+                    if self._chance.random() < 0.5:
+                        self._copy(table, name, other, row)
+
+    def _referred(self, table: TableSchema) -> list[int]:
+        """List the rows of a table that rows of others refer to."""
+        name, found = quoted(table.name), set[int]()
+        for other in self._tables.values():
+            for key in other.foreign_keys:
+                if key.table.lower() == table.name.lower():
+                    pairs = zip(key.targets, key.columns, strict=True)
+                    same = " AND ".join(f"{name}.{quoted(a)} = o.{quoted(b)}" for a, b in pairs)
+                    where = f"WHERE EXISTS (SELECT 1 FROM {quoted(other.name)} AS o WHERE {same})"
+                    found.update(self._rows(table, where))
+        return sorted(found)
+
+    def _exchange(self, table: TableSchema, columns: set[str], one: int, other: int) -> None:
+        """Exchange the values of two rows in some columns."""
+        if one == other or not columns:
+            return
+        names = ", ".join(map(quoted, sorted(columns)))
+        sql = f"SELECT {names} FROM {quoted(table.name)} WHERE rowid = ?"
+        first, second = (self._connection.execute(sql, (row,)).fetchone() for row in (one, other))
+        marks = ", ".join(f"{quoted(name)} = ?" for name in sorted(columns))
+        sql = f"UPDATE OR IGNORE {quoted(table.name)} SET {marks} WHERE rowid = ?"
+        self._run(sql, *second, one)
+        self._run(sql, *first, other)
+
+    def _copy(self, table: TableSchema, column: str, origin: int, row: int) -> None:
+        """Give a row the value that another one has in a column."""
+        name, value = quoted(table.name), quoted(column)
+        other = f"(SELECT o.{value} FROM {name} AS o WHERE o.rowid = ?)"
+        self._run(f"UPDATE OR IGNORE {name} SET {value} = {other} WHERE rowid = ?", origin, row)
+
+    def delete_doubles(self) -> None:
+        """Delete all that a lookup finds but the row that it found in the data, or the first."""
+        for table, where, values, origin in self._lookups:
+            rows = self._rows(table, where, *values)
+            kept = origin if origin and origin[0] in rows else rows[:1]
+            for row in rows:
+                if row not in kept:
+                    self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+
     def _rows(self, table: TableSchema, where: str = "", *values: Any) -> list[int]:
         """List the numbers of a table's rows; none of a table that does not number them."""
         sql = f"SELECT rowid FROM {quoted(table.name)} {where}"
         with suppress(sqlite3.OperationalError):
             return [row for (row,) in self._connection.execute(sql, values)]
         return []
+
+    def _is_distinct(self, table: TableSchema, lookup: Lookup) -> bool:
+        """Return whether a lookup is of one column, of which all values differ."""
+        if len(lookup.comparisons) > 1:
+            return False
+        name = quoted(lookup.comparisons[0].column)
+        sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
+        count, distinct = self._connection.execute(sql).fetchone()
+        return bool(1 < count == distinct)
 
     def _named(self, table: TableSchema) -> set[str]:
         """Return the columns of text in which every value stands once, or one that is asked for.
@@ -163,6 +247,14 @@ class _Mutation:
             for row in self._rows(table, f"WHERE {quoted(column.name)} = ? COLLATE NOCASE", value)
         }
 
+    def _is_taken(self, table: TableSchema, column: Column, value: Any) -> bool:
+        """Return whether a value is one that may stand once, and is there."""
+        single = column.name in self._names[table.name] or any(
+            lookup is table and values == [value] and f"{quoted(column.name)} " in where
+            for lookup, where, values, _ in self._lookups
+        )
+        return single and self._count(table, column, value) == 1
+
     def _count(self, table: TableSchema, column: Column, value: Any) -> int:
         """Count the rows with a value in a column, in any case."""
         same = f"{quoted(column.name)} = ? COLLATE NOCASE"
@@ -187,10 +279,7 @@ class _Mutation:
         free = [column for column in table.columns if column.name in stored]
         name = quoted(table.name)
         if free and self._chance.random() < 0.2:
-            column = quoted(self._chance.choice(free).name)
-            other = f"(SELECT o.{column} FROM {name} AS o WHERE o.rowid = ?)"
-            sql = f"UPDATE OR IGNORE {name} SET {column} = {other} WHERE rowid = ?"
-            self._run(sql, self._chance.choice(others), row)
+            self._copy(table, self._chance.choice(free).name, self._chance.choice(others), row)
         for column_name, value in self._plants(table, free).items():
             sql = f"UPDATE OR IGNORE {name} SET {quoted(column_name)} = ? WHERE rowid = ?"
             self._run(sql, value, row)
@@ -225,8 +314,7 @@ class _Mutation:
         planted = {}
         for column in columns:
             values = self._accepted(table, column)
-            if column.name in self._names[table.name]:
-                values = [value for value in values if self._count(table, column, value) != 1]
+            values = [value for value in values if not self._is_taken(table, column, value)]
             if values and self._chance.random() < self._planted:
                 planted[column.name] = self._chance.choice(values)
                 self._adopt(table, column, planted[column.name])
@@ -320,127 +408,22 @@ def _fitted(value: Any, column: Column) -> Any:
     return None
 
 
-# -- the conditions of a query ---------------------------------------------------------------------
-
-
-Constant = int | float | str
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """Values of one column that a condition of the query accepts."""
-
-    table: str
-    """The table's name in lower case; empty if the query does not say."""
-    column: str
-    """The column's name in lower case."""
-    values: tuple[Constant, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The values that the conditions of a query ask for."""
-
-    conditions: tuple[Condition, ...] = ()
-    """The conditions that compare a column with constants, each once."""
-    count: int = 0
-    """The largest number that a count of rows is compared with."""
-
-
-def wanted(query: exp.Query) -> Wanted:
-    """Collect the values that the conditions of a query ask for."""
-    found = [condition for node in query.find_all(*_VALUES) for condition in _read(node)]
-    counts = [
-        value
-        for node in query.find_all(*_VALUES)
-        if isinstance(node.this, exp.Count)
-        if isinstance(value := _constant(node.args.get("expression")), int)
-    ]
-    return Wanted(tuple(dict.fromkeys(found)), max(counts, default=0))
-
-
-def _read(node: Any) -> Iterator[Condition]:
-    kind, left = type(node), node.this
-    rights = [node.args[key] for key in ("expression", "low", "high") if node.args.get(key)]
-    rights += node.expressions
-    if _column(left) is None and len(rights) == 1:  # 3 < x
-        left, rights, kind = rights[0], [left], _MIRRORED.get(kind, kind)
-    column = _column(left)
-    constants = [value for value in map(_constant, rights) if value is not None]
-    if column is None or not constants:
+def _searches(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[Any]]]:
+    """Yield a lookup in a table as conditions and their values: exactly, and in any case."""
+    columns = {column.name.lower(): column for column in table.columns}
+    if lookup.table not in ("", table.name.lower()):
         return
-    values = [accepted for value in constants for accepted in _VALUES[kind](value)]
-    if values:
-        yield Condition(_table(column), column.name.lower(), tuple(dict.fromkeys(values)))
-
-
-def _column(node: Any) -> exp.Column | None:
-    """Return the only column of an expression for one row: of ``a``, ``LOWER(a)``, ``YEAR(a)``."""
-    if node.find(exp.AggFunc, exp.Query) is not None:
-        return None
-    columns = list(node.find_all(exp.Column))
-    return columns[0] if len(columns) == 1 else None
-
-
-def _constant(node: Any) -> Constant | None:
-    if isinstance(node, (exp.Cast, exp.Paren)):
-        node = node.this
-    if isinstance(node, exp.Neg):
-        value = _constant(node.this)
-        return None if value is None or isinstance(value, str) else -value
-    if isinstance(node, exp.Column) and not node.table and node.this.args.get("quoted"):
-        return node.name  # SQLite takes it for a text, if there is no such column
-    if not isinstance(node, exp.Literal):
-        return None
-    if node.is_string:
-        return node.name
-    return int(node.name) if node.is_int else float(node.name)
-
-
-def _table(column: exp.Column) -> str:
-    """Return the name of the table that a column belongs to, if the query says so."""
-    select: Any = column.find_ancestor(exp.Select)
-    while select is not None:
-        sources = [*_from(select), *(join.this for join in select.args.get("joins") or ())]
-        tables = [source for source in sources if isinstance(source, exp.Table)]
-        for table in tables:
-            if column.table and table.alias_or_name.lower() == column.table.lower():
-                return str(table.name.lower())
-        if not column.table:
-            return str(tables[0].name.lower()) if len(sources) == len(tables) == 1 else ""
-        select = select.find_ancestor(exp.Select)
-    return ""
-
-
-def _from(select: exp.Select) -> list[Any]:
-    clause = select.args.get("from_") or select.args.get("from")
-    return [] if clause is None else [clause.this]
-
-
-def _shifted(value: Constant, by: int) -> list[Constant]:
-    """Return a value that is a bit larger, or smaller."""
-    if not isinstance(value, str):
-        return [value + by]
-    with suppress(ValueError, OverflowError):
-        return [(date.fromisoformat(value[:10]) + timedelta(days=by)).isoformat() + value[10:]]
-    return [value + "z"] if by > 0 else [value[:-1]]
-
-
-def _liked(value: Constant) -> list[Constant]:
-    return [str(value).replace("%", "").replace("_", "a")]
-
-
-_MIRRORED: dict[Any, Any] = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE}
-_VALUES: dict[Any, Any] = {
-    exp.EQ: lambda value: [value],
-    exp.NEQ: lambda value: [value],
-    exp.In: lambda value: [value],
-    exp.Between: lambda value: [value],
-    exp.GT: lambda value: _shifted(value, 1),
-    exp.GTE: lambda value: [value, *_shifted(value, 1)],
-    exp.LT: lambda value: _shifted(value, -1),
-    exp.LTE: lambda value: [value, *_shifted(value, -1)],
-    exp.Like: _liked,
-    exp.ILike: _liked,
-}
-"""Condition → the values that it accepts, or for ``!=`` refuses, by its constant."""
+    if not all(comparison.column in columns for comparison in lookup.comparisons):
+        return
+    values = [
+        c.value if c.operator == "LIKE" else _fitted(c.value, columns[c.column])
+        for c in lookup.comparisons
+    ]
+    if None in values:
+        return
+    for collation in ("BINARY", "NOCASE"):
+        terms = [
+            f"{quoted(columns[c.column].name)} {c.operator} ? COLLATE {collation}"
+            for c in lookup.comparisons
+        ]
+        yield f"WHERE {' AND '.join(terms)}", values

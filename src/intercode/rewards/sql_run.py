@@ -189,8 +189,7 @@ class Grader:
         before = self.cached("state", task, source, "", lambda: self._state(task, source))
 
         def change(times: int) -> Mapping[str, Table]:
-            with self._session(task, source) as session:
-                _execute(session, task, gold, times)
+            with self.changed(task, gold, source, times) as session:
                 return _state_of(session, task)
 
         after = patiently(change)
@@ -206,6 +205,24 @@ class Grader:
                 return _state_of(session, task)
 
         return patiently(state)
+
+    @contextmanager
+    def changed(self, task: Task, gold: str, source: Source, times: int = 1) -> Iterator[Session]:
+        """Open a session with a database in which a gold has made its change.
+
+        Args:
+            task: The task.
+            gold: One of its golds.
+            source: The database.
+            times: How often the task's time limit gold may take.
+
+        Raises:
+            RewardError: It failed.
+            DatabaseError: The engine failed.
+        """
+        with self._session(task, source) as session:
+            _execute(session, task, gold, times)
+            yield session
 
     @contextmanager
     def _session(self, task: Task, source: Source) -> Iterator[Session]:

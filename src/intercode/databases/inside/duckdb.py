@@ -35,6 +35,24 @@ UNION ALL SELECT schema_name, view_name, 'view' FROM system.main.duckdb_views()
 WHERE database_name = $1 AND NOT internal AND NOT temporary
 ORDER BY ALL
 """
+_CONSTRAINTS = """
+SELECT constraint_type, CASE WHEN constraint_type <> 'CHECK' THEN constraint_column_names END,
+CASE constraint_type WHEN 'CHECK' THEN expression WHEN 'FOREIGN KEY' THEN
+referenced_table || ' (' || array_to_string(referenced_column_names, ', ') || ')' END
+FROM system.main.duckdb_constraints()
+WHERE database_name = $1 AND schema_name = $2 AND table_name = $3
+UNION ALL SELECT 'DEFAULT', [column_name], column_default FROM system.main.duckdb_columns()
+WHERE database_name = $1 AND schema_name = $2 AND table_name = $3 AND column_default IS NOT NULL
+UNION ALL SELECT 'UNIQUE', [], expressions FROM system.main.duckdb_indexes()
+WHERE database_name = $1 AND schema_name = $2 AND table_name = $3 AND is_unique
+"""
+_PLAIN_INDEX = re.compile(r"\[(\w+(?:, \w+)*)\]")
+_DEFINITION = {
+    "table": "SELECT sql FROM system.main.duckdb_tables() "
+    "WHERE database_name = $1 AND schema_name = $2 AND table_name = $3",
+    "view": "SELECT sql FROM system.main.duckdb_views() "
+    "WHERE database_name = $1 AND schema_name = $2 AND view_name = $3",
+}
 _TRANSACTION = "SELECT txid_current()"
 _OWN = """
 SELECT 'temporary table', table_name FROM system.main.duckdb_tables() WHERE temporary
@@ -204,7 +222,15 @@ class Database(worker.Database):
             columns = [[column[0], str(column[1])] for column in fresh.description or ()]
             return columns, _rows(fresh)
 
-        return self.table(name if schema == "main" else f"{schema}.{name}", kind, collector, read)
+        shown = name if schema == "main" else f"{schema}.{name}"
+        own = [self.path.stem, schema, name]
+        rules = fresh.execute(_CONSTRAINTS, own).fetchall() if kind == "table" else []
+        (definition,) = fresh.execute(_DEFINITION[kind], own).fetchone() or ("",)
+        constraints = [[rule.lower(), list(names or ()), text or ""] for rule, names, text in rules]
+        for rule in constraints:  # an index over columns is one as a constraint makes it
+            if rule[0] == "unique" and (columns := _PLAIN_INDEX.fullmatch(rule[2])):
+                rule[1:] = [columns[1].split(", "), ""]
+        return [*self.table(shown, kind, collector, read), constraints, definition, []]
 
 
 class _Watch:

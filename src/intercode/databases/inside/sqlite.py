@@ -26,9 +26,14 @@ _LONGEST_VALUE = 1 << 28
 _LIMIT_LENGTH = 0  # sqlite3.SQLITE_LIMIT_LENGTH, since Python 3.11
 _HIDDEN = 1
 _TABLES = (
-    "SELECT name, type FROM main.sqlite_master WHERE type IN ('table', 'view') "
+    "SELECT name, type, sql FROM main.sqlite_master WHERE type IN ('table', 'view') "
     "AND substr(name, 1, 7) <> 'sqlite_' ORDER BY name"
 )
+_TRIGGERS = (
+    "SELECT name, sql FROM main.sqlite_master WHERE type = 'trigger' "
+    "AND tbl_name = ? COLLATE NOCASE ORDER BY name"
+)
+_INDEX = "SELECT sql FROM main.sqlite_master WHERE type = 'index' AND name = ?"
 _READS = {
     sqlite3.SQLITE_SELECT,
     sqlite3.SQLITE_READ,
@@ -179,7 +184,13 @@ class Database(worker.Database):
             self.end_transaction()
             found = self.connection.execute(_TABLES).fetchall()
             return [
-                self.table(name, kind, collector, partial(self.read, name)) for name, kind in found
+                [
+                    *self.table(name, kind, collector, partial(self.read, name)),
+                    self.constraints(name) if kind == "table" else [],
+                    sql,
+                    [[*one] for one in self.connection.execute(_TRIGGERS, [name])],
+                ]
+                for name, kind, sql in found
             ]
         except (sqlite3.Error, MemoryError) as error:
             raise OSError(str(error) or "out of memory") from error
@@ -229,10 +240,49 @@ class Database(worker.Database):
 
     def read(self, name: str) -> tuple[Message, Iterable[Any]]:
         """Return the columns and the rows of a table or view of the main schema."""
-        quoted = '"' + name.replace('"', '""') + '"'
-        columns = self.connection.execute(f"PRAGMA main.table_xinfo({quoted})").fetchall()
-        rows = self.connection.execute(f"SELECT * FROM main.{quoted}")
-        return [[c[1], c[2]] for c in columns if c[6] != _HIDDEN], rows
+        rows = self.connection.execute(f"SELECT * FROM main.{_quoted(name)}")
+        return [[c[1], c[2]] for c in self.ask("table_xinfo", name) if c[6] != _HIDDEN], rows
+
+    def constraints(self, name: str) -> list[Message]:
+        """Return the constraints of a table, but for checks: its definition has these."""
+        columns = self.ask("table_xinfo", name)
+        found: list[Message] = [["primary key", self.key(name), ""]] if self.key(name) else []
+        for _, column, _, not_null, default, _, hidden in columns:
+            found += [["not null", [column], ""]] * bool(not_null)
+            found += [["default", [column], default]] * (default is not None)
+            found += [["generated", [column], ""]] * (hidden > _HIDDEN)
+        for _, index, unique, origin, partial_, *_ in self.ask("index_list", name):
+            if unique and origin != "pk":
+                names = [row[2] for row in self.ask("index_info", index)]
+                sql = self.connection.execute(_INDEX, [index]).fetchone()[0]
+                # Of an index over expressions or some rows, all that follows ON.
+                special = partial_ or None in names
+                text = re.split(r"\bON\b", sql, maxsplit=1, flags=re.I)[1] if special else ""
+                found.append(["unique", [n for n in names if n is not None], text])
+        keys: dict[int, list[Any]] = {}
+        for number, _, table, column, target, updated, deleted, *_ in self.ask(
+            "foreign_key_list", name
+        ):
+            key = keys.setdefault(number, [table, [], [], f"update {updated}, delete {deleted}"])
+            key[1].append(column)
+            key[2] += [] if target is None else [target]
+        for table, own, targets, actions in keys.values():
+            to = ", ".join(targets or self.key(table))
+            found.append(["foreign key", own, f"{table} ({to}), {actions}"])
+        return found
+
+    def key(self, name: str) -> list[str]:
+        """Return the columns of a table's primary key."""
+        columns = self.ask("table_xinfo", name)
+        return [c[1] for c in sorted(columns, key=lambda column: column[5]) if c[5]]
+
+    def ask(self, pragma: str, name: str) -> list[Any]:
+        """Return the rows of a pragma of the main schema about a table or index."""
+        return self.connection.execute(f"PRAGMA main.{pragma}({_quoted(name)})").fetchall()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _text(data: bytes) -> str:

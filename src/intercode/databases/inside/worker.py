@@ -135,7 +135,9 @@ class Database(ABC):
 
     @abstractmethod
     def state(self, collector: Collector) -> Message:
-        """Return ``[name, kind, [[column, type], …], rows]`` of all tables and views.
+        """Return ``[name, kind, [[column, type], …], rows, *schema]`` of all tables and views.
+
+        A schema is ``[[kind, columns, text], …], definition, [[trigger, definition], …]``.
 
         Raises:
             OSError: The engine cannot, or the limits do not allow it; the message is its own.

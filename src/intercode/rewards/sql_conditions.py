@@ -1,0 +1,205 @@
+"""Conditions of a query: the constants that it compares columns with, and the rows it looks up.
+
+A *condition* gives values that a mutated copy of the database plants (`sql_mutate`), so that the
+query finds something else there. A *lookup* is one comparison with a constant, or several that AND
+joins, on one table: where it has a single row in the data, a reader may rely on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import combinations
+from typing import Any, Literal
+
+from sqlglot import exp
+
+_SAME_TEXT = (exp.Lower, exp.Upper, exp.Trim, exp.Paren, exp.Cast)
+"""Functions of a column by which a row is looked up as by the column itself."""
+_JOINED = 4
+"""The most comparisons of one AND that are combined: 15 lookups."""
+
+Constant = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Values of one column that a condition of the query accepts."""
+
+    table: str
+    """The table's name in lower case; empty if the query does not say."""
+    column: str
+    """The column's name in lower case."""
+    values: tuple[Constant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of a column with a constant that may single out a row."""
+
+    column: str
+    """The column's name in lower case."""
+    operator: Literal["=", "LIKE"]
+    value: Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Comparisons by which a query may find one row of a table; all of them hold for it."""
+
+    table: str
+    """The table's name in lower case; empty if the query does not say."""
+    comparisons: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The values that the conditions of a query ask for."""
+
+    conditions: tuple[Condition, ...] = ()
+    """The conditions that compare a column with constants, each once."""
+    count: int = 0
+    """The largest number that a count of rows is compared with."""
+    lookups: tuple[Lookup, ...] = ()
+    """The comparisons that may single out a row, alone and together, each once."""
+
+
+def wanted(query: exp.Query) -> Wanted:
+    """Collect the values that the conditions of a query ask for."""
+    found = [condition for node in query.find_all(*_VALUES) for condition in _read(node)]
+    counts = [
+        value
+        for node in query.find_all(*_VALUES)
+        if isinstance(node.this, exp.Count)
+        if isinstance(value := _constant(node.args.get("expression")), int)
+    ]
+    lookups = tuple(dict.fromkeys(_lookups(query)))
+    return Wanted(tuple(dict.fromkeys(found)), max(counts, default=0), lookups)
+
+
+def _lookups(query: exp.Query) -> Iterator[Lookup]:
+    """Yield each comparison for itself, and those of one AND on one table in all combinations."""
+    joined: dict[tuple[int, str], list[Comparison]] = {}
+    for node in query.find_all(exp.EQ, exp.In, exp.Like, exp.ILike):
+        for table, comparison in _comparisons(node):
+            yield Lookup(table, (comparison,))
+            if not isinstance(node, exp.In) or len(node.expressions) == 1:
+                same = joined.setdefault((id(_conjunction(node)), table), [])
+                if comparison not in same:
+                    same.append(comparison)
+    for (_, table), comparisons in joined.items():
+        for size in range(2, _JOINED + 1):
+            for combination in combinations(comparisons[:_JOINED], size):
+                yield Lookup(table, combination)
+
+
+def _comparisons(node: Any) -> Iterator[tuple[str, Comparison]]:
+    operands = [node.this, *([node.expression] if node.args.get("expression") else [])]
+    operands += node.expressions
+    plain = [one.this if isinstance(one, _SAME_TEXT) else one for one in operands]
+    column = next(
+        (one for one in plain if isinstance(one, exp.Column) and _constant(one) is None), None
+    )
+    operator: Literal["=", "LIKE"] = "LIKE" if isinstance(node, (exp.Like, exp.ILike)) else "="
+    if column is not None:
+        for operand in operands:
+            if (value := _constant(operand)) is not None:
+                yield _table(column), Comparison(column.name.lower(), operator, value)
+
+
+def _conjunction(node: Any) -> Any:
+    """Return the outermost expression that only AND and parentheses connect with a comparison."""
+    while isinstance(node.parent, (exp.And, exp.Paren)):
+        node = node.parent
+    # Conditions of joins and those of WHERE hold together.
+    clause = node.parent
+    return clause.parent_select if isinstance(clause, (exp.Where, exp.Join)) else node
+
+
+def _read(node: Any) -> Iterator[Condition]:
+    kind, left = type(node), node.this
+    rights = [node.args[key] for key in ("expression", "low", "high") if node.args.get(key)]
+    rights += node.expressions
+    if _column(left) is None and len(rights) == 1:  # 3 < x
+        left, rights, kind = rights[0], [left], _MIRRORED.get(kind, kind)
+    column = _column(left)
+    constants = [value for value in map(_constant, rights) if value is not None]
+    if column is None or not constants:
+        return
+    values = [accepted for value in constants for accepted in _VALUES[kind](value)]
+    if values:
+        yield Condition(_table(column), column.name.lower(), tuple(dict.fromkeys(values)))
+
+
+def _column(node: Any) -> exp.Column | None:
+    """Return the only column of an expression for one row: of ``a``, ``LOWER(a)``, ``YEAR(a)``."""
+    if node.find(exp.AggFunc, exp.Query) is not None:
+        return None
+    columns = list(node.find_all(exp.Column))
+    return columns[0] if len(columns) == 1 else None
+
+
+def _constant(node: Any) -> Constant | None:
+    if isinstance(node, (exp.Cast, exp.Paren)):
+        node = node.this
+    if isinstance(node, exp.Neg):
+        value = _constant(node.this)
+        return None if value is None or isinstance(value, str) else -value
+    if isinstance(node, exp.Column) and not node.table and node.this.args.get("quoted"):
+        return node.name  # SQLite takes it for a text, if there is no such column
+    if not isinstance(node, exp.Literal):
+        return None
+    if node.is_string:
+        return node.name
+    return int(node.name) if node.is_int else float(node.name)
+
+
+def _table(column: exp.Column) -> str:
+    """Return the name of the table that a column belongs to, if the query says so."""
+    select: Any = column.find_ancestor(exp.Select)
+    while select is not None:
+        sources = [*_from(select), *(join.this for join in select.args.get("joins") or ())]
+        tables = [source for source in sources if isinstance(source, exp.Table)]
+        for table in tables:
+            if column.table and table.alias_or_name.lower() == column.table.lower():
+                return str(table.name.lower())
+        if not column.table:
+            return str(tables[0].name.lower()) if len(sources) == len(tables) == 1 else ""
+        select = select.find_ancestor(exp.Select)
+    return ""
+
+
+def _from(select: exp.Select) -> list[Any]:
+    clause = select.args.get("from_") or select.args.get("from")
+    return [] if clause is None else [clause.this]
+
+
+def _shifted(value: Constant, by: int) -> list[Constant]:
+    """Return a value that is a bit larger, or smaller."""
+    if not isinstance(value, str):
+        return [value + by]
+    with suppress(ValueError, OverflowError):
+        return [(date.fromisoformat(value[:10]) + timedelta(days=by)).isoformat() + value[10:]]
+    return [value + "z"] if by > 0 else [value[:-1]]
+
+
+def _liked(value: Constant) -> list[Constant]:
+    return [str(value).replace("%", "").replace("_", "a")]
+
+
+_MIRRORED: dict[Any, Any] = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE}
+_VALUES: dict[Any, Any] = {
+    exp.EQ: lambda value: [value],
+    exp.NEQ: lambda value: [value],
+    exp.In: lambda value: [value],
+    exp.Between: lambda value: [value],
+    exp.GT: lambda value: [*_shifted(value, 1), value],
+    exp.GTE: lambda value: [value, *_shifted(value, 1)],
+    exp.LT: lambda value: [*_shifted(value, -1), value],
+    exp.LTE: lambda value: [value, *_shifted(value, -1)],
+    exp.Like: _liked,
+    exp.ILike: _liked,
+}
+"""Condition → the values that it accepts, and its bound; or for ``!=`` refuses, by its constant."""

@@ -1,0 +1,162 @@
+"""Columns of an answer that explain it: the very expression that it orders, groups or filters by.
+
+"Which city has the most people" may be answered by a name with its number. Such a column is one
+expression of the outermost SELECT, written there in full, which stands as a key of its ORDER BY or
+GROUP BY, or is compared in its WHERE or HAVING. A star names no expression, and a constant explains
+nothing. Nor does a key or a condition without an effect: so the answer is also asked without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from intercode.rewards.sql_gold import DIALECTS, outermost
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One place where an answer uses an expression that it also selects."""
+
+    column: int
+    """The place of the expression among the columns."""
+    without: tuple[str, ...]
+    """The answer with another order or group, or with the condition taken as true, and as false:
+    each must have another result somewhere, or the use has no effect."""
+
+
+def uses(query: exp.Query | None, dialect: str) -> list[Use]:
+    """List the columns of an answer that may explain the others, with what they are used for.
+
+    Args:
+        query: The answer; None: it could not be parsed.
+        dialect: Its language.
+    """
+    top: Any = None if query is None else outermost(query).copy()
+    if not isinstance(top, exp.Select) or any(column.is_star for column in top.expressions):
+        return []
+    dialect = DIALECTS.get(dialect, dialect)
+    found = []
+    for index, column in enumerate(top.expressions):
+        if _is_of_rows(column.unalias()):
+            for node, changed in _used(top, index, column):
+                try:
+                    found.append(Use(index, tuple(_texts(top, node, changed, dialect))))
+                except SqlglotError:
+                    continue
+    return found
+
+
+def uses_alike(gold: exp.Query | None, query: exp.Query | None, column: int) -> bool:
+    """Return whether gold orders, groups or filters by a column of an answer as well."""
+    top: Any = None if gold is None else outermost(gold)
+    own: Any = None if query is None else outermost(query)
+    if not isinstance(top, exp.Select) or not isinstance(own, exp.Select):
+        return False
+    keys = [key.this for key in _clause(top, "order").expressions]
+    keys += _clause(top, "group").expressions
+    for clause in ("where", "having"):
+        keys += [condition.this for condition in _conditions(_clause(top, clause))]
+    shown = _plain(own.expressions[column].unalias(), tables=False)
+    return any(_plain(key, tables=False) == shown for key in keys)
+
+
+def _is_of_rows(expression: Any) -> bool:
+    """Return whether an expression is one of the rows, not a constant or another query."""
+    if expression.find(exp.Query) is not None:
+        return False
+    return expression.find(exp.Column, exp.Count) is not None
+
+
+Change = Callable[[Any], Any]
+
+
+def _used(select: Any, index: int, column: Any) -> Iterator[tuple[Any, tuple[Change, ...]]]:
+    """Yield the parts of a SELECT in which a column stands, and what may be put in their place."""
+    own, name = column.unalias(), column.alias.lower()
+    aggregate = own.find(exp.AggFunc) is not None
+
+    def is_own(node: Any, named: bool) -> bool:
+        if isinstance(node, exp.Literal) and node.is_int:
+            return int(node.name) == index + 1
+        alias = isinstance(node, exp.Column) and not node.table and node.name.lower() == name
+        return (named and bool(name) and alias) or _same(own, node)
+
+    for key in _clause(select, "order").expressions:
+        if is_own(key.this, named=True):
+            yield key, (_reversed,)
+    for key in _clause(select, "group").expressions:
+        if is_own(key, named=False):
+            yield key, (lambda _: None,)
+    # For an aggregate an alias can be nothing else in HAVING.
+    for clause in ("where", "having"):
+        for condition in _conditions(_clause(select, clause)):
+            sides = [condition.this, *([condition.expression] * isinstance(condition, exp.Binary))]
+            named = aggregate and clause == "having"
+            if any(is_own(side, named) for side in sides if not isinstance(side, exp.Literal)):
+                yield condition, (lambda _: exp.true(), lambda _: exp.false())
+
+
+def _texts(select: Any, node: Any, changes: tuple[Change, ...], dialect: str) -> Iterator[str]:
+    """Yield the query with other things in the place of a part."""
+    for change in changes:
+        copy = select.copy()
+        pairs = zip(select.walk(), copy.walk(), strict=True)
+        part = next(other for one, other in pairs if one is node)
+        other = change(part.copy())
+        if other is not None:
+            part.replace(other)
+        elif len(part.parent.expressions) > 1:
+            part.pop()
+        else:
+            copy.set("group", None)
+        yield copy.sql(dialect=dialect)
+
+
+def _reversed(key: Any) -> Any:
+    key.set("desc", not key.args.get("desc"))
+    key.set("nulls_first", None)
+    return key
+
+
+def _clause(select: Any, name: str) -> Any:
+    return select.args.get(name) or exp.Tuple()
+
+
+def _conditions(node: Any) -> Iterator[Any]:
+    """Yield the comparisons of a condition, but not those of queries within it."""
+    if isinstance(node, exp.Query):
+        return
+    if isinstance(node, (exp.Predicate, exp.Between, exp.In, exp.Like)):
+        yield node
+    for child in node.iter_expressions():
+        yield from _conditions(child)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two expressions are the same, where one may leave out names of tables."""
+    one, other = (_plain(expression) for expression in (one, other))
+    if one == other:
+        return True
+    bare = [_plain(expression, tables=False) for expression in (one, other)]
+    columns = [list(expression.find_all(exp.Column)) for expression in (one, other)]
+    return bare[0] == bare[1] and any(not c.table for side in columns for c in side)
+
+
+def _plain(expression: Any, *, tables: bool = True) -> Any:
+    """Return an expression with names in lower case, without quotes and parentheses."""
+
+    def simple(node: Any) -> Any:
+        if isinstance(node, exp.Paren):
+            return node.this
+        if isinstance(node, exp.Identifier):
+            return exp.to_identifier(node.name.lower(), quoted=False)
+        if isinstance(node, exp.Column) and not tables:
+            return exp.column(node.name.lower())
+        return node
+
+    return expression.copy().transform(simple)
