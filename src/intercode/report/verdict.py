@@ -6,12 +6,13 @@ The sentences are the same in the terminal, in Markdown and on the page.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from intercode.evaluate.comparison import holm
-from intercode.evaluate.drift import Difference, differences
+from intercode.evaluate.drift import Difference, differences, of_versions
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import summarize
 from intercode.report.runs import Paired, Run, baselines, compare, rate_name
@@ -45,15 +46,23 @@ class Held:
 
     def __init__(self, first: Run, others: Sequence[Run]) -> None:
         self.first = first
-        self.pairs = [
-            (run, found)
-            for run in others
-            if (found := compare(first.outcomes, run.outcomes, len(others)))
-        ]
         self.apart: dict[str, list[Difference]] = {
             str(run.folder): differences(first.manifest, run.manifest, _COMPARED_ON_PURPOSE)
             for run in others
         }
+        alike = [run for run in others if not self._of_other_versions(run)]
+        self.pairs = [
+            (run, found)
+            for run in alike
+            if (found := compare(first.outcomes, run.outcomes, len(alike)))
+        ]
+
+    def _of_other_versions(self, run: Run) -> bool:
+        """Tell whether versions forbid a comparison; a rescored run shows what they change."""
+        both = (self.first, run), (run, self.first)
+        if any(_is_rescored(one.manifest, of=other.folder) for one, other in both):
+            return False
+        return bool(of_versions(self.apart[str(run.folder)]))
 
     def tables(self) -> list[Table]:
         """Make the tables that compare them task by task."""
@@ -66,6 +75,12 @@ class Held:
         for run, found in self.pairs:
             p = next(corrected) if found.test else None
             yield _of_pair(self.first, run, found, p, several)
+
+
+def _is_rescored(manifest: Mapping[str, Any], of: Path) -> bool:
+    """Tell whether a run has the episodes of another one, scored again."""
+    origin = (manifest.get("rescored") or {}).get("run")
+    return origin is not None and Path(origin) == of.absolute()
 
 
 def held(runs: Sequence[Run]) -> list[Held]:
@@ -112,7 +127,11 @@ def drifted(one: Held) -> list[str]:
     alike: dict[str, list[str]] = {}
     for folder, found in one.apart.items():
         if found:
+            versions = of_versions(found)
+            found = [*versions, *(d for d in found if d not in versions)]
             lines = [f"  {d.what}: {_said(d.recorded)} and {_said(d.now)}" for d in found[:_SHOWN]]
+            advice = dict.fromkeys(d.advice for d in versions)
+            lines += [f"  not compared, as versions differ; {text}" for text in advice]
             if len(found) > _SHOWN:
                 lines.append(f"  … and {len(found) - _SHOWN} more (--json has them all)")
             alike.setdefault("\n".join(lines), []).append(folder)

@@ -62,6 +62,9 @@ class SqlReward:
             says.
     """
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __init__(
         self,
         databases: Databases,
