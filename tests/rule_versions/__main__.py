@@ -76,8 +76,9 @@ def sources(rule: str) -> list[Path]:
     if rule == "paper":
         modules = {f"intercode.paper.{name}" for name in _PAPER}
     else:
-        targets = {**{name.partition(":")[2]: target for name, target in _entries(REWARDS)}}
-        modules = {{**targets, **dict(_entries(RULES))}[rule].partition(":")[0]}
+        targets = {name.partition(":")[2]: target for name, target in _entries(REWARDS)}
+        targets |= dict(_entries(RULES))
+        modules = {targets[rule].partition(":")[0]}
     found: set[str] = set()
     while fresh := modules - found:
         found |= fresh
@@ -109,7 +110,9 @@ def main() -> None:
     for name, entry in now["datasets"].items():
         known = before.get("datasets", {}).get(name)
         if known and known != entry and known["version"] == entry["version"] and not is_code(name):
-            sys.exit(f"dataset {name!r} has changed: raise its version in datasets/catalog.py first")
+            sys.exit(
+                f"dataset {name!r} has changed: raise its version in datasets/catalog.py first"
+            )
     RECORDED.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

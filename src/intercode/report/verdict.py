@@ -6,7 +6,7 @@ The sentences are the same in the terminal, in Markdown and on the page.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -50,19 +50,27 @@ class Held:
             str(run.folder): differences(first.manifest, run.manifest, _COMPARED_ON_PURPOSE)
             for run in others
         }
-        alike = [run for run in others if not self._of_other_versions(run)]
+        self.refused: dict[str, list[Difference]] = {
+            folder: [] if self._is_rescoring(run) else of_versions(self.apart[folder])
+            for run in others
+            if (folder := str(run.folder))
+        }
+        """Folder of a run that is not compared → the versions that differ."""
+        alike = [run for run in others if not self.refused[str(run.folder)]]
         self.pairs = [
             (run, found)
             for run in alike
             if (found := compare(first.outcomes, run.outcomes, len(alike)))
         ]
 
-    def _of_other_versions(self, run: Run) -> bool:
-        """Tell whether versions forbid a comparison; a rescored run shows what they change."""
-        both = (self.first, run), (run, self.first)
-        if any(_is_rescored(one.manifest, of=other.folder) for one, other in both):
-            return False
-        return bool(of_versions(self.apart[str(run.folder)]))
+    def _is_rescoring(self, run: Run) -> bool:
+        """Tell whether one run is the other scored again, to see what the new rule changes."""
+        both = ((self.first, run), (run, self.first))
+        return any(
+            (origin := (one.manifest.get("rescored") or {}).get("run")) is not None
+            and Path(origin) == other.folder.absolute()
+            for one, other in both
+        )
 
     def tables(self) -> list[Table]:
         """Make the tables that compare them task by task."""
@@ -75,12 +83,6 @@ class Held:
         for run, found in self.pairs:
             p = next(corrected) if found.test else None
             yield _of_pair(self.first, run, found, p, several)
-
-
-def _is_rescored(manifest: Mapping[str, Any], of: Path) -> bool:
-    """Tell whether a run has the episodes of another one, scored again."""
-    origin = (manifest.get("rescored") or {}).get("run")
-    return origin is not None and Path(origin) == of.absolute()
 
 
 def held(runs: Sequence[Run]) -> list[Held]:
@@ -127,13 +129,13 @@ def drifted(one: Held) -> list[str]:
     alike: dict[str, list[str]] = {}
     for folder, found in one.apart.items():
         if found:
-            versions = of_versions(found)
-            found = [*versions, *(d for d in found if d not in versions)]
+            refused = one.refused[folder]
+            found = [*refused, *(d for d in found if d not in refused)]
             lines = [f"  {d.what}: {_said(d.recorded)} and {_said(d.now)}" for d in found[:_SHOWN]]
-            advice = dict.fromkeys(d.advice for d in versions)
-            lines += [f"  not compared, as versions differ; {text}" for text in advice]
             if len(found) > _SHOWN:
                 lines.append(f"  … and {len(found) - _SHOWN} more (--json has them all)")
+            advice = dict.fromkeys(difference.advice for difference in refused)
+            lines += [f"  not compared, as versions differ: {text}" for text in advice]
             alike.setdefault("\n".join(lines), []).append(folder)
     return [
         f"{one.first.folder} and {', '.join(folders)} were not made of the same:\n{what}"
