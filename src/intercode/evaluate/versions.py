@@ -16,7 +16,7 @@ from intercode.rewards.judge import Judge
 from intercode.user_code import is_reference, load
 
 FIELD = "rules"
-"""Its place among the facts of an environment."""
+"""The name of the field among the facts of an environment."""
 
 
 def rules_of(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
