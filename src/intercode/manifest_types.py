@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from intercode.errors import RecordError
 
@@ -17,6 +17,8 @@ class DatasetFacts(TypedDict):
     source: str | None
     digest: str
     tasks: int
+    version: NotRequired[int]
+    """The version of a dataset that comes with InterCode, or of its review."""
 
 
 class JudgeFacts(TypedDict, total=False):
@@ -35,6 +37,8 @@ class EnvFacts(TypedDict, total=False):
     max_turns: int | None
     limits: dict[str, Any]
     reward: str
+    rules: dict[str, int]
+    """Rule of grading → its version; a record from before versions has none."""
 
 
 class _Agent(TypedDict):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from intercode.errors import UsageError
@@ -86,7 +87,7 @@ class Registry:
         if not isinstance(target, str):
             return target
         module, _, attribute = target.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return attrgetter(attribute)(importlib.import_module(module))
 
     def _look_for_packages(self) -> None:
         """Add what installed packages register, once. Nothing of theirs is imported."""
@@ -219,3 +220,21 @@ REWARDS = Registry(
 """``env:name`` → a function that is the reward (see `intercode.rewards.own`), or a class, which is
 made from the parts of the environment that its parameters name: of SQL ``databases``, ``cache``,
 ``permute_columns`` and ``columns``. The judge of Bash is made from a model."""
+
+RULES = Registry(
+    "rule",
+    {
+        "answer": "intercode.rewards.answer:Answer.VERSION",
+        "bash": "intercode.rewards.bash:BashReward.VERSION",
+        "command": "intercode.rewards.command:CommandReward.VERSION",
+        "flag": "intercode.rewards.flag:FlagReward.VERSION",
+        "harbor": "intercode.integrations.harbor.verifier:HarborReward.VERSION",
+        "judge": "intercode.rewards.judge:Judge.VERSION",
+        "paper": "intercode.paper:VERSION",
+        "python": "intercode.rewards.python:PythonReward.VERSION",
+        "sql": "intercode.rewards.sql:SqlReward.VERSION",
+        "swe": "intercode.rewards.swe:SweReward.VERSION",
+    },
+)
+"""Name of a rule of grading → its version, which stands beside it. An environment's traits name the
+rules of its own reward."""

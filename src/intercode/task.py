@@ -188,6 +188,7 @@ class Dataset(Sequence[Task]):
         databases: For SQL: the folder or file that holds the tasks' databases, if any.
         rows: Task id → its place in `source`, such as ``row 3 (line 7)``, where known.
         kept: The fields of the file that mean nothing, and were put into `metadata`.
+        version: The version of the tasks, if they have one (`intercode.datasets.catalog.VERSIONS`).
 
     Raises:
         TaskError: Two tasks have the same id.
@@ -201,12 +202,14 @@ class Dataset(Sequence[Task]):
         databases: str | None = None,
         rows: Mapping[str, str] | None = None,
         kept: Sequence[str] = (),
+        version: int | None = None,
     ) -> None:
         self.name = name
         self.source = source
         self.databases = databases
         self.rows = rows or {}
         self.kept = kept
+        self.version = version
         self._tasks = tuple(tasks)
         self._index: dict[str, int] = {}
         for row, task in enumerate(self._tasks):
@@ -357,7 +360,9 @@ class Dataset(Sequence[Task]):
         return self._with(self._tasks[row] for row in self.order(seed)[:count])
 
     def _with(self, tasks: Iterable[Task]) -> Dataset:
-        return Dataset(tasks, self.name, self.source, self.databases, self.rows, self.kept)
+        return Dataset(
+            tasks, self.name, self.source, self.databases, self.rows, self.kept, self.version
+        )
 
 
 def _checked(name: str, check: Callable[[object], Any], value: object) -> Any:

@@ -57,6 +57,7 @@ RUNS = {
 DATA_IN_RUN = (
     ".agent.options",
     ".env.images",
+    ".env.rules",
     ".excluded",
     ".sessions[].differs",
     ".sessions[].tools",

@@ -18,6 +18,7 @@ HISTORY = Path(__file__).with_name("runs-0.1.0")
 RUNS = sorted(path.parent.name for path in HISTORY.glob(f"*/{MANIFEST}"))
 MACHINE = (
     *("versions", "host", "tools", "sandbox", "env.images", "env.engine"),
+    "env.rules",  # 0.1.0 recorded no versions of rules
     "agent.language_model.prompt",  # templates take their words from the environment since
 )
 """What is otherwise in a later version, or on another machine."""

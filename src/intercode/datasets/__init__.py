@@ -12,6 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
+from intercode.datasets.catalog import VERSIONS
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS, SOURCES, scheme_of
 from intercode.spelling import meant
@@ -52,7 +53,10 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
             inspect.signature(loader).bind(**said, **options)
         except TypeError as error:
             raise UsageError(f"dataset {data!r}: {error}") from None
-        return cast(Dataset, loader(**said, **options))
+        dataset = cast(Dataset, loader(**said, **options))
+        reviewed = said.get("reviewed", options.get("reviewed"))
+        dataset.version = VERSIONS.get(f"{name} (reviewed)" if reviewed else name)
+        return dataset
     if (scheme := scheme_of(data)) is not None:
         return cast(Dataset, SOURCES.get(scheme).tasks(str(data).partition(":")[2], **options))
     from intercode.datasets.files import load_shared

@@ -158,6 +158,33 @@ _ENTRIES = (
 )
 
 
+VERSIONS = {
+    "bash": 1,
+    "bash-hard": 1,
+    "bash-starter": 1,
+    "ctf": 1,
+    "generated-bash": 1,
+    "generated-python": 1,
+    "generated-sql": 1,
+    "mbpp (reviewed)": 1,
+    "nl2bash (reviewed)": 1,
+    "nl2sh-alfa": 1,
+    "python": 1,
+    "python-hard": 1,
+    "python-starter": 1,
+    "spider (reviewed)": 1,
+    "sql": 1,
+    "sql-hard": 1,
+    "sql-starter": 1,
+    "swe": 1,
+    "swe-hard": 1,
+}
+"""Name of a dataset that comes with InterCode, or whose golds we have reviewed, → its version.
+
+Raise it when a task, its files or its gold change.
+"""
+
+
 def entries() -> list[Entry]:
     """List every dataset that has a name: the catalogue's, then others that are registered."""
     known = {entry.name for entry in _ENTRIES}

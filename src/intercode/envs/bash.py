@@ -47,6 +47,7 @@ class BashEnv(InterCodeEnv[Sandbox]):
     Options: ClassVar[type[EnvOptions]] = BashOptions
     traits: Traits = replace(
         SHELL,
+        rules=("bash", "answer", "command"),
         constants=(
             Guess("true", always("true"), idle=True),
             *(Guess(f"echo {n}", always(f"echo {n}"), by_chance=True) for n in range(3)),

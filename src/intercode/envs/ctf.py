@@ -97,6 +97,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
     Options: ClassVar[type[EnvOptions]] = CtfOptions
     traits: Traits = replace(
         SHELL,
+        rules=("flag",),
         briefing="You work in a shell ({setting}), in the folder of a capture-the-flag puzzle. "
         "Somewhere there is a flag to find.",
         answer="flag",

@@ -86,6 +86,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
     Options: ClassVar[type[EnvOptions]] = PythonOptions
     traits: Traits = replace(
         PYTHON,
+        rules=("python", "command"),
         constants=(
             *(Guess(value, always(*python_answer(value))) for value in ("None", "True")),
             Guess("what the first test expects", _expected, by_chance=True),

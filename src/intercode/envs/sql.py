@@ -55,6 +55,7 @@ class SqlEnv(InterCodeEnv[Session]):
     Options: ClassVar[type[EnvOptions]] = SqlOptions
     traits: Traits = replace(
         SQL,
+        rules=("sql",),
         constants=(
             *(Guess(f"SELECT {n}", always(f"SELECT {n}")) for n in (*range(6), "NULL")),
             Guess("an empty SELECT", always(_EMPTY_SELECT)),

@@ -70,6 +70,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
     Options: ClassVar[type[EnvOptions]] = SweOptions
     traits: Traits = replace(
         SHELL,
+        rules=("swe",),
         briefing="You work in a shell ({setting}), in the repository of a project. Its issue is "
         "yours to resolve by changing files; tests that you do not see decide.",
         looks=("git log --oneline | head -n 3", "ls -R | head -n 12"),

@@ -117,6 +117,8 @@ class Traits:
     """Whether gold is a secret, as a flag is: then no file and no process may show it."""
     pure_reward: Callable[[], Reward[Any] | Function] | None = None
     """Makes the environment's own reward, if it needs nothing but the record of an episode."""
+    rules: Sequence[str] = ()
+    """The rules of the environment's own reward, by their names in `intercode.registry.RULES`."""
     separable: bool = True
     """Whether an episode can be repeated by itself. False: it finds what others have left."""
     provider: Callable[[str], Provider] = field(default=get_provider)

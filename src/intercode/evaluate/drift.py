@@ -36,7 +36,12 @@ _MACHINE = re.compile(r"(?:env\.images|tools)\.host(?:[+.].*)?|host\.release")
 """The differences of a machine that was updated, where the image is ``host``."""
 _SHOWN = 20
 
+VERSIONS = ("env.rules", "dataset.version")
+"""Versions: scores are not comparable where these differ."""
+
 _ADVICE = (
+    ("env.rules", "score the older run again: intercode rescore RUN"),
+    ("dataset.version", "take the tasks of that version, or run again on those of today"),
     ("dataset", "take the tasks as they were, from {source}"),
     (
         "env.images.host",
@@ -123,6 +128,14 @@ def differences(
         # What another back end says of itself would only repeat that it is another one.
         same = one.get(_BACKEND) == other.get(_BACKEND)
         may_differ = accept if same else (*accept, "sandbox")
+        if one.get("env.reward") != other.get("env.reward"):  # another reward has other rules
+            may_differ = (*may_differ, "env.rules")
+        digests, versions = (
+            [facts.get(f"dataset.{name}") for facts in (one, other)]
+            for name in ("digest", "version")
+        )
+        if None in versions and digests[0] == digests[1]:  # a record from before versions
+            may_differ = (*may_differ, "dataset.version")
         for what, before, after in diff(one, other):
             if not _accepted(what, may_differ):
                 advice = _advice(what, before, recorded)
@@ -137,6 +150,11 @@ def of_machine(found: Collection[Difference], recorded: Mapping[str, Any]) -> li
     if not any(_canonical(name).partition("+")[0] == HOST for name in images):
         return []
     return [difference for difference in found if _MACHINE.fullmatch(difference.what)]
+
+
+def of_versions(found: Collection[Difference]) -> list[Difference]:
+    """Pick the differences between versions of rules or of datasets."""
+    return [difference for difference in found if _accepted(difference.what, VERSIONS)]
 
 
 def what_changed(found: Sequence[Difference]) -> list[str]:
@@ -237,7 +255,7 @@ def _accepted(what: str, names: Collection[str]) -> bool:
 
 
 def _advice(what: str, before: object, recorded: Mapping[str, Any]) -> str:
-    if before is None:
+    if before is None and not _accepted(what, VERSIONS):
         return "none: the recorded run has nothing of the kind"
     dataset = recorded.get("dataset", {})
     sessions = recorded.get("sessions") or [{}]

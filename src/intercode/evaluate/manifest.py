@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -19,8 +19,12 @@ from intercode.errors import RecordError
 from intercode.manifest_types import FORMAT
 from intercode.records import diff
 from intercode.redaction import Redactor
+from intercode.task import Dataset
 
-_IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed", "excluded", "rescored")
+_IDENTITY = (
+    *("dataset.name", "dataset.digest", "dataset.version"),
+    *("env", "agent", "seed", "excluded", "rescored"),
+)
 DISTRIBUTION = "intercode-gym"
 _PACKAGE = Path(__file__).parents[1]
 _GIT_SECONDS = 10.0
@@ -45,6 +49,18 @@ def describe(
         "seed": seed,
         "excluded": dict(excluded),
         "sessions": [],
+    }
+
+
+def dataset_facts(dataset: Dataset) -> dict[str, Any]:
+    """Return the facts that identify a dataset."""
+    version = {} if dataset.version is None else {"version": dataset.version}
+    return {
+        "name": dataset.name,
+        "source": None if dataset.source is None else str(dataset.source),
+        "digest": dataset.digest,
+        "tasks": len(dataset),
+        **version,
     }
 
 
@@ -94,7 +110,15 @@ def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: o
         raise RecordError(
             f"{folder} holds another run: {'; '.join(differences)}. "
             "Choose another folder, or the settings that it was made with"
+            f"{_rescore(differences)}"
         )
+
+
+def _rescore(differences: Sequence[str]) -> str:
+    """Say what to do about another version of a rule; empty if none differs."""
+    if not any(text.startswith("env.rules.") for text in differences):
+        return ""
+    return "; a run of another version of a rule can be scored again by 'intercode rescore'"
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from intercode.envs.traits import traits_of
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
-from intercode.evaluate import drift, manifest
+from intercode.evaluate import drift, manifest, versions
 from intercode.evaluate.loop import EpisodeEnv, Semaphore, Shared, default_sandboxes
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.replayed_env import (
@@ -158,7 +158,7 @@ def rescore(
     record, target = Record(Path(run)), None if out is None else Path(out)
     _refuse(record, target)
     setting = _Setting(record, env_factory, settings, context, accept)
-    setting.compare("dataset", {"digest": dataset.digest})
+    setting.compare("dataset", manifest.dataset_facts(dataset))
     work = _Work(record, dataset, reward, every_turn, setting, progress or Progress())
     written = work.resume(target)
     if work.needs_sandbox():
@@ -200,6 +200,8 @@ class _Work:
         env = record.manifest["env"]
         self._record = record
         self._reward = _on_the_record(env.get("env", ""), env.get("protocol", DEFAULT), reward)
+        self._rules = versions.rules_of({**env, "reward": reward})
+        self._version = {} if dataset.version is None else {"version": dataset.version}
         self._facts = {"run": str(record.folder.absolute()), **_facts(reward)}
         self._every_turn = bool(env.get("reward_every_turn")) if every_turn is None else every_turn
         self._setting = setting
@@ -221,9 +223,20 @@ class _Work:
             RecordError: The folder holds another run.
         """
         before = self._record.outcomes
-        env = {k: v for k, v in self._record.manifest["env"].items() if k not in _OF_THE_REWARD}
+        env = {
+            name: fact
+            for name, fact in self._record.manifest["env"].items()
+            if name not in (*_OF_THE_REWARD, versions.FIELD)
+        }
         env |= {k: self._facts[name] for k, name in _OF_THE_REWARD.items() if name in self._facts}
-        wanted = {**self._record.manifest, "env": env, FIELD: self._facts, "sessions": []}
+        recorded = self._record.manifest
+        wanted = {
+            **recorded,
+            "dataset": {**recorded["dataset"], **self._version},
+            "env": {**env, **self._rules},
+            FIELD: self._facts,
+            "sessions": [],
+        }
         if folder is None or not (folder / MANIFEST).exists():
             return wanted
         written = read_manifest(folder)
@@ -379,7 +392,7 @@ class _Setting:
             DriftError: They differ where it is not accepted.
         """
         changed = {**self._recorded, name: {**now}}
-        of_the_reward = [f"env.{name}" for name in _OF_THE_REWARD]
+        of_the_reward = [f"env.{name}" for name in (*_OF_THE_REWARD, versions.FIELD)]
         drift.refuse(self._recorded, changed, [*self._locked["accepted"], *of_the_reward])
         found = drift.differences(self._recorded, changed, of_the_reward)
         self._differs |= {difference.what: difference.now for difference in found}

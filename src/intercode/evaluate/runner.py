@@ -24,7 +24,7 @@ from intercode.evaluate.drift import (
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.executor import Executor, Threads, Work, executor_of
 from intercode.evaluate.loop import EpisodeEnv
-from intercode.evaluate.manifest import check_same, describe, finish
+from intercode.evaluate.manifest import check_same, dataset_facts, describe, finish
 from intercode.evaluate.manifest import session as session_record
 from intercode.evaluate.prepare import (
     Actors,
@@ -39,6 +39,7 @@ from intercode.evaluate.prepare import (
 )
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
+from intercode.evaluate.versions import rules_of
 from intercode.evaluate.worker import Interrupts, Job
 from intercode.models.local import PROVIDER as LOCAL
 from intercode.records import (
@@ -333,18 +334,12 @@ def _work(work: Work, executor: Executor, finished: Mapping[Key, Outcome]) -> Ru
 
 def _wanted(plan: Plan, who: Actors, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The record that a new run has."""
-    dataset = plan.dataset
     model: dict[str, Any] = {}
     if isinstance(who.factory, HasFacts):
         model = {"language_model": who.factory.facts()}
     return describe(
-        dataset={
-            "name": dataset.name,
-            "source": None if dataset.source is None else str(dataset.source),
-            "digest": dataset.digest,
-            "tasks": len(dataset),
-        },
-        env=facts,
+        dataset=dataset_facts(plan.dataset),
+        env={**facts, **rules_of(facts)},
         agent={
             "name": who.name,
             "options": {key: str(value) for key, value in who.options.items()},

@@ -106,7 +106,7 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
 
     name: ClassVar[str] = "bash"
     Options: ClassVar[type[EnvOptions]] = PaperOptions
-    traits: Traits = replace(SHELL, where="", overview="")
+    traits: Traits = replace(SHELL, rules=("paper",), where="", overview="")
 
     def __init__(
         self,

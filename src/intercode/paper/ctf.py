@@ -64,7 +64,9 @@ class PaperCtfEnv(CtfEnv):
     """
 
     Options: ClassVar[type[EnvOptions]] = PaperCtfOptions
-    traits: Traits = replace(CtfEnv.traits, pure_reward=None, where="", overview="")
+    traits: Traits = replace(
+        CtfEnv.traits, rules=("paper",), pure_reward=None, where="", overview=""
+    )
 
     def __init__(
         self,

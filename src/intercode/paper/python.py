@@ -242,7 +242,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
     prompt: ClassVar[str] = ">>> "
     takes_answer: ClassVar[bool] = True
     Options: ClassVar[type[EnvOptions]] = PaperOptions
-    traits: Traits = replace(PYTHON, where="")
+    traits: Traits = replace(PYTHON, rules=("paper",), where="")
 
     def __init__(
         self,

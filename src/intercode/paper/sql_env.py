@@ -125,7 +125,7 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
 
     name: ClassVar[str] = "sql"
     Options: ClassVar[type[EnvOptions]] = PaperSqlOptions
-    traits: Traits = replace(SQL, separable=False, overview="")
+    traits: Traits = replace(SQL, rules=("paper",), separable=False, overview="")
 
     def __init__(
         self,

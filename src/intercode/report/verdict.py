@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from intercode.evaluate.comparison import holm
-from intercode.evaluate.drift import Difference, differences
+from intercode.evaluate.drift import Difference, differences, of_versions
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import summarize
 from intercode.report.runs import Paired, Run, baselines, compare, rate_name
@@ -45,15 +46,31 @@ class Held:
 
     def __init__(self, first: Run, others: Sequence[Run]) -> None:
         self.first = first
-        self.pairs = [
-            (run, found)
-            for run in others
-            if (found := compare(first.outcomes, run.outcomes, len(others)))
-        ]
         self.apart: dict[str, list[Difference]] = {
             str(run.folder): differences(first.manifest, run.manifest, _COMPARED_ON_PURPOSE)
             for run in others
         }
+        self.refused: dict[str, list[Difference]] = {
+            folder: [] if self._is_rescoring(run) else of_versions(self.apart[folder])
+            for run in others
+            if (folder := str(run.folder))
+        }
+        """Folder of a run that is not compared → the versions that differ."""
+        alike = [run for run in others if not self.refused[str(run.folder)]]
+        self.pairs = [
+            (run, found)
+            for run in alike
+            if (found := compare(first.outcomes, run.outcomes, len(alike)))
+        ]
+
+    def _is_rescoring(self, run: Run) -> bool:
+        """Tell whether one run is the other scored again, to see what the new rule changes."""
+        both = ((self.first, run), (run, self.first))
+        return any(
+            (origin := (one.manifest.get("rescored") or {}).get("run")) is not None
+            and Path(origin) == other.folder.absolute()
+            for one, other in both
+        )
 
     def tables(self) -> list[Table]:
         """Make the tables that compare them task by task."""
@@ -112,9 +129,13 @@ def drifted(one: Held) -> list[str]:
     alike: dict[str, list[str]] = {}
     for folder, found in one.apart.items():
         if found:
+            refused = one.refused[folder]
+            found = [*refused, *(d for d in found if d not in refused)]
             lines = [f"  {d.what}: {_said(d.recorded)} and {_said(d.now)}" for d in found[:_SHOWN]]
             if len(found) > _SHOWN:
                 lines.append(f"  … and {len(found) - _SHOWN} more (--json has them all)")
+            advice = dict.fromkeys(difference.advice for difference in refused)
+            lines += [f"  not compared, as versions differ: {text}" for text in advice]
             alike.setdefault("\n".join(lines), []).append(folder)
     return [
         f"{one.first.folder} and {', '.join(folders)} were not made of the same:\n{what}"

@@ -57,6 +57,9 @@ class Column:
 class Answer:
     """The type of an answer, and the properties that count in it."""
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     type: str
     columns: tuple[Column, ...] = ()
     ordered: bool = False

@@ -63,6 +63,9 @@ class BashReward:
             name, and a path that does not begin with ``/`` lies in any directory.
     """
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __init__(
         self, gold: GoldRunner, judge: Judge | None = None, ignore: Sequence[str] = ()
     ) -> None:

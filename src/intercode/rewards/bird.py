@@ -85,6 +85,9 @@ class ExReward:
         cache: The cache of golds' results; None: they are not kept.
     """
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
         self._grader = Grader(databases, cache)
 

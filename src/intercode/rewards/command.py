@@ -82,6 +82,9 @@ class CommandReward:
         network: Whether the command may use the network.
     """
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __init__(
         self, provider: Provider, start: Callable[[Task], Sandbox], network: Network = False
     ) -> None:

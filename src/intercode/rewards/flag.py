@@ -72,6 +72,9 @@ def submissions(episode: Episode) -> Iterator[str]:
 class FlagReward:
     """Gives 1.0 for the flag, else the share of the subtasks, as the module's docstring says."""
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """Return the score of an episode.
 

@@ -93,6 +93,9 @@ class Judge:
         UsageError: There is no such model, or `votes` is below 1.
     """
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __init__(self, model: Model | str, votes: int = VOTES) -> None:
         if votes < 1:
             raise UsageError(f"a judge needs at least 1 vote, not {votes}")

@@ -37,6 +37,9 @@ class PythonReward:
         python: A program of the image's to run it; None: the Python of InterCode itself.
     """
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __init__(
         self,
         provider: Provider,

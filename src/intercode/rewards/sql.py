@@ -61,6 +61,9 @@ class SqlReward:
             explains them (`intercode.rewards.sql_explain`); None: as the task says.
     """
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __init__(
         self,
         databases: Databases,

@@ -57,6 +57,9 @@ class SweReward:
         cache: The cache of twins; None: they are not kept.
     """
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __init__(
         self,
         start: Callable[[Task], Sandbox],

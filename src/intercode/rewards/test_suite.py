@@ -70,6 +70,9 @@ class SuiteReward:
         keep_distinct: Whether DISTINCT counts. The paper's figures are without.
     """
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __init__(
         self,
         databases: Databases,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,7 +46,7 @@ class HarborEnv(InterCodeEnv[Sandbox]):
 
     name: ClassVar[str] = "harbor"
     Options: ClassVar[type[EnvOptions]] = HarborOptions
-    traits: Traits = SHELL
+    traits: Traits = replace(SHELL, rules=("harbor",))
 
     def __init__(
         self, data: str | Dataset, *, options: HarborOptions | None = None, **changes: Any

@@ -47,6 +47,9 @@ class HarborReward:
         stage: Makes the places, and knows the folders.
     """
 
+    VERSION = 1
+    """Raise it when any score can differ."""
+
     def __init__(self, stage: HarborStage) -> None:
         self._stage = stage
         self._solved: dict[str, frozenset[str]] = {}

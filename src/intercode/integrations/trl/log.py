@@ -10,7 +10,7 @@ from typing import Any
 
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
-from intercode.evaluate.manifest import describe
+from intercode.evaluate.manifest import dataset_facts, describe
 from intercode.integrations.trl.batch import Attempt
 from intercode.records import MANIFEST, RecordWriter
 from intercode.talks import Talk
@@ -38,12 +38,7 @@ class Log:
         self._epochs: Counter[str] = Counter()
         self._writer.write_manifest(
             describe(
-                dataset={
-                    "name": tasks.name,
-                    "source": tasks.source,
-                    "digest": tasks.digest,
-                    "tasks": len(tasks),
-                },
+                dataset=dataset_facts(tasks),
                 env={"env": env.name, "max_turns": env.max_turns},
                 agent={"name": _AGENT, "options": {}, "digest": ""},
                 needs_gold=False,
