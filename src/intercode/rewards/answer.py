@@ -29,7 +29,7 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import TaskError
-from intercode.rewards.answer_reading import READINGS, pack
+from intercode.rewards.answer_reading import READINGS, Column, Form, pack
 from intercode.rewards.archive import KINDS
 from intercode.rewards.quantities import Question
 from intercode.rewards.tool_messages import is_message, without_complaints
@@ -45,37 +45,18 @@ _OF_INPUT = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
 """A sum of what a program read from a pipe, which has no name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A named value of each row."""
-
-    name: str
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Form):
     """The type of an answer, and the properties that count in it."""
 
     VERSION = 1
     """Raise it when any score can differ."""
 
     type: str
-    columns: tuple[Column, ...] = ()
-    ordered: bool = False
-    """Whether the order of paths, lines and rows counts."""
-    repeated: bool = True
-    """Whether it counts how often each comes."""
-    names: bool = False
-    """Whether only the last part of a path counts."""
-    total: str = ""
-    """Whether a table may (``optional``) or must (``needed``) have a row with the total."""
     both: bool = False
     """Whether both the files and the output count."""
     archives: Mapping[str, str] = field(default_factory=dict)
     """Path → kind (`intercode.rewards.archive`): files that are compared by their content."""
-    question: Question = field(default=Question(), init=False)
-    """The task's words, some of which an answer may repeat."""
 
     @classmethod
     def of(cls, task: Task) -> Answer | None:

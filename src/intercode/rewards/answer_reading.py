@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os.path import commonpath
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from intercode.rewards.quantities import (
     Quantity,
+    Question,
     is_doubt,
     is_unit,
     parse_choice,
@@ -24,9 +24,6 @@ from intercode.rewards.quantities import (
     quantities,
     tokens,
 )
-
-if TYPE_CHECKING:
-    from intercode.rewards.answer import Answer
 
 Reading = Callable[[Sequence[str]], bool]
 """Whether lines give gold's answer."""
@@ -63,12 +60,37 @@ _NAMED = re.compile(r"(?P<name>[^\s:]*[/.][^\s:]*):(?:(?P<number>\d{1,9}):)?")
 """The file, and the number, that ``grep`` prints before a line."""
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A named value of each row."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The properties of an answer that decide how an output is read."""
+
+    columns: tuple[Column, ...] = ()
+    ordered: bool = False
+    """Whether the order of paths, lines and rows counts."""
+    repeated: bool = True
+    """Whether it counts how often each comes."""
+    names: bool = False
+    """Whether only the last part of a path counts."""
+    total: str = ""
+    """Whether a table may (``optional``) or must (``needed``) have a row with the total."""
+    question: Question = field(default=Question(), init=False)
+    """The task's words, some of which an answer may repeat."""
+
+
 def pack(line: str) -> str:
     """Return a line with single blanks between its words."""
     return " ".join(line.split())
 
 
-def collect(answer: Answer, items: Sequence[Hashable]) -> object:
+def collect(answer: Form, items: Sequence[Hashable]) -> object:
     """Return what items are compared as: in order, by number, or as a set."""
     if answer.ordered:
         return list(items) if answer.repeated else [*dict.fromkeys(items)]
@@ -78,7 +100,7 @@ def collect(answer: Answer, items: Sequence[Hashable]) -> object:
 # -- numbers, yes and no ---------------------------------------------------------------------------
 
 
-def read_number(answer: Answer, gold: Sequence[str]) -> Reading:
+def read_number(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix the number that gold prints; of a listing, the rows count."""
     numbers = quantities(gold)
     if len(numbers) != 1:
@@ -95,7 +117,7 @@ def read_number(answer: Answer, gold: Sequence[str]) -> Reading:
     return agrees
 
 
-def read_choice(answer: Answer, gold: Sequence[str]) -> Reading:
+def read_choice(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix yes or no; of gold that says neither, its sentence counts."""
     choice = parse_choice(gold, answer.question)
     sentence = pack(" ".join(gold)).casefold()
@@ -122,7 +144,7 @@ class _Listed:
         return [_Listed(_path(part), self.hash) for part in self.path.split()]
 
 
-def read_paths(answer: Answer, gold: Sequence[str]) -> Reading:
+def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix the paths that gold prints; a blank divides two, unless gold's paths have blanks."""
     rows = _listing(answer, gold)
     blanks = any(" " in row.path for row in rows)
@@ -140,7 +162,7 @@ def read_paths(answer: Answer, gold: Sequence[str]) -> Reading:
     return agrees
 
 
-def _listing(answer: Answer, lines: Sequence[str]) -> list[_Listed]:
+def _listing(answer: Form, lines: Sequence[str]) -> list[_Listed]:
     """Read the paths of lines by the one form that all of them have."""
     rows = [line for line in lines if not _TOTAL.fullmatch(pack(line))]
     if any(map(_BRANCH.match, rows)):
@@ -148,8 +170,11 @@ def _listing(answer: Answer, lines: Sequence[str]) -> list[_Listed]:
     headings = [match["folder"] for row in rows if (match := _HEADING.fullmatch(row))]
     if headings and all(one[0] == "/" or answer.question.explains(one) for one in headings):
         return [*_within_headings(rows)]
-    for form in (_LONG, _HASHED, _SIZED, _COUNTED, _MATCHED):
-        matches = [form.fullmatch(row.strip()) for row in rows]
+    for read in (
+        *(_LONG.fullmatch, _HASHED.fullmatch, _SIZED.fullmatch),
+        *(_COUNTED.fullmatch, _MATCHED.fullmatch),
+    ):
+        matches = [read(row.strip()) for row in rows]
         if all(matches):
             return [
                 _Listed(_path(match["path"]), match.groupdict().get("hash", ""))
@@ -183,7 +208,7 @@ def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _are_same_paths(answer: Answer, paths: Sequence[str], others: Sequence[str]) -> bool:
+def _are_same_paths(answer: Form, paths: Sequence[str], others: Sequence[str]) -> bool:
     if answer.names:
         return _are_same_names(answer, paths, others)
     if collect(answer, paths) == collect(answer, others):
@@ -194,7 +219,7 @@ def _are_same_paths(answer: Answer, paths: Sequence[str], others: Sequence[str])
     )
 
 
-def _are_same_names(answer: Answer, paths: Sequence[str], others: Sequence[str]) -> bool:
+def _are_same_names(answer: Form, paths: Sequence[str], others: Sequence[str]) -> bool:
     """Whether the names are the same, and no folder before one is another."""
     if collect(answer, [*map(_last, paths)]) != collect(answer, [*map(_last, others)]):
         return False
@@ -215,7 +240,7 @@ def _ends_with(path: str, end: str) -> bool:
 _Pair = tuple[Sequence[str], Sequence[str]]
 
 
-def _aligned(answer: Answer, paths: Sequence[str], others: Sequence[str]) -> Iterator[_Pair]:
+def _aligned(answer: Form, paths: Sequence[str], others: Sequence[str]) -> Iterator[_Pair]:
     """Yield both lists; then, where one is absolute, it relative to a stated folder."""
     yield paths, others
     for absolute, relative, turned in ((paths, others, False), (others, paths, True)):
@@ -227,7 +252,7 @@ def _aligned(answer: Answer, paths: Sequence[str], others: Sequence[str]) -> Ite
             yield (relative, below) if turned else (below, relative)
 
 
-def _stated(answer: Answer, paths: Sequence[str]) -> Iterator[str]:
+def _stated(answer: Form, paths: Sequence[str]) -> Iterator[str]:
     """Yield the folders that paths may be relative to: one that the question names, and above.
 
     If the question names no path, it is the deepest folder that holds several paths.
@@ -246,16 +271,16 @@ def _is_in(path: str, folder: str) -> bool:
 # -- lines -----------------------------------------------------------------------------------------
 
 
-def read_lines(answer: Answer, gold: Sequence[str]) -> Reading:
+def read_lines(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix gold's lines; of lines of one word each, the words, on however many lines they stand."""
     rows = [*map(pack, _bare(gold))]
     words = all(len(row.split()) <= 1 for row in rows)
-    before = next((form for form in (_NUMBERED, _NAMED) if all(map(form.match, gold))), None)
+    has_places = any(all(map(read, gold)) for read in (_NUMBERED.match, _NAMED.match))
     wanted = collect(answer, rows)
 
     def agrees(lines: Sequence[str]) -> bool:
         others: Sequence[str] = _bare(lines)
-        if before is None:
+        if not has_places:
             others = _without_places(answer, others)
         found = [*map(pack, others)]
         if words:
@@ -273,16 +298,16 @@ def _bare(lines: Sequence[str]) -> list[str]:
     return [row for row in rows if row]
 
 
-def _without_places(answer: Answer, rows: Sequence[str]) -> Sequence[str]:
+def _without_places(answer: Form, rows: Sequence[str]) -> Sequence[str]:
     """Return rows without the file and the rising number that stand before all of them."""
-    for form in (_NAMED, _NUMBERED):
-        places = [match for row in rows if (match := form.match(row))]
+    for read in (_NAMED.match, _NUMBERED.match):
+        places = [match for row in rows if (match := read(row))]
         if rows and len(places) == len(rows) and _are_places(answer, places):
             return [match.string[match.end() :] for match in places]
     return rows
 
 
-def _are_places(answer: Answer, places: Sequence[re.Match[str]]) -> bool:
+def _are_places(answer: Form, places: Sequence[re.Match[str]]) -> bool:
     """Whether names are those of files that the question speaks of, and numbers rise from 1."""
     files = [match.groupdict().get("name", "") for match in places]
     numbers = [int(match["number"]) if match["number"] else None for match in places]
@@ -309,7 +334,7 @@ class _Row:
     beside: tuple[Hashable, ...] = ()
 
 
-def read_table(answer: Answer, gold: Sequence[str]) -> Reading:
+def read_table(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix gold's rows; an answer has the cells that are asked for, or all cells of gold's rows."""
     rows, total = _rows(answer, gold), _total(answer, gold)
 
@@ -324,19 +349,19 @@ def read_table(answer: Answer, gold: Sequence[str]) -> Reading:
     return agrees
 
 
-def _total(answer: Answer, lines: Sequence[str]) -> frozenset[Hashable]:
+def _total(answer: Form, lines: Sequence[str]) -> frozenset[Hashable]:
     """Return the numbers in the rows with totals."""
     totals = [line for line in lines if answer.total and _TOTAL.fullmatch(pack(line))]
     return frozenset(map(_cell, quantities(totals)))
 
 
-def _rows(answer: Answer, lines: Sequence[str]) -> list[_Row] | None:
+def _rows(answer: Form, lines: Sequence[str]) -> list[_Row] | None:
     """Read the rows of a table; None: a line lacks a cell."""
     rows = [_row(answer, x) for x in lines if not (answer.total and _TOTAL.fullmatch(pack(x)))]
     return None if not rows or None in rows else [row for row in rows if row is not None]
 
 
-def _row(answer: Answer, line: str) -> _Row | None:
+def _row(answer: Form, line: str) -> _Row | None:
     """Read a line: of each type, the cells that are asked for come first, and the path last."""
     types = [column.type for column in answer.columns]
     wanted = types.count("number"), types.count("text")
@@ -384,7 +409,7 @@ def _without_folder(rows: Sequence[_Row]) -> Sequence[_Row]:
     return inside if folder == "." or all(_is_in(row.path, folder) for row in inside) else rows
 
 
-def _are_same_rows(answer: Answer, rows: Sequence[_Row], others: Sequence[_Row]) -> bool:
+def _are_same_rows(answer: Form, rows: Sequence[_Row], others: Sequence[_Row]) -> bool:
     if answer.total == "optional":
         inside, inside_others = _without_folder(rows), _without_folder(others)
         if len(inside) == len(others) and inside:
@@ -409,7 +434,7 @@ def _are_same_rows(answer: Answer, rows: Sequence[_Row], others: Sequence[_Row])
     return any(placed(one, rows) == placed(other, others) for one, other in pairs)
 
 
-READINGS: Mapping[str, Callable[[Answer, Sequence[str]], Reading]] = {
+READINGS: Mapping[str, Callable[[Form, Sequence[str]], Reading]] = {
     "number": read_number,
     "yes-no": read_choice,
     "path": read_paths,

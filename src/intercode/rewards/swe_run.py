@@ -104,7 +104,7 @@ def _install_failing(sandbox: Sandbox, plan: Plan, name: str) -> Failing:
 
 
 _COUNTED = re.compile(r"collected \d+ items?\b.*|[.FEsxX]+(?: *\[ *\d+%\])?")
-_SO_FAR = re.compile(r" +\[ *\d+%\]$", re.MULTILINE)
+_SO_FAR = re.compile(r"(?<! ) +\[ *\d{1,3}%\]$", re.MULTILINE)
 
 
 def _without(marker: str, output: str) -> str:
