@@ -21,11 +21,8 @@ from intercode.registry import REWARDS, RULES
 RECORDED = Path(__file__).with_name("recorded.json")
 PACKAGE = Path(intercode.__file__).parent
 DATASETS = PACKAGE / "datasets"
-_GRADING = (
-    *("intercode.rewards.", "intercode.paper.", "intercode.interpreters.inside."),
-    "intercode.integrations.harbor.",
-)
-"""Modules that belong to a rule if it imports them, directly or not."""
+_GRADING = ("rewards/", "paper/", "interpreters/inside/", "integrations/harbor/")
+"""Where the modules lie that belong to a rule if it imports them, directly or not."""
 _PAPER = ("bash_env", "ctf", "python", "sql_env")
 FILES = {
     "bash": ("builtin/bash_*.json", "builtin/fs_[!os]*.sh", "builtin/fs_shop.sh"),
@@ -133,7 +130,9 @@ def _imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                if name.startswith(_GRADING) and _path(name).is_file():
+                place = _path(name)
+                is_ours = place.is_file() and place.is_relative_to(PACKAGE)
+                if is_ours and place.relative_to(PACKAGE).as_posix().startswith(_GRADING):
                     yield name
 
 

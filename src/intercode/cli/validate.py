@@ -97,7 +97,7 @@ class _Counts(Watcher):
         guess = self.tried.get(episode.epoch)
         if guess is None and not episode.success:
             self._unsolved.add(episode.task_id)
-        may = guess is None or guess.by_chance or guess.role == "alternative"
+        may = guess is None or guess.by_chance or guess.role in ("alternative", "clock")
         if not may and episode.success:
             self._free.add(episode.task_id)
         super().episode(episode)

@@ -56,7 +56,7 @@ _PLACE = re.compile(r"[\w./ @%+,-]*")
 _ADDRESS = re.compile(r"0[\da-f]{6,7}(?:\s+|$)")
 """The offset before a line of ``od`` and ``hexdump``."""
 _NUMBERED = re.compile(r"\s*(?P<number>\d{1,9})[:\t ]\s*")
-_NAMED = re.compile(r"(?P<name>[^\s:]*[/.][^\s:]*):(?:(?P<number>\d{1,9}):)?")
+_NAMED = re.compile(r"(?P<name>(?=[^\s:]*[/.])[^\s:]+):(?:(?P<number>\d{1,9}):)?")
 """The file, and the number, that ``grep`` prints before a line."""
 
 
