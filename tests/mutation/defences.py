@@ -611,7 +611,7 @@ DEFENCES = [
     ),
     _one(
         "moved_clock", "clock", "intercode/evaluate/checks.py",
-        "    _at_other_times,\n)", ")",
+        "    _at_other_times,\n    _tests", "    _tests",
     ),
     _one(
         "twins", "cheating", "intercode/rewards/swe_twins.py",
