@@ -194,7 +194,11 @@ def _repository(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Judged:
     run = {
         "unittest": f"exec {python} -m unittest {names}\n",
         "pytest": f"exec {python} -m pytest -q {names}\n",
-        "command": "".join(f"bash -c {shlex.quote(name)} || exit 1\n" for name in plan.tests),
+        # Each begins with the same files, as in a sandbox of its own.
+        "command": 'kept=$(mktemp -d) && cp -a . "$kept" || exit 1\n'
+        + "".join(
+            f'bash -c {shlex.quote(name)} && cp -a "$kept/." . || exit 1\n' for name in plan.tests
+        ),
     }
     tests = {
         "test.sh": check("repository.sh"),
