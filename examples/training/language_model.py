@@ -58,7 +58,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--turns", type=int, default=1, help="of an episode")
     add("--seed", type=int, default=0, help="of tasks and samples")
     add("--difficulty", type=int, choices=range(1, 5), default=1, help="of the generated tasks")
-    add("--layers", type=int, default=10, help="trained ones, the last; the others stay as they are")
+    add(
+        "--layers", type=int, default=10, help="trained ones, the last; the others stay as they are"
+    )
     add("--practise", type=int, default=40, help="steps of each arm")
     add("--batch", type=int, default=2, help=f"tasks in a step, with {ATTEMPTS} attempts each")
     add("--temperature", type=float, default=0.7, help="of attempts in practice")
@@ -116,7 +118,9 @@ class Learner(Trainee):
         args = self.args
         wanted = steps * args.batch
         tasks = self.generated("train", wanted)
-        model = Local(self.model, self.words, "sampled", args.reply_tokens, temperature=args.temperature)
+        model = Local(
+            self.model, self.words, "sampled", args.reply_tokens, temperature=args.temperature
+        )
         self.attempt(self.playing(model), tasks, "sampled", epochs=ATTEMPTS)
         lines = self.out / "successes.jsonl"
         run_command(
