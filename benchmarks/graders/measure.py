@@ -250,7 +250,7 @@ def bash_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tup
 
 
 def sql_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tuple[str, Scores]]:
-    """What rewards say of states of SQL: 2023's, the default, with other rules on columns."""
+    """Return the verdict of each SQL reward on each state: 2023's, and ours by rule on columns."""
     tasks, asked = _spider(release), Asked()
     reviewed = {task.task_id: task for task in _spider(release, reviewed=True)}
 

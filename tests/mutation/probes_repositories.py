@@ -55,7 +55,7 @@ def _repository(folder: Path) -> Task:
 
 
 def _shown(command: str, files: dict[str, str] | None = None) -> str:
-    """What a command shows to an agent; of an image with files, if there are any."""
+    """Return the output of an agent's command; files, if given, are in the image."""
     with tempfile.TemporaryDirectory() as place:
         task = _repository(Path(place, "add"))
         image = _image(Path(place), files) if files else None

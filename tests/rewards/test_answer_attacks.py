@@ -19,11 +19,11 @@ from intercode.rewards.tool_messages import is_message, without_complaints
 from intercode.task import CANNOT, Dataset, Task
 
 MESSAGES: list[str] = json.loads(Path(__file__).with_name("tool_messages.json").read_text())
-"""Outputs of some hundred programs that were called wrongly."""
+"""Real error messages of some hundred programs."""
 QUERY = (
     "Count the lines of all files in /srv/data that are not smaller than one or two of 9 blocks."
 )
-"""It has words that negate, compare and count, which an answer must not borrow."""
+"""Its negations, comparisons and numbers are not to count when an answer repeats them."""
 
 
 def answer(type_: str, query: str = QUERY, **options: object) -> Answer:

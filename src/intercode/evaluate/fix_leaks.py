@@ -111,8 +111,9 @@ class Search:
                 yield from self._told(path, self._look(path, content, is_object=True))
             else:
                 for place, inner in _opened(path, data):
-                    if self._spend(inner):
-                        yield from self._told(path, self._look(place, inner, path))
+                    if not self._spend(inner):
+                        break  # an archive of a few bytes can hold more than any machine reads
+                    yield from self._told(path, self._look(place, inner, path))
         for path, pack in packs.items():
             yield from self._told(path, self._look_in_pack(pack))
         for place in self._with_code():

@@ -54,7 +54,7 @@ RECORDED = ("replay", "predictions")
 ASKED = ("reward_every_turn", "max_turns", "ignore")
 """The options of an environment that an agent may ask for."""
 _NAMED = 5
-"""The number of tasks whose exclusion is told."""
+"""The most tasks that a warning names."""
 JUDGE = "judge"
 """The reward that asks a model."""
 JUDGES_TOO = ("prices", "max_cost", "max_tokens")

@@ -1,8 +1,8 @@
 """Readings of outputs: how an answer of each type stands in one, and what counts in it.
 
 The reading of a task's answer is fixed by gold's output alone, and any other output is read by it.
-It sees through what a tool prints around an answer by itself, such as the columns of ``ls -l``; it
-is told by the output's form, never by which reading would agree. Pure.
+What tools print around an answer, such as the columns of ``ls -l``, is recognized by the output's
+form alone, never by whether the result would then agree. Pure.
 """
 
 from __future__ import annotations

@@ -110,7 +110,9 @@ class CommandReward:
             left.update(_by_path(sandbox))
 
         try:
-            with quiesced(self._provider, self._network, episode, sandbox, look, True) as quiet:
+            with quiesced(
+                self._provider, self._network, episode, sandbox, look, private=True
+            ) as quiet:
                 return self._judge(task, quiet, left, is_copy=quiet is not sandbox)
         except OSError as error:
             if isinstance(error, InterCodeError):

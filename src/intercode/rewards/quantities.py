@@ -83,7 +83,7 @@ _BEFORE = _words(
     at with and per versus vs file line word directory folder character user entry item row
     """
 )
-"""Words after which a number is a bound, a part or a name, and not what is told."""
+"""Words before a number that is a bound, a part or a name, and not the answer."""
 _CHOICE = re.compile(r"(?:.*(?::|=|\bis))?\s*(\w+)[.!]?\s*|\s*(\w+)[,.:;!].*")
 """A line with a word at its end, after what it is the answer to, or before what explains it."""
 _CHOICES = {"yes": True, "true": True, "no": False, "false": False}

@@ -163,7 +163,9 @@ def _different(session: Session, other: Session) -> dict[str, str]:
     return {
         name: f"{name} is not as it should be on a copy of the database"
         for name, table in ours.items()
-        if not compare_states({}, {name: _bare(table)}, {name: _bare(theirs[name])}).equal
+        # An agent's program can also have removed it.
+        if name not in theirs
+        or not compare_states({}, {name: _bare(table)}, {name: _bare(theirs[name])}).equal
     }
 
 

@@ -666,7 +666,7 @@ static long replace_script(int root, int number) {
             if (loader < LOADERS) {
                 add(&edited, "/dev");
                 copy_for_linkers(&edited, loader);
-                while (begins(at, loaders[loader])) at += length(loaders[loader]);
+                at += length(loaders[loader]);
             } else {
                 const char one[2] = {*at++, 0};
                 add(&edited, one);
