@@ -101,6 +101,15 @@ def test_links_and_times(start: Start, box: Sandbox) -> None:
     assert run(again, "echo y > n; cat m") in (b"x\n", b"y\n")
 
 
+def test_links_to_files_of_the_image(start: Start, provider: Provider, box: Sandbox) -> None:
+    """In the tree itself the two names may have different inodes until they are looked up anew."""
+    not_for_docker(provider, "its process 1 does not see the layer")
+    run(box, "ln -f other file; ln link second; ln file dir/third")
+    again = start(box.snapshot())
+    assert run(again, "[ other -ef file ] && [ file -ef dir/third ] && stat -c %h other") == b"3\n"
+    assert run(again, "stat -c %h link second") == b"2\n2\n"
+
+
 @pytest.mark.parametrize("blocks", range(20))
 def test_saving_never_fails_by_chance(box: Sandbox, blocks: int) -> None:
     """A reader that has read the end must not close the pipe under a writer at work."""

@@ -98,6 +98,13 @@ def names_of_files(
     return [names for names in named.values() if names & several]
 
 
+def names_counted(
+    sandbox: Sandbox, paths: Collection[str], env: Mapping[str, str]
+) -> dict[str, int]:
+    """Map path to the count of its file's names, for those that can be seen."""
+    return {path: count for path, (_, count) in _inodes(sandbox, paths, env).items()}
+
+
 def _inodes(
     sandbox: Sandbox, paths: Collection[str], env: Mapping[str, str]
 ) -> dict[str, tuple[str, int]]:

@@ -25,6 +25,7 @@ from intercode.rewards.aliases import (
     Link,
     examine,
     lies_in,
+    names_counted,
     names_of_files,
     run,
     separate,
@@ -133,7 +134,12 @@ for ((n = 0; n < ${{#paths[@]}}; n += 2)); do
     rm -- "$path" && mv -- "$end" "$path" || exit
 done
 """
-_REWRITE = f"{READ}each printf '%s\\0' | tar -cPf - --no-recursion --null -T - | tar -xPpf -"
+# Not through a pipe: what is not read yet would have lost its other names to what is written.
+_REWRITE = f"""{READ}
+kept=$(mktemp) || exit
+each printf '%s\\0' | tar -cPf "$kept" --no-recursion --null -T - && tar -xPpf "$kept"
+rm "$kept"
+"""
 _OPTION = re.compile(r"-|[A-Za-z_]\w*=")
 """Names that a program may take for an option, or for the value of a variable."""
 _OBJECT = re.compile(r".*/objects/(pack/|[0-9a-f]{2}/)")
@@ -230,9 +236,11 @@ class Leftovers:
         """Make several names of one file that again in a copy, as they were.
 
         The names of a file of a lower layer part when it is written; and it gets another number
-        when it is linked, so that `git clone` takes it for another file.
+        when it is linked, so that `git clone` takes it for another file. Where a name is as it was
+        in the image, and so is not known here, the others are left as they are.
         """
-        again = sorted(path for names in self.groups for path in names)
+        counts = names_counted(copy, [path for names in self.groups for path in names], self.env)
+        again = sorted(p for names in self.groups for p in names if counts.get(p) == len(names))
         if "git" in (self.task.verification or ""):
             again += self.objects
         if again:

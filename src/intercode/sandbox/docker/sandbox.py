@@ -68,6 +68,8 @@ class DockerSandbox(NativeSandbox):
         self.container = container
         self.origin = origin
 
+    exec_private = None  # type: ignore[assignment]  # so that it is no `SupportsPrivacy`
+
     def changes(self) -> list[Change]:
         """List all that differs from the image, sorted by path."""
         request = {"op": "changes", "timeout": _FILES_SECONDS}

@@ -127,7 +127,8 @@ static void *reserve(size_t bytes) {
     return (void *)at;
 }
 
-/* The first name of a file of several; NULL: it is this one. */
+/* The first name of a file of several; NULL: it is this one. `status` is of its layer: where a name
+ * was given to a file of the image, the merged tree may show two files. */
 static const struct first_name *first_name(const struct statx *status) {
     if (!slots) slots = reserve(SLOTS * sizeof *slots);
     if (!names) names = reserve(MOST_BYTES);
@@ -218,15 +219,18 @@ static void write_content(int folder, const char *name) {
     write_piece(0, 0);
 }
 
-/* Writes the file of the path, which is `name` in `folder`; of a folder not what is in it. */
-static void write_file(int folder, const char *name, const struct statx *status, bool opaque) {
+/* Writes the file of the path, which is `name` in `folder`; of a folder not what is in it. `own` is
+ * its status in its layer, NULL of a folder. */
+static void write_file(int folder, const char *name, const struct statx *status,
+                       const struct statx *own, bool opaque) {
     char link[PATH_MAX];
     struct entry entry = {.kind = type_of(status), .target = "", .opaque = opaque};
     const struct first_name *first = NULL;
     if (!has_time(now)) return;
     if (same(entry.kind, "device")) /* only where programs have rights that ours have not */
         fail(now, -EOVERFLOW, "a device cannot be saved");
-    if (!is_folder(status) && status->stx_nlink > 1) first = first_name(status);
+    bool linked = own && own->stx_nlink > 1;
+    if (linked) first = first_name(own);
     if (now->error) return;
     if (first) {
         entry.kind = "link";
@@ -237,7 +241,7 @@ static void write_file(int folder, const char *name, const struct statx *status,
         if (got < 0) fail(now, got, NULL);
         entry.target = link;
         entry.target_bytes = got > 0 ? (size_t)got : 0;
-    } else if (status->stx_nlink > 1 && !is_folder(status)) {
+    } else if (linked) {
         entry.target = same(entry.kind, "file") ? "" : path.at;
         entry.target_bytes = length(entry.target);
     }
@@ -247,8 +251,9 @@ static void write_file(int folder, const char *name, const struct statx *status,
 
 static void write_folder(const struct trees *trees, int depth);
 
-static void write_name(const struct trees *trees, const char *name, int depth) {
-    struct statx status, old;
+/* `upper`: the first layer that has the name. */
+static void write_name(const struct trees *trees, int upper, const char *name, int depth) {
+    struct statx status, own, old;
     struct entry deleted = {.kind = "deleted", .target = ""};
     bool is = look_at(now, trees->merged, name, &status);
     bool was = look_at(now, trees->lower, name, &old);
@@ -259,7 +264,8 @@ static void write_name(const struct trees *trees, const char *name, int depth) {
     if (!is) {
         write_line(&deleted, NULL);
     } else if (!is_folder(&status)) {
-        write_file(trees->merged, name, &status, false);
+        if (look_at(now, trees->uppers[upper], name, &own))
+            write_file(trees->merged, name, &status, &own, false);
     } else {
         int fds[MOST_UPPERS];
         struct trees below;
@@ -279,7 +285,7 @@ static void write_each(const struct trees *trees, int upper, int depth) {
         size_t before = path.used;
         if (before) add(&path, "/");
         add(&path, name);
-        write_name(trees, name, depth);
+        write_name(trees, upper, name, depth);
         path.used = before;
         path.at[before] = 0;
     }
@@ -293,7 +299,7 @@ static void write_folder(const struct trees *trees, int depth) {
     if (failed) fail(now, failed, NULL);
     bool opaque = is_opaque(now, trees);
     if (now->error) return;
-    write_file(trees->merged, ".", &status, opaque);
+    write_file(trees->merged, ".", &status, NULL, opaque);
     for (int upper = 0; upper < trees->count; upper++) write_each(trees, upper, depth);
 }
 
