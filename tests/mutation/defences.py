@@ -26,6 +26,7 @@ PROVIDER = NATIVE + "provider.py"
 JUDGE = "intercode/rewards/judge.py"
 READING = "intercode/rewards/answer_reading.py"
 QUANTITIES = "intercode/rewards/quantities.py"
+SQL = "intercode/rewards/"
 DOCKER = "docker_"
 """How the names of those begin that need an engine."""
 CONTAINER = "intercode/sandbox/docker/container.py"
@@ -296,8 +297,13 @@ DEFENCES = [
     ),
     _one(
         "read_only_proc", "escape", ENTER,
-        "MS_BIND | MS_REMOUNT | MS_RDONLY | flags",
-        "MS_BIND | MS_REMOUNT | flags",
+        "MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL));\n    for",
+        "MS_BIND | MS_REMOUNT | flags, NULL));\n    for",
+    ),
+    _one(
+        "read_only_proc_of_the_private", "escape", ENTER,
+        "MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL));\n    long root",
+        "MS_BIND | MS_REMOUNT | flags, NULL));\n    long root",
     ),
     Defence(
         "programs_are_ended_first", "self DoS",
@@ -746,7 +752,8 @@ DEFENCES = [
     ),
     _one(
         "one_moment", "cheating", "intercode/rewards/base.py",
-        "    snapshot = sandbox.at_rest(save)\n", "    snapshot = sandbox.snapshot()\n    look()\n",
+        "        snapshot = sandbox.at_rest(save)\n",
+        "        snapshot = sandbox.snapshot()\n        look()\n",
     ),
     _one(
         "only_what_runs_is_killed", "self DoS", PROGRAM,
@@ -1138,6 +1145,37 @@ DEFENCES = [
         "                return  # all that", "                pass  # all that",
     ),
     _one("ray_paid_at_all", "peer DoS", LEDGER, ".presume()", ".release()"),
+    _one(
+        "looked_up_once", "cheating", SQL + "sql_mutate.py",
+        "                if row not in kept:", "                if False:",
+    ),
+    _one(
+        "constraints_are_compared", "cheating", SQL + "sql_states.py",
+        "    yield from _rules(table)\n", "",
+    ),
+    _one(
+        "checks_are_compared", "cheating", SQL + "sql_programs.py",
+        "        if {*map(normal, texts[0])} != {*map(normal, texts[1])} and not",
+        "        if False and not",
+    ),
+    _one(
+        "triggers_are_run", "cheating", SQL + "sql_programs.py",
+        "            for probe in chain(*planted, _probes(session, name, texts)):",
+        "            for probe in ():",
+    ),
+    _one(
+        "views_are_asked_on_copies", "cheating", SQL + "sql_programs.py",
+        "(source, *_copies(grader, task, gold, source))", "(source,)",
+    ),
+    _one(
+        "explained_by_one_column", "cheating", SQL + "sql_explain.py",
+        "        return (named and bool(name) and alias) or _same(own, node)",
+        "        return True",
+    ),
+    _one(
+        "no_star_explains", "cheating", SQL + "sql_explain.py",
+        " or any(column.is_star for column in top.expressions)", "",
+    ),
     _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
     Defence(
         DOCKER + "close", "host DoS",

@@ -293,6 +293,10 @@ def read_only_proc() -> bool:
     return "ro" in mount_options("/proc")
 
 
+def read_only_proc_of_the_private() -> bool:
+    return "ro" in mount_options("/proc", private=True)
+
+
 def masked_proc() -> bool:
     return say("cat /proc/cmdline") == ""
 

@@ -84,8 +84,8 @@ def status(key: str) -> str:
     return say(f"grep '^{key}:' /proc/self/status").split()[1]
 
 
-def mount_options(target: str) -> set[str]:
-    lines = say("cat /proc/self/mounts").split("\n")
+def mount_options(target: str, **limits: object) -> set[str]:
+    lines = say("cat /proc/self/mounts", **limits).split("\n")
     found = [line.split()[3] for line in lines if line.split()[1] == target]
     if not found:
         raise ProbeError(f"nothing is mounted at {target}")
