@@ -36,7 +36,9 @@ def test_sdist_and_wheels_are_built_twice_and_checked(tmp_path: Path) -> None:
     for architecture in MACHINES:
         (wheel,) = (tmp_path / "dist").glob(f"*-py3-none-manylinux*_{architecture}.whl")
         with zipfile.ZipFile(wheel) as archive:
-            assert not [name for name in archive.namelist() if name.endswith((".c", ".h"))]
+            # A place's own compiler makes this one, for the C library that is there.
+            sources = [name for name in archive.namelist() if name.endswith((".c", ".h"))]
+            assert sources == ["intercode/evaluate/moved_clock.c"]
             assert archive.getinfo(PROGRAM).external_attr >> 16 & 0o777 == 0o755
             check_program(archive.read(PROGRAM), architecture)
 
