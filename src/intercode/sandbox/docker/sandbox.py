@@ -68,7 +68,7 @@ class DockerSandbox(NativeSandbox):
         self.container = container
         self.origin = origin
 
-    exec_private = None  # type: ignore[assignment]  # so that it is no `SupportsPrivacy`
+    exec_private = None  # type: ignore[assignment]  # not a `SupportsPrivacy`
 
     def changes(self) -> list[Change]:
         """List all that differs from the image, sorted by path."""
