@@ -26,7 +26,7 @@ PROVIDER = NATIVE + "provider.py"
 JUDGE = "intercode/rewards/judge.py"
 READING = "intercode/rewards/answer_reading.py"
 QUANTITIES = "intercode/rewards/quantities.py"
-SQL = "intercode/rewards/"
+REWARDS = "intercode/rewards/"
 DOCKER = "docker_"
 """How the names of those begin that need an engine."""
 CONTAINER = "intercode/sandbox/docker/container.py"
@@ -1146,34 +1146,34 @@ DEFENCES = [
     ),
     _one("ray_paid_at_all", "peer DoS", LEDGER, ".presume()", ".release()"),
     _one(
-        "looked_up_once", "cheating", SQL + "sql_mutate.py",
+        "looked_up_once", "cheating", REWARDS + "sql_mutate.py",
         "                if row not in kept:", "                if False:",
     ),
     _one(
-        "constraints_are_compared", "cheating", SQL + "sql_states.py",
+        "constraints_are_compared", "cheating", REWARDS + "sql_states.py",
         "    yield from _rules(table)\n", "",
     ),
     _one(
-        "checks_are_compared", "cheating", SQL + "sql_programs.py",
+        "checks_are_compared", "cheating", REWARDS + "sql_programs.py",
         "        if {*map(normal, texts[0])} != {*map(normal, texts[1])} and not",
         "        if False and not",
     ),
     _one(
-        "triggers_are_run", "cheating", SQL + "sql_programs.py",
+        "triggers_are_run", "cheating", REWARDS + "sql_programs.py",
         "            for probe in chain(*planted, _probes(session, name, texts)):",
         "            for probe in ():",
     ),
     _one(
-        "views_are_asked_on_copies", "cheating", SQL + "sql_programs.py",
+        "views_are_asked_on_copies", "cheating", REWARDS + "sql_programs.py",
         "(source, *_copies(grader, task, gold, source))", "(source,)",
     ),
     _one(
-        "explained_by_one_column", "cheating", SQL + "sql_explain.py",
+        "explained_by_one_column", "cheating", REWARDS + "sql_explain.py",
         "        return (named and bool(name) and alias) or _same(own, node)",
         "        return True",
     ),
     _one(
-        "no_star_explains", "cheating", SQL + "sql_explain.py",
+        "no_star_explains", "cheating", REWARDS + "sql_explain.py",
         " or any(column.is_star for column in top.expressions)", "",
     ),
     _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),

@@ -102,7 +102,7 @@ def test_links_and_times(start: Start, box: Sandbox) -> None:
 
 
 def test_links_to_files_of_the_image(start: Start, provider: Provider, box: Sandbox) -> None:
-    """In the tree itself the two names may have different inodes until they are looked up anew."""
+    """Overlayfs shows such names with different inodes until the next lookup."""
     not_for_docker(provider, "its process 1 does not see the layer")
     run(box, "ln -f other file; ln link second; ln file dir/third")
     again = start(box.snapshot())
