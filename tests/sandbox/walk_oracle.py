@@ -33,6 +33,16 @@ def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
     return False
 
 
+def as_linked(st: os.stat_result, name: str, uppers: Sequence[int]) -> os.stat_result:
+    """Return the status with the inode and the count of names that the file has in its layer.
+
+    Where a name was given to a file of the image, merged may show two files.
+    """
+    (own, *_) = filter(None, (diff.lstat(name, upper) for upper in uppers))
+    fields = (st.st_mode, own.st_ino, own.st_dev, own.st_nlink, *st[4:])
+    return os.stat_result(fields, st.__reduce__()[1][1])
+
+
 class Walker(diff.Walker):
     """Compares what the uppers name with lower."""
 
@@ -95,7 +105,7 @@ def _write_folder(
         if st is None:
             writer.deleted(child)
         elif not stat.S_ISDIR(st.st_mode):
-            writer.add(child, name, merged, st)
+            writer.add(child, name, merged, as_linked(st, name, uppers))
         else:
             below = lower if old is not None and stat.S_ISDIR(old.st_mode) else None
             with (
