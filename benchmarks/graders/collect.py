@@ -1,17 +1,19 @@
-"""Collect the final states of recorded runs for labellers, who see no gold and no reward.
+"""Collect final states for labellers, who see no gold and no reward.
 
 ``collect.py RELEASE FOLDER`` takes the recorded actions of 2023's runs once more, in our sandboxes
 and databases, and writes ``FOLDER/states.jsonl``: the task's words, the commands with their output,
-what became of the files. ``look.py`` lets a labeller run commands of his own in the state before
-the first of them. None of it is kept in the project: a state is named by its file and its row.
+what became of the files. With ``--answers FILE`` it takes commands that people or models have
+written for the tasks: objects of ``id`` and ``commands``, one on each line. ``look.py`` lets a
+labeller run commands of his own in the state before the first of them. What the data says is not
+kept in the project: a state is named by its file and its row.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from intercode.datasets import nl2bash, spider
 from intercode.episode import decode
 from intercode.errors import OutputLimitError
 from intercode.interpreters.bash import BashInterpreter
-from intercode.paper.results import RecordedEpisode, load_results, task_of
+from intercode.paper.results import RecordedEpisode, RecordedTurn, load_results, task_of
 from intercode.sandbox import Limits, Sandbox, get_provider
 
 SEED = 2026
@@ -72,10 +74,37 @@ def recorded(release: Path, name: str, runs: Mapping[str, str] = RUNS) -> Record
     return next(episode for episode in run.episodes if episode.task_id == row)
 
 
-def bash_state(release: Path, name: str) -> dict[str, Any]:
+Find = Callable[[str], RecordedEpisode]
+"""Finds what was done to come to a state."""
+
+
+def written(release: Path, path: Path) -> tuple[list[str], Find]:
+    """Read commands that were written for tasks.
+
+    Returns:
+        The names of their states, and what finds the commands of each.
+    """
+    rows = [row for row in map(json.loads, path.read_text().splitlines()) if "id" in row]
+    answers: dict[str, list[str]] = {row["id"]: row["commands"] for row in rows}
+    sql = spider.load(release / "data" / "sql" / "spider")
+    bash = {task.task_id: task for task in nl2bash.load(release)}
+
+    def find(name: str) -> RecordedEpisode:
+        env, _, *place = name.split("/")
+        task = bash[f"fs{'-'.join(place)}"] if env == "bash" else sql[int(place[0])]
+        turns = (
+            RecordedTurn(index, command, command, observation=None, reward=None, valid=None)
+            for index, command in enumerate(answers[name])
+        )
+        return RecordedEpisode(place[-1], task.query, tuple(turns), max_reward=0.0)
+
+    return list(answers), find
+
+
+def bash_state(release: Path, name: str, find: Find) -> dict[str, Any]:
     """What there is to judge of a Bash episode."""
     suite = f"nl2bash_fs_{name.split('/')[2]}"
-    episode = recorded(release, name)
+    episode = find(name)
     task = task_of(list(nl2bash.load(release, suite)), episode)
     with closing(get_provider().start(task.image, Limits())) as sandbox:
         turns = []
@@ -110,13 +139,13 @@ def _text(sandbox: Sandbox, path: str) -> str:
         return "(too large to be shown)"
 
 
-def sql_states(release: Path, names: list[str]) -> Iterator[dict[str, Any]]:
+def sql_states(release: Path, names: list[str], find: Find) -> Iterator[dict[str, Any]]:
     """What there is to judge of SQL episodes: the last action that gave a result."""
     tasks = spider.load(release / "data" / "sql" / "spider")
     env: Any = intercode.make("sql", data=tasks, engine="mysql", max_turns=10**6)
     with closing(env):
         for name in names:
-            episode = recorded(release, name)
+            episode = find(name)
             task = task_of(list(tasks), episode)
             env.reset(options={"task_id": task.task_id})
             turns = []
@@ -133,18 +162,26 @@ def sql_states(release: Path, names: list[str]) -> Iterator[dict[str, Any]]:
             }
 
 
-def collected(release: Path) -> Iterator[dict[str, Any]]:
+def collected(release: Path, names: Sequence[str], find: Find) -> Iterator[dict[str, Any]]:
     """All of it."""
-    names = states(release)
-    yield from (bash_state(release, name) for name in names if name.startswith("bash/"))
-    yield from sql_states(release, [name for name in names if name.startswith("sql/")])
+    yield from (bash_state(release, name, find) for name in names if name.startswith("bash/"))
+    yield from sql_states(release, [name for name in names if name.startswith("sql/")], find)
 
 
 def main() -> None:
-    release, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("release", type=Path, help="a copy of 2023's data")
+    parser.add_argument("folder", type=Path, help="where states.jsonl is written")
+    parser.add_argument("--answers", type=Path, metavar="FILE", help="of these commands")
+    args = parser.parse_args()
+    release, folder = args.release.resolve(), args.folder
+    if args.answers is None:
+        names, find = states(release), lambda name: recorded(release, name)
+    else:
+        names, find = written(release, args.answers)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "states.jsonl").open("w") as file:
-        for state in collected(release):
+        for state in collected(release, names, find):
             file.write(json.dumps(state) + "\n")
             file.flush()
 

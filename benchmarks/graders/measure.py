@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from collect import RUNS, commands, recorded
+from collect import RUNS, Find, commands, recorded, written
 
 import intercode
 from intercode.datasets import nl2bash, spider
@@ -31,7 +31,7 @@ from intercode.errors import RewardError
 from intercode.evaluate.statistics import wilson
 from intercode.paper.bash_reward import GoldRuns
 from intercode.paper.container import PaperImage
-from intercode.paper.results import RecordedEpisode, task_of
+from intercode.paper.results import task_of
 from intercode.rewards.answer import last_output
 from intercode.sandbox import Provider, Sandbox, get_provider
 from intercode.task import CANNOT, Dataset, Task
@@ -211,10 +211,6 @@ class Paper:
         """Free what was prepared."""
         for golds in self._known.values():
             golds.image.close()
-
-
-Find = Callable[[str], RecordedEpisode]
-"""Finds what was recorded of a state."""
 
 
 def bash_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tuple[str, Scores]]:
@@ -441,6 +437,12 @@ def main() -> None:
     parser.add_argument("--runs", action="append", default=[], metavar="ENV/KIND=PATH",
                         help="results that states ENV/KIND/… are of; {suite} stands for the file "
                         "system's number")  # fmt: skip
+    parser.add_argument(
+        "--answers",
+        type=Path,
+        metavar="FILE",
+        help="commands that were written for the tasks, which the labels are of",
+    )
     parser.add_argument("--misses", action="store_true", help="show those in the rules' half")
     parser.add_argument("--results", type=Path, default=HERE / "results.json")
     args = parser.parse_args()
@@ -448,7 +450,10 @@ def main() -> None:
     if not (release / "data" / "nl2bash").is_dir():
         parser.exit(2, f"{release} has no data/nl2bash: give a copy of 2023's release, as in "
                     "make graders RELEASE=path\n")  # fmt: skip
-    find = partial(recorded, release, runs={**RUNS, **dict(one.split("=", 1) for one in args.runs)})
+    runs = {**RUNS, **dict(one.split("=", 1) for one in args.runs)}
+    find: Find = partial(recorded, release, runs=runs)
+    if args.answers is not None:
+        _, find = written(release, args.answers)
     labels = [read_labels(path) for path in args.labels]
     results = json.loads(args.results.read_text()) if args.results.is_file() else {}
     for part in args.only or PARTS:
