@@ -80,7 +80,7 @@ _OF_FILES = {
     *(errno.EINVAL, errno.ENXIO, errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EPIPE),
 }
 """Errors of a path or a descriptor that the caller gave."""
-_OF_MACHINE = {errno.ENFILE, errno.EIO, errno.ETOOMANYREFS}
+_OF_MACHINE = {errno.ENFILE, errno.EIO, errno.ENOSYS, errno.ETOOMANYREFS}
 """Errors of the machine's, or of what its sandboxes share. Any other is for want of something that
 the sandbox's programs have."""
 

@@ -132,7 +132,7 @@ class Zygote:
         except (EOFError, OSError):  # something has killed it
             reply = self._ask_another(request, link)
         if "errno" in reply:
-            raise OSError(reply["errno"], f"clone: {os.strerror(reply['errno'])}")
+            raise OSError(reply["errno"], f"{reply['call']}: {os.strerror(reply['errno'])}")
         return int(reply["pid"])
 
     def _ask_another(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
