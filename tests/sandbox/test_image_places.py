@@ -1,4 +1,4 @@
-"""What an image has where process 1 works as root leads it nowhere: links end in the image's root."""
+"""Links of an image lead process 1, which is root when it works there, nowhere else."""
 
 from __future__ import annotations
 
@@ -161,9 +161,7 @@ def test_a_link_leads_nowhere(
     assert facts(victim) == before
 
 
-def test_an_image_without_the_places_is_refused(
-    provider: NativeProvider, tmp_path: Path
-) -> None:
+def test_an_image_without_the_places_is_refused(provider: NativeProvider, tmp_path: Path) -> None:
     (tmp_path / "root/usr").mkdir(parents=True)
     with pytest.raises(ImageError, match="no folder /dev,"):
         provider.start(str(tmp_path / "root"))

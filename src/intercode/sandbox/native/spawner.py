@@ -31,8 +31,8 @@ STAGE = "/dev/pts"
 """The folder of the spawner's mounts, in its own mount namespace. Every machine has this folder,
 and neither the spawner nor an image needs what is in it."""
 _FOLDERS = ("x", "o", "e", "d", "p", "m")
-"""The mount points of each sandbox there: its files, the same with its own ids, what is empty, /dev,
-/proc, and a folder of the machine's programs on its way into an image."""
+"""The mount points of each sandbox there: its files, the same with its own ids, what is empty,
+/dev, /proc, and a folder of the machine's programs on its way into an image."""
 _QUIET_MS = 1, 5
 """Milliseconds without a request, after which something is done ahead of one: while there is a
 processor for each sandbox that runs, and where there is none to spare."""
@@ -383,8 +383,9 @@ def main(
 def report(control: socket.socket, error: OSError | EOFError) -> None:
     """Tell the caller why a sandbox, or this spawner, did not start."""
     number = error.errno if isinstance(error, OSError) else None
+    met = sc.with_line(error) if isinstance(error, OSError) else error
     with suppress(OSError):
-        wire.send(control, {"failed": str(error), "errno": number or 0})
+        wire.send(control, {"failed": str(met), "errno": number or 0})
 
 
 class Child:

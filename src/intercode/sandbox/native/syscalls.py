@@ -80,6 +80,16 @@ def _check(result: int, call: str, path: str | bytes | None = None) -> int:
     return result
 
 
+def with_line(error: OSError) -> OSError:
+    """Return an error of a call with the line of ours that met it, unless it names the call."""
+    if error.errno is None or error.strerror != os.strerror(error.errno):
+        return error
+    import traceback  # for this alone: every start of a spawner would wait for it
+
+    line = traceback.extract_tb(error.__traceback__)[-1].line
+    return OSError(error.errno, f"{error.strerror} ({line})", error.filename)
+
+
 def unshare(flags: int) -> None:
     """Move this process into new namespaces."""
     _check(_libc.unshare(flags), "unshare")

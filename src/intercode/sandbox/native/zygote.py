@@ -102,6 +102,8 @@ class Zygote:
             said, _ = wire.receive(self._link)
             if "unloaded" in said:
                 raise NotLoadedError(said)
+            if "failed" in said:
+                raise OSError(said["errno"], said["failed"])
             self.flaw = str(said["flaw"])
         filters = [self._machine.filters[key] for key in sorted(self._machine.filters)]
         told = {"root": self._machine.root, "masks": self._machine.masks, "filters": filters}

@@ -579,10 +579,17 @@ static long mount_programs(const struct entry *entry, const char *name) {
     return mount(name, "m", NULL, MS_BIND | MS_REC, NULL);
 }
 
+/* Opens a folder of the image for something to be mounted there; what it has instead is its fault. */
+static long open_folder_of(const struct entry *entry, const char *fault, const char *name) {
+    long place = open_place(entry->merged, name);
+    bool other = place == -ELOOP || place == -ENOTDIR || place == -ENOENT;
+    return noted(other ? fault : "openat2", place);
+}
+
 static long mount_all_programs(const struct entry *entry) {
     for (struct value each = first_of(find(entry->plan, "programs")); each.at; each = after(each)) {
         struct value name = first_of(each);
-        long place = noted("image programs", open_place(entry->merged, text_of(name)));
+        long place = open_folder_of(entry, "image programs", text_of(name));
         MUST(place);
         long failed = mount_programs(entry, text_of(after(name)));
         if (!failed) failed = cover(AT_FDCWD, "m", (int)place);
@@ -849,9 +856,9 @@ static long make_file_system(struct entry *entry, struct message *message, int f
     MUST(entry->merged);
     /* Before anything is done in it: a link of the image's would lead this process, which still has
      * all rights, to a folder of the machine's. */
-    long processes = noted("image /proc", open_place(entry->merged, "proc"));
+    long processes = open_folder_of(entry, "image /proc", "proc");
     MUST(processes);
-    long devices_at = noted("image /dev", open_place(entry->merged, "dev"));
+    long devices_at = open_folder_of(entry, "image /dev", "dev");
     MUST(devices_at);
     MUST(mount_all_programs(entry));
     MUST(hide(entry));

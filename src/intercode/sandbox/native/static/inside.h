@@ -42,10 +42,11 @@ struct inside {
 
 /* Reads a list of a user, a group and more groups: false if it is none, or too long. */
 bool user_of(struct value list, struct user *user);
-/* Between these two, this process touches files with no more rights than that user has. It ends where
- * it cannot be itself again. */
+/* Between these two, this process touches files with no more rights than that user has. Where it
+ * cannot be itself again, `resume` ends it, and `restore` returns the error. */
 CHECKED long assume(const struct inside *inside, const struct user *user);
 void resume(const struct inside *inside);
+CHECKED long restore(const struct inside *inside);
 /* Become that user for good. */
 CHECKED long become(const struct inside *inside, const struct user *user);
 /* Takes these ids for all that is done to files. */

@@ -148,8 +148,8 @@ static long go_to(const struct inside *inside, const char *path) {
     long folder = open_plainly(path, O_PATH | O_DIRECTORY, 0);
     failed = folder < 0 ? folder : CALL1(__NR_fchdir, folder);
     close_fd((int)folder);
-    resume(inside);
-    return failed;
+    long restored = restore(inside);
+    return failed ? failed : restored;
 }
 
 /* Executes the first file of a search path that can be. */
@@ -188,12 +188,15 @@ static _Noreturn void begin_program(const struct inside *inside, const struct us
     long failed = begin_session();
     if (failed) give_up(report, RIGHTS_OF, failed);
     failed = folder ? go_to(inside, folder) : -EINVAL;
-    if (failed) give_up(report, FOLDER_OF, failed);
+    /* No path is refused so: it is process 1's own rights that were. */
+    bool of_rights = failed == -EPERM || failed == -ENOSYS;
+    if (failed) give_up(report, of_rights ? RIGHTS_OF : FOLDER_OF, failed);
     const char **arguments = texts(find(request, "argv"));
     const char **variables = texts(find(request, "env"));
     if (!arguments || !variables || !arguments[0]) give_up(report, RIGHTS_OF, -ENOMEM);
-    report = (int)CALL3(__NR_fcntl, report, F_DUPFD_CLOEXEC, HIGH_FD);
-    failed = report < 0 ? report : place(channels);
+    long moved = CALL3(__NR_fcntl, report, F_DUPFD_CLOEXEC, HIGH_FD);
+    if (moved >= 0) report = (int)moved; /* else it is where the failure can be told */
+    failed = moved < 0 ? moved : place(channels);
     if (failed) give_up(report, DESCRIPTORS_OF, failed);
     failed = become(inside, user);
     if (failed) give_up(report, RIGHTS_OF, failed);

@@ -62,7 +62,7 @@ long assume(const struct inside *inside, const struct user *user) {
     return failed;
 }
 
-void resume(const struct inside *inside) {
+long restore(const struct inside *inside) {
     long failed = capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, inside->kept);
     if (inside->many_ids) {
         /* Its own ids have no number in this namespace. Each of these two, which are to change none
@@ -71,8 +71,11 @@ void resume(const struct inside *inside) {
         if (!failed) failed = CALL2(__NR_setreuid, -1, -1);
         if (!failed) failed = CALL2(__NR_setgroups, 0, 0);
     }
-    if (!failed) failed = stay_private();
-    if (failed) leave(1);
+    return failed ? failed : stay_private();
+}
+
+void resume(const struct inside *inside) {
+    if (restore(inside)) leave(1);
 }
 
 long become(const struct inside *inside, const struct user *user) {
