@@ -27,6 +27,7 @@ from intercode.sandbox.native import bootstrap, provider
 from intercode.sandbox.native.process import NativeProcess
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.sandbox import NativeSandbox
+from mutation.mutants import hatch_build
 from waiting import becomes_readable
 
 from .test_static_walk import STATIC
@@ -252,7 +253,26 @@ def check(machine: Machine, extent: str, number: int, error: int) -> str:
 
 def test_the_sources_name_their_calls() -> None:
     assert {"dup3", "close_range", "openat2", "prctl", "landlock_restrict_self"} < {*OF_PROCESS_1}
-    assert {"pidfd_open", "unshare", "mkdir", "clone", "fspick"} < {*OF_SPAWNER}
+    assert {"pidfd_open", "unshare", "mkdir", "socketpair", "fspick"} < {*OF_SPAWNER}
+
+
+def test_a_result_that_is_dropped_does_not_compile(tmp_path: Path) -> None:
+    copy = shutil.copytree(STATIC, tmp_path / "static")
+    with (copy / "user.c").open("a") as source:
+        source.write("void drop(void);\nvoid drop(void) { CALL0(__NR_setsid); }\n")
+    with pytest.raises(RuntimeError, match="unused-result"):
+        hatch_build.build(tmp_path / "process1", os.uname().machine, folder=copy)
+
+
+def test_a_result_that_is_ignored_has_a_reason() -> None:
+    """In a comment behind it, or right before its statement."""
+    lines = [line for path in sorted(STATIC.glob("*.c")) for line in path.read_text().splitlines()]
+    bare = [
+        line
+        for before, last, line in zip(lines, lines[1:], lines[2:], strict=False)
+        if " ignore(" in line and not any("*/" in each for each in (before, last, line))
+    ]
+    assert bare == []
 
 
 CASES = [
