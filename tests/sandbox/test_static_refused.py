@@ -130,11 +130,11 @@ def look(pid: int) -> dict[str, Any]:
     found["ids"] = [int(number) - first for number in status["Uid"].split()]
     found["same namespaces"] = [
         each.name
-        for each in Path("/proc/self/ns").iterdir()  # allow shared: they are always the same
+        for each in Path("/proc/self/ns").iterdir()
         if each.readlink() == (folder / "ns" / each.name).readlink()
     ]
     found["limits"] = (folder / "limits").read_text()
-    found["mounts"] = sorted(mounts((folder / "mountinfo").read_text()))
+    found["mounts"] = sorted(mounts((folder / "mountinfo").read_text()))  # allow shared: its own
     found["score"] = (folder / "oom_score_adj").read_text()
     found["cgroups"] = re.sub(r"intercode[-\w]*/\w+", "its own", (folder / "cgroup").read_text())
     return found
