@@ -33,6 +33,7 @@ _COMMON = (
     *("-std=c11", "-ffreestanding", "-fPIC", "-fvisibility=hidden", "-fno-stack-protector"),
     *("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-ident"),
     *("-fstack-clash-protection", "-ffunction-sections", "-fsanitize=undefined"),
+    "-Werror=unused-result",  # a call that fails unseen is a defence that is not there
     # A program that a Python can load as well, which it could not if it were called one.
     *("-shared", "-nostdlib", "-Wl,-e,_start", "-Wl,-Bsymbolic"),
     *("-Wl,--build-id=none", "-Wl,--gc-sections"),

@@ -16,6 +16,7 @@ SERVE = STATIC + "serve.c"
 PROGRAM = STATIC + "program.c"
 PROCESSES = STATIC + "process.c"
 USER = STATIC + "user.c"
+SYS = STATIC + "sys.c"
 WALK = STATIC + "walk.c"
 SPAWNER = NATIVE + "spawner.py"
 CGROUP = NATIVE + "cgroup.py"
@@ -86,7 +87,7 @@ NO_NAMESPACES = Edit(IDENTITY, 'f"max_{kind}_namespaces": 0', 'f"max_{kind}_name
 
 NO_PIDS = Edit(CGROUP, 'CONTROLLERS = ("memory", "pids", "cpu")', 'CONTROLLERS = ("memory", "cpu")')
 """Beside the rlimit, which alone would not be missed."""
-LATER_SCORE = Edit(PROGRAM, '    write_text(inside->proc, path.at, "1000");\n', "")
+LATER_SCORE = Edit(PROGRAM, '    ignore(write_text(inside->proc, path.at, "1000"));', "")
 """Beside the first score, which comes a moment before."""
 UNWATCHED = Edit(SPAWNER, "        self.poll.register(self.owner, select.POLLIN)\n", "")
 """Beside the end of its socket, which a fork of the caller may hold."""
@@ -175,9 +176,8 @@ DEFENCES = [
         (
             Edit(
                 ENTER,
-                "        if (!(kept >> each & 1) && CALL2(__NR_prctl,"
-                " PR_CAPBSET_DROP, each) < 0) break;\n",
-                "        if (each < 0) break;\n",
+                "CALL2(__NR_prctl, PR_CAPBSET_DROP, each);\n",
+                "0;\n",
             ),
             Edit(
                 ENTER,
@@ -194,8 +194,8 @@ DEFENCES = [
     ),
     _one(
         "bounding_set", "escape", ENTER,
-        "        if (!(kept >> each & 1) && CALL2(__NR_prctl, PR_CAPBSET_DROP, each) < 0) break;\n",
-        "        if (each < 0) break;\n",
+        "CALL2(__NR_prctl, PR_CAPBSET_DROP, each);\n",
+        "0;\n",
     ),
     Defence(
         "user_namespace", "escape",
@@ -269,8 +269,8 @@ DEFENCES = [
             Edit(
                 ENTER,
                 '    add(&layers, ":e/folder");\n'
-                "    long failed = overlay(entry, target, layers.at, NULL);\n",
-                "    long failed = mount(layers.at, target, NULL, MS_BIND, NULL);\n",
+                '    long failed = overlay(entry, "m", layers.at, NULL);\n',
+                '    long failed = mount(layers.at, "m", NULL, MS_BIND, NULL);\n',
             ),
         ),
         needs_root=True,
@@ -278,8 +278,8 @@ DEFENCES = [
     _one(
         "programs_inodes_of_its_own", "peer DoS, host leak", ENTER,
         '    add(&layers, ":e/folder");\n'
-        "    long failed = overlay(entry, target, layers.at, NULL);\n",
-        "    long failed = mount(layers.at, target, NULL, MS_BIND | MS_REC, NULL);\n",
+        '    long failed = overlay(entry, "m", layers.at, NULL);\n',
+        '    long failed = mount(layers.at, "m", NULL, MS_BIND | MS_REC, NULL);\n',
     ),
     _one(
         "private_folders", "host leak", ENTER,
@@ -297,21 +297,21 @@ DEFENCES = [
     ),
     _one(
         "read_only_proc", "escape", ENTER,
-        "MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL));\n    for",
-        "MS_BIND | MS_REMOUNT | flags, NULL));\n    for",
+        "MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL));\n    for (struct",
+        "MS_BIND | MS_REMOUNT | flags, NULL));\n    for (struct",
     ),
     _one(
         "read_only_proc_of_the_private", "escape", ENTER,
-        "MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL));\n    long root",
-        "MS_BIND | MS_REMOUNT | flags, NULL));\n    long root",
+        "MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL));\n    for (int",
+        "MS_BIND | MS_REMOUNT | flags, NULL));\n    for (int",
     ),
     Defence(
         "programs_are_ended_first", "self DoS",
         (
             Edit(
                 PROGRAM,
-                "    set_score(inside, inside->score > STARTING ? inside->score : STARTING);\n",
-                "",
+                "set_score(inside, inside->score > STARTING ? inside->score : STARTING);\n",
+                "0;\n",
             ),
             LATER_SCORE,
         ),
@@ -345,8 +345,8 @@ DEFENCES = [
     ),
     _one(
         "inherited_descriptors", "host leak", MAIN,
-        "    CALL3(__NR_close_range, SOCKET + 1, ~0U, 0);\n",
-        "",
+        'noted("close_range", close_from(SOCKET + 1));\n',
+        "0;\n",
     ),
     Defence(
         "process_limit", "host DoS",
@@ -726,16 +726,27 @@ DEFENCES = [
         "bounded_options", "host DoS", "intercode/interpreters/shell.py",
         "_LONGEST_OPTIONS = 1 << 12", "_LONGEST_OPTIONS = 1 << 26",
     ),
+    Defence(
+        "links_of_images", "escape",
+        (
+            Edit(SYS, "resolve = RESOLVE_NO_SYMLINKS | RESOLVE_IN_ROOT;", "resolve = 0;"),
+            Edit(PROVIDER, "            _check_places(image.layers)\n", ""),
+        ),
+        needs_root=True,
+    ),
+    _one(
+        "a_stack_for_walks", "self DoS", SERVE,
+        "    failed = on_own_stack(run, &walking);\n", "    run(&walking);\n",
+    ),
     _one(
         "shared_memory_is_compared", "cheating", ENTER,
-        '    MUST(mount(folder, "d/shm", NULL, MS_BIND, NULL));\n'
         '    return mount("", "d/shm", NULL, MS_BIND | MS_REMOUNT | DEVICES_QUIET, NULL);\n',
         '    return mount("tmpfs", "d/shm", "tmpfs", DEVICES_QUIET, NULL);\n',
     ),
     Defence(
         "name_servers", "escape",
         (
-            Edit(ENTER, "    if (servers >= 0) bind_resolver((int)servers);\n", ""),
+            Edit(ENTER, "servers >= 0 ? bind_resolver((int)servers) : 0;\n", "0;\n"),
             Edit(
                 ENTER,
                 '    MUST(noted("chdir", CALL1(__NR_chdir, "x/m")));\n',
@@ -757,7 +768,7 @@ DEFENCES = [
     ),
     _one(
         "only_what_runs_is_killed", "self DoS", PROGRAM,
-        "    if (!program || !program->before) return;\n    struct program taken = *program;\n",
+        "    if (!program || !program->before) return 0;\n    struct program taken = *program;\n",
         "    struct program taken = program ? *program : (struct program){0};\n"
         "    if (!program) program = &taken;\n",
     ),
@@ -810,8 +821,8 @@ DEFENCES = [
     ),
     _one(
         "timeout_kills_sessions", "host DoS, self DoS", PROGRAM,
-        "    kill_except(taken.before, taken.before_count);\n",
-        "    kill_pid(pid, 9);\n",
+        "    long killed = kill_except(taken.before, taken.before_count);\n",
+        "    long killed = 0;\n    kill_pid(pid, 9);\n",
     ),
     Defence(
         "caller_killed", "host DoS",
@@ -832,8 +843,8 @@ DEFENCES = [
     ),
     _one(
         "spawner_killed", "host DoS", USER,
-        "    CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);\n",
-        '', needs_root=True,
+        "failed ? failed : CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);\n",
+        "failed;\n", needs_root=True,
     ),
     _one(
         "private_layers", "host leak", "intercode/rights.py",
@@ -898,8 +909,8 @@ DEFENCES = [
         "signals_of_the_caller", "self DoS",
         (
             Edit(NATIVE + "bootstrap.py", "signal.pthread_sigmask(signal.SIG_SETMASK, ())\n", ""),
-            Edit(MAIN, "    reset_signals();\n    CALL2(", "    CALL2("),
-            Edit(PROGRAM, "    reset_signals();\n    const char *folder", "    const char *folder"),
+            Edit(MAIN, "    unfit = reset_signals();\n", ""),
+            Edit(PROGRAM, "CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &none, 0, sizeof none);", "0;"),
             Edit(SERVE, "SIG_SETMASK, &children", "SIG_BLOCK, &children"),
         ),
     ),
@@ -909,8 +920,8 @@ DEFENCES = [
     ),
     _one(
         "shared_memory", "host DoS", SERVE,
-        "    if (!count) remove_shared_memory(request->inside);\n",
-        "",
+        "killed >= 0 && !count ? remove_shared_memory(request->inside) : 0;\n",
+        "0;\n",
     ),
     Defence(
         "vfork_is_not_awaited", "self DoS",

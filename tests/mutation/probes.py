@@ -15,6 +15,7 @@ import errno
 import importlib
 import os
 import platform
+import resource
 import shutil
 import signal
 import socket
@@ -25,9 +26,10 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from intercode.errors import SandboxError
+from intercode.errors import ImageError, SandboxError
 from intercode.rights import permitted
 from intercode.sandbox import get_provider
 from intercode.sandbox.images import host
@@ -356,7 +358,29 @@ def inherited_descriptors() -> bool:
     return sum(link.startswith("socket:") for link in links) == 1
 
 
+def links_of_images() -> bool:
+    base = get_provider().image("host")  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory() as folder:
+        (victim := Path(folder, "victim")).mkdir()
+        (layer := Path(folder, "layer")).mkdir(mode=0o755)
+        (layer / "dev").symlink_to(victim)
+        image = replace(base, layers=(*base.layers, layer), digest=folder)
+        with suppress(ImageError, SandboxError):
+            get_provider().start(image).close()
+        return [*victim.iterdir()] == []
+
+
 # -- denial of service -------------------------------------------------------------------------
+
+
+def a_stack_for_walks() -> bool:
+    resource.setrlimit(resource.RLIMIT_STACK, (1 << 19, 1 << 19))
+    sandbox = start()
+    run("for n in {1..290}; do mkdir d; cd d; done", sandbox)
+    try:
+        return len(sandbox.changes()) == 290
+    except SandboxError:
+        return False
 
 
 def process_limit() -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
@@ -475,6 +478,35 @@ def test_a_caller_of_many_threads(box: NativeSandbox) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+DEEP = """
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from intercode.sandbox import get_provider
+base = get_provider().image("host")
+image = replace(base, layers=(*base.layers, Path(sys.argv[1])), digest="deep")
+nest = "for n in range(290): os.mkdir('d'), os.chdir('d'), open('f', 'w').close()"
+with closing(get_provider().start(image)) as box:
+    assert box.exec(["rm", "-r", "/old"]).ok
+    assert box.exec(["python3", "-c", f"import os\\n{nest}"]).ok
+    print(len(box.changes()))
+    box.snapshot().delete()
+"""
+
+
+@pytest.mark.defends("self DoS")
+def test_its_stack_is_not_as_large_as_its_callers(tmp_path: Path) -> None:
+    """Whoever calls has a small one, and an agent, whose work counts, nested folders."""
+    folder = tmp_path / "old"
+    for _ in range(600):
+        folder.mkdir()
+        folder = folder / "d"
+    command = ["sh", "-c", 'ulimit -s 512; exec "$@"', "sh", sys.executable, "-c", DEEP]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("1180\n", 0), done.stderr
 
 
 @pytest.mark.defends("host DoS")

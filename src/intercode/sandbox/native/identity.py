@@ -224,7 +224,7 @@ def _help(link: socket.socket, own: int, processes: int) -> None:
         pass  # the spawner has died, or has said why it stopped
     except OSError as error:
         with suppress(OSError):
-            wire.send(link, {"errno": error.errno, "error": error.strerror})
+            wire.send(link, {"errno": error.errno, "error": sc.with_line(error).strerror})
     finally:
         os._exit(0)
 

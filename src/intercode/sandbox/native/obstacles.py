@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from intercode.errors import SandboxError, SandboxUnavailableError, UsageError
+from intercode.errors import ImageError, SandboxError, SandboxUnavailableError, UsageError
 from intercode.rights import as_root, has_machines_id, in_container, permitted
 from intercode.sandbox.native.process import read_if_there
 
@@ -41,7 +41,15 @@ def not_loaded(reply: dict[str, Any]) -> UsageError:
     )
 
 
-def unavailable(reply: dict[str, Any]) -> SandboxError:
+def no_place(path: str) -> ImageError:
+    """Return the error for an image that has no folder where a sandbox's own is mounted."""
+    return ImageError(
+        f"the image has no folder {path}, but something else in its place, as a symbolic link, or "
+        "nothing. A sandbox's own is mounted there: make it an empty folder in the image"
+    )
+
+
+def unavailable(reply: dict[str, Any]) -> SandboxError | ImageError:
     """Return the error that says which rule of the machine is in the way, and what fixes it.
 
     Args:
@@ -50,6 +58,8 @@ def unavailable(reply: dict[str, Any]) -> SandboxError:
     failed, number = str(reply["failed"]), int(reply.get("errno", 0))
     call = failed.removeprefix(f"[Errno {number}] ").partition(":")[0]
     permission = number in (errno.EPERM, errno.EACCES)
+    if call.startswith("image "):
+        return no_place(call.removeprefix("image "))
     if call in ("unshare", "clone") and number == errno.ENOSPC:
         why, fix = "user.max_user_namespaces is 0 or used up", _more_namespaces()
     elif call in ("unshare", "clone") and permission:

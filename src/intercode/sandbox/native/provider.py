@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
+from intercode.sandbox.images.tree import look
 from intercode.sandbox.native import cgroup, frozen, wire
 from intercode.sandbox.native.bootstrap import PROGRAM, command
 from intercode.sandbox.native.channels import close_all
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.identity import ID_COUNT
-from intercode.sandbox.native.obstacles import more_open_files, not_loaded, unavailable
+from intercode.sandbox.native.obstacles import more_open_files, no_place, not_loaded, unavailable
 from intercode.sandbox.native.process import First, ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
@@ -111,12 +112,13 @@ class NativeProvider:
 
     def image(self, image: str | Snapshot | Image) -> Image:
         """Return the image by that name, built if need be."""
-        if isinstance(image, Image):
-            return image
-        if isinstance(image, str):
-            return resolve(image, build_script=self.build_script, progress=self.progress)
         if isinstance(image, NativeSnapshot):
             return image.image
+        if isinstance(image, str):
+            image = resolve(image, build_script=self.build_script, progress=self.progress)
+        if isinstance(image, Image):
+            _check_places(image.layers)
+            return image
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
     def digest(self, image: str | Snapshot | Image) -> str:
@@ -180,10 +182,21 @@ class NativeProvider:
             self._live.discard(sandbox)
 
 
+@lru_cache(maxsize=256)
+def _check_places(layers: tuple[Path, ...]) -> None:
+    """Refuse an image before any episode if process 1 would, which looks each time."""
+    for name in _PLACES:
+        found = look(layers, (name,))
+        if found is None or not found.is_dir:
+            raise no_place(f"/{name}")
+
+
 def _as_spec(limits: Limits) -> dict[str, Any]:
     return asdict(limits)
 
 
+_PLACES = ("dev", "proc")
+"""The folders of an image that a sandbox's own are mounted over."""
 _START_SECONDS = 30.0
 _EVIDENCE_SECONDS = 5.0
 _OPEN_FILES = 65_536

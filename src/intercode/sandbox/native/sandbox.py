@@ -80,7 +80,7 @@ _OF_FILES = {
     *(errno.EINVAL, errno.ENXIO, errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EPIPE),
 }
 """Errors of a path or a descriptor that the caller gave."""
-_OF_MACHINE = {errno.ENFILE, errno.EIO, errno.ETOOMANYREFS}
+_OF_MACHINE = {errno.ENFILE, errno.EIO, errno.ENOSYS, errno.ETOOMANYREFS}
 """Errors of the machine's, or of what its sandboxes share. Any other is for want of something that
 the sandbox's programs have."""
 
@@ -554,7 +554,7 @@ class NativeSandbox:
                     # Also after Ctrl-C: the next question must not get this one's answer.
                     self._end = SandboxClosedError("the sandbox's last answer was not awaited")
         if "errno" in reply:
-            raise _error(reply)
+            raise _error(reply, message["op"])
         return reply, received
 
     def _ended(self, met: SandboxError | None = None) -> SandboxError:
@@ -642,7 +642,8 @@ class _NoSuchProgramError(FileNotFoundError):
         return f"{self.filename}: {self.strerror}"
 
 
-def _error(reply: dict[str, Any]) -> Exception:
+def _error(reply: dict[str, Any], op: str) -> Exception:
+    """Return the error that process 1 replied with to an operation."""
     if reply["errno"] == 0:
         kind = LookupError if reply.get("kind") == "LookupError" else CausedInsideError
         return kind(reply["error"])
@@ -653,10 +654,11 @@ def _error(reply: dict[str, Any]) -> Exception:
         return OutputLimitError(said)
     if reply.get("kind") == "ExecError":
         return _ExecError(number, said)
-    if number in _OF_MACHINE:
-        return SandboxError(f"the sandbox failed: {said}")
+    # Of no path, it is a right that process 1 itself was refused, by a filter of the machine's.
+    if number in _OF_MACHINE or (number == errno.EPERM and not reply["path"]):
+        return SandboxError(f"the sandbox failed at {op!r}: {said}")
     if number not in _OF_FILES:
-        return CausedInsideError(f"the sandbox failed: {said}")
+        return CausedInsideError(f"the sandbox failed at {op!r}: {said}")
     return OSError(number, said, reply["path"] or None)
 
 

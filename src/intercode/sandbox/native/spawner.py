@@ -30,9 +30,9 @@ from intercode.sandbox.native.zygote import NotLoadedError, Zygote, look_around,
 STAGE = "/dev/pts"
 """The folder of the spawner's mounts, in its own mount namespace. Every machine has this folder,
 and neither the spawner nor an image needs what is in it."""
-_FOLDERS = ("x", "o", "e", "d", "p")
-"""The mount points of each sandbox there: its files, the same with its own ids, what is empty, /dev
-and /proc."""
+_FOLDERS = ("x", "o", "e", "d", "p", "m")
+"""The mount points of each sandbox there: its files, the same with its own ids, what is empty,
+/dev, /proc, and a folder of the machine's programs on its way into an image."""
 _QUIET_MS = 1, 5
 """Milliseconds without a request, after which something is done ahead of one: while there is a
 processor for each sandbox that runs, and where there is none to spare."""
@@ -366,9 +366,9 @@ def main(
         preload: The modules of sandboxes' workers.
         path: Folders in which these find what is not Python's own.
     """
-    hide_arguments(b"init")
     with socket.socket(fileno=caller) as sock:
         try:
+            hide_arguments(b"init")
             spawner = Spawner(sock, owner, name, root, preload, path)
         except NotLoadedError as error:
             wire.send(sock, error.said)
@@ -383,8 +383,9 @@ def main(
 def report(control: socket.socket, error: OSError | EOFError) -> None:
     """Tell the caller why a sandbox, or this spawner, did not start."""
     number = error.errno if isinstance(error, OSError) else None
+    met = sc.with_line(error) if isinstance(error, OSError) else error
     with suppress(OSError):
-        wire.send(control, {"failed": str(error), "errno": number or 0})
+        wire.send(control, {"failed": str(met), "errno": number or 0})
 
 
 class Child:

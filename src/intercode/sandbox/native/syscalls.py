@@ -80,6 +80,16 @@ def _check(result: int, call: str, path: str | bytes | None = None) -> int:
     return result
 
 
+def with_line(error: OSError) -> OSError:
+    """Return an error of a call with the line of ours that met it, unless it names the call."""
+    if error.errno is None or error.strerror != os.strerror(error.errno):
+        return error
+    import traceback  # for this alone: every start of a spawner would wait for it
+
+    line = traceback.extract_tb(error.__traceback__)[-1].line
+    return OSError(error.errno, f"{error.strerror} ({line})", error.filename)
+
+
 def unshare(flags: int) -> None:
     """Move this process into new namespaces."""
     _check(_libc.unshare(flags), "unshare")
@@ -172,10 +182,14 @@ def prctl(option: int, *args: int) -> int:
 
 def drop_bounding_set(kept: int) -> None:
     """Take every capability but those in the mask `kept` out of what `execve` can give."""
-    drop = _libc.prctl
     for capability in range(64):
-        if not kept >> capability & 1 and drop(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
-            return  # EINVAL: the kernel has no more
+        try:
+            if not kept >> capability & 1:
+                prctl(PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return  # the kernel has no more
 
 
 def become(uid: int, gid: int, groups: Sequence[int] = ()) -> None:
@@ -266,4 +280,4 @@ def hide_arguments(title: bytes) -> None:
     if end > start:
         ctypes.memset(start, 0, end - start)
         ctypes.memmove(start, title, min(len(title), end - start - 1))
-    _libc.prctl(PR_SET_NAME, title, 0, 0, 0)
+    _check(_libc.prctl(PR_SET_NAME, title, 0, 0, 0), "prctl PR_SET_NAME")

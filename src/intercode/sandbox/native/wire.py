@@ -39,7 +39,8 @@ def keep_only(sock: socket.socket) -> socket.socket:
     """
     # So high that the table of descriptors is large enough from now on: where threads share it,
     # the kernel waits for all processors before it makes it larger.
-    os.dup2(os.dup2(sock.detach(), HIGH_FD), 3, inheritable=False)
+    os.dup2(os.dup2(sock.fileno(), HIGH_FD), 3, inheritable=False)
+    sock.detach()
     os.closerange(4, 65536)
     return socket.socket(fileno=3)
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.bootstrap import PROGRAM, SOCKET
-from intercode.sandbox.native.syscalls import hide_arguments
+from intercode.sandbox.native.syscalls import hide_arguments, with_line
 
 _TOLD = 4000
 """Characters of a traceback that fit into one packet."""
@@ -57,11 +57,15 @@ def main(modules: Sequence[str]) -> NoReturn:
         modules: The workers' modules.
     """
     preload(SOCKET, modules)
-    flaw = protocol_flaw()
     with socket.socket(fileno=SOCKET) as link:
+        try:
+            flaw = protocol_flaw()
+            hide_arguments(b"init")
+        except OSError as error:
+            wire.send(link, {"failed": with_line(error).strerror, "errno": error.errno})
+            os._exit(1)
         wire.send(link, {"loaded": len(modules), "flaw": flaw})
         link.detach()
-    hide_arguments(b"init")
     sys.setrecursionlimit(10_000)
     gc.disable()
     gc.freeze()

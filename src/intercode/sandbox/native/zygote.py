@@ -102,6 +102,8 @@ class Zygote:
             said, _ = wire.receive(self._link)
             if "unloaded" in said:
                 raise NotLoadedError(said)
+            if "failed" in said:
+                raise OSError(said["errno"], said["failed"])
             self.flaw = str(said["flaw"])
         filters = [self._machine.filters[key] for key in sorted(self._machine.filters)]
         told = {"root": self._machine.root, "masks": self._machine.masks, "filters": filters}
@@ -132,7 +134,7 @@ class Zygote:
         except (EOFError, OSError):  # something has killed it
             reply = self._ask_another(request, link)
         if "errno" in reply:
-            raise OSError(reply["errno"], f"clone: {os.strerror(reply['errno'])}")
+            raise OSError(reply["errno"], f"{reply['call']}: {os.strerror(reply['errno'])}")
         return int(reply["pid"])
 
     def _ask_another(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 enum {
     LONGEST = 3072, /* bytes of a path: no longer one can be named where layers are kept */
     SLOTS = 1 << 20, /* more than the paths that a walk finds */
-    READ_AND_WRITE = 3,
-    AS_IT_IS_USED = 0x4021, /* anonymous, not reserved; shared, so that it is no data of its own */
 };
 
 static struct walk *now;
@@ -119,8 +117,8 @@ static char *names;
 static size_t names_used;
 
 static void *reserve(size_t bytes) {
-    long at = CALL6(__NR_mmap, 0, bytes, READ_AND_WRITE, AS_IT_IS_USED, -1, 0);
-    if (at < 0 && at > -4096) {
+    long at = map_shared(bytes);
+    if (at < 0) {
         fail(now, at, NULL);
         return NULL;
     }
@@ -154,8 +152,9 @@ static const struct first_name *first_name(const struct statx *status) {
 }
 
 static void forget_names(void) {
-    if (slots) CALL2(__NR_munmap, slots, SLOTS * sizeof *slots);
-    if (names) CALL2(__NR_munmap, names, MOST_BYTES);
+    /* What cannot be given back is memory of this sandbox's. */
+    if (slots) ignore(CALL2(__NR_munmap, slots, SLOTS * sizeof *slots));
+    if (names) ignore(CALL2(__NR_munmap, names, MOST_BYTES));
     slots = NULL;
     names = NULL;
     names_used = 0;

@@ -30,8 +30,7 @@ enum {
 
 const char *failed_call;
 
-/* Notes the call that failed, unless one was noted before. */
-static long noted(const char *call, long result) {
+long noted(const char *call, long result) {
     if (result < 0 && !failed_call) failed_call = call;
     return result;
 }
@@ -45,7 +44,7 @@ static long noted(const char *call, long result) {
 
 /* -- the kernel's calls for mounts ------------------------------------------------------------ */
 
-static long mount(const char *source, const char *target, const char *kind, unsigned long flags,
+CHECKED static long mount(const char *source, const char *target, const char *kind, unsigned long flags,
                   const char *options) {
     static const char *const calls[] = {"mount overlay", "mount proc", "mount tmpfs", "mount devpts"};
     const char *called = "mount bind";
@@ -54,35 +53,44 @@ static long mount(const char *source, const char *target, const char *kind, unsi
     return noted(called, CALL5(__NR_mount, source, target, kind, flags, options));
 }
 
-static long open_tree(const char *path) {
-    int flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC;
-    return noted("open_tree", CALL3(__NR_open_tree, AT_FDCWD, path, flags));
+CHECKED static long open_tree_at(int folder, const char *path) {
+    int flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (*path ? 0 : AT_EMPTY_PATH);
+    return noted("open_tree", CALL3(__NR_open_tree, folder, path, flags));
 }
 
-static long move_mount(int tree, const char *target) {
+CHECKED static long open_tree(const char *path) { return open_tree_at(AT_FDCWD, path); }
+
+CHECKED static long move_mount(int tree, const char *target) {
     int flags = MOVE_MOUNT_F_EMPTY_PATH;
     return noted("move_mount", CALL5(__NR_move_mount, tree, "", AT_FDCWD, target, flags));
 }
 
-static long map_ids(int tree, int namespace) {
+/* Moves a mount, by its descriptor or by its name on the stage, over what an image has: `place` is a
+ * descriptor of that, as a name could lead out of the image. */
+CHECKED static long cover(int tree, const char *mounted, int place) {
+    int flags = MOVE_MOUNT_T_EMPTY_PATH | (*mounted ? 0 : MOVE_MOUNT_F_EMPTY_PATH);
+    return noted("move_mount", CALL5(__NR_move_mount, tree, mounted, place, "", flags));
+}
+
+CHECKED static long map_ids(int tree, int namespace) {
     struct mount_attr attributes = {.attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t)namespace};
     long failed = CALL5(__NR_mount_setattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes);
     return noted("mount_setattr", failed);
 }
 
-static long make_folder(const char *path) { return noted("mkdir", CALL3(__NR_mkdirat, AT_FDCWD, path, 0777)); }
+CHECKED static long make_folder(const char *path) { return noted("mkdir", CALL3(__NR_mkdirat, AT_FDCWD, path, 0777)); }
 
-static long make_empty(const char *path, int mode) {
+CHECKED static long make_empty(const char *path, int mode) {
     long fd = open_at(AT_FDCWD, path, O_CREAT | O_WRONLY | O_CLOEXEC, mode);
     close_fd((int)fd);
     return noted("open", fd);
 }
 
-static long own(const char *path, uint32_t uid, uint32_t gid) {
+CHECKED static long own(const char *path, uint32_t uid, uint32_t gid) {
     return noted("chown", CALL5(__NR_fchownat, AT_FDCWD, path, uid, gid, AT_SYMLINK_NOFOLLOW));
 }
 
-static long set_mode(const char *path, uint32_t mode) {
+CHECKED static long set_mode(const char *path, uint32_t mode) {
     return noted("chmod", CALL3(__NR_fchmodat, AT_FDCWD, path, mode & 07777));
 }
 
@@ -190,13 +198,26 @@ static long mount_processes(const struct machine *machine) {
     return writable;
 }
 
+/* Writes a limit of the namespace's. Older kernels do not let an ordinary user, and a kernel without
+ * such objects has none. */
+CHECKED static long limit_namespace(bool root, int proc, const char *name, const char *value) {
+    long failed = write_text(proc, name, value);
+    if (failed == -ENOENT || (!root && (failed == -EACCES || failed == -EPERM))) return 0;
+    return noted("write sysctl", failed);
+}
+
 /* What programs leave there outlives them: it must leave room for others, and be few enough to be
- * removed at once. Older kernels do not let an ordinary user limit it. */
-static void limit_shared(int proc) {
-    write_text(proc, "sys/kernel/msgmni", "64");
-    write_text(proc, "sys/kernel/shmmni", "128");
-    write_text(proc, "sys/kernel/sem", "32000 8192 500 128");
-    write_text(proc, "sys/fs/mqueue/queues_max", "16");
+ * removed at once. */
+CHECKED static long limit_shared(bool root, int proc) {
+    static const char *const limits[][2] = {
+        {"sys/kernel/msgmni", "64"},
+        {"sys/kernel/shmmni", "128"},
+        {"sys/kernel/sem", "32000 8192 500 128"},
+        {"sys/fs/mqueue/queues_max", "16"},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        MUST(limit_namespace(root, proc, limits[i][0], limits[i][1]));
+    return 0;
 }
 
 static long open_score(struct inside *inside) {
@@ -214,12 +235,13 @@ static long open_score(struct inside *inside) {
 }
 
 long prepare(bool network, const struct machine *machine, struct inside *inside) {
-    CALL1(__NR_umask, 0);
+    MUST(noted("umask", CALL1(__NR_umask, 0)));
     MUST(noted("sethostname", CALL2(__NR_sethostname, "intercode", 9)));
     if (!network) {
         MUST(raise_loopback());
-        /* So that `ping` needs no capability, as on most machines today. */
-        write_text(AT_FDCWD, "/proc/sys/net/ipv4/ping_group_range", machine->root ? "0 2147483647" : "0 0");
+        /* So that `ping` needs no capability, as on most machines today: a kernel may have none. */
+        const char *range = machine->root ? "0 2147483647" : "0 0";
+        ignore(write_text(AT_FDCWD, "/proc/sys/net/ipv4/ping_group_range", range));
     }
     MUST(noted("chdir", CALL1(__NR_chdir, "/dev/pts")));
     MUST(mount("tmpfs", "x", "tmpfs", QUIET, "mode=755"));
@@ -230,7 +252,7 @@ long prepare(bool network, const struct machine *machine, struct inside *inside)
     long proc = mount_processes(machine);
     MUST(proc);
     inside->proc = (int)proc;
-    limit_shared(inside->proc);
+    MUST(limit_shared(machine->root, inside->proc));
     /* What handlers of cores get in spite of the limit, by a socket since Linux 6.16, is empty. */
     MUST(noted("write", write_text(AT_FDCWD, "/proc/self/coredump_filter", "0")));
     return open_score(inside);
@@ -243,6 +265,7 @@ struct entry { /* what entering needs to know */
     const struct machine *machine;
     struct inside *inside;
     int namespace; /* the user namespace; ids are mapped by it if `root` */
+    int merged;    /* the image with the sandbox's files over it: its places are opened in it */
     uint32_t first, own;
     bool root;
 };
@@ -526,17 +549,20 @@ static const char *own_files(const struct entry *entry, bool *whole) {
         *whole = false;
         return "x";
     }
-    /* Overlayfs acts as who mounts it, whose id must be one of the sandbox's own. */
-    uint64_t rights = (uint64_t)number_of(find(entry->plan, "rights"), 0);
-    CALL1(__NR_setfsgid, entry->first);
-    CALL1(__NR_setfsuid, entry->first);
-    capabilities(rights, rights, 0);
     return "o";
 }
 
-/* Mounts a folder of the machine's own, with inodes of the sandbox's own: a watch, a lock or a lease
+/* Overlayfs acts as who mounts it, whose id must be one of the sandbox's own where its files are. */
+CHECKED static long own_files_inside(const struct entry *entry, const char *files_at) {
+    uint64_t rights = (uint64_t)number_of(find(entry->plan, "rights"), 0);
+    if (!same(files_at, "o")) return 0;
+    MUST(noted("setfsuid", own_files_as(entry->first, entry->first)));
+    return noted("capset", capabilities(rights, rights, 0));
+}
+
+/* Mounts `m`, a folder of the machine's own, with inodes of the sandbox's own: a watch, a lock or a lease
  * on the machine's would be felt by the machine, and by other sandboxes. */
-static long mount_programs(const struct entry *entry, const char *target, const char *name) {
+static long mount_programs(const struct entry *entry, const char *name) {
     TEXT(layers, 128);
     if (own_copy(entry, name, &layers)) {
         /* Not every file system can be id-mapped, as a container's root. Root's files then belong to
@@ -546,37 +572,47 @@ static long mount_programs(const struct entry *entry, const char *target, const 
         add(&layers, name);
     }
     add(&layers, ":e/folder");
-    long failed = overlay(entry, target, layers.at, NULL);
+    long failed = overlay(entry, "m", layers.at, NULL);
     if (failed != -EINVAL || entry->root) return failed;
     failed_call = NULL;
     /* The kernel does not let an ordinary user take apart what is mounted below. */
-    return mount(name, target, NULL, MS_BIND | MS_REC, NULL);
+    return mount(name, "m", NULL, MS_BIND | MS_REC, NULL);
+}
+
+/* Opens a folder of the image for something to be mounted there; what it has instead is its fault. */
+static long open_folder_of(const struct entry *entry, const char *fault, const char *name) {
+    long place = open_place(entry->merged, name);
+    bool other = place == -ELOOP || place == -ENOTDIR || place == -ENOENT;
+    return noted(other ? fault : "openat2", place);
 }
 
 static long mount_all_programs(const struct entry *entry) {
     for (struct value each = first_of(find(entry->plan, "programs")); each.at; each = after(each)) {
-        struct value place = first_of(each);
-        TEXT(target, PATH_MAX);
-        add(&target, "x/m/");
-        add(&target, text_of(place));
-        if (target.cut) return -ENAMETOOLONG;
-        MUST(mount_programs(entry, target.at, text_of(after(place))));
+        struct value name = first_of(each);
+        long place = open_folder_of(entry, "image programs", text_of(name));
+        MUST(place);
+        long failed = mount_programs(entry, text_of(after(name)));
+        if (!failed) failed = cover(AT_FDCWD, "m", (int)place);
+        close_fd((int)place);
+        MUST(failed);
     }
     return 0;
 }
 
 static long hide(const struct entry *entry) {
     for (struct value each = first_of(find(entry->plan, "hide")); each.at; each = after(each)) {
-        TEXT(target, PATH_MAX);
         struct statx status;
-        add(&target, "x/m");
-        add(&target, text_of(each));
-        if (target.cut) return -ENAMETOOLONG;
-        long failed = CALL5(__NR_statx, AT_FDCWD, target.at, 0, STATX_BASIC_STATS, &status);
-        bool folder = !failed && (status.stx_mode & S_IFMT) == S_IFDIR;
-        failed = mount(folder ? "e/folder" : "e/file", target.at, NULL, MS_BIND, NULL);
-        if (failed && failed != -ENOENT) return failed;
-        failed_call = failed ? NULL : failed_call;
+        /* Through links as programs go: what is there is to be hidden, wherever it is. */
+        long place = open_within(entry->merged, text_of(each), O_PATH);
+        if (place == -ENOENT || place == -ENOTDIR) continue;
+        MUST(noted("open", place));
+        long failed = noted("stat", status_of_fd((int)place, &status));
+        bool folder = (status.stx_mode & S_IFMT) == S_IFDIR;
+        long tree = failed ? failed : open_tree(folder ? "e/folder" : "e/file");
+        if (tree >= 0) failed = cover((int)tree, "", (int)place);
+        if (tree >= 0) close_fd((int)tree);
+        close_fd((int)place);
+        MUST(tree < 0 ? tree : failed);
     }
     return 0;
 }
@@ -695,26 +731,36 @@ static long make_private(const struct entry *entry) {
     }
     MUST(mount("proc", "p", NULL, MS_REMOUNT | flags, options.at));
     MUST(mount("", "p", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL));
-    long root = noted("open", open_at(AT_FDCWD, "x/m", FOLDER, 0)), failed = 0;
-    MUST(root);
-    for (int i = 0; i < LOADERS && !failed; i++) failed = replace_loader(entry, (int)root, i);
-    for (int i = 0; i < SCRIPTS && !failed; i++) failed = replace_script((int)root, i);
-    close_fd((int)root);
-    return failed;
+    for (int i = 0; i < LOADERS; i++) MUST(replace_loader(entry, entry->merged, i));
+    for (int i = 0; i < SCRIPTS; i++) MUST(replace_script(entry->merged, i));
+    return 0;
+}
+
+/* Makes `shm` a folder in the image's /dev, whatever it has there, and opens it. */
+static long make_shared_memory(const struct entry *entry, int place) {
+    struct statx status;
+    long failed = status_of(place, "shm", &status);
+    if (!failed && (status.stx_mode & S_IFMT) != S_IFDIR)
+        MUST(noted("unlink", CALL3(__NR_unlinkat, place, "shm", 0)));
+    failed = CALL3(__NR_mkdirat, place, "shm", 0777);
+    if (failed && failed != -EEXIST) return noted("mkdir", failed);
+    long folder = noted("open", open_at(place, "shm", FOLDER, 0));
+    MUST(folder);
+    failed = entry->root ? noted("chown", CALL3(__NR_fchown, folder, entry->first, entry->first)) : 0;
+    if (!failed) failed = noted("chmod", CALL2(__NR_fchmod, folder, 01777));
+    if (failed) close_fd((int)folder);
+    return failed ? failed : folder;
 }
 
 /* Mounts `d/shm`, a folder of the sandbox's files: it is compared and saved as they are. */
-static long mount_shared_memory(const struct entry *entry) {
-    const char *folder = "x/m/dev/shm";
-    struct statx status;
-    long failed = status_of(AT_FDCWD, folder, &status);
-    if (!failed && (status.stx_mode & S_IFMT) != S_IFDIR)
-        MUST(noted("unlink", CALL3(__NR_unlinkat, AT_FDCWD, folder, 0)));
-    failed = CALL3(__NR_mkdirat, AT_FDCWD, folder, 0777);
-    if (failed && failed != -EEXIST) return noted("mkdir", failed);
-    if (entry->root) MUST(own(folder, entry->first, entry->first));
-    MUST(set_mode(folder, 01777));
-    MUST(mount(folder, "d/shm", NULL, MS_BIND, NULL));
+static long mount_shared_memory(const struct entry *entry, int place) {
+    long folder = make_shared_memory(entry, place);
+    MUST(folder);
+    long tree = open_tree_at((int)folder, "");
+    long failed = tree < 0 ? tree : move_mount((int)tree, "d/shm");
+    if (tree >= 0) close_fd((int)tree);
+    close_fd((int)folder);
+    MUST(failed);
     return mount("", "d/shm", NULL, MS_BIND | MS_REMOUNT | DEVICES_QUIET, NULL);
 }
 
@@ -730,14 +776,17 @@ static long own_devices(const struct entry *entry) {
 }
 
 /* Mounts the machine's name servers, a detached mount: links lead out of the root no more. */
-static void bind_resolver(int servers) {
+static long bind_resolver(int servers) {
     const char *path = "/etc/resolv.conf";
+    struct statx status;
     close_fd((int)open_plainly(path, O_CREAT | O_WRONLY | O_NONBLOCK, 0644));
-    /* It may have no /etc, or a loop in its place. */
-    long target = open_plainly(path, O_PATH, 0);
-    int flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
-    if (target >= 0) CALL5(__NR_move_mount, servers, "", target, "", flags);
+    /* It may have no /etc, or in its place a loop, or a link to a device. */
+    long target = open_plainly(path, O_PATH, 0), failed = 0;
+    if (target < 0) return 0;
+    bool file = !status_of_fd((int)target, &status) && (status.stx_mode & S_IFMT) == S_IFREG;
+    if (file) failed = cover(servers, "", (int)target);
     close_fd((int)target);
+    return failed;
 }
 
 static long change_root(void) {
@@ -747,9 +796,9 @@ static long change_root(void) {
     MUST(noted("pivot_root", CALL2(__NR_pivot_root, ".", ".")));
     MUST(noted("umount", CALL2(__NR_umount2, ".", DETACH)));
     MUST(noted("chdir", CALL1(__NR_chdir, "/")));
-    if (servers >= 0) bind_resolver((int)servers);
+    long failed = servers >= 0 ? bind_resolver((int)servers) : 0;
     close_fd((int)servers);
-    return 0;
+    return failed;
 }
 
 static long tell_files(int link, int files, bool whole) {
@@ -775,7 +824,7 @@ static long join_image(const struct entry *entry, struct layers *image) {
 }
 
 /* Mounts everything and changes the root. */
-static long make_file_system(const struct entry *entry, struct message *message, int frozen_at, int link) {
+static long make_file_system(struct entry *entry, struct message *message, int frozen_at, int link) {
     static struct layers over, image;
     static char all[OPTIONS];
     struct inside *inside = entry->inside;
@@ -795,6 +844,7 @@ static long make_file_system(const struct entry *entry, struct message *message,
     long files = open_tree("x");
     MUST(files);
     const char *files_at = own_files(entry, &whole);
+    MUST(own_files_inside(entry, files_at));
     TEXT(upper, 16);
     add(&upper, files_at);
     add(&upper, "/u");
@@ -802,18 +852,29 @@ static long make_file_system(const struct entry *entry, struct message *message,
     MUST(set_mode(upper.at, status.stx_mode));
     MUST(open_uppers(inside, files_at, over.names.at));
     MUST(overlay(entry, "x/m", all, files_at));
+    entry->merged = (int)noted("open", open_at(AT_FDCWD, "x/m", FOLDER, 0));
+    MUST(entry->merged);
+    /* Before anything is done in it: a link of the image's would lead this process, which still has
+     * all rights, to a folder of the machine's. */
+    long processes = open_folder_of(entry, "image /proc", "proc");
+    MUST(processes);
+    long devices_at = open_folder_of(entry, "image /dev", "dev");
+    MUST(devices_at);
     MUST(mount_all_programs(entry));
     MUST(hide(entry));
     if (planned(entry, "private")) MUST(make_private(entry));
-    MUST(mount("p", "x/m/proc", NULL, MS_MOVE, NULL));
+    MUST(cover(AT_FDCWD, "p", (int)processes));
     if (entry->root) MUST(own_devices(entry));
     inside->root = (int)open_tree("x/m");
     MUST(inside->root);
-    MUST(mount_shared_memory(entry));
+    MUST(mount_shared_memory(entry, (int)devices_at));
     MUST(tell_files(link, (int)files, whole));
     /* What stands there decides what a verification reads, and no comparison looks there. */
     MUST(mount("", "d", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | DEVICES_QUIET, NULL));
-    MUST(mount("d", "x/m/dev", NULL, MS_MOVE, NULL));
+    MUST(cover(AT_FDCWD, "d", (int)devices_at));
+    close_fd((int)devices_at);
+    close_fd((int)processes);
+    close_fd(entry->merged);
     return change_root();
 }
 
@@ -859,22 +920,23 @@ static long leave_machine(const struct entry *entry) {
         MUST(noted("setresuid", CALL3(__NR_setresuid, entry->own, entry->own, entry->own)));
     }
     MUST(noted("setns", CALL2(__NR_setns, entry->namespace, CLONE_NEWUSER)));
-    stay_private(); /* as a change of credentials clears it */
-    return 0;
+    return noted("prctl", stay_private()); /* as a change of credentials clears it */
 }
 
 /* Gives programs started from here no capability but those in `kept`; keeps all itself. */
 static long drop_rights(uint64_t kept) {
-    for (int each = 0; each < 64; each++)
-        if (!(kept >> each & 1) && CALL2(__NR_prctl, PR_CAPBSET_DROP, each) < 0) break;
+    for (int each = 0; each < 64; each++) {
+        long failed = kept >> each & 1 ? 0 : CALL2(__NR_prctl, PR_CAPBSET_DROP, each);
+        if (failed == -EINVAL) break; /* the kernel has no more */
+        MUST(noted("prctl", failed));
+    }
     MUST(noted("prctl", CALL2(__NR_prctl, PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED)));
     MUST(noted("capset", capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, kept)));
     for (int each = 0; each < 64; each++)
         if (kept >> each & 1)
             MUST(noted("prctl", CALL5(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, each, 0, 0)));
     MUST(noted("prctl", CALL5(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));
-    stay_private();
-    return 0;
+    return noted("prctl", stay_private());
 }
 
 /* Keeps this process and its children to themselves, where the kernel can: they reach no abstract
@@ -883,7 +945,10 @@ static long scope(void) {
     struct {
         uint64_t files, ports, scopes; /* struct landlock_ruleset_attr */
     } rules = {.scopes = 3};
-    if (CALL3(__NR_landlock_create_ruleset, 0, 0, 1 /* the version */) < 6) return 0;
+    long version = CALL3(__NR_landlock_create_ruleset, 0, 0, 1 /* to tell its version */);
+    if (version == -ENOSYS || version == -EOPNOTSUPP) return 0; /* not built, or not enabled */
+    MUST(noted("landlock", version));
+    if (version < 6) return 0;
     long fd = noted("landlock", CALL3(__NR_landlock_create_ruleset, &rules, sizeof rules, 0));
     MUST(fd);
     long failed = noted("landlock", CALL2(__NR_landlock_restrict_self, fd, 0));
@@ -908,11 +973,10 @@ long enter(struct message *message, struct value plan, int link, const struct ma
     entry.own = (uint32_t)planned(&entry, "own_id");
     if (!is_whole(&entry)) return noted("plan", -EINVAL);
     entry.namespace = take_fd(message, 0);
-    int lock = entry.own ? take_fd(message, 1) : -1; /* holds the range of ids for as long as this runs */
-    (void)lock;
+    if (entry.own) ignore(take_fd(message, 1)); /* holds the range of ids for as long as this runs */
     TEXT(pages, 32);
     add_number(&pages, planned(&entry, "shared_pages"));
-    write_text(inside->proc, "sys/kernel/shmall", pages.at); /* older kernels do not let an ordinary user */
+    MUST(limit_namespace(entry.root, inside->proc, "sys/kernel/shmall", pages.at));
     if (is_true(find(plan, "low_ports")))
         MUST(noted("write", write_text(inside->proc, "sys/net/ipv4/ip_unprivileged_port_start", "0")));
     inside->kept = (uint64_t)planned(&entry, "kept");
@@ -925,6 +989,6 @@ long enter(struct message *message, struct value plan, int link, const struct ma
     MUST(drop_rights(inside->kept));
     MUST(scope());
     MUST(filter(&entry));
-    CALL1(__NR_umask, 022);
+    MUST(noted("umask", CALL1(__NR_umask, 022)));
     return 0;
 }

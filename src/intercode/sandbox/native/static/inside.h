@@ -42,30 +42,34 @@ struct inside {
 
 /* Reads a list of a user, a group and more groups: false if it is none, or too long. */
 bool user_of(struct value list, struct user *user);
-/* Between these two, this process touches files with no more rights than that user has. */
-long assume(const struct inside *inside, const struct user *user);
+/* Between these two, this process touches files with no more rights than that user has. Where it
+ * cannot be itself again, `resume` ends it, and `restore` returns the error. */
+CHECKED long assume(const struct inside *inside, const struct user *user);
 void resume(const struct inside *inside);
+CHECKED long restore(const struct inside *inside);
 /* Become that user for good. */
-long become(const struct inside *inside, const struct user *user);
-long capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable);
+CHECKED long become(const struct inside *inside, const struct user *user);
+/* Takes these ids for all that is done to files. */
+CHECKED long own_files_as(uint32_t uid, uint32_t gid);
+CHECKED long capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable);
 /* After each change of credentials: the kernel may have undone both. */
-void stay_private(void);
+CHECKED long stay_private(void);
 
 /* -- process.c ------------------------------------------------------------------------------- */
 
-/* Lists all processes but this one, without zombies: how many, at most `room`. */
-int alive(int *pids, int room);
+/* Lists all processes but this one, without zombies: how many, at most `room`; or an error. */
+CHECKED int alive(int *pids, int room);
 bool is_stopped(int pid);
-/* Kills until nothing but what is kept is left; how many were found to be killed. */
-int kill_except(const int *keep, int count);
-void reap(bool wait); /* until there is no other process, if it is to wait */
+/* Kills until nothing but what is kept is left; how many were found to be killed, or an error. */
+CHECKED long kill_except(const int *keep, int count);
+void reap(bool wait); /* until there is no other child, if it is to wait */
 /* Stops all other processes, and lets them go on: -EAGAIN where some had not stood still. */
-void freeze(void);
-long thaw(void);
+CHECKED long freeze(void);
+CHECKED long thaw(void);
 void kill_pid(int pid, int number);
 /* System V memory, queues and semaphores outlive those who made them. */
-void remove_shared_memory(const struct inside *inside);
-void put_programs(struct reply *reply);
+CHECKED long remove_shared_memory(const struct inside *inside);
+CHECKED long put_programs(struct reply *reply);
 /* How often a thread has waited, or was made to wait, by its status file: once more if it went on. */
 uint64_t turns_in(const char *status, size_t count);
 
@@ -77,21 +81,21 @@ struct failure {
 };
 
 /* Starts the program of a request, and keeps its exit pipe: its pid, or an error. */
-long start_program(const struct inside *inside, struct message *message, struct value request,
+CHECKED long start_program(const struct inside *inside, struct message *message, struct value request,
                    int first_fd, struct failure *failure);
 /* Forks a worker, for `serve` to return in: its pid, 0 in the worker itself, or an error. Of its
  * request's descriptors the first is its socket, the second its error output. */
-long start_worker(const struct inside *inside, struct message *message);
+CHECKED long start_worker(const struct inside *inside, struct message *message);
 /* The process `pid` has ended, by this status of the kernel's. */
 void ended(int pid, int status);
 /* Kills a tracked program that still runs, and all that has been started since it was. */
-void kill_started(int pid);
+CHECKED long kill_started(int pid);
 
 /* -- files.c --------------------------------------------------------------------------------- */
 
-long open_regular(const struct inside *inside, const char *path);
-long create_regular(const struct inside *inside, const char *path, int mode);
-long open_terminal(const struct inside *inside);
+CHECKED long open_regular(const struct inside *inside, const char *path);
+CHECKED long create_regular(const struct inside *inside, const char *path, int mode);
+CHECKED long open_terminal(const struct inside *inside);
 
 /* -- enter.c --------------------------------------------------------------------------------- */
 
@@ -107,12 +111,14 @@ struct machine {
 
 /* The call that failed, for a report. */
 extern const char *failed_call;
+/* Notes the call that failed, unless one was noted before; returns its result. */
+CHECKED long noted(const char *call, long result);
 
 /* Does what can be done before it is known what for. */
-long prepare(bool network, const struct machine *machine, struct inside *inside);
+CHECKED long prepare(bool network, const struct machine *machine, struct inside *inside);
 /* Becomes process 1 of a sandbox, for good. Its descriptors: the namespace, a lock where there is a
  * range of ids, then the mounts of frozen layers. */
-long enter(struct message *message, struct value plan, int link, const struct machine *machine,
+CHECKED long enter(struct message *message, struct value plan, int link, const struct machine *machine,
            struct inside *inside);
 
 /* -- serve.c --------------------------------------------------------------------------------- */
@@ -122,6 +128,6 @@ extern int (*fork_worker)(void);
 
 /* Serves until the caller goes away. Returns in a worker alone: the name of its module. */
 const char *serve(int control, int children, const struct inside *inside, long first);
-int child_signals(void); /* a descriptor that tells of ended children; or an error */
+CHECKED int child_signals(void); /* a descriptor that tells of ended children; or an error */
 
 #endif

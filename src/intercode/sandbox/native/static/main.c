@@ -8,9 +8,11 @@
 #include "inside.h"
 
 #include <linux/elf.h>
+#include <linux/poll.h>
 #include <linux/prctl.h>
 #include <linux/sched.h>
 #include <linux/signal.h>
+#include <linux/time.h>
 
 enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS };
 
@@ -39,7 +41,7 @@ static bool learn(void) {
 
 /* -- in a child ------------------------------------------------------------------------------ */
 
-static void report(int control, long error) {
+static long report(int control, long error) {
     struct reply reply;
     begin(&reply);
     put_open(&reply, 'M');
@@ -48,7 +50,7 @@ static void report(int control, long error) {
     put_text(&reply, "errno");
     put_number(&reply, -error);
     put_close(&reply);
-    finish(&reply, control);
+    return finish(&reply, control);
 }
 
 /* Enters the cgroups of the request, and opens the file that tells of the most memory. */
@@ -77,26 +79,40 @@ static long join(struct value folders) {
     return 0;
 }
 
-/* Keeps the socket of its own, and nothing of the zygote's. */
-static void keep_only(int link) {
-    CALL3(__NR_dup3, link, SOCKET, O_CLOEXEC);
-    CALL3(__NR_close_range, SOCKET + 1, ~0U, 0);
+/* Keeps the socket of its own, as `SOCKET`, and nothing of the zygote's. */
+static long keep_only(int *link) {
+    long failed = noted("dup3", CALL3(__NR_dup3, *link, SOCKET, O_CLOEXEC));
+    if (failed < 0) return failed;
+    *link = SOCKET;
+    return noted("close_range", close_from(SOCKET + 1));
 }
 
-static int take_control(void) {
-    if (receive(SOCKET, &request) <= 0) leave(1); /* it is not needed */
+/* Makes the calls that can fail later only, when nobody would hear the reason. */
+static long try_calls(void) {
+    struct __kernel_timespec now = {0};
+    long failed = noted("ppoll", CALL5(__NR_ppoll, 0, 0, &now, 0, 8));
+    if (!failed) failed = noted("clock_gettime", CALL2(__NR_clock_gettime, 1, &now));
+    if (!failed) failed = noted("kill", CALL2(__NR_kill, 1, 0));
+    if (failed) return failed;
+    long ended = CALL4(__NR_wait4, -1, 0, 1 /* WNOHANG */, 0);
+    return ended >= 0 || ended == -ECHILD ? 0 : noted("wait4", ended);
+}
+
+static int take_control(int link) {
+    if (receive(link, &request) <= 0) leave(1); /* it is not needed */
     int control = take_fd(&request, 0);
     forget(&request);
     return control;
 }
 
 /* Returns in a worker alone: the name of its module. */
-static const char *become_sandbox(bool network, struct value cgroups) {
-    CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
-    long failed = join(cgroups);
+static const char *become_sandbox(int link, bool network, struct value cgroups) {
+    long failed = keep_only(&link);
+    if (!failed) failed = noted("prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL));
+    if (!failed) failed = join(cgroups);
     memset((void *)(uintptr_t)cgroups.at, 0, (size_t)(cgroups.end - cgroups.at));
     if (!failed) failed = prepare(network, &machine, &inside);
-    if (receive(SOCKET, &request) <= 0) leave(1);
+    if (receive(link, &request) <= 0) leave(1);
     struct value plan = request.body;
     bool ahead = is_true(find(plan, "ahead"));
     int own = number_of(find(plan, "own_id"), 0) ? 2 : 1;
@@ -104,11 +120,11 @@ static const char *become_sandbox(bool network, struct value cgroups) {
     int control = ahead ? -1 : take_fd(&request, next);
     int children = -1;
     long first = 0;
-    if (!failed) failed = enter(&request, plan, SOCKET, &machine, &inside);
+    if (!failed) failed = enter(&request, plan, link, &machine, &inside);
     if (!failed) {
-        inside.null = (int)open_at(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
-        children = child_signals();
-        failed = inside.null < 0 ? inside.null : children < 0 ? children : 0;
+        inside.null = (int)noted("open", open_at(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0));
+        children = (int)noted("signalfd", child_signals());
+        failed = inside.null < 0 ? inside.null : children < 0 ? children : try_calls();
     }
     if (!failed && ahead && kind_of(find(plan, "program")) == 'M') {
         struct failure failure = {0};
@@ -116,14 +132,27 @@ static const char *become_sandbox(bool network, struct value cgroups) {
         failed = first < 0 ? first : 0;
     }
     forget(&request);
-    if (!failed && ahead) control = take_control();
-    if (failed && control >= 0) report(control, failed);
+    if (!failed && ahead) control = take_control(link);
+    if (failed && control >= 0) ignore(report(control, failed)); /* the caller may have gone */
     if (failed || control < 0) leave(1);
-    close_fd(SOCKET);
+    close_fd(link);
     return serve(control, children, &inside, first);
 }
 
 /* -- the zygote ------------------------------------------------------------------------------ */
+
+/* The error of what it should have done before any fork. */
+static long unfit;
+
+static long give_pid(long pid) {
+    struct reply reply;
+    begin(&reply);
+    put_open(&reply, 'M');
+    put_text(&reply, "pid");
+    put_number(&reply, pid);
+    put_close(&reply);
+    return finish(&reply, SOCKET);
+}
 
 /* Forks. Returns in a worker, too: the name of its module. */
 static const char *answer(void) {
@@ -131,7 +160,7 @@ static const char *answer(void) {
     bool network = is_true(find(request.body, "network"));
     if (!network) flags |= CLONE_NEWNET;
     int link = take_fd(&request, 0);
-    long pid = CALL5(__NR_clone, flags, 0, 0, 0, 0);
+    long pid = unfit ? unfit : noted("clone", CALL5(__NR_clone, flags, 0, 0, 0, 0));
     if (pid == 0) {
         static char cgroups[PACKET / 4];
         struct value folders = find(request.body, "cgroups");
@@ -140,35 +169,34 @@ static const char *answer(void) {
         memcpy(cgroups, folders.at, count);
         folders = (struct value){(unsigned char *)cgroups, (unsigned char *)cgroups + count};
         forget(&request);
-        keep_only(link);
-        return become_sandbox(network, folders);
+        return become_sandbox(link, network, folders);
     }
     close_fd(link);
-    struct reply reply;
-    begin(&reply);
-    put_open(&reply, 'M');
-    put_text(&reply, pid < 0 ? "errno" : "pid");
-    put_number(&reply, pid < 0 ? -pid : pid);
-    put_close(&reply);
-    finish(&reply, SOCKET);
+    long failed = pid < 0 ? report(SOCKET, pid) : give_pid(pid);
+    if (failed) leave(1); /* or its requests and replies would no longer fit */
+    failed_call = unfit ? failed_call : NULL;
     forget(&request);
     return NULL;
 }
 
 /* What the spawner ignores or blocks, a sandbox's programs would ignore or block. */
-static void reset_signals(void) {
+static long reset_signals(void) {
     uint64_t nothing[4] = {0}; /* struct sigaction of the kernel's: the default */
-    for (int signal = 1; signal <= 64; signal++) CALL4(__NR_rt_sigaction, signal, nothing, 0, 8);
-    CALL4(__NR_rt_sigprocmask, SIG_SETMASK, nothing, 0, 8);
+    for (int signal = 1; signal <= 64; signal++) {
+        if (signal == SIGKILL || signal == SIGSTOP) continue;
+        long failed = noted("rt_sigaction", CALL4(__NR_rt_sigaction, signal, nothing, 0, 8));
+        if (failed) return failed;
+    }
+    return noted("rt_sigprocmask", CALL4(__NR_rt_sigprocmask, SIG_SETMASK, nothing, 0, 8));
 }
 
 /* Forks for each request, until the spawner goes away. */
 static const char *fork_for_all(void) {
     const char *module = NULL;
-    reset_signals();
-    CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
-    CALL2(__NR_prctl, PR_SET_NAME, "init");
-    CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
+    unfit = reset_signals();
+    if (!unfit) unfit = noted("prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL));
+    if (!unfit) unfit = noted("prctl", CALL2(__NR_prctl, PR_SET_NAME, "init"));
+    if (!unfit) unfit = noted("prctl", CALL2(__NR_prctl, PR_SET_DUMPABLE, 0));
     if (!learn()) leave(1);
     while (!module && receive(SOCKET, &request) > 0) module = answer();
     if (!module) leave(0);

@@ -70,13 +70,13 @@ int alive(int *pids, int room) {
     struct listing all = {.fd = (int)open_at(AT_FDCWD, "/proc", FOLDER, 0)};
     int count = 0;
     const char *name;
-    if (all.fd < 0) return 0;
+    if (all.fd < 0) return all.fd;
     while (count < room && (name = next_name(&all))) {
         int pid = pid_of(name);
         if (pid > 1 && runs(pid)) pids[count++] = pid;
     }
     close_fd(all.fd);
-    return count;
+    return all.got < 0 ? (int)all.got : count;
 }
 
 bool is_stopped(int pid) {
@@ -88,7 +88,13 @@ bool is_stopped(int pid) {
 /* -- ends ------------------------------------------------------------------------------------ */
 
 void kill_pid(int pid, int number) {
-    if (pid > 1) CALL2(__NR_kill, pid, number);
+    if (pid > 1) ignore(CALL2(__NR_kill, pid, number)); /* it may have ended */
+}
+
+/* Sends all others a signal, at once. */
+static long signal_all(int number) {
+    long failed = CALL2(__NR_kill, -1, number);
+    return failed == -ESRCH ? 0 : failed;
 }
 
 void reap(bool wait) {
@@ -107,13 +113,14 @@ static bool is_among(int pid, const int *pids, int count) {
     return false;
 }
 
-int kill_except(const int *keep, int count) {
+long kill_except(const int *keep, int count) {
     int running = alive(found, PIDS), kept = 0, killed = 0;
     for (int i = 0; i < running; i++) kept += is_among(found[i], keep, count);
+    if (running < 0) return running;
     if (!kept) {
-        CALL2(__NR_kill, -1, SIGKILL); /* all at once: not even a fork bomb outruns it */
-        reap(true);
-        return running;
+        long failed = signal_all(SIGKILL); /* not even a fork bomb outruns it */
+        if (!failed) reap(true);
+        return failed ? failed : running;
     }
     int64_t deadline = milliseconds() + KILL_MS;
     int highest = 0;
@@ -132,6 +139,7 @@ int kill_except(const int *keep, int count) {
         reap(false);
         pause_us(200);
         running = alive(found, PIDS);
+        if (running < 0) return running;
     }
 }
 
@@ -146,16 +154,17 @@ static int before_count;
 static struct rlimit64 files;
 
 /* Does something for each thread of all others, until it says that this is enough. */
-static void each_thread(bool (*visit)(int pid, int thread, void *with), void *with) {
+CHECKED static long each_thread(bool (*visit)(int pid, int thread, void *with), void *with) {
     int count = alive(others, PIDS);
     for (int i = 0; i < count; i++) {
         struct listing threads = {.fd = threads_of(others[i])};
         const char *name;
-        if (threads.fd < 0) continue;
+        if (threads.fd < 0) continue; /* it has just ended */
         while ((name = next_name(&threads)))
             if (!visit(others[i], pid_of(name), with)) break;
         close_fd(threads.fd);
     }
+    return count < 0 ? count : 0;
 }
 
 struct waiting {
@@ -179,19 +188,19 @@ static bool note_waiting(int pid, int thread, void *with) {
  *
  * A thread that waits for a child with which it shares its memory (vfork) cannot stop before that
  * goes on, and does nothing meanwhile: where nothing has come of waiting, that is what it is. */
-static void await_still(void) {
+static long await_still(void) {
     int64_t began = milliseconds(), since = began;
     struct waiting last = {0};
     for (;;) {
         int64_t now = milliseconds();
         struct waiting waiting = {0};
-        each_thread(note_waiting, &waiting);
-        if (!waiting.count || now > began + STILL_MS) return;
+        long failed = each_thread(note_waiting, &waiting);
+        if (failed || !waiting.count || now > began + STILL_MS) return failed;
         if (waiting.running || waiting.count != last.count || waiting.mark != last.mark) {
             last = waiting;
             since = now;
         } else if (now > since + STUCK_MS) {
-            return;
+            return 0;
         }
         pause_us(200);
     }
@@ -263,15 +272,16 @@ static bool kill_moved(int pid, int thread, void *with) {
     return false;
 }
 
-void freeze(void) {
+long freeze(void) {
     struct rlimit64 high;
-    CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, 0, &files);
-    high.rlim_cur = high.rlim_max = files.rlim_max; /* for this process's walk */
-    CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &high, 0);
     before_count = 0;
-    if (CALL2(__NR_kill, -1, SIGSTOP) < 0) return; /* nothing runs */
-    await_still();
-    each_thread(note_turn, NULL);
+    long failed = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, 0, &files);
+    high.rlim_cur = high.rlim_max = files.rlim_max; /* for this process's walk */
+    if (!failed) failed = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &high, 0);
+    if (!failed) failed = CALL2(__NR_kill, -1, SIGSTOP);
+    if (failed) return failed == -ESRCH ? 0 : failed; /* nothing runs */
+    failed = await_still();
+    return failed ? failed : each_thread(note_turn, NULL);
 }
 
 /* A thread that was there and has gone: what it was of is killed as well. */
@@ -284,15 +294,16 @@ static void kill_gone(void) {
 
 long thaw(void) {
     struct moved moved = {0};
-    if (before_count) each_thread(kill_moved, &moved); /* where nothing ran, nothing comes of it */
+    /* Where nothing ran, nothing comes of it. */
+    long failed = before_count ? each_thread(kill_moved, &moved) : 0;
     if (moved.seen != before_count) {
         moved.any = true;
         kill_gone();
     }
     before_count = 0;
-    CALL2(__NR_kill, -1, SIGCONT);
-    CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &files, 0);
-    return moved.any ? -EAGAIN : 0;
+    long on = signal_all(SIGCONT), limited = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &files, 0);
+    if (!failed) failed = on ? on : limited;
+    return failed ? failed : moved.any ? -EAGAIN : 0;
 }
 
 /* -- what outlives programs ------------------------------------------------------------------ */
@@ -301,14 +312,17 @@ long thaw(void) {
  * its spawner owns. */
 static void remove_as(const struct inside *inside, const struct user *owner, long which, long number) {
     uint64_t rights = owner->uid ? 0 : inside->kept;
+    long failed = 0;
     if (inside->many_ids) {
-        CALL3(__NR_setresgid, owner->gid, owner->gid, owner->gid);
-        CALL3(__NR_setresuid, owner->uid, owner->uid, owner->uid);
+        failed = CALL3(__NR_setresgid, owner->gid, owner->gid, owner->gid);
+        if (!failed) failed = CALL3(__NR_setresuid, owner->uid, owner->uid, owner->uid);
     }
-    capabilities(rights, ALL_CAPABILITIES, 0);
-    /* The command is 0, IPC_RMID, and so is the argument before that of semctl. */
-    CALL4(which, number, 0, 0, 0);
-    capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, 0);
+    if (!failed) failed = capabilities(rights, ALL_CAPABILITIES, 0);
+    /* The command is 0, IPC_RMID, and so is the argument before that of semctl. What could not be
+     * removed is found by `any_shared`. */
+    if (!failed) ignore(CALL4(which, number, 0, 0, 0));
+    if (!failed) failed = capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, 0);
+    if (failed) leave(1);
 }
 
 static void remove_kind(const struct inside *inside, const char *path, long which, int owner_at) {
@@ -336,27 +350,32 @@ static bool any_shared(void) {
     static const char *const paths[] = {"/proc/sysvipc/shm", "/proc/sysvipc/msg", "/proc/sysvipc/sem"};
     for (int i = 0; i < 3; i++) {
         long got = read_text(AT_FDCWD, paths[i], lines, sizeof lines);
-        int count = 0;
+        int count = got < 0 && got != -ENOENT ? 2 : 0; /* a kernel may have none of it */
         for (long at = 0; at < got; at++) count += lines[at] == '\n';
         if (count > 1 || got >= (long)sizeof lines - 1) return true;
     }
     return false;
 }
 
-void remove_shared_memory(const struct inside *inside) {
-    if (!any_shared()) return;
+long remove_shared_memory(const struct inside *inside) {
+    if (!any_shared()) return 0;
     /* In a child, which nothing else runs beside: it takes one user after the other. */
     long pid = CALL5(__NR_clone, SIGCHLD, 0, 0, 0, 0);
     if (pid == 0) {
         long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP;
-        CALL2(__NR_prctl, PR_SET_SECUREBITS, bits);
+        if (CALL2(__NR_prctl, PR_SET_SECUREBITS, bits)) leave(1);
         remove_kind(inside, "/proc/sysvipc/shm", __NR_shmctl, 7);
         remove_kind(inside, "/proc/sysvipc/msg", __NR_msgctl, 7);
         remove_kind(inside, "/proc/sysvipc/sem", __NR_semctl, 4);
         leave(0);
     }
     int status;
-    if (pid > 0) CALL4(__NR_wait4, pid, &status, 0, 0);
+    long ended_pid = pid;
+    if (pid > 0)
+        do ended_pid = CALL4(__NR_wait4, pid, &status, 0, 0);
+        while (ended_pid == -EINTR);
+    if (ended_pid < 0) return ended_pid;
+    return any_shared() ? -EBUSY : 0;
 }
 
 /* -- what a program is ----------------------------------------------------------------------- */
@@ -379,8 +398,9 @@ static void put_descriptors(struct reply *reply, int pid) {
     close_fd(fds.fd);
 }
 
-void put_programs(struct reply *reply) {
+long put_programs(struct reply *reply) {
     int count = alive(others, PIDS);
+    if (count < 0) return count;
     put_open(reply, 'L');
     for (int i = 0; i < count; i++) {
         char name[64];
@@ -399,4 +419,5 @@ void put_programs(struct reply *reply) {
         put_close(reply);
     }
     put_close(reply);
+    return 0;
 }

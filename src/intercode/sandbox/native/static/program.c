@@ -35,7 +35,9 @@ static struct program *program_of(int pid) {
 static size_t before_bytes(int count) { return ((size_t)count + 1) * sizeof(int); }
 
 static void forget_before(struct program *program) {
-    if (program->before) CALL2(__NR_munmap, program->before, before_bytes(program->before_count));
+    /* What cannot be given back is memory of this sandbox's. */
+    if (program->before)
+        ignore(CALL2(__NR_munmap, program->before, before_bytes(program->before_count)));
     program->before = NULL;
 }
 
@@ -43,19 +45,20 @@ void ended(int pid, int status) {
     struct program *program = program_of(pid);
     if (!program) return;
     int code = status & 0x7f ? -(status & 0x7f) : status >> 8 & 0xff;
-    write_fd(program->exit_pipe, &code, sizeof code);
+    ignore(write_fd(program->exit_pipe, &code, sizeof code)); /* nobody may listen any more */
     close_fd(program->exit_pipe);
     forget_before(program);
     program->pid = 0;
 }
 
-void kill_started(int pid) {
+long kill_started(int pid) {
     struct program *program = pid > 1 ? program_of(pid) : NULL;
-    if (!program || !program->before) return;
+    if (!program || !program->before) return 0;
     struct program taken = *program;
     program->before = NULL; /* it ends meanwhile, and would take the list with it */
-    kill_except(taken.before, taken.before_count);
+    long killed = kill_except(taken.before, taken.before_count);
     forget_before(&taken);
+    return killed < 0 ? killed : 0;
 }
 
 static long map_memory(size_t bytes) {
@@ -67,6 +70,7 @@ static bool is_error(long result) { return result < 0 && result > -4096; }
 /* Notes what runs before a tracked program. */
 static long note_before(struct program *program) {
     int count = alive(running_before, (int)(sizeof running_before / sizeof *running_before));
+    if (count < 0) return count;
     long at = map_memory(before_bytes(count));
     if (is_error(at)) return at;
     program->before = (int *)at;
@@ -79,13 +83,16 @@ static long note_before(struct program *program) {
 
 static _Noreturn void give_up(int report, enum stage stage, long error) {
     struct trouble trouble = {stage, (int32_t)-error};
-    write_fd(report, &trouble, sizeof trouble);
+    ignore(write_fd(report, &trouble, sizeof trouble)); /* else its end is all that is known */
     leave(127);
 }
 
-static void reset_signals(void) {
+/* Leaves process 1's session, and what signals it has blocked. */
+static long begin_session(void) {
     uint64_t none = 0;
-    CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &none, 0, sizeof none);
+    long session = CALL0(__NR_setsid);
+    if (session < 0) return session;
+    return CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &none, 0, sizeof none);
 }
 
 /* The texts of a list, as the kernel wants them. */
@@ -141,8 +148,8 @@ static long go_to(const struct inside *inside, const char *path) {
     long folder = open_plainly(path, O_PATH | O_DIRECTORY, 0);
     failed = folder < 0 ? folder : CALL1(__NR_fchdir, folder);
     close_fd((int)folder);
-    resume(inside);
-    return failed;
+    long restored = restore(inside);
+    return failed ? failed : restored;
 }
 
 /* Executes the first file of a search path that can be. */
@@ -177,16 +184,19 @@ static long execute(const char **arguments, const char **variables) {
 /* In the child, which still is a part of process 1, and by its memory all the same. */
 static _Noreturn void begin_program(const struct inside *inside, const struct user *user,
                                     struct channels *channels, struct value request, int report) {
-    CALL0(__NR_setsid);
-    reset_signals();
     const char *folder = text_of(find(request, "cwd"));
-    long failed = folder ? go_to(inside, folder) : -EINVAL;
-    if (failed) give_up(report, FOLDER_OF, failed);
+    long failed = begin_session();
+    if (failed) give_up(report, RIGHTS_OF, failed);
+    failed = folder ? go_to(inside, folder) : -EINVAL;
+    /* No path is refused so: it is process 1's own rights that were. */
+    bool of_rights = failed == -EPERM || failed == -ENOSYS;
+    if (failed) give_up(report, of_rights ? RIGHTS_OF : FOLDER_OF, failed);
     const char **arguments = texts(find(request, "argv"));
     const char **variables = texts(find(request, "env"));
     if (!arguments || !variables || !arguments[0]) give_up(report, RIGHTS_OF, -ENOMEM);
-    report = (int)CALL3(__NR_fcntl, report, F_DUPFD_CLOEXEC, HIGH_FD);
-    failed = report < 0 ? report : place(channels);
+    long moved = CALL3(__NR_fcntl, report, F_DUPFD_CLOEXEC, HIGH_FD);
+    if (moved >= 0) report = (int)moved; /* else it is where the failure can be told */
+    failed = moved < 0 ? moved : place(channels);
     if (failed) give_up(report, DESCRIPTORS_OF, failed);
     failed = become(inside, user);
     if (failed) give_up(report, RIGHTS_OF, failed);
@@ -196,16 +206,13 @@ static _Noreturn void begin_program(const struct inside *inside, const struct us
 /* In a worker, which still is a part of process 1: nothing comes before its rights are its own. */
 static void become_worker(const struct inside *inside, const struct message *message) {
     struct channels channels = {.count = 0};
-    if (become(inside, &inside->user)) leave(1);
-    CALL0(__NR_setsid);
-    reset_signals();
+    if (become(inside, &inside->user) || begin_session()) leave(1);
     add_channel(&channels, 0, inside->null);
     add_channel(&channels, 1, inside->null);
     add_channel(&channels, 2, message->fds[1]);
     add_channel(&channels, SOCKET, message->fds[0]);
     if (place(&channels)) leave(1);
-    CALL3(__NR_fcntl, SOCKET, F_SETFD, FD_CLOEXEC);
-    CALL3(__NR_close_range, SOCKET + 1, ~0U, 0);
+    if (CALL3(__NR_fcntl, SOCKET, F_SETFD, FD_CLOEXEC) || close_from(SOCKET + 1)) leave(1);
 }
 
 /* -- in process 1 ---------------------------------------------------------------------------- */
@@ -220,6 +227,7 @@ static long await_start(int pid, int report, struct trouble *trouble) {
         struct __kernel_timespec wait = {0, LOOK_MS * 1000000L};
         long ready = CALL5(__NR_ppoll, &poll, 1, &wait, 0, 8);
         if (ready > 0) break;
+        if (ready < 0 && ready != -EINTR) return ready;
         /* It has the user of other programs already: one that has stopped it would stop all. */
         if (is_stopped(pid)) kill_pid(pid, SIGKILL);
     }
@@ -250,24 +258,25 @@ static bool channels_of(const struct inside *inside, const struct message *messa
 /* Sets how readily the kernel ends this process to free memory. A program that is being started has
  * that from its first instruction: it is to go before this one, and before the machine's own. Against
  * one that fills memory files, which count for no process, this one would be the largest. */
-static void set_score(const struct inside *inside, int score) {
+static long set_score(const struct inside *inside, int score) {
     TEXT(number, 16);
     add_number(&number, score);
-    CALL4(__NR_pwrite64, inside->score_fd, number.at, number.used, 0);
+    long put = CALL4(__NR_pwrite64, inside->score_fd, number.at, number.used, 0);
+    return put < 0 ? put : 0;
 }
 
-static void begin_start(const struct inside *inside) {
-    set_score(inside, inside->score > STARTING ? inside->score : STARTING);
+static long begin_start(const struct inside *inside) {
+    return set_score(inside, inside->score > STARTING ? inside->score : STARTING);
 }
 
 /* Lets the kernel end a program before any that is just starting, as this process may be. */
 static void end_start(const struct inside *inside, long pid) {
     TEXT(path, 64);
-    set_score(inside, inside->score);
+    ignore(set_score(inside, inside->score)); /* it was just set, and at worst stays a program's */
     if (pid <= 0) return;
     add_number(&path, pid);
     add(&path, "/oom_score_adj");
-    write_text(inside->proc, path.at, "1000");
+    ignore(write_text(inside->proc, path.at, "1000")); /* it may have ended, and has one already */
 }
 
 static long fork_program(const struct inside *inside, const struct user *user,
@@ -275,19 +284,21 @@ static long fork_program(const struct inside *inside, const struct user *user,
     int report[2];
     long failed = CALL2(__NR_pipe2, report, O_CLOEXEC);
     if (failed) return failed;
-    begin_start(inside);
-    long pid = CALL5(__NR_clone, SIGCHLD, 0, 0, 0, 0);
+    long pid = begin_start(inside);
+    if (!pid) pid = CALL5(__NR_clone, SIGCHLD, 0, 0, 0, 0);
     if (pid == 0) begin_program(inside, user, channels, request, report[1]);
     close_fd(report[1]);
     if (pid == -EAGAIN) failure->kind = "ExecError"; /* the programs leave room for none */
     if (pid > 0) {
         struct trouble trouble;
         long got = await_start((int)pid, report[0], &trouble);
-        if (got == sizeof trouble) {
+        if (got) {
             int status;
             kill_pid((int)pid, SIGKILL); /* it may be stopped by now, and would never end */
-            CALL4(__NR_wait4, pid, &status, 0, 0);
-            pid = name_failure(&trouble, text_of(find(request, "cwd")), failure);
+            ignore(CALL4(__NR_wait4, pid, &status, 0, 0)); /* else `reap` finds it */
+            pid = got < 0 ? got : -EIO;
+            if (got == sizeof trouble)
+                pid = name_failure(&trouble, text_of(find(request, "cwd")), failure);
         }
     }
     end_start(inside, pid);
@@ -325,7 +336,8 @@ long start_worker(const struct inside *inside, struct message *message) {
     struct program *place_for = program_of(0);
     if (message->count != 3) return -EPROTO;
     if (!place_for) return -EAGAIN;
-    begin_start(inside);
+    long failed = begin_start(inside);
+    if (failed) return failed;
     /* Not by the bare system call: the C library keeps a thread's number, and has locks. */
     int pid = fork_worker();
     if (pid == 0) {

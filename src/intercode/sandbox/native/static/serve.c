@@ -93,14 +93,15 @@ static long do_kill(struct request *request) {
     int count = 0;
     struct value each = first_of(find(request->body, "keep"));
     for (; each.at && count < 4096; each = after(each)) keep[count++] = (int)number_of(each, -1);
-    int killed = kill_except(keep, count);
-    if (!count) remove_shared_memory(request->inside);
-    return give_number(request, "killed", killed);
+    long killed = kill_except(keep, count);
+    long failed = killed >= 0 && !count ? remove_shared_memory(request->inside) : 0;
+    return give_number(request, "killed", failed ? failed : killed);
 }
 
 static long do_processes(struct request *request) {
     static int pids[32768];
     int count = alive(pids, (int)(sizeof pids / sizeof *pids));
+    if (count < 0) return count;
     put_text(request->reply, "pids");
     put_open(request->reply, 'L');
     for (int i = 0; i < count; i++) put_number(request->reply, pids[i]);
@@ -110,13 +111,11 @@ static long do_processes(struct request *request) {
 
 static long do_programs(struct request *request) {
     put_text(request->reply, "programs");
-    put_programs(request->reply);
-    return 0;
+    return put_programs(request->reply);
 }
 
 static long do_kill_started(struct request *request) {
-    kill_started((int)number_in(request, "pid"));
-    return 0;
+    return kill_started((int)number_in(request, "pid"));
 }
 
 /* -- files ----------------------------------------------------------------------------------- */
@@ -134,16 +133,23 @@ static long do_create(struct request *request) {
     return give(request, create_regular(request->inside, request->failure.path, mode));
 }
 
+/* Lets programs go on after a stop that failed half-way; returns its error. */
+static long begin_again(long error) {
+    ignore(thaw()); /* which tells no more than that error */
+    return error;
+}
+
 static long do_stop(struct request *request) {
     (void)request;
-    freeze();
+    long failed = freeze();
+    if (failed) return begin_again(failed);
     stopped = true;
     return 0;
 }
 
 static long let_go(struct request *request) {
     long failed = thaw();
-    if (failed) request->failure.kind = "RestlessError";
+    if (failed == -EAGAIN) request->failure.kind = "RestlessError";
     return failed;
 }
 
@@ -157,33 +163,44 @@ static struct trees trees_of(const struct inside *inside) {
     return (struct trees){inside->uppers, inside->upper_count, inside->lower, inside->root};
 }
 
-/* Ends a walk: everything else stands still for its duration. */
-static long end_walk(struct request *request, const struct walk *walk) {
+struct walking {
+    struct request *request;
+    struct trees trees;
+    struct walk walk;
+};
+
+/* Walks with everything else standing still. */
+static long walk_still(struct request *request, void (*run)(void *)) {
+    struct walking walking = {.request = request, .trees = trees_of(request->inside)};
+    long failed = stopped ? 0 : freeze();
+    if (failed) return begin_again(failed);
+    begin_walk(&walking.walk, number_in(request, "timeout"));
+    failed = on_own_stack(run, &walking);
+    if (failed) fail(&walking.walk, failed, NULL);
     long restless = stopped ? 0 : let_go(request);
-    if (!walk->error) return restless;
+    if (!walking.walk.error) return restless;
     request->failure.kind = NULL;
-    request->failure.said = walk->message;
-    return walk->error;
+    request->failure.said = walking.walk.message;
+    return walking.walk.error;
+}
+
+static void walk_changes(void *with) {
+    struct walking *walking = with;
+    put_changes(walking->request->reply, &walking->trees, &walking->walk);
+}
+
+static void walk_archive(void *with) {
+    struct walking *walking = with;
+    write_archive(&walking->trees, walking->request->message->fds[0], &walking->walk);
 }
 
 static long do_changes(struct request *request) {
-    struct trees trees = trees_of(request->inside);
-    struct walk walk;
-    if (!stopped) freeze();
-    begin_walk(&walk, number_in(request, "timeout"));
     put_text(request->reply, "changes");
-    put_changes(request->reply, &trees, &walk);
-    return end_walk(request, &walk);
+    return walk_still(request, walk_changes);
 }
 
 static long do_archive(struct request *request) {
-    struct trees trees = trees_of(request->inside);
-    struct walk walk;
-    if (!request->message->count) return -EPROTO;
-    if (!stopped) freeze();
-    begin_walk(&walk, number_in(request, "timeout"));
-    write_archive(&trees, request->message->fds[0], &walk);
-    return end_walk(request, &walk);
+    return request->message->count ? walk_still(request, walk_archive) : -EPROTO;
 }
 
 /* -- the loop -------------------------------------------------------------------------------- */
@@ -220,7 +237,7 @@ static void refuse(int control, long error, const struct failure *failure) {
     put_text(&reply, "path");
     put_text(&reply, failure->path ? failure->path : "");
     put_close(&reply);
-    finish(&reply, control);
+    ignore(finish(&reply, control)); /* if the caller has gone, the loop sees it */
 }
 
 static void answer(const struct inside *inside, int control, struct message *message) {
@@ -241,7 +258,8 @@ static void answer(const struct inside *inside, int control, struct message *mes
 
 int child_signals(void) {
     uint64_t children = (uint64_t)1 << (SIGCHLD - 1);
-    CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &children, 0, sizeof children);
+    long failed = CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &children, 0, sizeof children);
+    if (failed) return (int)failed;
     return (int)CALL4(__NR_signalfd4, -1, &children, sizeof children, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
@@ -257,7 +275,7 @@ static void announce(int control, long first) {
     else
         put_nothing(&reply);
     put_close(&reply);
-    finish(&reply, control);
+    ignore(finish(&reply, control)); /* if the caller has gone, the loop sees it */
 }
 
 const char *serve(int control, int children, const struct inside *inside, long first) {
@@ -265,7 +283,9 @@ const char *serve(int control, int children, const struct inside *inside, long f
     struct pollfd polls[2] = {{.fd = control, .events = POLLIN}, {.fd = children, .events = POLLIN}};
     announce(control, first);
     for (;;) {
-        CALL5(__NR_ppoll, polls, 2, 0, 0, 8);
+        long ready = CALL5(__NR_ppoll, polls, 2, 0, 0, 8);
+        if (ready < 0 && ready != -EINTR) leave(1); /* it would wait for nothing, for ever */
+        if (ready < 0) continue;
         if (polls[1].revents) {
             struct signalfd_siginfo told;
             while (read_fd(children, &told, sizeof told) > 0) continue;

@@ -34,7 +34,12 @@ enum {
     HIGH_FD = 300, /* above the numbers that a caller asks for inside */
 };
 
-long call(long number, long a, long b, long c, long d, long e, long f);
+/* Of a function whose result tells of a failure: nobody may drop it. What may fail all the same is
+ * given to `ignore`, with the reason in a comment. (A cast to void does not do for every compiler.) */
+#define CHECKED __attribute__((warn_unused_result))
+static inline void ignore(long result) { (void)result; }
+
+CHECKED long call(long number, long a, long b, long c, long d, long e, long f);
 #define CALL6(number, a, b, c, d, e, f) \
     call((number), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 #define CALL0(number) CALL6(number, 0, 0, 0, 0, 0, 0)
@@ -45,6 +50,13 @@ long call(long number, long a, long b, long c, long d, long e, long f);
 #define CALL5(number, a, b, c, d, e) CALL6(number, a, b, c, d, e, 0)
 
 _Noreturn void leave(int status);
+/* Calls a function on a stack of its own, which has room for the deepest walk: process 1's is as large
+ * as the limit of whoever called InterCode. */
+CHECKED long on_own_stack(void (*run)(void *), void *with);
+
+/* Maps zeros to write to, which take memory as they are used and are no data by the limit on it: where
+ * they are, or an error. */
+CHECKED long map_shared(size_t bytes);
 
 /* -- memory and text ------------------------------------------------------------------------- */
 
@@ -74,23 +86,27 @@ long number_at(const char **at);
 
 /* -- files ----------------------------------------------------------------------------------- */
 
-long open_at(int folder, const char *path, int flags, int mode);
+CHECKED long open_at(int folder, const char *path, int flags, int mode);
 /* Opens a path with `flags`, and follows no link of /proc to what a process has open. */
-long open_plainly(const char *path, int flags, int mode);
+CHECKED long open_plainly(const char *path, int flags, int mode);
 /* Opens a file for reading that lies below a folder; follows no link. */
-long open_below(int folder, const char *path);
+CHECKED long open_below(int folder, const char *path);
 /* Opens a path as if that folder were the root. */
-long open_within(int root, const char *path, int flags);
-long status_of(int folder, const char *name, struct statx *status); /* follows no link */
-long status_of_fd(int fd, struct statx *status);
+CHECKED long open_within(int root, const char *path, int flags);
+/* Opens a folder of that name in a root, which is no link. */
+CHECKED long open_place(int root, const char *name);
+CHECKED long status_of(int folder, const char *name, struct statx *status); /* follows no link */
+CHECKED long status_of_fd(int fd, struct statx *status);
 uint64_t device_of(const struct statx *status);
 void close_fd(int fd); /* nothing where it is negative */
-long read_fd(int fd, void *to, size_t count);
-long write_fd(int fd, const void *from, size_t count);   /* once */
-long write_all(int fd, const void *from, size_t count);  /* 0, or an error */
-long write_text(int folder, const char *path, const char *text);
+/* Closes all from that number on. */
+CHECKED long close_from(int first);
+CHECKED long read_fd(int fd, void *to, size_t count);
+CHECKED long write_fd(int fd, const void *from, size_t count);   /* once */
+CHECKED long write_all(int fd, const void *from, size_t count);  /* 0, or an error */
+CHECKED long write_text(int folder, const char *path, const char *text);
 /* Reads a file of /proc as text, with a NUL behind it: how many bytes. */
-long read_text(int folder, const char *path, char *to, size_t size);
+CHECKED long read_text(int folder, const char *path, char *to, size_t size);
 int64_t milliseconds(void); /* of a clock that is never set */
 void pause_us(long microseconds);
 

@@ -29,9 +29,10 @@ long capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable) 
     return CALL2(__NR_capset, &header, sets);
 }
 
-void stay_private(void) {
-    CALL2(__NR_prctl, PR_SET_DUMPABLE, 0); /* or programs of the same user could trace it */
-    CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);
+long stay_private(void) {
+    /* Or programs of the same user could trace it. */
+    long failed = CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
+    return failed ? failed : CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);
 }
 
 /* The capabilities with which a user's programs act. */
@@ -41,33 +42,40 @@ static uint64_t rights_of(const struct inside *inside, const struct user *user) 
     return user->uid ? 0 : inside->kept & ~((uint64_t)closed << CAP_DAC_OVERRIDE);
 }
 
+long own_files_as(uint32_t uid, uint32_t gid) {
+    /* These two return what was, not whether it could be done. */
+    ignore(CALL1(__NR_setfsgid, gid));
+    ignore(CALL1(__NR_setfsuid, uid));
+    bool is_so = (uint32_t)CALL1(__NR_setfsuid, -1) == uid && (uint32_t)CALL1(__NR_setfsgid, -1) == gid;
+    return is_so ? 0 : -EPERM;
+}
+
 long assume(const struct inside *inside, const struct user *user) {
     long failed = 0;
     if (inside->many_ids) {
         failed = CALL2(__NR_setgroups, user->count, user->groups);
-        /* These two return what was, not whether it could be done. */
-        CALL1(__NR_setfsgid, user->gid);
-        CALL1(__NR_setfsuid, user->uid);
-        bool is_so = (uint32_t)CALL1(__NR_setfsuid, -1) == user->uid &&
-                     (uint32_t)CALL1(__NR_setfsgid, -1) == user->gid;
-        if (!failed && !is_so) failed = -EPERM;
+        if (!failed) failed = own_files_as(user->uid, user->gid);
     }
     if (!failed) failed = capabilities(rights_of(inside, user), ALL_CAPABILITIES, inside->kept);
-    stay_private();
+    if (!failed) failed = stay_private();
     if (failed) resume(inside);
     return failed;
 }
 
-void resume(const struct inside *inside) {
-    capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, inside->kept);
+long restore(const struct inside *inside) {
+    long failed = capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, inside->kept);
     if (inside->many_ids) {
         /* Its own ids have no number in this namespace. Each of these two, which are to change none
          * of the others, gives it back its ids for files. */
-        CALL2(__NR_setregid, -1, -1);
-        CALL2(__NR_setreuid, -1, -1);
-        CALL2(__NR_setgroups, 0, 0);
+        if (!failed) failed = CALL2(__NR_setregid, -1, -1);
+        if (!failed) failed = CALL2(__NR_setreuid, -1, -1);
+        if (!failed) failed = CALL2(__NR_setgroups, 0, 0);
     }
-    stay_private();
+    return failed ? failed : stay_private();
+}
+
+void resume(const struct inside *inside) {
+    if (restore(inside)) leave(1);
 }
 
 long become(const struct inside *inside, const struct user *user) {
@@ -79,7 +87,7 @@ long become(const struct inside *inside, const struct user *user) {
         if (!failed) failed = CALL3(__NR_setresuid, user->uid, user->uid, user->uid);
     }
     /* fs.suid_dumpable may have made it so: a program has this process's user. */
-    CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
-    CALL2(__NR_prctl, PR_SET_PDEATHSIG, 0);
+    if (!failed) failed = CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
+    if (!failed) failed = CALL2(__NR_prctl, PR_SET_PDEATHSIG, 0);
     return failed ? failed : capabilities(rights, rights, rights);
 }

@@ -46,8 +46,9 @@ bool count_path(struct walk *walk, size_t bytes) {
 /* -- folders --------------------------------------------------------------------------------- */
 
 void restart(struct listing *listing, int fd) {
-    CALL3(__NR_lseek, fd, 0, SEEK_START);
-    listing->fd = fd;
+    /* Where it cannot go back, it is not to be read from the middle: its first name is an error. */
+    long failed = CALL3(__NR_lseek, fd, 0, SEEK_START);
+    listing->fd = failed < 0 ? -1 : fd;
     listing->got = listing->at = 0;
 }
 
@@ -139,20 +140,21 @@ long open_content(struct content *content, int folder, const char *name) {
 
 static int64_t whole_pages(int64_t size) { return (size + PAGE - 1) / PAGE * PAGE; }
 
-/* Moves on to the next data: false if only a hole is left. */
-static bool find_data(struct content *content) {
-    if (content->offset >= content->size) return false;
+/* Moves on to the next data: 1, 0 if only a hole is left, or an error. */
+static long find_data(struct content *content) {
+    if (content->offset >= content->size) return 0;
     long data = CALL3(__NR_lseek, content->fd, content->offset, SEEK_TO_DATA);
-    if (data < 0) return false;
+    if (data < 0) return data == -ENXIO ? 0 : data;
     content->offset = data / PAGE * PAGE;
     content->end = CALL3(__NR_lseek, content->fd, content->offset, SEEK_TO_HOLE);
     /* If the page's head is a hole, it is read all the same. */
     if (content->end <= content->offset) content->end = content->offset + 1;
-    return true;
+    return 1;
 }
 
 long next_block(struct walk *walk, struct content *content, int64_t *from) {
-    if (content->offset >= content->end && !find_data(content)) return 0;
+    long data = content->offset < content->end ? 1 : find_data(content);
+    if (data <= 0) return data;
     if (!has_time(walk)) return walk->error;
     int64_t count = whole_pages(content->end - content->offset);
     if (count > BLOCK) count = BLOCK;

@@ -61,9 +61,9 @@ struct content {
     int64_t size, offset, end;
 };
 extern unsigned char block[BLOCK];
-long open_content(struct content *content, int folder, const char *name);
+CHECKED long open_content(struct content *content, int folder, const char *name);
 /* Reads on into `block`: how many bytes, from where; 0 at the end, or an error. */
-long next_block(struct walk *walk, struct content *content, int64_t *from);
+CHECKED long next_block(struct walk *walk, struct content *content, int64_t *from);
 
 /* Writes a list of all changes, in no order: for each the fields of a `Change`, as base.py has them. */
 void put_changes(struct reply *reply, const struct trees *trees, struct walk *walk);

@@ -224,7 +224,8 @@ long receive(int socket, struct message *message) {
 void forget(struct message *message) {
     for (int i = 0; i < message->count; i++) close_fd(message->fds[i]);
     message->count = 0;
-    if (message->mapped) CALL2(__NR_munmap, message->mapped, message->mapped_bytes);
+    if (message->mapped)
+        ignore(CALL2(__NR_munmap, message->mapped, message->mapped_bytes)); /* it stays, read-only */
     else if (message->body.at)
         /* A plan names folders of the machine's, and a worker could look for them. */
         memset(packet, 0, (size_t)(message->body.end - packet));

@@ -27,9 +27,9 @@ struct message {
 
 /* Waits for a message: 1, 0 at the other end's end, or an error; with EMFILE it came without its
  * descriptors, with EPROTO it is broken. There is one at a time: its text is in one place. */
-long receive(int socket, struct message *message);
+CHECKED long receive(int socket, struct message *message);
 void forget(struct message *message); /* closes its descriptors that were not taken */
-int take_fd(struct message *message, int index);
+CHECKED int take_fd(struct message *message, int index);
 
 bool well_formed(const unsigned char *at, size_t count); /* one map, and no byte more */
 struct value find(struct value map, const char *key);
@@ -62,7 +62,7 @@ void put_text(struct reply *reply, const char *text);
 void put_truth(struct reply *reply, bool truth);
 void put_nothing(struct reply *reply);
 void put_fd(struct reply *reply, int fd); /* to be sent, and then closed */
-long finish(struct reply *reply, int socket);
+CHECKED long finish(struct reply *reply, int socket);
 void drop(struct reply *reply); /* closes what it holds, unsent */
 
 #endif
