@@ -26,7 +26,7 @@ from intercode.files import cache_root, empty, tree_size
 from intercode.sandbox import images
 from intercode.sandbox.docker.images import prune
 from intercode.sandbox.docker.provider import sweep_all
-from intercode.sandbox.native.snapshot import sweep
+from intercode.sandbox.native.snapshot import endings, sweep
 from intercode.units import counted
 
 _FOLDERS = {
@@ -62,11 +62,15 @@ def execute(args: argparse.Namespace) -> int:
     if args.all:
         return _everything(args)
     found = _remains(args.dry_run)
+    ending = endings()
     if args.json:
-        print_json({"dry_run": args.dry_run, "removed": found})
+        rows = [asdict(entry) for entry in ending]
+        print_json({"dry_run": args.dry_run, "removed": found, "ending": rows})
         return 0
     for path in found:
         print(safe(path))
+    for entry in ending:
+        print(f"process {entry.pid}: a closed sandbox that the kernel still ends, which is kept")
     did = "would remove" if args.dry_run else "removed"
     print(f"{did} {counted(len(found), 'thing')}" if found else "nothing was left")
     return 0

@@ -50,7 +50,7 @@ class Child:
         self.link, theirs = wire.pair()
         with theirs:
             self.pid = clone(theirs)
-        # Nobody else waits for the child, so that this is no other process.
+        # No other process has this pid as long as the spawner has not waited for the child.
         try:
             self.process = os.pidfd_open(self.pid)
         except OSError:

@@ -1,7 +1,7 @@
 """Ledgers of sandboxes that were closed, and that the kernel has not ended yet.
 
 The kernel may need minutes to end programs: it walks a file's list of locks once for each
-descriptor of the file, for instance. Nobody waits for that. A spawner keeps the ids, the cgroup and
+descriptor of the file, for instance. No caller waits for that. A spawner keeps the ids, the cgroup and
 the memory of such a sandbox until its end, and names the sandbox in a file of its own. A spawner
 holds its ledger locked: an unlocked ledger is of a spawner that has ended.
 """
@@ -25,11 +25,11 @@ class Ending:
     """A sandbox that was closed, and that the kernel still ends."""
 
     lease: str
-    """The name of its spawner."""
+    """The name of the sandbox's spawner."""
     name: str
-    """The name of its cgroup."""
+    """The name of the sandbox's cgroup."""
     pid: int
-    """Its process 1, as its spawner sees it."""
+    """The sandbox's process 1, as the spawner sees it."""
 
 
 def open_ledger(folder: Path, lease: str) -> int:

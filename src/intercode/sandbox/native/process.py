@@ -149,7 +149,7 @@ class Seat:
     freeze: Callable[[], FrozenLayer | None] = lambda: None
     """Freezes its files, where nothing but process 1 runs; None: the kernel does not permit it."""
     hand_over: Callable[[], None] = lambda: None
-    """Tells its keeper that nobody waits for its end any longer."""
+    """Leaves the end of the sandbox to its spawner, where the kernel takes long for it."""
     first: First | None = None
     """The program that it was started with."""
     packed: bool = False
@@ -227,7 +227,7 @@ class ProcessOne:
             if self._file.closed:
                 return True
             copy = os.dup(self._file.fileno())
-        try:  # without the lock: `kill` and `end` wait for nobody
+        try:  # without the lock, for which `kill` and `end` would wait
             poll = select.poll()
             poll.register(copy, select.POLLIN)
             # The kernel tells of the end of a namespace's first process when it was the last.

@@ -306,14 +306,14 @@ class SpawnerProcess:
         )
 
     def _open_ledger(self) -> int:
-        """Open the spawner's ledger; where there can be no file, one that nobody reads."""
+        """Open the spawner's ledger; without a writable cache, a file without a name."""
         try:
             return open_ledger(cache_root() / LEDGERS, self.name)
         except OSError:
             return os.memfd_create("ledger", os.MFD_CLOEXEC)
 
     def hand_over(self, name: str) -> None:
-        """Leave the end of a killed sandbox to the spawner: nobody waits for it any longer."""
+        """Leave the end of a killed sandbox to the spawner, where the kernel takes long for it."""
         with suppress(OSError):  # the spawner has ended, and all of its sandboxes with it
             wire.send(self.socket, {"ending": name})
 
@@ -369,32 +369,22 @@ class SpawnerProcess:
         with suppress(OSError):  # it is closed, or the other end has gone first
             # Heard also where a fork that has run no code of ours holds this end, too.
             self.socket.shutdown(socket.SHUT_WR)
-        is_ending = self._is_ending()
-        self.socket.close()
-        if is_ending:
-            _lingering.append(self.process)
-        if self.process in _lingering:
-            return
         try:
-            self.process.wait(_START_SECONDS)
+            wire.receive(self.socket)  # it has heard, and waits for the kernel
+        except TimeoutError:
+            self.process.kill()  # somebody has stopped it
+        except (EOFError, OSError):
+            pass  # it has ended
+        self.socket.close()
+        try:
+            self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            _lingering.append(self.process)
+            return
         with suppress(OSError):
             (cache_root() / LEDGERS / self.name).unlink(missing_ok=True)
         if self.process.returncode:  # it was killed
             cgroup.remove_all(self.name)
-
-    def _is_ending(self) -> bool:
-        """Whether it has heard of its end, and the kernel takes long for its sandboxes'."""
-        try:
-            wire.receive(self.socket)
-            self.process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            return True
-        except (EOFError, OSError):  # it has ended, or somebody has stopped it
-            return False
-        return False
 
     def disown(self) -> None:
         """See `ownership.Owned`."""

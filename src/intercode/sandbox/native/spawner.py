@@ -71,7 +71,7 @@ class Spawner:
         self.children: dict[str, Child] = {}
         """The children by the name of their cgroup, from their fork until they are collected."""
         self.processes: dict[int, Child] = {}
-        """The same children, by the descriptor of their process."""
+        """The children by the descriptor of their process."""
         self.starting: dict[int, Child] = {}
         self.spare: Child | None = None
         self.ready: Child | None = None
@@ -148,7 +148,7 @@ class Spawner:
         return {"running": True} if name in self.children else self.ends.get(name, {})
 
     def note_ending(self, name: str) -> None:
-        """Note that nobody waits any longer for the end of a sandbox, which was killed."""
+        """Note that a caller has killed a sandbox and no longer waits for the kernel to end it."""
         if name in self.children:
             self.children[name].ending = True
             self.count_endings()

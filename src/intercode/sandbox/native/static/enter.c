@@ -220,6 +220,8 @@ long prepare(bool network, const struct machine *machine, struct inside *inside)
         MUST(raise_loopback());
         /* So that `ping` needs no capability, as on most machines today. */
         write_text(AT_FDCWD, "/proc/sys/net/ipv4/ping_group_range", machine->root ? "0 2147483647" : "0 0");
+        /* The kernel leaves groups one by one, under a lock of the machine: beside the filter. */
+        write_text(AT_FDCWD, "/proc/sys/net/ipv4/igmp_max_memberships", "0");
     }
     MUST(noted("chdir", CALL1(__NR_chdir, "/dev/pts")));
     MUST(mount("tmpfs", "x", "tmpfs", QUIET, "mode=755"));
