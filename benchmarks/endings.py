@@ -28,6 +28,7 @@ import array, ctypes, fcntl, itertools, mmap, os, resource, select, signal, sock
 import tempfile, threading, time
 for number in (signal.SIGIO, signal.SIGALRM):
     signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [64])
 libc = ctypes.CDLL(None, use_errno=True)
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -187,7 +188,7 @@ MAKERS = {
     ),
     "netlink sockets": (
         "s = socket.socket(16, 3, 0)\ns.bind((0, 0))\n"
-        "for group in range(1, 33): s.setsockopt(270, 1, group)\nreturn s"
+        "for group in range(1, 20): s.setsockopt(270, 1, group)\nreturn s"
     ),
     "queued signals": "checked(libc.sigqueue(os.getppid(), 64, None))",
     "extended attributes": (

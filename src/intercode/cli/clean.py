@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from intercode.cli.terminal import print_json, safe, size, table
 from intercode.errors import UsageError
@@ -62,14 +63,12 @@ def execute(args: argparse.Namespace) -> int:
     if args.all:
         return _everything(args)
     found = _remains(args.dry_run)
-    ending = endings()
     if args.json:
-        rows = [asdict(entry) for entry in ending]
-        print_json({"dry_run": args.dry_run, "removed": found, "ending": rows})
+        print_json(_facts(args.dry_run, found))
         return 0
     for path in found:
         print(safe(path))
-    for entry in ending:
+    for entry in endings():
         print(f"process {entry.pid}: a closed sandbox that the kernel still ends, which is kept")
     did = "would remove" if args.dry_run else "removed"
     print(f"{did} {counted(len(found), 'thing')}" if found else "nothing was left")
@@ -92,10 +91,15 @@ def _everything(args: argparse.Namespace) -> int:
     if args.json:
         removed = [path for part in plan for path in part.removed]
         parts = [asdict(part) for part in plan]
-        print_json({"dry_run": args.dry_run, "removed": removed, "size": total, "parts": parts})
+        print_json({**_facts(args.dry_run, removed), "size": total, "parts": parts})
     else:
         print(f"{'would free' if args.dry_run else 'freed'} {size(total)}")
     return 0
+
+
+def _facts(dry_run: bool, removed: Sequence[str]) -> dict[str, Any]:
+    ending = [asdict(entry) for entry in endings()]
+    return {"dry_run": dry_run, "removed": [*removed], "ending": ending}
 
 
 def _free(dry_run: bool) -> list[Freed]:

@@ -1,9 +1,9 @@
 """Ledgers of sandboxes that were closed, and that the kernel has not ended yet.
 
 The kernel may need minutes to end programs: it walks a file's list of locks once for each
-descriptor of the file, for instance. No caller waits for that. A spawner keeps the ids, the cgroup and
-the memory of such a sandbox until its end, and names the sandbox in a file of its own. A spawner
-holds its ledger locked: an unlocked ledger is of a spawner that has ended.
+descriptor of the file, for instance. No caller waits for that. A spawner keeps the ids, the cgroup
+and the memory of such a sandbox until its end, and names the sandbox in a ledger. A spawner holds
+its ledger locked: an unlocked ledger is of a spawner that has ended.
 """
 
 from __future__ import annotations
