@@ -178,10 +178,14 @@ class Container:
         if self.process is not None:
             # An ordinary user may not kill it: then it ends when it hears of the hang-up.
             if not self.process.end(_HEARD_SECONDS):
-                with suppress(NotThereError), self.engine.errors("ending a container") as api:
-                    api.kill(self.id)
+                self.hand_over()
                 self.process.wait(END_SECONDS)
             self.process.end()
+
+    def hand_over(self) -> None:
+        """Have the engine end it, which then goes on without being waited for."""
+        with suppress(SandboxError), self.engine.errors("ending a container") as api:
+            api.kill(self.id)
 
     def remove(self) -> None:
         """End it and see to it that it is gone."""
