@@ -183,7 +183,7 @@ class Container:
             self.process.end()
 
     def hand_over(self) -> None:
-        """Have the engine end it, which then goes on without being waited for."""
+        """Ask the engine to kill the container, and do not wait for its end."""
         with suppress(SandboxError), self.engine.errors("ending a container") as api:
             api.kill(self.id)
 
