@@ -248,6 +248,31 @@ ATTACKS: dict[str, Sequence[str]] = {
         ),
         "setcap cap_sys_admin+ep /bin/true; echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start",
     ),
+    "B5 endings": (
+        _python(
+            "def lock(kind, at):\n"
+            "    return struct.pack('hhqqixxxx', kind, 0, at, 1, 0)\n"
+            "held = [os.open('/tmp/locked', os.O_RDWR | os.O_CREAT) for _ in range(900)]\n"
+            "for fd in held: fcntl.flock(fd, fcntl.LOCK_SH)\n"
+            "for fd in held:\n"
+            "    try: fcntl.fcntl(fd, 37, lock(fcntl.F_RDLCK, 2 * fd))\n"
+            "    except OSError as error: break\n"
+            "for n in range(99999):\n"
+            "    fcntl.fcntl(held[0], 6, lock(fcntl.F_RDLCK, (1 << 40) - 3 * n))\n"
+            "for _ in range(40):\n"
+            "    if os.fork() == 0: break\n"
+            "signal.sigtimedwait([], 60)"
+        ),
+        _python(
+            "for level, option in (0, 35), (0, 42), (41, 20), (41, 27), (41, 42):\n"
+            "    one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)\n"
+            "    try: print(one.setsockopt(level, option, bytes(256)))\n"
+            "    except OSError as error: print(error)\n"
+            "folder = os.open('/tmp', os.O_RDONLY)\n"
+            "try: print(fcntl.fcntl(folder, fcntl.F_NOTIFY, 2))\n"
+            "except OSError as error: print(error)"
+        ),
+    ),
     "wire": (
         "printf '\\0\\1\\2\\377%.0s' {1..99999}",
         "cat /dev/urandom | head -c 5000000",

@@ -216,6 +216,20 @@ def test_an_environment_that_cannot_even_be_closed_ends_no_run() -> None:
     assert len(made) == 2
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_end_that_fails_is_no_error_of_the_run(workers: int, tmp_path: Path) -> None:
+    """Every episode is over, and recorded, when the environments are closed at last."""
+
+    class Stuck(FakeEnv):
+        def close(self) -> None:
+            super().close()
+            raise SandboxError("a sandbox did not end")
+
+    result = evaluate(TASKS, "oracle", lambda: Stuck(TASKS), workers=workers, out=tmp_path)
+    assert result.complete
+    assert (result.statistics.successes, result.statistics.errors) == (10, 0)
+
+
 def test_restarts_are_counted() -> None:
     factory = Factory(TASKS, fail=Flaky("t4", 2, "submit", SandboxError("died")))
     result = evaluate(TASKS, "oracle", factory)

@@ -89,7 +89,7 @@ NO_PIDS = Edit(CGROUP, 'CONTROLLERS = ("memory", "pids", "cpu")', 'CONTROLLERS =
 """Beside the rlimit, which alone would not be missed."""
 LATER_SCORE = Edit(PROGRAM, '    ignore(write_text(inside->proc, path.at, "1000"));', "")
 """Beside the first score, which comes a moment before."""
-UNWATCHED = Edit(SPAWNER, "        self.poll.register(self.owner, select.POLLIN)\n", "")
+UNWATCHED = Edit(SPAWNER, "        self.poll.register(self.owner, select.EPOLLIN)\n", "")
 """Beside the end of its socket, which a fork of the caller may hold."""
 
 DEFENCES = [
@@ -148,6 +148,11 @@ DEFENCES = [
     _filter("socket_filters", "host DoS", "_SOCKET_FILTERS = (26, ", "_SOCKET_FILTERS = ("),
     _filter("filters_of_ones_own", "host DoS", "unknown = [_deny(errno.EINVAL)]", "unknown = yes"),
     _filter("leases", "host DoS", "_F_SETLEASE = 1024", "_F_SETLEASE = 0xFFFF"),
+    _filter("watched_folders", "peer DoS", "_F_NOTIFY = 1026", "_F_NOTIFY = 0xFFFF"),
+    _filter("locks_of_open_files", "peer DoS", "_OFD_LOCKS = 37, 38", "_OFD_LOCKS = 99, 98"),
+    _filter("groups", "host DoS, peer DoS", "_IPV4_GROUPS = (35, ", "_IPV4_GROUPS = ("),
+    _filter("groups_of_ipv6", "host DoS, peer DoS", "_IPV6_GROUPS = 20, ", "_IPV6_GROUPS = 99, "),
+    _filter("groups_of_both", "host DoS, peer DoS", "\n_GROUPS = (42, ", "\n_GROUPS = ("),
     _filter("asynchronous_io", "host DoS", '{"io_setup": 206}', "{}"),
     _filter(
         "limits_of_others", "escape",
@@ -834,9 +839,9 @@ DEFENCES = [
             ),
             Edit(
                 SPAWNER,
-                "if not self.take_request():\n                            return\n",
-                "if not self.take_request():\n"
-                "                            self.poll.unregister(self.caller)\n",
+                "and not self.take_request():\n                    return\n",
+                "and not self.take_request():\n"
+                "                    self.poll.unregister(self.caller)\n",
             ),
             UNWATCHED,
         ),
@@ -886,13 +891,21 @@ DEFENCES = [
                 "signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)", "pass",
             ),
             # No defence: so that it is soon told.
-            Edit(PROCESS, "_END_SECONDS = 120.0", "_END_SECONDS = 1.0"),
+            Edit(PROCESS, "\nEND_SECONDS = 5.0", "\nEND_SECONDS = 1.0"),
         ),
+    ),
+    _one(
+        "slow_ends_are_kept", "host DoS, peer DoS", PROCESS,
+        "            self.hand_over()\n", "            pass\n",
+    ),
+    _one(
+        "memberships", "host DoS, peer DoS", ENTER,
+        '        write_text(AT_FDCWD, "/proc/sys/net/ipv4/igmp_max_memberships", "0");\n', "",
     ),
     Defence(
         "forks_do_not_delay", "host DoS",
         (
-            Edit(PROVIDER, "self.socket.shutdown(socket.SHUT_RDWR)", "pass"),
+            Edit(PROVIDER, "self.socket.shutdown(socket.SHUT_WR)", "pass"),
             Edit(PROVIDER, "_START_SECONDS = 30.0", "_START_SECONDS = 15.0"),
         ),
     ),

@@ -167,6 +167,31 @@ def seccomp_leases() -> bool:
     return _call(72, 25, "0, 1024, 0") == errno.EPERM
 
 
+def seccomp_watched_folders() -> bool:
+    return _call(72, 25, "0, 1026, 0") == errno.EPERM  # else ENOTDIR
+
+
+def seccomp_locks_of_open_files() -> bool:
+    return _call(72, 25, "99, 37, $b") == errno.EINVAL  # else EBADF
+
+
+def seccomp_groups() -> bool:
+    return _call(54, 208, "99, 0, 35, $b, 8") == errno.EPERM  # else EBADF
+
+
+def seccomp_groups_of_ipv6() -> bool:
+    return _call(54, 208, "99, 41, 20, $b, 20") == errno.EPERM
+
+
+def seccomp_groups_of_both() -> bool:
+    calls = [_call(54, 208, f"99, {level}, 42, $b, 64") for level in (0, 41)]
+    return calls == [errno.EPERM] * 2
+
+
+def memberships() -> bool:
+    return one_of(say("cat /proc/sys/net/ipv4/igmp_max_memberships"), holds="0", gone="20")
+
+
 def seccomp_asynchronous_io() -> bool:
     return _call(206, 0, "1, 0") == errno.ENOSYS  # else EFAULT
 

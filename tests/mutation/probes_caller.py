@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -17,10 +18,10 @@ from intercode.errors import OutputLimitError, SandboxError, SandboxUnavailableE
 from intercode.files import cache_root
 from intercode.sandbox import Sandbox, get_provider
 from intercode.sandbox.docker.inside import diff
-from intercode.sandbox.native import cgroup, frozen, wire
+from intercode.sandbox.native import cgroup, frozen, process, wire
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.sandbox import NativeSandbox
-from intercode.sandbox.native.snapshot import NativeSnapshot
+from intercode.sandbox.native.snapshot import NativeSnapshot, endings
 from intercode.units import MIB
 from sandbox import walk_oracle
 from waiting import eventually, new_marker
@@ -202,12 +203,34 @@ def close_kills() -> bool:
     sandbox = start()
     program, process_1 = _sleeper(sandbox)
     os.kill(process_1, signal.SIGSTOP)
-    try:
-        sandbox.close()
-    except SandboxError:
+    sandbox.close()
+    held = not Path(f"/proc/{program}").exists()
+    if not held:
         os.kill(process_1, signal.SIGKILL)
-        return False
-    return not Path(f"/proc/{program}").exists()
+    return held
+
+
+def slow_ends_are_kept() -> bool:
+    process.END_SECONDS = 0.1  # allow limit: it does not end before it is let go
+    sandbox = start()
+    program, _ = _sleeper(sandbox)
+    over, begun = threading.Event(), threading.Event()
+
+    def trace() -> None:  # what is traced stays until its tracer, this thread, has ended
+        ctypes.CDLL(None).ptrace(0x4206, program, 0, 0)
+        begun.set()
+        over.wait()
+
+    tracer = threading.Thread(target=trace)
+    tracer.start()
+    begun.wait()
+    sandbox.close()
+    spawner = get_provider()._running()  # type: ignore[attr-defined]
+    spawner.evidence("")  # the answer comes after what was told before
+    held = spawner.name in [ending.lease for ending in endings()]
+    over.set()
+    tracer.join()
+    return held
 
 
 def forks_do_not_delay() -> bool:

@@ -80,7 +80,8 @@ def test_by_arguments(first: int, second: int, third: int) -> None:
 
     low = [value & 0xFFFFFFFF for value in (first, second, third)]
     assert asked("prlimit64", first, 7, third) == (errno.EPERM if low[0] else 0)
-    assert asked("fcntl", first, second) == (errno.EPERM if low[1] == 1024 else 0)
+    refusals = {1024: errno.EPERM, 1026: errno.EPERM, 37: errno.EINVAL, 38: errno.EINVAL}
+    assert asked("fcntl", first, second) == refusals.get(low[1], 0)
     assert asked("socketpair", first) == (0 if low[0] == 1 else errno.EAFNOSUPPORT)
     assert asked("prctl", first) == (errno.EINVAL if low[0] in (22, 62, 67) else 0)
     assert asked("memfd_create", 0, second) == (errno.ENOMEM if low[1] & 4 else 0)
@@ -100,6 +101,7 @@ def test_by_arguments(first: int, second: int, third: int) -> None:
     for name in ("setxattr", "lsetxattr", "fsetxattr"):
         assert asked(name, first, 0, 0, third) == (errno.E2BIG if third > 256 else 0)
     refused = (low[1] == 1 and low[2] in (26, 50, 51, 52)) or (low[1], low[2]) == (41, 32)
+    refused = refused or low[2] in GROUPS.get(low[1], ())
     refused = refused or (low[1] == 6 and low[2] in (14, 32, 38, 39, 40, 41))
     assert asked("setsockopt", first, second, third) == (errno.EPERM if refused else 0)
     assert asked("setsockopt", first, 1, 26) == errno.EPERM
@@ -110,6 +112,35 @@ def test_by_arguments(first: int, second: int, third: int) -> None:
     assert answer(seccomp.build(True, machine="x86_64"), machine, calls["ptrace"], first) == others
     assert asked("madvise", first, second, 12) == errno.EINVAL
     assert asked("process_madvise", first, second, third, 12) == errno.EINVAL
+
+
+GROUPS = {0: (35, 38, 39, 41, 42, 43, 46, 48), 41: (20, 27, 42, 43, 46, 48)}
+"""The options that join a multicast or anycast group, or a source of one, of each level."""
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("level", GROUPS)
+def test_no_group_is_joined(machine: str, level: int) -> None:
+    """Of all other options of the two levels only that for flow labels is refused."""
+    number = vars(seccomp)["_BY_ARGUMENT"][machine]["setsockopt"]
+    program = seccomp.build(machine=machine)
+    refused = [
+        name for name in range(300) if answer(program, MACHINES[machine], number, 3, level, name)
+    ]
+    assert refused == sorted([*GROUPS[level], *([32] if level == 41 else [])])
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_locks_and_watches_of_descriptors(machine: str) -> None:
+    """Leases, F_NOTIFY, and locks of open files; locks of processes are left."""
+    number = vars(seccomp)["_BY_ARGUMENT"][machine]["fcntl"]
+    program = seccomp.build(machine=machine)
+    answers = {
+        command: refusal
+        for command in range(2048)
+        if (refusal := answer(program, MACHINES[machine], number, 3, command))
+    }
+    assert answers == {37: 22, 38: 22, 1024: 1, 1026: 1}
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from intercode.cli.terminal import print_json, safe, size, table
 from intercode.errors import UsageError
@@ -26,7 +27,7 @@ from intercode.files import cache_root, empty, tree_size
 from intercode.sandbox import images
 from intercode.sandbox.docker.images import prune
 from intercode.sandbox.docker.provider import sweep_all
-from intercode.sandbox.native.snapshot import sweep
+from intercode.sandbox.native.snapshot import endings, sweep
 from intercode.units import counted
 
 _FOLDERS = {
@@ -63,10 +64,12 @@ def execute(args: argparse.Namespace) -> int:
         return _everything(args)
     found = _remains(args.dry_run)
     if args.json:
-        print_json({"dry_run": args.dry_run, "removed": found})
+        print_json(_facts(args.dry_run, found))
         return 0
     for path in found:
         print(safe(path))
+    for entry in endings():
+        print(f"process {entry.pid}: a closed sandbox that the kernel still ends, which is kept")
     did = "would remove" if args.dry_run else "removed"
     print(f"{did} {counted(len(found), 'thing')}" if found else "nothing was left")
     return 0
@@ -88,10 +91,15 @@ def _everything(args: argparse.Namespace) -> int:
     if args.json:
         removed = [path for part in plan for path in part.removed]
         parts = [asdict(part) for part in plan]
-        print_json({"dry_run": args.dry_run, "removed": removed, "size": total, "parts": parts})
+        print_json({**_facts(args.dry_run, removed), "size": total, "parts": parts})
     else:
         print(f"{'would free' if args.dry_run else 'freed'} {size(total)}")
     return 0
+
+
+def _facts(dry_run: bool, removed: Sequence[str]) -> dict[str, Any]:
+    ending = [asdict(entry) for entry in endings()]
+    return {"dry_run": dry_run, "removed": [*removed], "ending": ending}
 
 
 def _free(dry_run: bool) -> list[Freed]:

@@ -140,7 +140,7 @@ class Worker:
                 if self._making and not retried:
                     raise  # no environment can be made: it is not the task's fault
                 partial = self._partial(job)
-                self._let_go()
+                self.close()
                 if not retried or len(lost) >= self._orders.max_retries:
                     episode = failed(error, partial)
                     break
@@ -170,23 +170,22 @@ class Worker:
         return partial
 
     def stop(self) -> None:
-        """Close the sandbox of a running job."""
+        """Close the sandbox of a running job; an error of its end is logged, and ends no run."""
         self._stopped = True
-        if (env := self._env) is not None:
-            env.close()
-
-    def _let_go(self) -> None:
-        """Close an environment that has failed; if closing fails, too, that ends no run."""
-        try:
-            self.close()
-        except Exception:
-            log.exception("an environment that had failed could not be closed")
+        _close(self._env)
 
     def close(self) -> None:
-        """Close the environment. Idempotent."""
+        """Close the environment; an error of its end is logged, and ends no run. Idempotent."""
         env, self._env, self._making = self._env, None, False
+        _close(env)
+
+
+def _close(env: EpisodeEnv | None) -> None:
+    try:
         if env is not None:
             env.close()
+    except Exception:
+        log.exception("an environment could not be closed")
 
 
 def _add_lost(episode: Episode, lost: Sequence[Episode]) -> None:
@@ -266,16 +265,19 @@ class Pool:
             raise failure
 
     def _stop(self) -> None:
-        """Close the sandboxes of the workers and wait a little for them.
+        """Close the sandboxes of the workers, all at once, and wait a little for them.
 
         Workers whose agent is at work hold no sandbox, and its model may take an hour: they are
         not waited for.
         """
         self._draining = True
         self._shared.stop()
-        for worker in self._workers:
-            worker.stop()
         deadline = time.monotonic() + PATIENCE
+        stops = [threading.Thread(target=one.stop, daemon=True) for one in self._workers]
+        for thread in stops:
+            thread.start()
+        for thread in stops:
+            thread.join(max(0.0, deadline - time.monotonic()))
         while self._shared.sandboxes.held and time.monotonic() < deadline:
             time.sleep(_SOON)
 

@@ -29,6 +29,7 @@ from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.native import cgroup
 from intercode.sandbox.native.obstacles import more_open_files, set_kernel
 from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.native.snapshot import endings
 
 _FILES_FOR_MANY = 4096
 _CACHE_BYTES = 2 << 30
@@ -51,7 +52,20 @@ class Check:
 
 def check_native() -> list[Check]:
     """Run the whole path once, and look at what limits it."""
-    return [_kernel(), *_native_sandbox(), _open_files(), _processes(), _cache()]
+    checks = [_kernel(), *_native_sandbox(), _open_files(), _processes(), _cache()]
+    return [*checks, *_endings()]
+
+
+def _endings() -> list[Check]:
+    """Name the sandboxes that were closed, and that the kernel still ends, if there are any."""
+    pids = [str(ending.pid) for ending in endings()]
+    if not pids:
+        return []
+    detail = (
+        f"of {len(pids)} that were closed the kernel has not ended all processes, the last of "
+        f"them {', '.join(pids)}: it keeps their ids, cgroups and memory until then"
+    )
+    return [Check("endings", None, detail)]
 
 
 def _kernel() -> Check:

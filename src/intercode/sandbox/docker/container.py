@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
+from intercode.errors import SandboxError, SandboxUnavailableError
 from intercode.sandbox.base import Evidence, Limits
 from intercode.sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThereError
 from intercode.sandbox.docker.home import LOADER, PYTHON, Home
@@ -29,7 +29,7 @@ from intercode.sandbox.images.base import HOSTNAME
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.identity import OWN_THREADS
 from intercode.sandbox.native.obstacles import not_loaded
-from intercode.sandbox.native.process import ProcessOne
+from intercode.sandbox.native.process import END_SECONDS, ProcessOne
 from intercode.sandbox.native.zygote import MASKED
 from intercode.sandbox.ownership import disown_in_forks
 from intercode.units import MIB
@@ -168,19 +168,24 @@ class Container:
     def close(self) -> None:
         """End it: when this returns, all that ran in it has ended. Idempotent.
 
+        Where the kernel takes longer than `END_SECONDS` for it, its end is the engine's alone.
+
         What is left is the engine's to remove.
         """
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
         self.control.close()
         if self.process is not None:
-            try:
-                # An ordinary user may not kill it: then it ends when it hears of the hang-up.
-                self.process.end(_HEARD_SECONDS)
-            except SandboxTimeoutError:
-                with suppress(NotThereError), self.engine.errors("ending a container") as api:
-                    api.kill(self.id)
-                self.process.end()
+            # An ordinary user may not kill it: then it ends when it hears of the hang-up.
+            if not self.process.end(_HEARD_SECONDS):
+                self.hand_over()
+                self.process.wait(END_SECONDS)
+            self.process.end()
+
+    def hand_over(self) -> None:
+        """Ask the engine to kill the container, and do not wait for its end."""
+        with suppress(SandboxError), self.engine.errors("ending a container") as api:
+            api.kill(self.id)
 
     def remove(self) -> None:
         """End it and see to it that it is gone."""

@@ -122,14 +122,14 @@ class DockerSandbox(NativeSandbox):
         return self.container.evidence(mute)
 
     def close(self) -> None:
-        """End everything in it and free it. When this returns, all that ran has ended."""
+        """End everything in it and free it. A slow end is left to the engine."""
         super().close()
         self.container.close()  # where the engine must be asked to
         self.origin = replace(self.origin, saved=None, compared=None)
 
 
 def _seat(container: Container) -> Seat:
-    return Seat(container.control, container.process)
+    return Seat(container.control, container.process, hand_over=container.hand_over)
 
 
 class Saved:

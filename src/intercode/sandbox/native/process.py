@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import SandboxError, SandboxTimeoutError
+from intercode.errors import SandboxError
 from intercode.sandbox.base import Completed, Evidence, OutputBuffer, Process
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.channels import channel, close_all
@@ -27,7 +27,8 @@ HARD_OUTPUT_FACTOR = 64
 """A program that prints this many times its limit is killed: the rest is not read."""
 _CHUNK = 1 << 18
 _DRAIN = 1 << 20
-_END_SECONDS = 120.0
+END_SECONDS = 5.0
+"""Seconds for which the end of what was killed is waited for; then it is its keeper's alone."""
 
 
 class NativeProcess:
@@ -147,6 +148,8 @@ class Seat:
     """Tells its keeper of a layer that is about to be deleted."""
     freeze: Callable[[], FrozenLayer | None] = lambda: None
     """Freezes its files, where nothing but process 1 runs; None: the kernel does not permit it."""
+    hand_over: Callable[[], None] = lambda: None
+    """Leaves the end of the sandbox to its spawner, where the kernel takes long for it."""
     first: First | None = None
     """The program that it was started with."""
     packed: bool = False
@@ -168,13 +171,13 @@ class Seat:
         return first
 
     def end(self) -> None:
-        """End all that runs in it. When this returns, all of it has ended."""
+        """End all that runs in it, or hand it over to its keeper where the kernel takes long."""
         if self.first is not None:
             close_all(*self.first.fds)
             self.first = None
         self.control.close()
-        if self.process is not None:
-            self.process.end()
+        if self.process is not None and not self.process.end():
+            self.hand_over()
 
 
 class ProcessOne:
@@ -190,12 +193,14 @@ class ProcessOne:
     ) -> None:
         self._file = FileIO(fd)
         self.evidence = evidence
+        self._killed_at: float | None = None
         self._lock = threading.Lock()
 
     def kill(self) -> None:
         """Kill it, and with it all that runs in the sandbox. Returns at once. Idempotent."""
         with self._lock:
             if not self._file.closed:
+                self._killed_at = self._killed_at or time.monotonic()
                 # Without the right to, its socket's end will have to do.
                 with suppress(ProcessLookupError, PermissionError):
                     signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)
@@ -219,27 +224,35 @@ class ProcessOne:
     def wait(self, seconds: float) -> bool:
         """Wait until it and all that runs in the sandbox has ended; whether it has."""
         with self._lock:
-            return self._file.closed or self._has_ended(seconds)
+            if self._file.closed:
+                return True
+            copy = os.dup(self._file.fileno())
+        try:  # without the lock, for which `kill` and `end` would wait
+            poll = select.poll()
+            poll.register(copy, select.POLLIN)
+            # The kernel tells of the end of a namespace's first process when it was the last.
+            return bool(poll.poll(max(0.0, seconds) * 1000))
+        finally:
+            os.close(copy)
 
-    def end(self, seconds: float = _END_SECONDS) -> None:
+    def end(self, seconds: float | None = None) -> bool:
         """Kill it, and wait until it and all that runs in the sandbox has ended. Idempotent.
 
-        Raises:
-            SandboxTimeoutError: The kernel could not end it: it waits for a device, for instance.
+        Args:
+            seconds: How long to wait; None: until `END_SECONDS` after it was first killed. Then
+                this object lets go of it.
+
+        Returns:
+            Whether it has ended. Programs can make the kernel take minutes for it.
         """
         self.kill()
+        if seconds is not None:
+            return self.wait(seconds)
+        since_kill = 0.0 if self._killed_at is None else time.monotonic() - self._killed_at
+        has_ended = self.wait(END_SECONDS - since_kill)
         with self._lock:
-            if self._file.closed:
-                return
-            if not self._has_ended(seconds):
-                raise SandboxTimeoutError(f"a sandbox did not end within {seconds:.0f} s")
             self._file.close()
-
-    def _has_ended(self, seconds: float) -> bool:
-        poll = select.poll()
-        poll.register(self._file, select.POLLIN)
-        # The kernel tells of the end of a namespace's first process when it was the last.
-        return bool(poll.poll(seconds * 1000))
+        return has_ended
 
     def disown(self) -> None:
         """See `ownership.Owned`."""

@@ -22,6 +22,7 @@ from typing import Any
 
 from intercode.capabilities import OF_SEVERAL_USERS
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
+from intercode.files import cache_root
 from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
@@ -29,10 +30,11 @@ from intercode.sandbox.images.tree import look
 from intercode.sandbox.native import cgroup, frozen, wire
 from intercode.sandbox.native.bootstrap import PROGRAM, command
 from intercode.sandbox.native.channels import close_all
+from intercode.sandbox.native.endings import LEDGERS, open_ledger
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.identity import ID_COUNT
 from intercode.sandbox.native.obstacles import more_open_files, no_place, not_loaded, unavailable
-from intercode.sandbox.native.process import First, ProcessOne, Seat
+from intercode.sandbox.native.process import END_SECONDS, First, ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
 from intercode.sandbox.native.zygote import spelled_out
@@ -201,6 +203,8 @@ _START_SECONDS = 30.0
 _EVIDENCE_SECONDS = 5.0
 _OPEN_FILES = 65_536
 _FEWEST_OPEN_FILES = 1024
+_lingering: list[subprocess.Popen[bytes]] = []
+"""Spawners that were closed, and that wait for the kernel to end their sandboxes."""
 
 
 class SpawnerProcess:
@@ -219,6 +223,7 @@ class SpawnerProcess:
 
     def __init__(self, preload: Sequence[str] = (), path: Sequence[str] = ()) -> None:
         _raise_open_files()
+        _lingering[:] = [process for process in _lingering if process.poll() is None]
         if not os.access(PROGRAM, os.X_OK):
             raise SandboxUnavailableError(
                 "intercode was installed without the program of native sandboxes, which there is "
@@ -229,9 +234,11 @@ class SpawnerProcess:
         self.preload = tuple(preload)
         ours, theirs = wire.pair()
         owner = os.pidfd_open(os.getpid())
+        ledger = self._open_ledger()
         try:
-            fds = [theirs.fileno(), owner]
-            told = {"caller": fds[0], "owner": owner, "name": self.name, "root": is_root()}
+            fds = [theirs.fileno(), owner, ledger]
+            own = {"name": self.name, "root": is_root()}
+            told = {"caller": fds[0], "owner": owner, "ledger": ledger, **own}
             workers = {"preload": [*preload], "path": [*path]}
             self.process = subprocess.Popen(
                 command("spawner", {**told, **workers}),
@@ -243,7 +250,7 @@ class SpawnerProcess:
             )
         finally:
             theirs.close()
-            os.close(owner)
+            close_all(owner, ledger)
         self.socket = ours
         disown_in_forks(self)
         ours.settimeout(_START_SECONDS)
@@ -306,7 +313,22 @@ class SpawnerProcess:
         started = First(spec["first"], reply["first"], first) if first else None
         freeze = partial(self.freeze, name)
         users = ID_COUNT if self.facts["root"] else 1
-        return Seat(ours, process, self.forget, freeze, started, True, users, self.preload)
+        hand_over = partial(self.hand_over, name)
+        return Seat(
+            ours, process, self.forget, freeze, hand_over, started, True, users, self.preload
+        )
+
+    def _open_ledger(self) -> int:
+        """Open the spawner's ledger; without a writable cache, a file without a name."""
+        try:
+            return open_ledger(cache_root() / LEDGERS, self.name)
+        except OSError:
+            return os.memfd_create("ledger", os.MFD_CLOEXEC)
+
+    def hand_over(self, name: str) -> None:
+        """Leave the end of a killed sandbox to the spawner, where the kernel takes long for it."""
+        with suppress(OSError):  # the spawner has ended, and all of its sandboxes with it
+            wire.send(self.socket, {"ending": name})
 
     def evidence(self, name: str) -> Evidence:
         """Evidence of the end of a sandbox, by the name that the spawner gave it."""
@@ -353,16 +375,27 @@ class SpawnerProcess:
             wire.send(self.socket, {"forget": str(layer)})
 
     def close(self) -> None:
-        """End it and all of its sandboxes, and wait until they are gone. Idempotent."""
+        """End it and all of its sandboxes. Idempotent.
+
+        Wait until they are gone, or leave it to wait for the kernel, which takes long for some.
+        """
         with suppress(OSError):  # it is closed, or the other end has gone first
             # Heard also where a fork that has run no code of ours holds this end, too.
-            self.socket.shutdown(socket.SHUT_RDWR)
+            self.socket.shutdown(socket.SHUT_WR)
+        try:
+            wire.receive(self.socket)  # it has heard, and waits for the kernel
+        except TimeoutError:
+            self.process.kill()  # somebody has stopped it
+        except (EOFError, OSError):
+            pass  # it has ended
         self.socket.close()
         try:
-            self.process.wait(_START_SECONDS)
+            self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            _lingering.append(self.process)
+            return
+        with suppress(OSError):
+            (cache_root() / LEDGERS / self.name).unlink(missing_ok=True)
         if self.process.returncode:  # it was killed
             cgroup.remove_all(self.name)
 

@@ -47,6 +47,7 @@ from intercode.sandbox.images import Image
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.channels import Channel, close_all, exit_pipe, open_channels
 from intercode.sandbox.native.process import (
+    END_SECONDS,
     First,
     NativeProcess,
     NativeWorker,
@@ -70,7 +71,7 @@ from intercode.sandbox.ownership import disown_in_forks
 from intercode.units import MIB
 
 _ANSWER_SECONDS = 30.0
-_ENDED_SECONDS = 10.0
+_ENDED_SECONDS = END_SECONDS
 _FILES_SECONDS = 60.0
 _HIGHEST_CHANNEL = 240
 _MODES = 0o7777
@@ -591,7 +592,11 @@ class NativeSandbox:
             self._process.kill()
 
     def close(self) -> None:
-        """End everything in it and free it. When this returns, all that ran has ended."""
+        """End everything in it and free it.
+
+        When this returns, all that ran has ended; or the kernel needs more than `END_SECONDS` for
+        it, and the spawner keeps the sandbox's ids, cgroup and memory until then.
+        """
         # Not under the lock: it must work while another thread waits for an answer.
         self.kill_all()
         self._on_close(self)

@@ -98,11 +98,26 @@ _SOL_SOCKET = 1
 # ATTACH_FILTER, ATTACH_BPF, and both for a group of sockets: compiled code counts for the machine.
 _SOCKET_FILTERS = (26, 50, 51, 52)
 _SO_LINGER = 13
+# The kernel leaves multicast groups one by one, each under a lock of the whole machine, by which
+# it also makes networks: a sandbox with 240,000 memberships took minutes to end, and held up the
+# starts of others. IP_ADD_MEMBERSHIP to IP_MSFILTER, and MCAST_JOIN_GROUP to MCAST_MSFILTER, which
+# both levels have, but for those that leave or unblock.
+_SOL_IP = 0
+_IPV4_GROUPS = (35, 38, 39, 41)
+_GROUPS = (42, 43, 46, 48)
+# IPV6_JOIN_GROUP and IPV6_JOIN_ANYCAST.
+_IPV6_GROUPS = 20, 27
 # IPV6_FLOWLABEL_MGR: the machine has 4,096 of them for all sandboxes together.
 _SOL_IPV6, _FLOW_LABELS = 41, 32
 # MD5SIG, MD5SIG_EXT and those of AO: keys of connections, which count for no cgroup.
 _SOL_TCP, _TCP_KEYS = 6, (14, 32, 38, 39, 40, 41)
 _F_SETLEASE = 1024
+# The kernel searches all watches of a folder once for each of its descriptors that is closed.
+_F_NOTIFY = 1026
+# F_OFD_SETLK and F_OFD_SETLKW. Such a lock ends with the last copy of a descriptor. Until then the
+# kernel searches all of them for each descriptor of the file that is closed. Programs that use
+# them do without on older kernels: fcntl's other locks, and flock(2), are left.
+_OFD_LOCKS = 37, 38
 _PTRACE_OTHERS = (16, 0x4206)  # ATTACH, SEIZE
 # The others: MEMORY_MERGE and SCHED_CORE, which change how the machine treats its other programs.
 _PR_SET_SECCOMP, _PR_OF_THE_MACHINE = 22, (67, 62)
@@ -192,12 +207,14 @@ def _socket_rules() -> dict[str, list[bytes]]:
     # The one that closes a socket that lingers waits: a receiver, or a worker of the kernel's.
     filters = _test(*_SOCKET_FILTERS, then=no, otherwise=yes)
     of_socket = _if(_ARG2, _SO_LINGER, then=[_NOTHING], otherwise=filters)
-    of_ipv6 = _if(_ARG2, _FLOW_LABELS, then=no, otherwise=yes)
+    of_ipv4 = _if(_ARG2, *_IPV4_GROUPS, *_GROUPS, then=no, otherwise=yes)
+    of_ipv6 = _if(_ARG2, *_IPV6_GROUPS, *_GROUPS, _FLOW_LABELS, then=no, otherwise=yes)
     of_tcp = _if(_ARG2, *_TCP_KEYS, then=no, otherwise=yes)
     others = _test(_NETLINK, then=netlink, otherwise=none)
     others = _test(_INET, _INET6, then=internet, otherwise=others)
     levels = _test(_SOL_TCP, then=of_tcp, otherwise=yes)
     levels = _test(_SOL_IPV6, then=of_ipv6, otherwise=levels)
+    levels = _test(_SOL_IP, then=of_ipv4, otherwise=levels)
     return {
         "socket": _if(_ARG0, _UNIX, then=yes, otherwise=others),
         "socketpair": _if(_ARG0, _UNIX, then=yes, otherwise=none),
@@ -227,11 +244,13 @@ def _memory_and_file_rules() -> dict[str, list[bytes]]:
         *(_op(_LOAD, _ARG3), _op(_JGE, _LONGEST_ATTRIBUTE + 1, false=1), too_long),
         *yes,
     ]
+    invalid = [_deny(errno.EINVAL)]
+    watches = _test(_F_SETLEASE, _F_NOTIFY, then=no, otherwise=yes)
     out = _test(*_MADV_OUT, then=nothing, otherwise=yes)
-    advice = _test(_MADV_MERGEABLE, then=[_deny(errno.EINVAL)], otherwise=out)
+    advice = _test(_MADV_MERGEABLE, then=invalid, otherwise=out)
     return {
         "ioctl": _if(_ARG1, *_IOCTLS, then=no, otherwise=yes),
-        "fcntl": _if(_ARG1, _F_SETLEASE, then=no, otherwise=yes),
+        "fcntl": [_op(_LOAD, _ARG1), *_test(*_OFD_LOCKS, then=invalid, otherwise=watches)],
         **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), small),
         # It would wait for all disks of the machine. A sandbox's files are in memory.
         "sync": nothing,

@@ -21,6 +21,7 @@ from intercode.sandbox.images.base import SCRIPT
 from intercode.sandbox.native import archive
 from intercode.sandbox.native.archive import SHARED_MEMORY
 from intercode.sandbox.native.cgroup import PREFIX, parents, remove_all
+from intercode.sandbox.native.endings import LEDGERS, Ending, read_ledgers
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.ownership import is_gone, new_lease, when_gone
 
@@ -295,14 +296,21 @@ def build_script(
         sandbox.close()
 
 
+def endings() -> list[Ending]:
+    """List the sandboxes of all callers that were closed, and that the kernel has not ended yet."""
+    return read_ledgers(cache_root() / LEDGERS)
+
+
 def sweep(dry_run: bool = False) -> list[str]:
     """Remove what belongs to callers that are gone; the paths that were found."""
     found = []
+    leases = {ending.lease for ending in endings()}
     for parent in parents():
         for folder in Path(parent).glob(f"{PREFIX}*"):
-            if not is_gone(folder.name.removeprefix(PREFIX)):
+            lease = folder.name.removeprefix(PREFIX)
+            if lease in leases or not is_gone(lease):
                 continue
             found.append(str(folder))
             if not dry_run:
-                remove_all(folder.name.removeprefix(PREFIX))
+                remove_all(lease)
     return found + _sweep_snapshots(dry_run)

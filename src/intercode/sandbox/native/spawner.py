@@ -11,18 +11,18 @@ from __future__ import annotations
 import errno
 import os
 import select
-import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
 from intercode.rights import STAND_IN, has_machines_id, lacking
 from intercode.sandbox.native import cgroup, wire
 from intercode.sandbox.native import syscalls as sc
-from intercode.sandbox.native.channels import close_all, exit_pipe, open_channels
-from intercode.sandbox.native.identity import OWN_THREADS, Identities, Identity, write_maps
+from intercode.sandbox.native.child import Child
+from intercode.sandbox.native.endings import write_ledger
+from intercode.sandbox.native.identity import OWN_THREADS, Identities, write_maps
 from intercode.sandbox.native.syscalls import hide_arguments
 from intercode.sandbox.native.vault import Vault
 from intercode.sandbox.native.zygote import NotLoadedError, Zygote, look_around, plan
@@ -33,8 +33,10 @@ and neither the spawner nor an image needs what is in it."""
 _FOLDERS = ("x", "o", "e", "d", "p", "m")
 """The mount points of each sandbox there: its files, the same with its own ids, what is empty,
 /dev, /proc, and a folder of the machine's programs on its way into an image."""
-_QUIET_MS = 1, 5
-"""Milliseconds without a request, after which something is done ahead of one: while there is a
+_LEAVING_SECONDS = 1.0
+"""Seconds after which a cgroup that could not be removed is tried again."""
+_QUIET_SECONDS = 0.001, 0.005
+"""Seconds without a request, after which something is done ahead of one: while there is a
 processor for each sandbox that runs, and where there is none to spare."""
 _ENDS_KEPT = 4096
 
@@ -53,6 +55,7 @@ class Spawner:
         self,
         caller: socket.socket,
         owner: int,
+        ledger: int,
         name: str,
         root: bool,
         preload: Sequence[str],
@@ -62,22 +65,20 @@ class Spawner:
         self.owner = owner
         """A descriptor of the caller's process. Its socket alone would not tell of its end: a fork
         of it may hold the other end, too."""
-        self.poll = select.poll()
+        self.ledger = ledger
+        """The descriptor of the file that names the sandboxes which are still ending."""
+        self.poll = select.epoll()
+        self.children: dict[str, Child] = {}
+        """The children by the name of their cgroup, from their fork until they are collected."""
+        self.processes: dict[int, Child] = {}
+        """The children by the descriptor of their process."""
         self.starting: dict[int, Child] = {}
         self.spare: Child | None = None
         self.ready: Child | None = None
         self.asked: dict[str, Any] = {}
         self.again = False
         """Whether what was asked for last was asked for before that, too."""
-        self.live: dict[int, str] = {}
-        """The cgroup's name of each child."""
-        self.files: dict[int, int] = {}
-        """Detached mounts of the files of those children whose files can be frozen."""
-        self.identities: dict[int, Identity] = {}
-        """The identities of the children that have been told what to be."""
         self.leaving: list[str] = []
-        self.oom_kills: dict[str, int] = {}
-        """The value of `Cgroups.oom_kills` when a child was forked, by its cgroup's name."""
         self.ends: dict[str, dict[str, Any]] = {}
         """How the children of late have ended, as `fault.Evidence`."""
         self.count = 0
@@ -89,33 +90,25 @@ class Spawner:
         self.layers = Layers(root)
         self.vault = Vault(STAGE)
         self.pool = Identities(root)
-        self.wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self) -> None:
         """Serve until the caller goes away; then end every sandbox and clean up."""
-        self.poll.register(self.caller, select.POLLIN)
-        self.poll.register(self.owner, select.POLLIN)
-        self.poll.register(self.wake_read, select.POLLIN)
+        self.poll.register(self.caller, select.EPOLLIN)
+        self.poll.register(self.owner, select.EPOLLIN)
         try:
             while True:
-                events = self.poll.poll(self.patience())
+                events = [fd for fd, _ in self.poll.poll(self.patience())]
+                if self.owner in events:
+                    return
                 if not events and self.may_prepare:
                     self.make_ready()
-                # The caller last: it may ask for the files of a child that has just started.
-                for fd, _ in sorted(events, key=lambda event: event[0] == self.caller.fileno()):
-                    if fd == self.owner:
-                        return
-                    if fd == self.wake_read:
-                        with suppress(BlockingIOError):
-                            os.read(self.wake_read, 4096)
-                    elif fd == self.caller.fileno():
-                        if not self.take_request():
-                            return
-                    else:
+                for fd in events:
+                    if fd in self.starting:
                         self.started(fd)
-                self.reap()
+                self.collect_ended(events)
+                # The caller last: it may ask for the files of a child that has just started.
+                if self.caller.fileno() in events and not self.take_request():
+                    return
         finally:
             self.close()
 
@@ -130,6 +123,8 @@ class Spawner:
         if not fds:
             if "thaw" in spec:
                 self.thaw(spec["thaw"])
+            elif "ending" in spec:
+                self.note_ending(spec["ending"])
             else:
                 self.drop_ready()
                 self.layers.forget(spec["forget"])
@@ -148,8 +143,20 @@ class Spawner:
 
     def evidence(self, name: str) -> dict[str, Any]:
         """Evidence of a sandbox that does not answer, as `fault.Evidence`."""
-        self.reap()
-        return {"running": True} if name in self.live.values() else self.ends.get(name, {})
+        if name in self.children:
+            self.collect(self.children[name])
+        return {"running": True} if name in self.children else self.ends.get(name, {})
+
+    def note_ending(self, name: str) -> None:
+        """Note that a caller has killed a sandbox and no longer waits for the kernel to end it."""
+        if name in self.children:
+            self.children[name].ending = True
+            self.count_endings()
+
+    def count_endings(self) -> None:
+        """Name the sandboxes that are still ending where `intercode doctor` looks."""
+        children = self.children.values()
+        write_ledger(self.ledger, {child.name: child.pid for child in children if child.ending})
 
     def freeze(self, name: str, room: int) -> dict[str, Any]:
         """Keep the files of a sandbox in which nothing runs, as a layer.
@@ -161,8 +168,8 @@ class Spawner:
         Returns:
             The ``bytes`` and ``files`` of the layer. If it was made, its ``name``.
         """
-        tree = next((self.files[pid] for pid in self.files if self.live.get(pid) == name), None)
-        if tree is None:
+        child = self.children.get(name)
+        if child is None or (tree := child.files) is None:
             return {}
         space = os.fstatvfs(tree)
         used = (space.f_blocks - space.f_bfree) * space.f_frsize
@@ -201,12 +208,12 @@ class Spawner:
     def instruct(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
         """Tell a child what sandbox to become, and who."""
         try:
-            identity = self.identities[child.pid] = self.pool.take(spec["limits"]["processes"])
+            identity = child.identity = self.pool.take(spec["limits"]["processes"])
             limits = spec["limits"]
             # Files in memory count as memory: they have a limit of their own to fill.
             total = limits["memory"] + limits["disk"]
             processes = limits["processes"] + OWN_THREADS
-            self.cgroups.limit(self.live[child.pid], total, processes)
+            self.cgroups.limit(child.name, total, processes)
             message = plan(spec, identity, self.machine, ahead=child.spec is not None)
             frozen = self.vault.copies(spec["frozen"])
             try:
@@ -217,10 +224,10 @@ class Spawner:
                     os.close(fd)
         except OSError:
             child.link.close()
-            os.kill(child.pid, signal.SIGKILL)
+            child.kill()
             raise
         self.starting[child.link.fileno()] = child
-        self.poll.register(child.link, select.POLLIN)
+        self.poll.register(child.link, select.EPOLLIN)
 
     def hand_over(self, spec: dict[str, Any], control: socket.socket) -> bool:
         """Give the caller the sandbox that is ready, if there is one and it will do."""
@@ -249,12 +256,12 @@ class Spawner:
         wanted = self.again and not self.asked["network"]
         return wanted and self.ready is None and not self.starting
 
-    def patience(self) -> int | None:
-        """Milliseconds after which to look around although nothing has happened."""
+    def patience(self) -> float | None:
+        """Seconds after which to look around although nothing has happened."""
         if self.may_prepare:
-            running = len(self.live) - (self.spare is not None)
-            return _QUIET_MS[running > self.processors]
-        return 1000 if self.leaving else None
+            running = len(self.children) - (self.spare is not None)
+            return _QUIET_SECONDS[running > self.processors]
+        return _LEAVING_SECONDS if self.leaving else None
 
     def make_ready(self) -> None:
         """Make a sandbox ready for what was asked for last."""
@@ -281,29 +288,25 @@ class Spawner:
         name = str(self.count)
         cgroups = self.cgroups.make(name)
         try:
-            child = Child(self.layers.mounted, partial(self.zygote.fork, network, cgroups))
+            clone = partial(self.zygote.fork, network, cgroups)
+            child = Child(name, self.layers.mounted, clone)
         except OSError:
             self.cgroups.remove(name)
             raise
-        self.live[child.pid] = name
-        self.oom_kills[name] = self.cgroups.oom_kills(name)
+        self.children[name] = self.processes[child.process] = child
+        self.poll.register(child.process, select.EPOLLIN)
+        child.oom_kills = self.cgroups.oom_kills(name)
         return child
 
     def introduce(self, child: Child, control: socket.socket) -> None:
         """Give the caller a descriptor of the process that is its sandbox's process 1."""
-        process = os.pidfd_open(child.pid)
-        try:
-            wire.send(control, {"name": self.live[child.pid]}, [process, *child.first])
-        finally:
-            os.close(process)
+        wire.send(control, {"name": child.name}, [child.process, *child.first])
 
     def started(self, link: int) -> None:
         """A child has a file system, or has failed: what is left it does alone."""
         child = self.starting.pop(link)
         self.poll.unregister(link)
-        with suppress(EOFError, OSError):
-            for fd in wire.receive(child.link)[1]:
-                self.files[child.pid] = fd
+        child.receive_files()
         if child.spec is None:
             child.link.close()
         elif child.spec == self.asked:
@@ -314,53 +317,77 @@ class Spawner:
             with suppress(OSError):  # the next start meets it again, and says so
                 self.spare = self.fork(network=False)
 
-    def reap(self) -> None:
-        """Collect ended sandboxes and remove their cgroups."""
-        with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, status = ended
-                name = self.live.pop(pid, None)
-                if pid in self.files:
-                    os.close(self.files.pop(pid))
-                if name is not None:
-                    self.leaving.append(name)
-                    self.keep_end(name, os.waitstatus_to_exitcode(status))
-                if pid in self.identities:
-                    # Process 1 is the last to end of all that had these ids.
-                    self.pool.give_back(self.identities.pop(pid))
-                if self.spare is not None and self.spare.pid == pid:
-                    self.spare = None
-                if self.ready is not None and self.ready.pid == pid:
-                    self.drop_ready()
+    def collect_ended(self, events: Sequence[int]) -> None:
+        """Collect the children whose ends are among these events, and remove ended cgroups."""
+        for fd in events:
+            if fd in self.processes:
+                self.collect(self.processes[fd])
         self.leaving = [name for name in self.leaving if not self.cgroups.remove(name)]
 
-    def keep_end(self, name: str, exit_code: int) -> None:
+    def collect(self, child: Child) -> None:
+        """Let go of a child, and of all that it had, if it has ended."""
+        exit_code = child.exit_code()
+        if exit_code is None:
+            return
+        del self.children[child.name], self.processes[child.process]
+        self.poll.unregister(child.process)
+        if self.starting.pop(child.link.fileno(), None) is not None:
+            self.poll.unregister(child.link)
+        self.keep_end(child, exit_code)
+        self.leaving.append(child.name)
+        child.release()
+        if child.identity is not None:
+            # Process 1 is the last to end of all that had these ids.
+            self.pool.give_back(child.identity)
+        if self.spare is child:
+            self.spare = None
+        if self.ready is child:
+            self.ready = None
+        if child.ending:
+            self.count_endings()
+
+    def keep_end(self, child: Child, exit_code: int) -> None:
         """Remember how a child has ended, while its cgroup can still tell."""
-        starved = self.cgroups.oom_kills(name) > self.oom_kills.pop(name)
-        self.ends[name] = {"exit_code": exit_code, "starved": starved}
+        starved = self.cgroups.oom_kills(child.name) > child.oom_kills
+        self.ends[child.name] = {"exit_code": exit_code, "starved": starved}
         if len(self.ends) > _ENDS_KEPT:
             del self.ends[next(iter(self.ends))]
 
     def close(self) -> None:
-        """End every sandbox and leave nothing."""
-        for pid in self.live:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for pid in self.live:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+        """End every sandbox and leave nothing, however long the kernel takes for an end."""
+        for child in self.children.values():
+            child.kill()
+            child.ending = True
+        self.count_endings()
+        with suppress(OSError):
+            # So that the caller need not wait: a spawner that somebody has stopped says nothing.
+            wire.send(self.caller, {"ending": len(self.children)})
+        self.poll.unregister(self.caller)
+        self.poll.unregister(self.owner)
+        for child in self.starting.values():
+            self.poll.unregister(child.link)
+        self.starting.clear()
+        while self.children:
+            self.collect_ended([fd for fd, _ in self.poll.poll()])
         self.zygote.close()
         self.cgroups.close()
 
 
 def main(
-    caller: int, owner: int, name: str, root: bool, preload: Sequence[str], path: Sequence[str]
+    caller: int,
+    owner: int,
+    ledger: int,
+    name: str,
+    root: bool,
+    preload: Sequence[str],
+    path: Sequence[str],
 ) -> None:
     """Run a spawner.
 
     Args:
         caller: The descriptor of its caller's socket.
         owner: A descriptor of the caller's process.
+        ledger: The descriptor of its ledger; see `endings`.
         name: See `lease`.
         root: Whether the caller has the rights of `rights.is_root`.
         preload: The modules of sandboxes' workers.
@@ -369,7 +396,9 @@ def main(
     with socket.socket(fileno=caller) as sock:
         try:
             hide_arguments(b"init")
-            spawner = Spawner(sock, owner, name, root, preload, path)
+            for fd in (caller, owner, ledger):
+                os.set_inheritable(fd, False)
+            spawner = Spawner(sock, owner, ledger, name, root, preload, path)
         except NotLoadedError as error:
             wire.send(sock, error.said)
             return
@@ -386,45 +415,6 @@ def report(control: socket.socket, error: OSError | EOFError) -> None:
     met = sc.with_line(error) if isinstance(error, OSError) else error
     with suppress(OSError):
         wire.send(control, {"failed": str(met), "errno": number or 0})
-
-
-class Child:
-    """A forked process that is, or waits to become, a sandbox's process 1."""
-
-    def __init__(self, layers_mounted: int, clone: Callable[[socket.socket], int]) -> None:
-        self.layers_mounted = layers_mounted
-        """How many layers it sees: its copy of the mounts is as old as itself."""
-        self.spec: dict[str, Any] | None = None
-        """The request that it is made ready for ahead of."""
-        self.first: list[int] = []
-        """Our ends of the channels of the program that it starts ahead of a request."""
-        self.link, theirs = wire.pair()
-        with theirs:
-            self.pid = clone(theirs)
-
-    @contextmanager
-    def first_program(self) -> Iterator[list[int]]:
-        """Yield the other ends of the channels of its first program, if it is to start one."""
-        assert self.spec is not None
-        if (first := self.spec["first"]) is None:
-            yield []
-            return
-        ours, theirs = open_channels(first["channels"], first["merge_stderr"])
-        exit_read, exit_write = exit_pipe()
-        self.first = [*ours.values(), exit_read]
-        try:
-            yield [*theirs.values(), exit_write]
-        except OSError:
-            self.close()
-            raise
-        finally:
-            close_all(*theirs.values(), exit_write)
-
-    def close(self) -> None:
-        """Close what is left of it here: it ends, unless it has a caller. Idempotent."""
-        self.link.close()
-        first, self.first = self.first, []
-        close_all(*first)
 
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV

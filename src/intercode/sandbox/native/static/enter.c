@@ -242,6 +242,9 @@ long prepare(bool network, const struct machine *machine, struct inside *inside)
         /* So that `ping` needs no capability, as on most machines today: a kernel may have none. */
         const char *range = machine->root ? "0 2147483647" : "0 0";
         ignore(write_text(AT_FDCWD, "/proc/sys/net/ipv4/ping_group_range", range));
+        /* The kernel leaves groups one by one, under a lock of the machine: this is beside the filter,
+         * which refuses to join one. */
+        ignore(write_text(AT_FDCWD, "/proc/sys/net/ipv4/igmp_max_memberships", "0"));
     }
     MUST(noted("chdir", CALL1(__NR_chdir, "/dev/pts")));
     MUST(mount("tmpfs", "x", "tmpfs", QUIET, "mode=755"));
