@@ -537,10 +537,10 @@ def load_actions(path: Path) -> dict[str, list[str]]:
     Raises:
         RecordError: The file cannot be read or has none of these shapes.
     """
-    # The caller named the file, and may name a link or a pipe.
-    path = path / EPISODES if path.is_dir() else path.resolve()
+    if path.is_dir():
+        return _recorded_actions(path / EPISODES)
     if path.suffix == ".jsonl":
-        return _recorded_actions(path)
+        return _recorded_actions(path.resolve())  # the caller named the file, and may name a link
     data = _json(path, f"cannot read {path}", lambda path: path.open("rb"))
     if isinstance(data, dict) and isinstance(data.get("logs"), dict):
         data = data["logs"]

@@ -47,11 +47,11 @@ def add_named_again(parser: argparse.ArgumentParser, *, less: str = "") -> None:
     group = parser.add_argument_group("what acts in the record, given again, or trusted")
     group.add_argument("--env", metavar="ENV", help="the environment, or its folder")
     for part, names in _GROUPS:
-        taken = [name for name in names.split() if name not in less.split()]
-        add_options(group, options_of(part), *taken)
+        options = options_of(part)
+        add_options(group, {name: options[name] for name in names.split()}, less=less)
     options = environment_options()
-    taken = [name for name in options if name not in INERT and name not in less.split()]
-    add_options(group, options, *taken)
+    acting = {name: option for name, option in options.items() if name not in INERT}
+    add_options(group, acting, less=less)
     add_trust(group)
 
 
@@ -69,9 +69,10 @@ def recorded_spec(
         TrustError: The record acts, and it is neither given again nor trusted.
     """
     record = safe(str(folder / MANIFEST))
+    spec = RunSpec.from_record(manifest, options, trust=trust, resumes=resumes, record=record)
     if trust and (found := effects_of(manifest, options, resumes=resumes)):
         print(safe(f"--trust: by {record}, this command\n{listing(found)}"), file=sys.stderr)
-    return RunSpec.from_record(manifest, options, trust=trust, resumes=resumes, record=record)
+    return spec
 
 
 def words_again(spec: RunSpec) -> str:
