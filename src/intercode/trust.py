@@ -150,8 +150,13 @@ def check(
 
 def listing(found: Collection[Effect]) -> str:
     """Return effects for people, each with the words that name it again."""
-    lines = (f"  {shlex.join(effect.words)}\n    {effect.deed}" for effect in found)
+    lines = (f"  {_printable(shlex.join(effect.words))}\n    {effect.deed}" for effect in found)
     return "\n".join(lines)
+
+
+def _printable(text: str) -> str:
+    """Escape what a terminal would obey, and line ends, by which a value could look like another."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _key_for(option: str, options: Mapping[str, Any]) -> str:
