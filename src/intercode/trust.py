@@ -155,7 +155,7 @@ def listing(found: Collection[Effect]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape what a terminal would obey, and line ends, by which a value could look like another."""
+    """Escape what a terminal would obey, and line ends: a value cannot look like another one."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
