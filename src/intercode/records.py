@@ -85,11 +85,11 @@ def _open_regular(path: Path, flags: int) -> int:
         if error.errno == errno.ELOOP:
             raise RecordError(f"{path} is a link: a run's record has none") from None
         if error.errno in (errno.ENXIO, errno.ENODEV):
-            raise RecordError(f"{path} is no regular file") from None
+            raise RecordError(f"{path} is not a regular file") from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise RecordError(f"{path} is no regular file")
+        raise RecordError(f"{path} is not a regular file")
     return descriptor
 
 

@@ -202,7 +202,7 @@ def _is_agent(value: str, options: Mapping[str, Any]) -> bool:
 
 
 def _is_model(value: str, options: Mapping[str, Any]) -> bool:
-    """Tell whether a model is a known provider's, by a name that is no file and no URL."""
+    """Tell whether a model is a known provider's, by a name that is neither a file nor a URL."""
     provider, _, name = value.partition("/")
     if provider not in (*_KEYS, *_KEYLESS):
         return False

@@ -94,7 +94,7 @@ def record_fifo() -> bool:
         try:
             read_manifest(Path(name))
         except RecordError as error:
-            is_refused = "no regular file" in str(error)
+            is_refused = "not a regular file" in str(error)
             return one_of("refused" if is_refused else "read", holds="refused", gone="read")
     raise ProbeError("a FIFO was taken for a record")
 
