@@ -33,8 +33,11 @@ INERT = frozenset(
     }
 )
 """Options whose values are amounts, modes, texts for a model, or names within the tasks."""
-ADDRESSES = ("base_url", "judge_url", "engine")
-"""Options to whose address a key or a password of this machine's would go."""
+_MODEL_OF = {
+    **dict.fromkeys(("base_url", "model"), "model"),
+    **dict.fromkeys(("judge_url", "judge_model"), "judge_model"),
+}
+"""Option that says where a model is → the option that names it, and thereby the key's owner."""
 _KEYS = {
     "openai": "OPENAI_API_KEY",
     "anthropic": "ANTHROPIC_API_KEY",
@@ -163,15 +166,14 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
     """Return the name of the key that would go to an option's address; empty if there is none."""
     from intercode.models.keys import find
 
-    if option not in ADDRESSES:
-        return ""
     if option == "engine":
         return next((name for name in _PASSWORDS if find(name)), "")
-    model = options.get("model" if option == "base_url" else "judge_model")
-    provider = str(model or "").partition("/")[0]
+    if option not in _MODEL_OF:
+        return ""
+    provider = str(options.get(_MODEL_OF[option]) or "").partition("/")[0]
     if provider in _KEYLESS:
         return ""
-    if (name := _KEYS.get(provider)) is None:  # the provider looks for keys of its own
+    if (name := _KEYS.get(provider)) is None:  # it finds its keys, and its address, by itself
         return f"the key of {provider or 'the provider'}"
     return name if find(name) else ""
 

@@ -20,6 +20,7 @@ from intercode.envs.options import described
 from intercode.errors import RecordError, TrustError
 from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
+from intercode.paper.tables import rates
 from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, read_manifest
 from intercode.registry import ENVS, SOURCES, Registry
 from intercode.report.live import Library
@@ -312,6 +313,17 @@ def test_no_key_goes_to_an_address_of_a_record(
         RunSpec.from_record(read_manifest(run), trust=True)
 
 
+@pytest.mark.parametrize("option", ["model", "judge_model"])
+def test_no_key_goes_where_the_name_of_a_model_leads(run: Path, option: str) -> None:
+    name = "litellm/huggingface/https://example.org/m"
+    say(run, **{"agent": "try-again", "model": "vllm/m", "judge_model": "vllm/m", option: name})
+    with pytest.raises(TrustError, match="the key of litellm goes only to an address"):
+        RunSpec.from_record(read_manifest(run), trust=True)
+    assert (
+        RunSpec.from_record(read_manifest(run), {option: name}, trust=True).flat()[option] == name
+    )
+
+
 @pytest.mark.parametrize("variable", ["MYSQL_PWD", "PGPASSWORD"])
 def test_no_password_goes_to_a_server_of_a_record(
     run: Path, monkeypatch: pytest.MonkeyPatch, variable: str
@@ -574,6 +586,16 @@ def test_the_viewer_follows_no_link(run: Path, tmp_path: Path) -> None:
     library = Library([runs])
     library.refresh()
     assert len(library.runs()) == 2, "a link within the folder is one of it"
+
+
+@pytest.mark.parametrize("kind", ["file", "fifo"])
+def test_no_link_of_a_folder_of_2023_is_read(tmp_path: Path, kind: str) -> None:
+    (folder := tmp_path / "results").mkdir()
+    (secret := tmp_path / "secret").write_text("{}")
+    (path := folder / "ic_bash_multiturn_gpt-4_10_turns.json").touch()
+    put(path, kind, secret)
+    with pytest.raises(RecordError, match="is a link|is not a regular file"):
+        rates(folder)
 
 
 def test_a_file_that_the_caller_names_may_be_a_link(run: Path, tmp_path: Path) -> None:
