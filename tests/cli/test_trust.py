@@ -306,7 +306,8 @@ def test_no_key_goes_to_an_address_of_a_record(
     assert variable in told and KEY not in told and trap.is_untouched
     with pytest.raises(TrustError, match="an address that you name"):
         RunSpec.from_record(read_manifest(run), trust=True)
-    named = RunSpec.from_record(read_manifest(run), {"base_url": url}, trust=True)
+    again = {"base_url": url, "model": model}
+    named = RunSpec.from_record(read_manifest(run), again, trust=True)
     assert named.model.base_url == url
     say(run, reward="judge", judge_model=model, judge_url=url, agent="oracle", base_url=None)
     with pytest.raises(TrustError, match="--judge-url"):
@@ -594,7 +595,7 @@ def test_no_link_of_a_folder_of_2023_is_read(tmp_path: Path, kind: str) -> None:
     (secret := tmp_path / "secret").write_text("{}")
     (path := folder / "ic_bash_multiturn_gpt-4_10_turns.json").touch()
     put(path, kind, secret)
-    with pytest.raises(RecordError, match="is a link|is not a regular file"):
+    with pytest.raises(RecordError, match=r"is a link|is not a regular file"):
         rates(folder)
 
 
