@@ -115,7 +115,7 @@ def test_two_environments_and_another_presets_environment() -> None:
 def test_records_of_0_1_0(path: Path) -> None:
     manifest = read_manifest(path.parent)
     msgspec.convert(manifest, Manifest)
-    spec = RunSpec.from_record(manifest)
+    spec = RunSpec.from_record(manifest, trust=True)
     assert spec.recorded().items() >= recorded_options(manifest).items()
     assert spec.agent.name == manifest["agent"]["name"] and spec.env.name == manifest["env"]["env"]
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         SandboxUnavailableError,
         TaskError,
         TaskNotFoundError,
+        TrustError,
         UsageError,
         VectorError,
     )
@@ -116,6 +117,7 @@ __all__ = [
     "Tokens",
     "Turn",
     "TurnChanges",
+    "TrustError",
     "UsageError",
     "VectorError",
     "connect",

@@ -19,6 +19,13 @@ class UsageError(InterCodeError, ValueError):
     """A caller asked for something that cannot be: a bad option, name or value."""
 
 
+class TrustError(UsageError):
+    """A run's record would run code, read a path or reach an address that the caller did not name.
+
+    The message lists all of it; see `intercode.trust`.
+    """
+
+
 class TaskError(InterCodeError, ValueError):
     """A task or a dataset is malformed; the message names file, row and field."""
 

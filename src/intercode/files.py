@@ -53,6 +53,7 @@ def replaced(path: Path, *, many: bool = False, sync: bool = False) -> Iterator[
     """
     own = f"-{os.getpid()}-{secrets.token_hex(4)}" if many else ""
     temporary = path.with_name(f".{path.name}.new{own}")
+    temporary.unlink(missing_ok=True)  # a link there would be written through
     try:
         yield temporary
         if sync:

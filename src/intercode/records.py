@@ -9,17 +9,19 @@ was never confirmed: readers leave it out, and the next writer cuts it off.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from intercode.episode import ENDED, Episode, NoAction, Status, Turn
 from intercode.errors import RecordError, RecordWriteError, RunLockedError
@@ -58,6 +60,37 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if env.get("env") == "swe" and "protocol" in env:
         env.setdefault("history", "full")  # all of it was there, before there was this option
     return manifest
+
+
+def open_record(path: Path) -> BinaryIO:
+    """Open a file of a run's folder to read it: a regular file, and no link.
+
+    A folder may be somebody else's: a link would show a file of this machine's, and a FIFO or a
+    device would never end.
+
+    Raises:
+        RecordError: The file is a link, or no regular file.
+        OSError: The file cannot be opened.
+    """
+    return os.fdopen(_open_regular(path, os.O_RDONLY), "rb")
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    """Return the descriptor of a regular file, which is opened without waiting for anybody."""
+    try:
+        # A FIFO would wait for its other end, and a terminal could become the process's own.
+        always = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(path, flags | always, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise RecordError(f"{path} is a link: a run's record has none") from None
+        if error.errno in (errno.ENXIO, errno.ENODEV):
+            raise RecordError(f"{path} is not a regular file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RecordError(f"{path} is not a regular file")
+    return descriptor
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:
@@ -140,7 +173,7 @@ class Record:
 
     def read(self, key: Key) -> Episode:
         """Read one episode. May be called from any thread."""
-        with self._path.open("rb") as file:
+        with open_record(self._path) as file:
             file.seek(self._offsets[key])
             return Episode.from_json(file.readline())
 
@@ -149,7 +182,7 @@ def _placed(path: Path) -> Iterator[tuple[int, Episode]]:
     """Yield each complete line's offset in the file, and its episode."""
     try:
         size = _finished_size(path)
-        with path.open("rb") as file:
+        with open_record(path) as file:
             number = 0
             while (offset := file.tell()) < size:
                 number += 1
@@ -171,7 +204,7 @@ def _finished_size(path: Path) -> int:
         RecordError: What follows is neither: the file does not hold episodes.
     """
     size = 0
-    with path.open("rb") as file:
+    with open_record(path) as file:
         end = file.seek(0, 2)
         while end > 0:
             start = max(0, end - 65536)
@@ -186,12 +219,13 @@ def _finished_size(path: Path) -> int:
     return size
 
 
-def _json(path: Path, cannot: str) -> Any:
+def _json(path: Path, cannot: str, opened: Callable[[Path], BinaryIO] = open_record) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        with opened(path) as file:
+            return json.load(file)
     except OSError as error:
         raise RecordError(f"{cannot}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not JSON: {error}") from error
 
 
@@ -234,8 +268,7 @@ class RecordWriter:
         strange = {path.name for path in self.folder.iterdir()} - {MANIFEST, EPISODES}
         if strange and not self._path.exists():
             raise RecordError(f"{self.folder} is not empty and not the folder of a run")
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(self._path, flags, 0o666)
+        self._fd = _open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             # Locked before anything is read: another process may be in the middle of a line.
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -505,10 +538,10 @@ def load_actions(path: Path) -> dict[str, list[str]]:
         RecordError: The file cannot be read or has none of these shapes.
     """
     if path.is_dir():
-        path = path / EPISODES
+        return _recorded_actions(path / EPISODES)
     if path.suffix == ".jsonl":
-        return _recorded_actions(path)
-    data = _json(path, f"cannot read {path}")
+        return _recorded_actions(path.resolve())  # the caller named the file, and may name a link
+    data = _json(path, f"cannot read {path}", lambda path: path.open("rb"))
     if isinstance(data, dict) and isinstance(data.get("logs"), dict):
         data = data["logs"]
     if not isinstance(data, dict) or not data:

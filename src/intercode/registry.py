@@ -20,6 +20,7 @@ are looked through when a name is not one of ours, or all names are wanted.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
@@ -43,6 +44,7 @@ class Registry:
         self.kind = kind
         self._entries: dict[str, Any] = dict(entries or {})
         self._group = group
+        self._packages: set[str] = set()
 
     def __contains__(self, name: object) -> bool:
         if name not in self._entries:
@@ -73,6 +75,19 @@ class Registry:
         if name in self._entries and not replace:
             raise UsageError(f"there already is a {self.kind} named {name!r}")
         self._entries[name] = target
+        self._packages.discard(name)
+
+    def is_trusted(self, name: str) -> bool:
+        """Tell whether a name runs nothing new, wherever the name comes from.
+
+        Names of InterCode's own and those that this process has registered are trusted; those of
+        an installed package once the process has imported its module.
+        """
+        if name not in self:
+            return False
+        target = self._entries[name]
+        is_imported = not isinstance(target, str) or target.partition(":")[0] in sys.modules
+        return is_imported or name not in self._packages
 
     def get(self, name: str) -> Any:
         """The thing of this name, imported now if it was not yet.
@@ -96,7 +111,9 @@ class Registry:
         from importlib.metadata import entry_points  # slow, and mostly not needed
 
         for point in entry_points(group=self._group):
-            self._entries.setdefault(point.name, point.value)  # none takes a name of ours
+            if point.name not in self._entries:  # none takes a name of ours
+                self._entries[point.name] = point.value
+                self._packages.add(point.name)
         self._group = None
 
 

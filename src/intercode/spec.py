@@ -14,6 +14,7 @@ the same everywhere; so each of those forms is one flat object, option → value
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -36,11 +37,12 @@ from intercode.envs.options import (
     described,
 )
 from intercode.errors import ImageError, UsageError
-from intercode.records import Difference, diff
+from intercode.records import MANIFEST, Difference, diff
 from intercode.redaction import GONE
 from intercode.registry import ENVS, scheme_of
 from intercode.rewards.judge import VOTES
 from intercode.sandbox.images.base import parse
+from intercode.trust import Effect, check, effects
 from intercode.units import LIMITS
 
 Options = Mapping[str, Any]
@@ -386,8 +388,20 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             raise UsageError(f"not a spec: {error}") from None
 
     @classmethod
-    def from_record(cls, manifest: Mapping[str, Any], given: Options | None = None) -> RunSpec:
+    def from_record(
+        cls,
+        manifest: Mapping[str, Any],
+        given: Options | None = None,
+        *,
+        trust: bool = False,
+        resumes: bool = False,
+        record: object = MANIFEST,
+    ) -> RunSpec:
         """Make the spec of a recorded run, with what is given now over it.
+
+        A record is data: an option of it that would run code, read a path or reach an address
+        counts only if it is given again, with the same value, or the record is trusted. A key
+        never goes to an address that is not given. See `intercode.trust`.
 
         With another agent, nothing is taken that was said to the recorded one.
 
@@ -395,23 +409,31 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             manifest: The run's ``run.json``.
             given: Options; those that name another agent, seed or exclusion are put among what
                 may differ from the record.
+            trust: Whether what acts is taken from the record, too.
+            resumes: Whether the run itself goes on: as its last session was carried out, and
+                nothing may differ.
+            record: The record's place, for messages.
 
         Raises:
+            TrustError: The record acts, and is not trusted.
             UsageError: The record has left a password out, and it was not given.
         """
         given = _given(given or {})
-        known = set(given)
-        for group in _TOGETHER:
-            known |= group if known & group else set()
-        if known & {"agent", "preset"}:
-            known |= {name for name, part in _part_of().items() if part in ("agent", "model")}
-        recorded = {k: v for k, v in recorded_options(manifest).items() if k not in known}
+        recorded = inherited_options(manifest, given, resumes=resumes)
+        named = _named_again(recorded, given)
+        check(record, effects(recorded, named), {**recorded, **given}, trust=trust)
         for name, value in recorded.items():
-            if isinstance(value, str) and ("***@" in value or GONE in value):
+            if isinstance(value, str) and ("***@" in value or GONE in value) and name not in given:
                 flag = name.replace("_", "-")
                 raise UsageError(f"the record has no password or key: give --{flag} again")
-        differs = {what for option, what in _GIVEN_MAY_DIFFER.items() if option in given}
+        differs = {
+            fact
+            for option, fact in _GIVEN_MAY_DIFFER.items()
+            if option in given and option not in named and not resumes
+        }
         accept = [*given.get("accept", ()), *sorted(differs)]
+        if {"env", "data"} <= named:  # a folder's file may have changed since
+            given = {name: value for name, value in given.items() if name != "env"}
         return cls.of(recorded, given, {"accept": accept})
 
     def merge(self, **changes: Any) -> RunSpec:
@@ -482,17 +504,73 @@ def from_toml(folder: str | Path) -> dict[str, Any]:
     return {**_given(facts), **found.options, **found.limits}
 
 
-def recorded_options(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_options(manifest: Mapping[str, Any], *, resumes: bool = False) -> dict[str, Any]:
     """Return the options of a record's last session, also of one that 0.1.0 has written.
 
     0.1.0 had another name for ``sandbox``, and kept options of an environment's own under ``more``.
+
+    Args:
+        manifest: The run's ``run.json``.
+        resumes: Whether to add how the session was carried out; no record has the rest of that.
     """
-    options: dict[str, Any] = dict((manifest.get("sessions") or [{}])[-1].get("options", {}))
-    options = {**options.pop("more", {}), **options}
+    last: Mapping[str, Any] = (manifest.get("sessions") or [{}])[-1]
+    options: dict[str, Any] = dict(last.get("options", {}))
+    more = options.pop("more", {})
+    options = {**(more if isinstance(more, dict) else {}), **options}
     options.pop("reward_every_turn", None)  # the agent asks for it
     if manifest.get("env", {}).get("history") == "full":  # also where there was no such option yet
         options.setdefault("history", "full")
-    return {_OLD_NAMES.get(name, name): value for name, value in options.items()}
+    options = {_OLD_NAMES.get(name, name): value for name, value in options.items()}
+    for name in (*options_of(How), "exclude"):
+        options.pop(name, None)
+    if resumes:
+        settings = last.get("settings", {})
+        options |= {name: settings.get(_SETTINGS.get(name, name)) for name in _CARRIED_OUT}
+    return _given(options)
+
+
+_CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "on", "retries")
+"""Options of `How` that a resumed run takes over."""
+_SETTINGS = {"retries": "max_retries"}
+"""Option → its name in a session's settings."""
+
+
+def inherited_options(
+    manifest: Mapping[str, Any], given: Options, *, resumes: bool = False
+) -> dict[str, Any]:
+    """Return the recorded options that remain beside those that are given: see `from_record`."""
+    recorded = recorded_options(manifest, resumes=resumes)
+    named = _named_again(recorded, given)
+    replaced = {name for name in given if name not in named}
+    for group in _TOGETHER:
+        replaced |= group if replaced & group else set()
+    if replaced & {"agent", "preset"}:
+        replaced |= {name for name, part in _part_of().items() if part in ("agent", "model")}
+    return {name: value for name, value in recorded.items() if name not in replaced}
+
+
+def effects_of(
+    manifest: Mapping[str, Any], given: Options, *, resumes: bool = False
+) -> list[Effect]:
+    """List what a record would run, read or reach that is not given again: see `from_record`."""
+    given = _given(given)
+    recorded = inherited_options(manifest, given, resumes=resumes)
+    return effects(recorded, _named_again(recorded, given))
+
+
+def _named_again(recorded: Options, given: Options) -> set[str]:
+    """Name the recorded options that are given again, with the same value.
+
+    A folder with an ``intercode.toml`` gives all that its file says.
+    """
+    spec = RunSpec.of(given)
+    again = json.loads(json.dumps({**spec.flat(), **spec.recorded()}))
+    is_source = "env" in given and given["env"] not in ENVS
+    return {
+        name
+        for name, value in recorded.items()
+        if again.get(name) == value and (name in given or is_source)
+    }
 
 
 def _limit(name: str, value: object) -> Any:

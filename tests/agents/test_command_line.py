@@ -108,7 +108,7 @@ def test_a_preset_fills_what_is_not_given(server: ScriptedServer) -> None:
     assert manifest["agent"]["language_model"]["observation_limit"] == 1000
     assert "Bourne Shell" in server.exchanges[0].body["messages"][0]["content"]
     assert len(server.exchanges) == 4, "the true reward ends an episode"
-    assert main(["run", "--locked", "run", "--quiet", "--out", "again"]) == 0
+    assert main(["run", "--trust", "--locked", "run", *where[2:], "--quiet", "--out", "again"]) == 0
 
 
 def test_a_budget_ends_the_run_which_can_be_gone_on_with(

@@ -118,7 +118,7 @@ def test_a_command_solves_a_task_and_all_commands_read_its_record(
     assert "echo made" in told and "I make it." in told
     assert main(["report", run]) == 0
     assert main(["export", run, "--to", "chat", "--out", str(tmp_path / "chat.jsonl")]) == 0
-    assert main(["rescore", run, "--quiet", "--json"]) == 0
+    assert main(["rescore", "--trust", run, "--quiet", "--json"]) == 0
     record = (tmp_path / "run" / "episodes.jsonl").read_text() + told
     assert KEY not in record
 
@@ -359,7 +359,7 @@ def test_a_profile_says_what_its_agent_needs_and_a_run_goes_before_it(
     )
     play(GOLD, Line("Done."), agent=profile)
     play(agent=profile, options=["--processes", "66"], out="told")
-    assert main(["rescore", str(tmp_path / "run"), "--quiet"]) == 0
+    assert main(["rescore", "--trust", str(tmp_path / "run"), "--quiet"]) == 0
     limits = [
         json.loads((tmp_path / out / "run.json").read_text())["env"]["limits"]
         for out in ("run", "told")
@@ -373,7 +373,7 @@ def test_edits_that_no_turn_tells_are_not_rescored_as_nothing(play: Play, tmp_pa
     episode = play(agent=edits)
     assert episode.reward == 0.5 and not episode.turns  # the file, but no answer
     again_in = ["--out", str(tmp_path / "again"), "--quiet"]
-    assert main(["rescore", str(tmp_path / "run"), *again_in]) == 1
+    assert main(["rescore", "--trust", str(tmp_path / "run"), *again_in]) == 1
     again = next(read_episodes(tmp_path / "again" / "episodes.jsonl"))
     assert again.score is None and "agent's actions is recorded" in str(again.error)
 
@@ -411,7 +411,7 @@ def test_a_skill_is_told_of_in_the_task_and_cannot_be_written(
     assert written == "3\n"
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert list(manifest["agent"]["skills"]) == ["greet"]
-    assert main(["rescore", str(tmp_path / "run"), "--quiet"]) == 0
+    assert main(["rescore", "--trust", str(tmp_path / "run"), "--quiet"]) == 0
 
 
 def test_a_skill_is_where_a_profile_says_that_its_agent_looks(

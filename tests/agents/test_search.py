@@ -246,7 +246,7 @@ def test_a_run_that_is_killed_within_a_search_is_resumed(
         process.kill()
         process.wait()
     assert [episode.task_id for episode in read_episodes(out / "episodes.jsonl")] == ["door"]
-    assert main(["resume", str(out), "--quiet"]) == 0
+    assert main(["resume", "--trust", str(out), "--quiet"]) == 0
     episodes = [*read_episodes(out / "episodes.jsonl")]
     assert [episode.task_id for episode in episodes] == ["door", "window"]
     assert all(episode.success for episode in episodes)

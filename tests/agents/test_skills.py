@@ -223,7 +223,7 @@ def test_name_and_description_are_told_and_the_rest_is_read_by_an_action(
     assert manifest["agent"]["skills"] == {"greet": skills.read(skill).digest}
     assert manifest["sessions"][0]["options"]["skill"] == [str(skill)]
     capsys.readouterr()
-    assert main(["rescore", "run", "--quiet", "--json"]) == 0
+    assert main(["rescore", "--trust", "run", "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["statistics"]["success_rate"] == 1.0
 
 

@@ -37,9 +37,9 @@ def commands(run: Path) -> Iterator[list[str]]:
     yield ["show", str(run), "--full"]
     yield ["report", str(run)]
     yield ["report", str(run), "--html", str(out / "page.html")]
-    yield ["resume", str(run), "--quiet"]
-    yield ["rescore", str(run), "--out", str(out / "rescored"), "--quiet"]
-    yield ["run", "--locked", str(run), "--out", str(out / "again"), "--quiet"]
+    yield ["resume", "--trust", str(run), "--quiet"]
+    yield ["rescore", "--trust", str(run), "--out", str(out / "rescored"), "--quiet"]
+    yield ["run", "--trust", "--locked", str(run), "--out", str(out / "again"), "--quiet"]
     for form in ("chat", "paper", "csv", "inspect"):
         yield ["export", str(run), "--to", form, "--out", str(out / f"{form}.json")]
 
@@ -115,7 +115,9 @@ def test_any_wrong_type_is_told_in_words(run: Path, file: str) -> None:
             assert main(arguments) in (0, 1, 2), (place, new, arguments)
 
 
-@pytest.mark.parametrize("arguments", [["resume", "{}", "--epochs", "2"], ["rescore", "{}"]])
+@pytest.mark.parametrize(
+    "arguments", [["resume", "--trust", "{}", "--epochs", "2"], ["rescore", "--trust", "{}"]]
+)
 def test_a_full_disk(
     run: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -33,7 +33,7 @@ def test_a_person_is_recorded_like_any_agent(tmp_path: Path, data: Path) -> None
     assert (touch.status, touch.success) == ("skipped", False)
     assert touch.turns[0].observation == "\x1b[2J\udcff"
     # What was left is as if it had not been begun.
-    told = on_terminal(tmp_path, b"skip\nskip\n", "resume", "mine")
+    told = on_terminal(tmp_path, b"skip\nskip\n", "resume", "mine", "--trust")
     assert [episode.task_id for episode in recorded(tmp_path)][2:] == ["bash_001", "nasty"]
     assert "── hello ──" not in told
 

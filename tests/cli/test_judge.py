@@ -111,7 +111,7 @@ def test_a_recorded_run_is_judged_afterwards(server: ScriptedServer, capsys: Tel
     assert main([*plain, "--prices", "prices.json", "--quiet"]) == 2, "of no use to this agent"
     assert main([*plain, "--quiet"]) == 0
     judge = ["--reward", "judge", "--judge-model", MODEL, "--judge-url", server.url]
-    assert main(["rescore", "plain", *judge, "--judge-votes", "1", "--quiet"]) == 0
+    assert main(["rescore", "--trust", "plain", *judge, "--judge-votes", "1", "--quiet"]) == 0
     said = capsys.readouterr().out
     assert f"rescored, judged by {MODEL}" in said and "reward: recorded default, now judge" in said
     assert "success 16.7 % → 66.7 %" in said
@@ -121,7 +121,9 @@ def test_a_recorded_run_is_judged_afterwards(server: ScriptedServer, capsys: Tel
     assert len(server.exchanges) == 3 * 4 + 2
     # And back: by execution alone, with nothing of the judge's.
     assert run(server) == 0
-    assert main(["rescore", "run", "--reward", "default", "--out", "back", "--quiet"]) == 0
+    assert (
+        main(["rescore", "--trust", "run", "--reward", "default", "--out", "back", "--quiet"]) == 0
+    )
     found = told(capsys, "report", "back")
     assert found["statistics"]["success_rate"] == pytest.approx(1 / 6)
     assert "judge" not in found and "judge" not in found["manifest"]["env"]
@@ -131,7 +133,17 @@ def test_judging_afterwards_has_a_budget_of_its_own(server: ScriptedServer, caps
     plain = ["run", "bash", "--data", "tasks.json", "--agent", "agent.py:make", "--out", "plain"]
     assert main([*plain, "--quiet"]) == 0
     judge = ["--judge-model", MODEL, "--judge-url", server.url, "--prices", "prices.json"]
-    again = ["rescore", "plain", "--reward", "judge", *judge, "--out", "judged", "--quiet"]
+    again = [
+        "rescore",
+        "--trust",
+        "plain",
+        "--reward",
+        "judge",
+        *judge,
+        "--out",
+        "judged",
+        "--quiet",
+    ]
     assert main([*again, "--max-cost", "9"]) == 1
     assert 0 < PRICE.of(server.usage) <= 9 and "BudgetError" in capsys.readouterr().out
     assert main([*again, "--max-cost", "9"]) == 1
@@ -140,8 +152,8 @@ def test_judging_afterwards_has_a_budget_of_its_own(server: ScriptedServer, caps
     assert told(capsys, "report", "judged")["judge"]["same"] == 3
     assert main(["show", "judged", "--task", "t1"]) == 0
     assert f"── t1 ── solved, judged by {MODEL}" in capsys.readouterr().out
-    assert main(["rescore", "judged", "--reward", "judge"]) == 2
-    assert main(["rescore", "plain", "--max-cost", "1", "--out", "x"]) == 2
+    assert main(["rescore", "--trust", "judged", "--reward", "judge"]) == 2
+    assert main(["rescore", "--trust", "plain", "--max-cost", "1", "--out", "x"]) == 2
     assert "--max-cost is for --reward judge" in capsys.readouterr().err
 
 
@@ -152,9 +164,23 @@ def test_what_it_takes_is_of_the_runs_budget(server: ScriptedServer, capsys: Tel
     before = spent_by(Path("run"))
     assert before.tokens == server.usage.total
     assert before.cost == pytest.approx(PRICE.of(server.usage))
-    assert main(["resume", "run", "--quiet"]) == 1
+    assert main(["resume", "--trust", "run", "--judge-url", server.url, "--quiet"]) == 1
     assert server.usage.total <= 9000
-    assert main(["resume", "run", "--max-tokens", "90000", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "resume",
+                "--trust",
+                "run",
+                "--judge-url",
+                server.url,
+                "--max-tokens",
+                "90000",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert spent_by(Path("run")).tokens == server.usage.total
 
 
@@ -165,7 +191,7 @@ def test_a_server_that_fails_is_an_error_tried_again(server: ScriptedServer, cap
     found = capsys.readouterr().out
     assert "Episodes without a result: 4 ModelError. They count in no rate" in found
     server.plan = lambda number: None
-    assert main(["resume", "run", "--quiet"]) == 0
+    assert main(["resume", "--trust", "run", "--judge-url", server.url, "--quiet"]) == 0
     found = told(capsys, "report", "run")["statistics"]
     assert (found["episodes"], found["errors"], found["judged_successes"]) == (6, 0, 4)
 

@@ -156,10 +156,12 @@ def test_a_run_is_held_to_the_reward_that_it_had(cli: Run, shop: Path, tmp_path:
     folder = tmp_path / "shop"
     shutil.copytree(shop, folder)
     cli("run", "shop", "--quiet", "--limit", 1, "--out", "first")
-    cli("run", "--locked", "first", "--quiet", "--out", "second")
+    cli("run", "shop", "--locked", "first", "--quiet", "--out", "second")
     with (folder / "reward.py").open("a") as file:
         file.write("# kinder\n")
-    assert "env.reward_digest" in cli("run", "--locked", "first", "--out", "x", code=2).stderr
+    assert (
+        "env.reward_digest" in cli("run", "shop", "--locked", "first", "--out", "x", code=2).stderr
+    )
     assert "reward_digest" in cli("run", "shop", "--limit", 1, "--out", "first", code=None).stderr
 
 

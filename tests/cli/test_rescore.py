@@ -70,7 +70,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rescored(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
     capsys.readouterr()
-    assert main(["rescore", *arguments, "--quiet", "--json"]) == code
+    assert main(["rescore", "--trust", *arguments, "--quiet", "--json"]) == code
     return json.loads(capsys.readouterr().out)
 
 
@@ -82,7 +82,9 @@ def test_a_function_of_the_record_needs_nothing_else(
     found = rescored(capsys, "sql", "--reward", "reward.py:length", "--databases", "gone.sql")
     assert found["ways"] == {"record": 2} and found["run"] == "sql-rescored-length"
     assert found["statistics"]["success_rate"] == 1.0
-    assert main(["rescore", "sql", "--databases", "gone.sql", "--out", "x", "--quiet"]) == 2
+    assert (
+        main(["rescore", "--trust", "sql", "--databases", "gone.sql", "--out", "x", "--quiet"]) == 2
+    )
     assert "gone.sql" in capsys.readouterr().err and not (here / "x").exists()
     record = read_manifest(here / "sql-rescored-length")
     assert record["env"]["reward"] == "reward.py:length" and record["env"]["reward_digest"]
@@ -98,13 +100,13 @@ def test_a_named_reward_and_back(here: Path, capsys: pytest.CaptureFixture[str])
     assert found["paired"]["difference"]["value"] == 0.0
     again = rescored(capsys, "sql", "--reward", "default", "--out", "same")
     assert again["changes"] == [] and again["reward"] == "default"
-    assert main(["rescore", "sql", "--reward", "bird", "--out", "x"]) == 2
+    assert main(["rescore", "--trust", "sql", "--reward", "bird", "--out", "x"]) == 2
     assert "known: bird-ex" in capsys.readouterr().err and not (here / "x").exists()
 
 
 def test_what_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert main(["rescore", "bash", "--reward", "reward.py:tidy", "--quiet"]) == 1
+    assert main(["rescore", "--trust", "bash", "--reward", "reward.py:tidy", "--quiet"]) == 1
     text = capsys.readouterr().out
     for line in (
         "reward: recorded default, now reward.py:tidy",
@@ -128,7 +130,7 @@ def test_what_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["export", "bash-rescored-tidy", "--to", "jsonl"]) == 0
     assert '"way": "not reproducible"' in capsys.readouterr().out.replace('":"', '": "')
     # But it is not one to go on with by asking the agent.
-    assert main(["resume", "bash-rescored-tidy"]) == 2
+    assert main(["resume", "--trust", "bash-rescored-tidy"]) == 2
     assert main(["run", "bash", "--out", "bash-rescored-tidy", "--quiet"]) != 0
 
 
@@ -143,7 +145,7 @@ def test_what_has_changed_is_refused(here: Path, capsys: pytest.CaptureFixture[s
     record["env"]["limits"]["timeout"] = 90.0
     write(here / "bash" / "run.json", record)
     capsys.readouterr()
-    assert main(["rescore", "bash", "--reward", "reward.py:tidy", "--quiet"]) == 2
+    assert main(["rescore", "--trust", "bash", "--reward", "reward.py:tidy", "--quiet"]) == 2
     assert "env.limits.timeout: recorded 90.0, now 50.0" in capsys.readouterr().err
     assert not (here / "bash-rescored-tidy").exists()
     accepted = ("--accept", "env.limits")
@@ -153,7 +155,7 @@ def test_what_has_changed_is_refused(here: Path, capsys: pytest.CaptureFixture[s
     assert session["locked"]["accepted"] == ["env.limits"]
     del record["sessions"][0]["options"]
     write(here / "bash" / "run.json", record)
-    assert main(["rescore", "bash", "--reward", "reward.py:length"]) == 2
+    assert main(["rescore", "--trust", "bash", "--reward", "reward.py:length"]) == 2
     assert "From Python: intercode.evaluate.rescore" in capsys.readouterr().err
 
 
@@ -161,8 +163,22 @@ def test_resume_says_what_goes_on_with_it(
     made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(made)
-    assert main(["rescore", "bash", "--reward", "reward.py:length", "--out", "new", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "rescore",
+                "--trust",
+                "bash",
+                "--reward",
+                "reward.py:length",
+                "--out",
+                "new",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     capsys.readouterr()
-    assert main(["resume", "new"]) == 2
+    assert main(["resume", "--trust", "new"]) == 2
     told = capsys.readouterr().err
     assert "intercode rescore" in told and "--out new" in told

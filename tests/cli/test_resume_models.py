@@ -15,7 +15,7 @@ from intercode.evaluate.budget_spent import spent_by
 from intercode.models import Message, Usage
 from intercode.models.prices import Price
 from intercode.models.scripted import Line
-from intercode.records import EPISODES, read_episodes
+from intercode.records import EPISODES, read_episodes, read_manifest
 from intercode.testing import Fault, ScriptedServer, first, status
 
 KEY = "sk-very-secret-0123456789"
@@ -50,7 +50,15 @@ def begin(server: ScriptedServer, *options: object) -> int:
 
 
 def resume(*options: object) -> int:
-    return main(["resume", "run", "--quiet", *map(str, options)])
+    where = read_manifest(Path("run"))["sessions"][0]["options"]["base_url"]
+    at = [] if "--base-url" in options else ["--base-url", where]
+    return main(["resume", "run", "--trust", "--quiet", *at, *map(str, options)])
+
+
+def named_again(server: ScriptedServer) -> str:
+    """Return the end of the command that resumes the run."""
+    folder = Path.cwd()
+    return f" --base-url {server.url} --data {folder}/tasks.json --prices {folder}/prices.json"
 
 
 def episodes() -> list[Any]:
@@ -81,7 +89,7 @@ def test_a_budget_is_the_runs_and_not_the_sessions(
     # The error of each episode in flight is the same, and is told once.
     assert told.count("the rest of the budget") == 1
     assert re.search(r"\nmodel: \d+ calls, [\d,]+ tokens in, [\d,]+ out, \$\d\.\d+\n", told)
-    assert told.endswith("resume with: intercode resume run\n")
+    assert told.endswith(f"resume with: intercode resume run{named_again(server)}\n")
     done, spent = solved(), taken()
     assert 0 < done < 5 and limit / 4 < spent <= limit
     assert resume() == 1, "nothing is left of it"
@@ -149,7 +157,7 @@ def test_what_would_fail_for_all_ends_the_run(
     assert errors == ["ModelAccessError"] * len(errors) and len(errors) <= 2, "those in flight"
     assert said.endswith(
         f"{6 - len(errors)} episodes are missing, {len(errors)} ended in an error\n"
-        "resume with: intercode resume run\n"
+        f"resume with: intercode resume run{named_again(server)}\n"
     )
     assert resume("--json") == 1
     said = capsys.readouterr()

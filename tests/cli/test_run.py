@@ -225,7 +225,7 @@ def test_a_benchmarks_own_name(cli: Run, tmp_path: Path) -> None:
     assert done.stdout.startswith("shell ones · bash · agent oracle, shown gold · tasks (1 task, ")
     assert "\n1 episode in " in done.stdout
     [run] = (tmp_path / "runs").glob("*-shell-ones-oracle")
-    assert cli("resume", run).stdout.startswith("shell ones · bash")
+    assert cli("resume", run, "--trust").stdout.startswith("shell ones · bash")
     toml.write_text(f'{toml.read_text()}name = "Shell"\n')
     cli("run", folder, "--agent", "noop")
     assert "bash · Shell" in cli("report", run, *(tmp_path / "runs").glob("*-Shell-noop")).stdout
@@ -357,7 +357,7 @@ def test_split(cli: Run, tmp_path: Path) -> None:
     assert record["sessions"][0]["options"]["split"] == "test"
     [episode] = read_episodes(tmp_path / "run" / EPISODES)
     assert episode.task_id == TASKS[1]["task_id"]
-    again = parsed(cli("run", "--locked", "run", "--json", "--out", "again"))
+    again = parsed(cli("run", "--trust", "--locked", "run", "--json", "--out", "again"))
     assert (again["planned"], again["statistics"]["successes"]) == (1, 1)
     said = parsed(cli("validate", "t.json", "--split", "train", "--json", "-q"))
     assert (said["tasks"], said["valid"]) == (1, True)

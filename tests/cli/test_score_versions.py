@@ -92,7 +92,7 @@ def test_a_run_goes_on_under_its_rules(
     here: Path, capsys: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BashReward, "VERSION", 2)
-    assert main(["resume", "half", "--quiet"]) == 2
+    assert main(["resume", "--trust", "half", "--quiet"]) == 2
     told = capsys.readouterr().err
     assert "env.rules.bash: recorded 1, now 2" in told and "intercode rescore" in told
     assert run("half", "oracle") != 0
@@ -106,7 +106,7 @@ def test_a_rescored_run_is_of_the_new_version(
     here: Path, capsys: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BashReward, "VERSION", 2)
-    assert main(["rescore", "first", "--out", "again", "--quiet"]) == 0
+    assert main(["rescore", "--trust", "first", "--out", "again", "--quiet"]) == 0
     assert read_manifest(here / "again")["env"]["rules"]["bash"] == 2
     compared, told = report(capsys, "newer", "again")
     assert list(compared) == ["again"] and "rules" not in told
@@ -115,7 +115,7 @@ def test_a_rescored_run_is_of_the_new_version(
     assert list(compared) == ["again"] and "env.rules.bash: 1 and 2" in told
     assert "not compared" not in told
     monkeypatch.setattr(BashReward, "VERSION", 3)
-    assert main(["rescore", "first", "--out", "again", "--quiet"]) == 2
+    assert main(["rescore", "--trust", "first", "--out", "again", "--quiet"]) == 2
     assert "env.rules.bash was 2 and is now 3" in capsys.readouterr().err
 
 
@@ -126,7 +126,7 @@ def test_a_record_from_before_versions(here: Path, capsys: Tell) -> None:
     assert list(compared) == ["same"] and "rules" not in told
     compared, told = report(capsys, "first", "newer")
     assert not compared and "env.rules.bash: nothing and 2" in told
-    assert main(["rescore", "first", "--out", "again", "--quiet"]) == 0
+    assert main(["rescore", "--trust", "first", "--out", "again", "--quiet"]) == 0
     assert read_manifest(here / "again")["env"]["rules"]["bash"] == 1
 
 
@@ -136,7 +136,10 @@ def test_the_version_of_a_reward_of_ones_own(here: Path) -> None:
         ("whole", None),  # the digest of its file identifies it
     ):
         out = f"own-{name}"
-        assert main(["rescore", "first", "--reward", f"reward.py:{name}", "--out", out]) == 0
+        assert (
+            main(["rescore", "--trust", "first", "--reward", f"reward.py:{name}", "--out", out])
+            == 0
+        )
         assert read_manifest(here / out)["env"].get("rules") == rules
 
 

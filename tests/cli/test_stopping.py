@@ -153,11 +153,12 @@ def test_ctrl_c_once_and_going_on(cli: Run, tmp_path: Path) -> None:
         told, _ = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130
     assert "episodes are missing" in told
-    again = f"resume with: intercode resume {tmp_path / 'run'}\n"
+    again = f"resume with: intercode resume {tmp_path / 'run'} --agent {tmp_path}/agent.py:Saying"
+    again = f"{again} --data {data}\n"
     assert told.endswith(again)
     recorded = list(read_episodes(tmp_path / "run" / EPISODES))
     assert 0 < len(recorded) < 30 and all(episode.success for episode in recorded)
-    rest = parsed(cli("resume", "run", "--json"))
+    rest = parsed(cli("resume", "run", "--json", "--trust"))
     assert rest["ran"] == 30 - len(recorded) and rest["statistics"]["successes"] == 30
 
 

@@ -97,7 +97,8 @@ def test_every_agent_with_every_model_everywhere(
     assert {"bash-tasks-try-again-a", "python-single-turn-b", "python-oracle"} <= names
     options = read_manifest(Path("all/bash-tasks-oracle"))["sessions"][0]["options"]
     assert "base_url" not in options and options["agent"] == "oracle"
-    assert main(["run", "--locked", "all/bash-tasks-try-again-a", "--out", "again"]) == 0
+    locked = ["--trust", "--locked", "all/bash-tasks-try-again-a"]
+    assert main(["run", *locked, "--base-url", server.url, "--out", "again"]) == 0
 
 
 def test_a_budget_is_for_all_and_the_same_command_goes_on(

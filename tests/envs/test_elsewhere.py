@@ -88,7 +88,7 @@ def test_a_run_of_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     options = json.loads((out / "run.json").read_text())["sessions"][0]["options"]
     assert (options["env"], options["data"]) == ("echo", "echo:red,blue,green")
     assert main(["report", str(out)]) == 0
-    assert main(["resume", str(out)]) == 0
+    assert main(["resume", "--trust", str(out)]) == 0
     assert main(["run", "nothing:red"]) == 2
 
 

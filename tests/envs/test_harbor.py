@@ -108,7 +108,7 @@ def test_a_run_of_folders(folder: Folder, tmp_path: Path, capsys: Any) -> None:
     assert (told["episodes"], told["mean_reward"]) == (2, (1.0 + 0.75) / 2)
     session = json.loads((out / "run.json").read_text())["sessions"][0]
     assert session["options"]["data"] == address
-    assert main(["resume", str(out)]) == 0 and main(["report", str(out)]) == 0
+    assert main(["resume", "--trust", str(out)]) == 0 and main(["report", str(out)]) == 0
     excluded = json.loads((out / "run.json").read_text())["excluded"]
     assert excluded == {
         "apart": "its tests need a container of their own",

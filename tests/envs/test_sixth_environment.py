@@ -217,7 +217,7 @@ def is_checked_and_scored(cli: Commands) -> None:
     assert cli.read("validate", "tasks.jsonl")["valid"], "known by its looks"
     assert "all" in cli("report", "oracle", "random")[0]
     assert "awk> " in cli("show", "oracle")[0]
-    done = cli.read("rescore", "oracle", "--out", "again")
+    done = cli.read("rescore", "oracle", "--env", "awk", "--out", "again")
     assert (done["ways"], done["changes"]) == ({"record": 2}, [])
     done = cli.read("score", "predictions.jsonl", "--env", "awk", "--task", "sum")
     assert done["statistics"]["successes"] == 1

@@ -81,7 +81,7 @@ def test_what_a_run_was_made_of_is_recorded(made: Path) -> None:
 
 def test_the_same_again(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("--locked", made / "run" / "run.json", "--out", "again") == 0
+    assert run("--trust", "--locked", made / "run" / "run.json", "--out", "again") == 0
     before, now = read_manifest(made / "run"), read_manifest(Path("again"))
     assert differences(before, now) == []
     for field in ("env", "seed", "excluded"):
@@ -97,16 +97,16 @@ def test_an_image_of_a_file(made: Path, tmp_path: Path, monkeypatch: pytest.Monk
     options = ["--data", made / "tasks.json", "--agent", "noop", "--image", "./Dockerfile"]
     assert run("bash", *options, "--out", "run") == 0
     monkeypatch.chdir(made)
-    assert run("--locked", tmp_path / "run", "--out", tmp_path / "again") == 0
+    assert run("--trust", "--locked", tmp_path / "run", "--out", tmp_path / "again") == 0
     with (tmp_path / "Dockerfile").open("a") as file:
         file.write("COPY Dockerfile /opt/\n")
-    assert run("--locked", tmp_path / "run", "--out", tmp_path / "other") == 2
+    assert run("--trust", "--locked", tmp_path / "run", "--out", tmp_path / "other") == 2
 
 
 def test_another_agent_on_the_same(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     options = ["--agent", "oracle", "--task", "touch", "--out", out]
-    assert run("--locked", made / "run", *options) == 0
+    assert run("--trust", "--locked", made / "run", *options) == 0
     now = read_manifest(out)
     assert now["agent"]["name"] == "oracle" and now["seed"] == 3
     assert now["sessions"][0]["settings"]["tasks"] == ["touch"]
@@ -119,11 +119,11 @@ def test_what_was_said_to_a_model_is_for_models_only(
     monkeypatch.chdir(tmp_path)
     Path("rules.jsonl").write_text('{"say": "submit"}\n')
     who = ["--agent", "try-again", "--model", "scripted/rules.jsonl", "--max-tokens", "99999"]
-    assert run("--locked", made / "run", *who, "--out", "talked") == 0
-    assert run("--locked", "talked", "--out", "again") == 0
+    assert run("--trust", "--locked", made / "run", *who, "--out", "talked") == 0
+    assert run("--trust", "--locked", "talked", "--out", "again") == 0
     before, now = read_manifest(Path("talked")), read_manifest(Path("again"))
     assert now["agent"] == before["agent"] and differences(before, now) == []
-    assert run("--locked", "talked", "--agent", "noop", "--out", "other") == 0
+    assert run("--trust", "--locked", "talked", "--agent", "noop", "--out", "other") == 0
     assert "model" not in read_manifest(Path("other"))["sessions"][0]["options"]
 
 
@@ -146,7 +146,7 @@ def test_other_options_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("more.sh").write_text("touch /more")
-    assert run("--locked", made / "run", *options, "--out", "x", "--json") == 2
+    assert run("--trust", "--locked", made / "run", *options, "--out", "x", "--json") == 2
     told = capsys.readouterr()
     found = {one["what"]: one for one in json.loads(told.out)["differences"]}
     assert what in found and what in told.err and "to fix it: " in told.err
@@ -162,13 +162,13 @@ def test_other_tasks_and_another_agents_file_are_refused(
     try:
         (made / "tasks.json").write_text(texts["tasks.json"].replace("say", "Say"))
         (made / "agent.py").write_text(texts["agent.py"] + "# another\n")
-        assert run("--locked", made / "run", "--out", tmp_path / "x") == 2
+        assert run("--trust", "--locked", made / "run", "--out", tmp_path / "x") == 2
         told = capsys.readouterr().err
-        assert told.startswith("intercode: error: 2 things would not be as in the recorded run")
+        assert "intercode: error: 2 things would not be as in the recorded run" in told
         assert "agent.digest: " in told and "dataset.digest: " in told
         assert f"take the tasks as they were, from {made}/tasks.json" in told
         accept = ["--accept", "agent.digest", "--accept", "dataset"]
-        assert run("--locked", made / "run", *accept, "--out", tmp_path / "y") == 0
+        assert run("--trust", "--locked", made / "run", *accept, "--out", tmp_path / "y") == 0
     finally:
         for name, text in texts.items():
             (made / name).write_text(text)
@@ -178,7 +178,7 @@ def test_other_tasks_and_another_agents_file_are_refused(
 
 def test_a_lock_is_one_of_a_run(made: Path, tmp_path: Path) -> None:
     assert run("bash", "--accept", "host") == 2
-    assert run("--locked", tmp_path) == 2
+    assert run("--trust", "--locked", tmp_path) == 2
 
 
 def test_a_password_is_not_recorded(
@@ -190,7 +190,7 @@ def test_a_password_is_not_recorded(
     manifest = read_manifest(made / "run")
     manifest["sessions"][0]["options"]["engine"] = portable("mysql://me:secret@db")
     (tmp_path / "run.json").write_text(json.dumps(manifest))
-    assert run("--locked", tmp_path) == 2
+    assert run("--trust", "--locked", tmp_path) == 2
     assert "give --engine again" in capsys.readouterr().err
 
 

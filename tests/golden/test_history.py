@@ -103,12 +103,12 @@ def test_resume(run: Path, ask: Ask) -> None:
     (run / MANIFEST).write_text(json.dumps(manifest))
     (run / EPISODES).write_bytes((run / EPISODES).read_bytes()[:-10])
 
-    refused = ask("resume", run, "--quiet", "--json", code=2)["differences"]
+    refused = ask("resume", run, "--trust", "--quiet", "--json", code=2)["differences"]
     assert "versions.code" in {difference["what"] for difference in refused}
     assert [d for d in refused if not d["what"].startswith(machine_names(run))] == []
     assert read_manifest(run) == manifest, "nothing was begun"
 
-    done = ask("resume", run, "--quiet", "--json", *acceptance(run))
+    done = ask("resume", run, "--trust", "--quiet", "--json", *acceptance(run))
     assert (done["ran"], done["finished"], done["planned"]) == (1, len(keys(run)), len(keys(run)))
     assert read_manifest(run)["sessions"][-1]["locked"]["accepted"] == list(machine_names(run))
     for now, before in zip(read_episodes(run / EPISODES), recorded(run), strict=True):
@@ -120,7 +120,7 @@ def test_resume(run: Path, ask: Ask) -> None:
 
 
 def test_rescore(run: Path, ask: Ask) -> None:
-    done = ask("rescore", run, "--out", "again", "--quiet", "--json", *acceptance(run))
+    done = ask("rescore", run, "--trust", "--out", "again", "--quiet", "--json", *acceptance(run))
     way = "record" if run.name.startswith("ctf") else "again"
     assert (done["ways"], done["changes"]) == ({way: len(keys(run))}, [])
     assert done["statistics"]["successes"] == done["before"]["successes"]

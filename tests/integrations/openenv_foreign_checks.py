@@ -136,7 +136,7 @@ def test_a_run(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert {one["task_id"] for one in episodes} == {f"train/{word}" for word in WORDS["train"]}
     assert all(one["status"] == "ended" and one["env"] == "openenv" for one in episodes)
     assert main(["report", str(out)]) == 0
-    assert main(["resume", str(out)]) == 0
+    assert main(["resume", "--trust", str(out)]) == 0
 
 
 def test_no_tasks_and_more_fields() -> None:

@@ -206,7 +206,9 @@ def test_it_solves_tasks_of_its_kind_and_every_command_reads_its_record(
     for command in (["show"], ["report"], ["export", "--to", "chat"]):
         assert main([command[0], str(run), *command[1:]]) == 0
     code = 0 if driven.again else 1  # it is said to be not reproducible, and gets no new score
-    assert main(["rescore", str(run), "--out", str(tmp_path / "again"), "--quiet"]) == code
+    assert (
+        main(["rescore", "--trust", str(run), "--out", str(tmp_path / "again"), "--quiet"]) == code
+    )
     again = list(read_episodes(tmp_path / "again/episodes.jsonl"))
     assert len(again) == len(episodes)
     assert all(one.success if driven.again else one.score is None for one in again)

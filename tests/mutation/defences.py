@@ -48,6 +48,8 @@ GATE = "intercode/gateway/gate.py"
 RULES = "intercode/gateway/rules.py"
 DOOR = "intercode/gateway/door.py"
 LEDGER = "intercode/integrations/ray/ledger.py"
+TRUST = "intercode/trust.py"
+RECORDS = "intercode/records.py"
 
 
 @dataclass(frozen=True)
@@ -1199,6 +1201,54 @@ DEFENCES = [
     _one(
         "no_star_explains", "cheating", REWARDS + "sql_explain.py",
         " or any(column.is_star for column in top.expressions)", "",
+    ),
+    _one(
+        "record_of_code", "host leak", TRUST,
+        "        if name not in known and _acts(name, value, options)", "        if False",
+    ),
+    _one(
+        "record_of_unknown_options", "host leak", TRUST,
+        "    return not (harmless and isinstance", "    return bool(harmless) and not (isinstance",
+    ),
+    _one(
+        "record_with_an_address_and_a_key", "host leak", TRUST,
+        "if keys[effect.option] or not trust]", "if not trust]",
+    ),
+    _one(
+        "record_of_another_value", "host leak", "intercode/spec.py",
+        "        if again.get(name) == value and (name in given or is_source)",
+        "        if given",
+    ),
+    _one(
+        "record_of_a_datasets_path", "host leak", TRUST,
+        "    return DATASETS.is_trusted(name) and named", "    return DATASETS.is_trusted(name)",
+    ),
+    _one(
+        "record_of_a_folder_to_write", "host leak", "intercode/spec.py",
+        '    for name in (*options_of(How), "exclude"):', "    for name in ():",
+    ),
+    _one(
+        "record_of_a_packages_name", "host leak", "intercode/registry.py",
+        "        return is_imported or name not in self._packages", "        return True",
+    ),
+    _one(
+        "record_of_a_packages_environment", "host leak", "intercode/envs/traits.py",
+        "            if not trust and entry in registry and", "            if False and",
+    ),
+    _one("record_link", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
+    _one("record_fifo", "host DoS", RECORDS, "    if not stat.S_ISREG(", "    if False and ("),
+    _one(
+        "record_link_to_write", "host leak", "intercode/files.py",
+        "    temporary.unlink(missing_ok=True)  # a link there would be written through\n", "",
+    ),
+    _one("record_link_of_the_writer", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
+    _one(
+        "record_link_in_a_folder_of_runs", "host leak", "intercode/report/live.py",
+        "        if not path.is_symlink() or path.resolve().is_relative_to(root)\n", "",
+    ),
+    _one(
+        "record_digest_is_no_path", "host leak", "intercode/sandbox/images/cache.py",
+        "        if not digest.isalnum():", "        if False:",
     ),
     _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
     Defence(

@@ -1,8 +1,8 @@
-"""What is served or shown, and clusters: each defence holds, and is missed."""
+"""What is served, shown or shared, and clusters: each defence holds, and is missed."""
 
-from mutation import probes_ray, probes_serve, probes_view
+from mutation import probes_ray, probes_records, probes_serve, probes_view
 from mutation.checks import checks_of
 
 test_the_table_fits_the_source, test_it_holds, test_it_is_missed = checks_of(
-    probes_ray, probes_serve, probes_view
+    probes_ray, probes_records, probes_serve, probes_view
 )

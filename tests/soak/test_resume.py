@@ -81,7 +81,7 @@ def test_as_if_nothing_had_happened(tmp_path: Path) -> None:
     seen: dict[tuple[int, str], Any] = {}
     killed: list[int] = []
     for left in range(KILLS, 0, -1):
-        resume = ["resume", out, "--quiet"]
+        resume = ["resume", out, "--trust", "--quiet"]
         session = resume if (out / MANIFEST).exists() else [*begin, out]
         process = subprocess.Popen(intercode(*session), stdout=subprocess.DEVNULL)
         wait_for_the_moment(process, out / EPISODES, len(seen), left, chance)
@@ -93,7 +93,7 @@ def test_as_if_nothing_had_happened(tmp_path: Path) -> None:
         seen = now
     assert 0 < len(seen) < TOTAL
     (tmp_path / "held").unlink()
-    finished(["resume", out, "--quiet"])
+    finished(["resume", out, "--trust", "--quiet"])
     assert recorded(out) == recorded(whole)
     once, often = read_manifest(whole), read_manifest(out)
     assert sum(session.get("episodes", 0) for session in often.pop("sessions")) > 0

@@ -74,6 +74,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print what was exported as one JSON object"
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="for --style chat and tools: import the environment that the record names, where an "
+        "installed package has it",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -172,7 +178,7 @@ def _write(
         file.writelines(to_inspect(chosen.again(), manifest, chosen))
     elif args.to == "chat":
         style, env = args.style or "plain", manifest.get("env", {})
-        told = (export.to_chat(episode, style, env) for episode in chosen)
+        told = (export.to_chat(episode, style, env, trust=args.trust) for episode in chosen)
         file.writelines(f"{json.dumps(one)}\n" for one in told)
     else:
         file.writelines(f"{episode.to_json()}\n" for episode in chosen)

@@ -1,5 +1,8 @@
 """Score a recorded run again, with another reward, or with a newer version of the same.
 
+A record is data: code, paths and addresses that it names are used only if you give them again, or
+with --trust, which prints them first. An API key goes to no address that you do not give.
+
 The run stays as it is; the result is a run of its own, for 'report', 'show' and 'export'. What the
 agent was told, did and took is taken over, and only what it is worth is new.
 
@@ -33,6 +36,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intercode.agents.outside.profile import Needs, is_profile
+from intercode.cli.recorded import add_named_again, recorded_spec
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import print_json
 from intercode.errors import UsageError
@@ -54,9 +59,9 @@ from intercode.spec import (
     ModelSpec,
     RunSpec,
     add_options,
-    environment_options,
     given,
     options_of,
+    recorded_options,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +77,8 @@ from intercode.report.tables import groups, judge_tables, shown
 from intercode.units import counted
 
 _JUDGES = ("judge_model", "judge_url", "judge_votes")
+_OF_THE_AGENT = ("recording", "prompt", "search_test", "model", "base_url", "cache", "preset")
+"""Options of the recorded agent, which does not act again."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -90,9 +97,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="DIR", help="the new run's folder (default: RUN-rescored-NAME)"
     )
     add_options(parser, options_of(How), "workers", "retries", "quiet", "json", "accept")
-    where = parser.add_argument_group("where it is now, if not where it was")
-    add_options(where, options_of(EnvSpec), "data")
-    add_options(where, environment_options(), "databases", "engine", "repositories")
+    add_named_again(parser, less=" ".join(("reward prices", *_JUDGES, *_OF_THE_AGENT)))
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -107,7 +112,8 @@ def execute(args: argparse.Namespace) -> int:
     asks = {name: env[name] for name in ASKED if env.get(name) is not None}
     actor = manifest["agent"].get("language_model") or {}
     needs = actor.get("profile", {}).get("limits", {})
-    asks["limits"] = {name: value for name, value in needs.items() if value is not None}
+    fields = Needs.__struct_fields__  # no privilege comes from a record
+    asks["limits"] = {name: needs[name] for name in fields if needs.get(name) is not None}
 
     @cache
     def where() -> Setting:
@@ -127,6 +133,7 @@ def execute(args: argparse.Namespace) -> int:
             max_retries=spec.how.retries,
             context=lambda: where().context(),
             accept=spec.how.accept,
+            trust=args.trust,
         )
     except DriftError as error:
         if spec.how.json:
@@ -154,7 +161,8 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
             "environment. From Python: intercode.evaluate.rescore"
         )
     options = {**given(args), "locked": folder}
-    spec = RunSpec.from_record(manifest, options)
+    used = _used(manifest, options.get("reward"))
+    spec = recorded_spec(folder, used, options, trust=args.trust)
     # What a judge may take is for this one, not for the recorded agent.
     spec = spec.merge(max_cost=args.max_cost, max_tokens=args.max_tokens)
     if spec.reward != JUDGE:
@@ -163,6 +171,27 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
                 raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
         spec = spec.merge(**dict.fromkeys((*_JUDGES, *JUDGES_TOO)))  # the recorded run's
     return spec.merge(reward=None) if spec.reward == DEFAULT else spec
+
+
+def _used(manifest: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
+    """Return the record without the options that rescoring makes no use of.
+
+    The agent does not act; but its skills, and the place where its profile puts them, are files of
+    the sandbox.
+
+    Args:
+        manifest: The run's ``run.json``.
+        reward: The new reward; None: the recorded one.
+    """
+    *others, last = manifest["sessions"]
+    options = recorded_options(manifest)
+    unused = [*_OF_THE_AGENT]
+    if not (options.get("skill") and is_profile(options.get("agent"))):
+        unused.append("agent")
+    if (reward or options.get("reward")) != JUDGE:
+        unused += [*_JUDGES, "prices"]
+    kept = {name: value for name, value in options.items() if name not in unused}
+    return {**manifest, "sessions": [*others, {**last, "options": kept}]}
 
 
 def _budget(spec: RunSpec, out: Path) -> Budget:

@@ -5,11 +5,16 @@ images, agent, code and machine must be as they were: differences are listed, an
 If the image is 'host', the machine may have changed: a warning says what, and the record keeps it.
 More attempts at each task can be asked for.
 
+A record is data: code, paths and addresses that it names are used only if you give them again, or
+with --trust, which prints them first. An API key goes to no address that you do not give.
+
 --max-cost and --max-tokens are for the whole run, with all that it has spent already.
 
 Examples:
   intercode resume runs/mine
   intercode resume runs/mine --epochs 5 --workers 8
+  intercode resume runs/mine --data tasks.json --agent agent.py:make     (as in the record)
+  intercode resume runs/mine --trust              (all of it, if the run is your own)
   intercode resume runs/mine --max-cost 20
   intercode resume runs/mine --strict             (on an unchanged machine, or not at all)
   intercode resume runs/mine --accept host        (the machine's kernel is another one now)
@@ -26,20 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from intercode.cli import run
+from intercode.cli.recorded import add_named_again, recorded_spec
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
 from intercode.evaluate.prepare import plan, run_folder
 from intercode.records import Outcome, RecordWriter, latest, read_manifest
-from intercode.spec import (
-    EnvSpec,
-    How,
-    ModelSpec,
-    RunSpec,
-    add_options,
-    environment_options,
-    given,
-    options_of,
-)
+from intercode.spec import How, ModelSpec, RunSpec, add_options, given, options_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,10 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     may_take = parser.add_argument_group("what it may take")
     add_options(may_take, options_of(ModelSpec), "max_cost", "max_tokens")
-    where = parser.add_argument_group("where it is now")
-    add_options(where, options_of(ModelSpec), "base_url")
-    add_options(where, options_of(EnvSpec), "judge_url")
-    add_options(where, environment_options(), "engine", "repositories")
+    add_named_again(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -66,9 +60,8 @@ def execute(args: argparse.Namespace) -> int:
     folder = run_folder(args.run)
     manifest = read_manifest(folder)
     session = _last_session(folder, manifest)
-    spec = RunSpec.from_record(
-        manifest, {**_how(session), **given(args), "out": folder, "locked": folder}
-    )
+    options = {**given(args), "out": folder, "locked": folder}
+    spec = recorded_spec(folder, manifest, options, trust=args.trust, resumes=True)
     if spec.epochs < (before := session["options"].get("epochs", 1)):
         raise UsageError(f"{folder} was to have {before} epochs: --epochs {spec.epochs} is fewer")
     watcher = run.watcher_of(spec)
@@ -84,13 +77,6 @@ def execute(args: argparse.Namespace) -> int:
         folder
     ).close()  # refuses before anything is started if another process writes to it
     return run.finish(spec, run.carry_out(asked, watcher))
-
-
-def _how(session: dict[str, Any]) -> dict[str, Any]:
-    """Return how the last session was carried out."""
-    names = ("workers", "max_connections", "max_sandboxes", "on")
-    settings = session["settings"]
-    return {**{name: settings.get(name) for name in names}, "retries": settings.get("max_retries")}
 
 
 def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intercode.cli import results
+from intercode.cli.recorded import add_trust, recorded_spec, words_again
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, print_json, safe
 from intercode.errors import UsageError
@@ -99,22 +100,32 @@ def add_tasks(parser: argparse.ArgumentParser, less: str = "") -> None:
     where = parser.add_argument_group("where")
     add_options(where, options_of(EnvSpec), less=less)
     add_options(where, environment_options(), less=less)
-    add_options(parser.add_argument_group("how"), options_of(How), less=less)
+    how = parser.add_argument_group("how")
+    add_options(how, options_of(How), less=less)
+    if "locked" not in less.split():
+        add_trust(how)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
     options = given(args)
-    if options.keys() & {"agent", "preset", "locked"}:
-        return run_and_print(spec_of(options))
+    if args.trust or options.keys() & {"agent", "preset", "locked"}:
+        return run_and_print(spec_of(options, trust=args.trust))
     return _run_gold(RunSpec.of(options), _command(options))
 
 
-def spec_of(options: Options) -> RunSpec:
-    """Make the spec; options that are not given come from the record that a run is locked to."""
-    if "locked" not in options:
-        return RunSpec.of(options)
-    return RunSpec.from_record(read_manifest(run_folder(options["locked"])), options)
+def spec_of(options: Options, *, trust: bool = False) -> RunSpec:
+    """Make the spec; options that are not given come from the record that a run is locked to.
+
+    Raises:
+        UsageError: There is trust, and no record.
+    """
+    if "locked" in options:
+        folder = run_folder(options["locked"])
+        return recorded_spec(folder, read_manifest(folder), options, trust=trust)
+    if trust:
+        raise UsageError("--trust is for --locked RUN: nothing else is taken from a record")
+    return RunSpec.of(options)
 
 
 def run_and_print(spec: RunSpec) -> int:
@@ -200,7 +211,8 @@ def carry_out(asked: RunSpec | Plan, watcher: Watcher, budget: Budget | None = N
         raise
     except KeyboardInterrupt:
         can_resume = how.out is not None and (Path(how.out) / MANIFEST).is_file()
-        rest = f"; resume with: {resuming(how.out)}" if can_resume else " before any episode began"
+        spec = asked if isinstance(asked, RunSpec) else asked.spec
+        rest = f"; resume with: {resuming(spec)}" if can_resume else " before any episode began"
         print(f"stopped{rest}", file=sys.stderr)
         raise
 
@@ -215,9 +227,9 @@ def watcher_of(spec: RunSpec) -> Watcher:
     )
 
 
-def resuming(out: object) -> str:
+def resuming(spec: RunSpec) -> str:
     """Return the command that resumes a run."""
-    return f"intercode resume {shlex.quote(safe(str(out)))}"
+    return f"intercode resume {shlex.quote(safe(str(spec.how.out)))}{words_again(spec)}"
 
 
 def finish(spec: RunSpec, result: RunResult) -> int:
@@ -227,14 +239,14 @@ def finish(spec: RunSpec, result: RunResult) -> int:
         _print_json(out, result)
     else:
         _print(spec.how.workers, out, result)
-    if rest := _rest(out, result):
+    if rest := _rest(spec, result):
         print(rest, file=sys.stderr if spec.how.json else sys.stdout)
     if result.cut_short:
         return 130
     return 0 if result.complete else 1
 
 
-def _rest(out: Path, result: RunResult) -> str:
+def _rest(spec: RunSpec, result: RunResult) -> str:
     """Say what is left to do, and why; empty if nothing is."""
     missing, errors = result.planned - len(result.outcomes), result.statistics.errors
     left = [f"{missing} episode{'s are' if missing > 1 else ' is'} missing"] if missing else []
@@ -243,7 +255,7 @@ def _rest(out: Path, result: RunResult) -> str:
         return "" if result.ran else "nothing to do: every episode has a result"
     why = f"stopped: {safe(result.stopped)}\n" if result.stopped else ""
     why += "interrupted: " if result.cut_short else ""
-    return f"{why}{', '.join(left)}\nresume with: {resuming(out)}"
+    return f"{why}{', '.join(left)}\nresume with: {resuming(spec)}"
 
 
 def _print_json(out: Path, result: RunResult) -> None:

@@ -34,4 +34,4 @@ def execute(args: argparse.Namespace) -> int:
     if unknown := sorted(set(args.tasks or ()) - texts.keys()):
         raise UsageError(f"{args.predictions} has no prediction for {unknown[0]}")
     own = {"agent": "predictions", "recording": args.predictions, "tasks": args.tasks or [*texts]}
-    return run.run_and_print(run.spec_of({**given(args), **own}))
+    return run.run_and_print(run.spec_of({**given(args), **own}, trust=args.trust))

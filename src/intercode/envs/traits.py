@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from intercode.envs.options import SandboxOptions
-from intercode.errors import UsageError
-from intercode.registry import ENVS, environment
+from intercode.errors import TrustError, UsageError
+from intercode.registry import ENVS, SOURCES, environment
 from intercode.sandbox import Provider, get_provider
 
 if TYPE_CHECKING:
@@ -273,14 +273,38 @@ def traits_in(env: object) -> Traits:
 
 
 def prompt_of(name: str) -> str:
-    """Find the text before an action where people read it, in an environment of this name."""
-    return str(getattr(_class(name), "prompt", "$ "))
+    """Find the text before an action where people read it, in a recorded environment.
+
+    The module of an installed package is not imported because a record names it.
+    """
+    known = _class(name) if ENVS.is_trusted(name) else None
+    return str(getattr(known, "prompt", "$ "))
 
 
 def turns_of(name: str, protocol: str = "default") -> int:
     """Find the most turns of an episode in an environment of this name, unless they are given."""
     options = getattr(_class(name, protocol), "Options", SandboxOptions)
     return int(options().max_turns)
+
+
+def check_imported(name: str, protocol: str = "default", *, trust: bool = False) -> None:
+    """Refuse a recorded environment that is an installed package's, and not imported yet.
+
+    Args:
+        name: Its name in the record.
+        protocol: As in `intercode.make`.
+        trust: Whether the record may name it.
+
+    Raises:
+        TrustError: Its module would be imported for no reason but the record.
+    """
+    for entry in (name, f"{name}:{protocol}"):
+        for registry in (ENVS, SOURCES):
+            if not trust and entry in registry and not registry.is_trusted(entry):
+                raise TrustError(
+                    f"the record names the environment {entry!r}, whose module an installed "
+                    "package has: import it first, or trust the record (--trust; trust=True)"
+                )
 
 
 def _class(name: str, protocol: str = "default") -> object:

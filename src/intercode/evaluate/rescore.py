@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
-from intercode.envs.traits import traits_of
+from intercode.envs.traits import check_imported, traits_of
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
 from intercode.evaluate import drift, manifest, versions
@@ -120,6 +120,7 @@ def rescore(
     max_retries: int = 2,
     context: Callable[[], Mapping[str, Any]] | None = None,
     accept: Collection[str] = (),
+    trust: bool = False,
 ) -> Rescored:
     """Score a recorded run's episodes again. The run itself is not touched.
 
@@ -145,8 +146,11 @@ def rescore(
         max_retries: The number of new attempts at an episode after the sandbox failed.
         context: Gives more facts for the new record (``sandbox``, ``tools``), likewise.
         accept: Names of facts that may differ from the record; see `intercode.evaluate.drift`.
+        trust: Whether the record may name an environment of an installed package whose module is
+            not imported yet; nothing else of it acts.
 
     Raises:
+        TrustError: The record names such an environment, and is not trusted.
         DriftError: The tasks or the environment are not as recorded.
         RecordError: The run cannot be read, or `out` holds another one.
         TaskNotFoundError: A recorded task is not in the dataset.
@@ -157,6 +161,8 @@ def rescore(
         raise UsageError("workers must be at least 1, retries at least 0")
     record, target = Record(Path(run)), None if out is None else Path(out)
     _refuse(record, target)
+    env = record.manifest["env"]
+    check_imported(str(env.get("env", "")), str(env.get("protocol", DEFAULT)), trust=trust)
     setting = _Setting(record, env_factory, settings, context, accept)
     setting.compare("dataset", manifest.dataset_facts(dataset))
     work = _Work(record, dataset, reward, every_turn, setting, progress or Progress())

@@ -18,6 +18,7 @@ from typing import Any
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import rate
 from intercode.paper.results import RecordedEpisode, RecordedRun, load_results
+from intercode.records import open_record
 from intercode.report.tables import Table
 from intercode.units import counted
 
@@ -222,6 +223,10 @@ def _experiment(path: Path) -> _Experiment | None:
 
 
 def _file(path: Path, experiment: _Experiment) -> _File:
+    try:
+        open_record(path).close()  # the folder is named, and not what its links lead to
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from error
     run = load_results(path)
     # The refinement of Bash has no file system in its name, but its data file has.
     system = _SYSTEM.search(path.stem) or _SYSTEM.search(run.episodes[0].dataset)

@@ -17,7 +17,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from intercode.agents.retelling import as_said
-from intercode.envs.traits import traits_of, turns_of
+from intercode.envs.traits import check_imported, traits_of, turns_of
 from intercode.episode import Episode, Turn
 from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
@@ -58,7 +58,11 @@ TOKEN_COLUMNS = {
 
 
 def to_chat(
-    episode: Episode, style: str = "plain", env: Mapping[str, Any] = MappingProxyType({})
+    episode: Episode,
+    style: str = "plain",
+    env: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Return a dialogue for fine-tuning: OpenAI's messages, and the reward.
 
@@ -72,9 +76,13 @@ def to_chat(
             agents ``try-again`` and ``tool-calling`` would have been sent, so that a model that
             learns from it can play as one of them.
         env: The environment's facts in the run's record.
+        trust: Whether the record may name an environment whose module is not imported yet.
+
+    Raises:
+        TrustError: It does, and is not trusted; ``plain`` needs no environment.
     """
     model = talk_of(episode) or Talk()
-    messages = _recorded(model) or _told(episode, style, env)
+    messages = _recorded(model) or _told(episode, style, env, trust=trust)
     told: dict[str, Any] = {
         "messages": messages,
         "task_id": episode.task_id,
@@ -87,10 +95,13 @@ def to_chat(
     return cleaned(told)
 
 
-def _told(episode: Episode, style: str, env: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _told(
+    episode: Episode, style: str, env: Mapping[str, Any], *, trust: bool
+) -> list[dict[str, Any]]:
     if style == "plain":  # bytes outside of any text stay readable
         return [*map(as_openai, as_said(episode))]
     named = episode.env, str(env.get("protocol", "default"))
+    check_imported(*named, trust=trust)
     turns = env.get("max_turns") or turns_of(*named)
     facts = {"name": episode.env, "traits": traits_of(*named), "max_turns": turns}
     task = Task(episode.task_id, episode.query)

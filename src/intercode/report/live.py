@@ -12,7 +12,7 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import RecordError
-from intercode.records import EPISODES, MANIFEST, Key, Outcome, key_of, read_manifest
+from intercode.records import EPISODES, MANIFEST, Key, Outcome, key_of, open_record, read_manifest
 from intercode.redaction import Redactor
 from intercode.report.episodes import Row, body_of, row_of, texts_of
 from intercode.report.overview import overview
@@ -140,7 +140,7 @@ class Library:
         ]
 
     def _line(self, row: Row, offset: int) -> bytes:
-        with (self._folders[row.run].path / EPISODES).open("rb") as file:
+        with open_record(self._folders[row.run].path / EPISODES) as file:
             file.seek(offset)
             return file.readline()
 
@@ -161,10 +161,10 @@ class Library:
         """Add runs that are new, and read each ``run.json`` that has changed."""
         known = {one.path: one for one in self._folders}
         for place in self._places:
-            inside = [place] if (place / MANIFEST).is_file() else sorted(place.iterdir())
+            inside = [place] if (place / MANIFEST).is_file() else _entries(place)
             for path in inside:
                 try:
-                    stat = (path / MANIFEST).stat()
+                    stat = (path / MANIFEST).lstat()
                 except OSError:
                     continue
                 stamp = (stat.st_mtime_ns, stat.st_ino)
@@ -191,7 +191,7 @@ class Library:
         """Read what a run has more; return how many episodes."""
         path = folder.path / EPISODES
         try:
-            stat = path.stat()
+            stat = path.lstat()
         except OSError:
             return 0  # it has only begun
         if folder.offset and (stat.st_size < folder.offset or stat.st_ino != folder.inode):
@@ -201,7 +201,13 @@ class Library:
         if folder.trouble or stat.st_size == folder.offset:
             return 0
         count = 0
-        with path.open("rb") as file:
+        try:
+            file = open_record(path)
+        except (RecordError, OSError) as error:
+            folder.trouble = str(error)
+            self._changed += 1
+            return 0
+        with file:
             file.seek(folder.offset)
             while count < most and (line := file.readline()).endswith(b"\n"):
                 try:
@@ -230,3 +236,13 @@ class Library:
         self.rows, self._offsets = [], []
         for folder in self._folders:
             folder.offset, folder.outcomes, folder.trouble = 0, {}, ""
+
+
+def _entries(place: Path) -> list[Path]:
+    """List the entries of a folder of runs, without links that lead out of it."""
+    root = place.resolve()
+    return sorted(
+        path
+        for path in place.iterdir()
+        if not path.is_symlink() or path.resolve().is_relative_to(root)
+    )

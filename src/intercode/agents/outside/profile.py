@@ -175,6 +175,11 @@ def is_outside(agent: str) -> bool:
     return agent.startswith(COMMAND) or agent.endswith(".toml") or agent in names()
 
 
+def is_profile(agent: object) -> bool:
+    """Tell whether an agent's name is the path of a profile."""
+    return isinstance(agent, str) and agent.endswith(".toml") and not agent.startswith(COMMAND)
+
+
 def profile_of(agent: str, *, has_model: bool = True) -> Profile:
     """Return the profile that an agent's name means.
 

@@ -185,6 +185,8 @@ class ImageCache:
 
     def read(self, digest: str) -> dict[str, Any] | None:
         """Return an image's record, or None if it is absent or torn."""
+        if not digest.isalnum():  # of a run's record, which may be somebody else's
+            return None
         try:
             text = (self.images / digest / RECORD).read_text(encoding="utf-8")
             record = json.loads(text)
