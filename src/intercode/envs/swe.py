@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from intercode.data_paths import within
 from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SweOptions
@@ -132,7 +133,8 @@ class SweStage(SandboxStage):
         provider: Starts the sandboxes; or its name.
         image, limits, network, default_image: As in `SandboxStage`.
         repositories: A folder or URL with the repositories that tasks name and do not have.
-        folder: Where a task's relative ``repository`` begins.
+        folder: The folder of the tasks' data, in which a task's ``repository`` must lie; None:
+            they are of a program, and their paths its own.
         history: ``none`` or ``full``: see `SweOptions`.
     """
 
@@ -149,7 +151,7 @@ class SweStage(SandboxStage):
     ) -> None:
         super().__init__(provider, image, limits, network, default_image)
         self._repositories = None if repositories is None else str(repositories)
-        self._folder = folder or Path.cwd()
+        self._folder = folder
         self._history = history
         self.plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
         """How a task is graded, which also says where its repository lies."""
@@ -205,7 +207,7 @@ class SweStage(SandboxStage):
         if given is not None:
             if given.startswith(BUILTIN):
                 return str(BUILTIN_FOLDER / Path(given[len(BUILTIN) :]).name)
-            return given if is_url(given) else str(self._folder / Path(given).expanduser())
+            return given if is_url(given) else str(self._own(task, given))
         if name is None or self._repositories is None:
             raise TaskError(
                 f"task {task.task_id!r} comes without its repository: give 'metadata.repository', "
@@ -214,6 +216,15 @@ class SweStage(SandboxStage):
         if is_url(self._repositories):
             return f"{self._repositories.rstrip('/')}/{name}"
         return self._in_mirror(task, Path(self._repositories).expanduser(), name)
+
+    def _own(self, task: Task, given: str) -> Path:
+        """Return the path of a repository that a task names; in a program it may be any."""
+        if self._folder is None:
+            return Path(given).expanduser()
+        try:
+            return within(self._folder, given)
+        except ValueError as error:
+            raise TaskError(f"task {task.task_id!r}, 'metadata.repository': {error}") from None
 
     def _in_mirror(self, task: Task, mirror: Path, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):
