@@ -141,7 +141,7 @@ def options() -> dict[str, Any]:
         environments[f"environment {name}"] = {
             one: f"default {default!r}" for one, default in sorted(takes.items())
         }
-    return found | environments | {"limits": asdict(Limits())}
+    return found | environments | {"limits": Limits().to_dict()}
 
 
 class _ParsingError(Exception):

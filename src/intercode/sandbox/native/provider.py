@@ -15,7 +15,6 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -181,7 +180,7 @@ class NativeProvider:
 
 
 def _as_spec(limits: Limits) -> dict[str, Any]:
-    return asdict(limits)
+    return limits.to_dict()
 
 
 _START_SECONDS = 30.0
