@@ -11,9 +11,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
@@ -189,8 +189,8 @@ class Dataset(Sequence[Task]):
         rows: Task id → its place in `source`, such as ``row 3 (line 7)``, where known.
         kept: The fields of the file that mean nothing, and were put into `metadata`.
         version: The version of the tasks, if they have one (`intercode.datasets.catalog.VERSIONS`).
-        folder: The folder of a data file, in which all must lie that its tasks name; None: a program
-            made the tasks, and they may name any place.
+        folder: The folder of a data file, in which all must lie that its tasks name; None: a
+            program made the tasks, and they may name any place.
 
     Raises:
         TaskError: Two tasks have the same id.

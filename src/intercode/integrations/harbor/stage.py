@@ -57,7 +57,7 @@ class HarborStage(SandboxStage):
         variables: Sequence[str] = (),
     ) -> None:
         super().__init__(provider, image, limits, network, default_image, source)
-        self._variables = {name: os.environ[name] for name in variables if name in os.environ}
+        self._named = frozenset(variables)
         self._source = source
         self._read = lru_cache(read_config)
 
@@ -112,9 +112,10 @@ class HarborStage(SandboxStage):
         Raises:
             TaskError: One is to come from this machine, and is not set or not named.
         """
+        ours = {name: os.environ[name] for name in self._named & os.environ.keys()}
         try:
             found = [self.config(task).environment.env, *more]
-            return {k: v for env in found for k, v in resolved(env, self._variables).items()}
+            return {k: v for env in found for k, v in resolved(env, ours).items()}
         except TaskError as error:
             raise TaskError(f"task {task.task_id!r}: {error}") from None
 
