@@ -11,9 +11,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
@@ -189,6 +189,8 @@ class Dataset(Sequence[Task]):
         rows: Task id → its place in `source`, such as ``row 3 (line 7)``, where known.
         kept: The fields of the file that mean nothing, and were put into `metadata`.
         version: The version of the tasks, if they have one (`intercode.datasets.catalog.VERSIONS`).
+        folder: The folder of a data file, in which all must lie that its tasks name; None: a
+            program made the tasks, and they may name any place.
 
     Raises:
         TaskError: Two tasks have the same id.
@@ -203,6 +205,7 @@ class Dataset(Sequence[Task]):
         rows: Mapping[str, str] | None = None,
         kept: Sequence[str] = (),
         version: int | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -210,6 +213,7 @@ class Dataset(Sequence[Task]):
         self.rows = rows or {}
         self.kept = kept
         self.version = version
+        self.folder = folder
         self._tasks = tuple(tasks)
         self._index: dict[str, int] = {}
         for row, task in enumerate(self._tasks):
@@ -359,9 +363,25 @@ class Dataset(Sequence[Task]):
         """`count` tasks (or all, if there are fewer), drawn and ordered by `seed`."""
         return self._with(self._tasks[row] for row in self.order(seed)[:count])
 
+    def limited(self, timeout: float) -> Dataset:
+        """Return the tasks, with at most so many seconds for each action of theirs."""
+        if all((task.timeout or 0) <= timeout for task in self):
+            return self
+        return self._with(
+            task if (task.timeout or 0) <= timeout else replace(task, timeout=timeout)
+            for task in self
+        )
+
     def _with(self, tasks: Iterable[Task]) -> Dataset:
         return Dataset(
-            tasks, self.name, self.source, self.databases, self.rows, self.kept, self.version
+            tasks,
+            self.name,
+            self.source,
+            self.databases,
+            self.rows,
+            self.kept,
+            self.version,
+            self.folder,
         )
 
 

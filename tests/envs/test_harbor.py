@@ -364,10 +364,15 @@ def test_what_is_missing(folder: Folder, tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(intercode.TaskError, match="neither a task folder of Harbor"):
         intercode.make(f"harbor:{tmp_path}")
     path = folder(task=f'{CONFIG}env = {{KEY = "${{A_KEY}}"}}\n')
-    with closing(opened(path)) as env:
+    with closing(opened(path, variables=["A_KEY"])) as env:
         with pytest.raises(intercode.TaskError, match=r"'KEY' is to be .*, which is not set here"):
             env.check(env.dataset[0])
         monkeypatch.setenv("A_KEY", "7")
+        with (
+            closing(opened(path, variables=["OTHER"])) as other,
+            pytest.raises(intercode.TaskError, match="that the command does not give it .*A_KEY"),
+        ):
+            other.check(other.dataset[0])
         env.check(env.dataset[0])
         env.reset()
         assert env.step("echo $KEY")[0] == "7\n"

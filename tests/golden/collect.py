@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -141,7 +140,7 @@ def options() -> dict[str, Any]:
         environments[f"environment {name}"] = {
             one: f"default {default!r}" for one, default in sorted(takes.items())
         }
-    return found | environments | {"limits": asdict(Limits())}
+    return found | environments | {"limits": Limits().to_dict()}
 
 
 class _ParsingError(Exception):

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from intercode.data_paths import within
 from intercode.errors import TaskError
 
 Kind = Literal["sqlite", "duckdb", "script", "dump"]
@@ -63,7 +64,7 @@ def find(place: str | Path, name: str | None = None) -> Source:
         for stem in (place / name, place / name / name):
             for suffix in _SUFFIXES:
                 if (path := stem.parent / f"{stem.name}{suffix}").is_file():
-                    return _in_file(path, name)
+                    return _in_file(_own(place, path), name)
         raise TaskError(
             f"{place}: no database {name!r}; looked for {name} and {name}/{name} with "
             f"{', '.join(_SUFFIXES)}"
@@ -73,6 +74,13 @@ def find(place: str | Path, name: str | None = None) -> Source:
     if place.suffix.lower() not in _SUFFIXES:
         raise TaskError(f"{place}: a database is a file that ends in {', '.join(_SUFFIXES)}")
     return _in_file(place, name)
+
+
+def _own(place: Path, path: Path) -> Path:
+    try:
+        return within(place, path)
+    except ValueError as error:
+        raise TaskError(f"a task's database: {error}; name the file itself (databases=…)") from None
 
 
 def names(place: str | Path) -> tuple[str, ...]:

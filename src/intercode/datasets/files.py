@@ -62,7 +62,8 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     if not tasks:
         raise TaskError(f"{path}: holds no tasks")
     name = path.stem if name is None else name
-    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(kept))
+    folder = path.absolute().parent
+    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(kept), folder=folder)
 
 
 load_shared = shared(load_file)

@@ -129,6 +129,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
             options.limits,
             options.network,
             options.default_image,
+            tasks.folder,
         )
         chosen = choose("ctf", options.reward, FlagReward)
         super().__init__(kept, self._folders, self._shell_in, chosen, options=options)
@@ -252,9 +253,10 @@ class CtfStage(SandboxStage):
         limits: Limits | None = None,
         network: Network = False,
         default_image: str | None = None,
+        folder: Path | None = None,
     ) -> None:
         limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb
-        super().__init__(provider, image, limits, network, default_image)
+        super().__init__(provider, image, limits, network, default_image, folder)
         self._packed: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
 
     def check(self, task: Task) -> None:
@@ -293,7 +295,7 @@ class CtfStage(SandboxStage):
         assets = _text(task, "assets")
         if assets is None:
             return image
-        folder = Path(assets).absolute()
+        folder = self._own(task, "metadata.assets", assets)
         if not folder.is_dir():
             raise TaskError(f"task {task.task_id!r}: 'metadata.assets': there is no {folder}")
         key = folder, self.directory(task), _names(task, "assets_without")

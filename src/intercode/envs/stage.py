@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from intercode.data_paths import within
 from intercode.envs.recipe import OWN_START, Recipe, Service, Start, Writer
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
@@ -20,7 +21,7 @@ from intercode.interpreters.base import Place
 from intercode.rights import is_root
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
-from intercode.sandbox.images.base import parse
+from intercode.sandbox.images.base import BUILTIN_FOLDER, parse
 from intercode.sandbox.images.resolve import check
 from intercode.sandbox.network import Network, Policy
 from intercode.task import SANDBOX_LIMITS, Task
@@ -119,11 +120,38 @@ class NoRecipe:
         )
 
 
+MOST = {"memory": 16 << 30, "disk": 16 << 30, "processes": 4096}
+"""What a task may ask for where nobody has set a limit."""
+
+
 def limits_of(task: Task, limits: Limits | None) -> Limits:
-    """Return the limits of a task's place: its own go before those of all."""
-    own = {name: getattr(task, name) for name in SANDBOX_LIMITS}
-    given = {name: value for name, value in own.items() if value is not None}
-    return Limits.of(limits, **given)
+    """Return the limits of a task's place: its own, but for those that are set for all.
+
+    Raises:
+        TaskError: It asks for more than `MOST`, or for capabilities beyond those that are set.
+    """
+    limits = limits or Limits()
+    fixed = limits.given or ()
+    own: dict[str, Any] = {}
+    for name in SANDBOX_LIMITS:
+        if (asked := getattr(task, name)) is None:
+            continue
+        known = getattr(limits, name)
+        if name == "capabilities":
+            if name in fixed and (more := [one for one in asked if one not in known]):
+                raise TaskError(
+                    f"task {task.task_id!r}, field 'capabilities': {', '.join(more)} are not among "
+                    f"those that were set: {', '.join(known) or 'none'}; set them too, or none"
+                )
+        elif name in fixed:
+            asked = min(asked, known)
+        elif asked > MOST[name]:
+            raise TaskError(
+                f"task {task.task_id!r}, field {name!r}: {asked} is more than data may ask for, "
+                f"{MOST[name]}; if it is meant, set the limit (--{name})"
+            )
+        own[name] = asked
+    return replace(limits, **own, given=limits.given)
 
 
 class SandboxStage:
@@ -136,6 +164,8 @@ class SandboxStage:
         limits: What a sandbox may use; None: the defaults.
         network: What can be reached.
         default_image: The image of tasks that name none; None: ``host``.
+        folder: The folder of the tasks' data (`Dataset.folder`), in which everything must lie that
+            a task names, and where its relative paths begin. None: a program made the tasks.
     """
 
     DEFAULT = "host"
@@ -150,20 +180,50 @@ class SandboxStage:
         limits: Limits | None = None,
         network: Network = False,
         default_image: str | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.provider = get_provider(provider) if isinstance(provider, str) else provider
         self.network = network
         self._image = str(image.absolute()) if isinstance(image, Path) else image
         self._default_image = default_image or self.DEFAULT
         self._limits = limits
+        self._folder = folder
 
     def image(self, task: Task) -> str:
-        """Name the image that the task runs in."""
-        own = task.image or self._default_image
+        """Name the image that the task runs in.
+
+        Raises:
+            TaskError: The task's own image is made from what is not in its data's folder.
+            ImageError: Its name means nothing.
+        """
+        own = self._default_image if task.image is None else self._own_image(task, task.image)
         if self._image is None:
             return own
         base, plus, additions = own.partition("+")
         return f"{self._image}{plus}{additions}" if base == "host" else self._image
+
+    def _own_image(self, task: Task, given: str) -> str:
+        """Return the name of a task's image, which depends on no working directory."""
+        if self._folder is None:
+            return given
+        spec = parse(given, self._folder)
+        strange = [path for path in spec.paths if not path.is_relative_to(BUILTIN_FOLDER)]
+        for path in strange:
+            self._own(task, "image", path)
+        return str(spec) if strange else given
+
+    def _own(self, task: Task, field: str, given: str | Path) -> Path:
+        """Return the place of what a task names in a field; a program may name any.
+
+        Raises:
+            TaskError: It is not in the folder of the task's data.
+        """
+        if self._folder is None:
+            return Path(given).expanduser().absolute()
+        try:
+            return within(self._folder, given)
+        except ValueError as error:
+            raise TaskError(f"task {task.task_id!r}, field {field!r}: {error}") from None
 
     def laid(self, task: Task) -> str:
         """Name what its sandbox starts from: the image, and over it what the agent brings along."""

@@ -24,7 +24,7 @@ from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.sandbox.images import hide
 from intercode.sandbox.images.base import BUILTIN, BUILTIN_FOLDER
-from intercode.sandbox.images.repository import NONE, is_url, prepare
+from intercode.sandbox.images.repository import NONE, is_url, prepare, refuse_links
 from intercode.sandbox.network import Network
 from intercode.task import Dataset, Task
 
@@ -95,8 +95,8 @@ class SweEnv(InterCodeEnv[Sandbox]):
             options.limits,
             options.network,
             options.default_image,
+            tasks.folder,
             options.repositories,
-            _folder(tasks),
             options.history,
         )
         self._directory = stage.directory
@@ -117,22 +117,14 @@ class SweEnv(InterCodeEnv[Sandbox]):
         return shell_in(sandbox, self._directory(self._task))
 
 
-def _folder(tasks: Dataset) -> Path | None:
-    """Return where the data's relative paths begin: beside its file."""
-    if tasks.source is None:
-        return None
-    source = Path(tasks.source).absolute()
-    return source if source.is_dir() else source.parent
-
-
 class SweStage(SandboxStage):
     """Lays a task's repository over its image; a reset copies nothing of it.
 
     Args:
         provider: Starts the sandboxes; or its name.
         image, limits, network, default_image: As in `SandboxStage`.
+        folder: As in `SandboxStage`; a task's ``repository`` lies in it, too.
         repositories: A folder or URL with the repositories that tasks name and do not have.
-        folder: Where a task's relative ``repository`` begins.
         history: ``none`` or ``full``: see `SweOptions`.
     """
 
@@ -143,13 +135,12 @@ class SweStage(SandboxStage):
         limits: Limits | None = None,
         network: Network = False,
         default_image: str | None = None,
-        repositories: str | Path | None = None,
         folder: Path | None = None,
+        repositories: str | Path | None = None,
         history: str = NONE,
     ) -> None:
-        super().__init__(provider, image, limits, network, default_image)
+        super().__init__(provider, image, limits, network, default_image, folder)
         self._repositories = None if repositories is None else str(repositories)
-        self._folder = folder or Path.cwd()
         self._history = history
         self.plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
         """How a task is graded, which also says where its repository lies."""
@@ -189,6 +180,8 @@ class SweStage(SandboxStage):
             if not is_url(key[0]):
                 hide(key[0])
             try:
+                if self._folder is not None:
+                    refuse_links(Path(key[0]))
                 self._prepared[key] = prepare(*key, self._history)
             except ImageError as error:
                 raise TaskError(f"task {task.task_id!r}: its repository: {error}") from error
@@ -205,7 +198,7 @@ class SweStage(SandboxStage):
         if given is not None:
             if given.startswith(BUILTIN):
                 return str(BUILTIN_FOLDER / Path(given[len(BUILTIN) :]).name)
-            return given if is_url(given) else str(self._folder / Path(given).expanduser())
+            return self._given(task, given)
         if name is None or self._repositories is None:
             raise TaskError(
                 f"task {task.task_id!r} comes without its repository: give 'metadata.repository', "
@@ -214,6 +207,18 @@ class SweStage(SandboxStage):
         if is_url(self._repositories):
             return f"{self._repositories.rstrip('/')}/{name}"
         return self._in_mirror(task, Path(self._repositories).expanduser(), name)
+
+    def _given(self, task: Task, given: str) -> str:
+        """Return the place of the repository that a task names."""
+        if not is_url(given):
+            return str(self._own(task, "metadata.repository", given))
+        named = self._repositories or ""
+        if self._folder is None or (is_url(named) and given.startswith(f"{named.rstrip('/')}/")):
+            return given
+        raise TaskError(
+            f"task {task.task_id!r}, field 'metadata.repository': data may not have this machine "
+            f"fetch {given!r}, with its keys: name what it begins with, by --repositories URL"
+        )
 
     def _in_mirror(self, task: Task, mirror: Path, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):

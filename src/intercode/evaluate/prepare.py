@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -538,7 +538,7 @@ def _takes_layers(spec: RunSpec) -> bool:
 def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of an environment that its spec, and the needs of its agent, say."""
     given, reward = spec.env.options, spec.reward
-    limits = asdict(_limits(spec, needs))
+    limits = _limits(spec, needs).to_dict()
     del limits["debugger"], limits["private"]  # an environment says what programs see
     return {
         "env": spec.env.name,
@@ -555,7 +555,7 @@ def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
 def _limits(spec: RunSpec, needs: Mapping[str, Any]) -> Limits:
     """Return the limits of a spec: those that it names, then those that its agent needs."""
     given = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
-    return Limits.of({**needs, **given})
+    return replace(Limits.of({**needs, **given}), given=frozenset(given))
 
 
 _IDENTIFYING = ("sandbox", "network", "attempts", "python")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePosixPath
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -59,6 +59,9 @@ class Limits:
     private: bool = False
     """Whether programs of a grader (`SupportsPrivacy`) are hidden from all others. Users then see
     their own processes only, and a program loader cannot be replaced."""
+    given: frozenset[str] | None = field(default=None, compare=False, repr=False)
+    """The limits that somebody set, to whatever value: data may only lower them. Default: those
+    that are not at their defaults."""
 
     def __post_init__(self) -> None:
         for name, read in LIMITS.items():
@@ -66,6 +69,9 @@ class Limits:
                 object.__setattr__(self, name, read(getattr(self, name)))
             except ValueError as error:
                 raise UsageError(f"limit {name!r} {error}") from None
+        if self.given is None:
+            changed = (name for name, value in self.to_dict().items() if value != _DEFAULTS[name])
+            object.__setattr__(self, "given", frozenset(changed))
 
     @classmethod
     def of(cls, given: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
@@ -79,9 +85,13 @@ class Limits:
         base = given if isinstance(given, Limits) else cls()
         values = {**(given if isinstance(given, Mapping) else {}), **changes}
         for name in values:
-            if name not in (known := cls.__dataclass_fields__):
-                raise UsageError(f"there is no limit {name!r}{meant(str(name), known)}")
-        return replace(base, **values)
+            if name not in _DEFAULTS:
+                raise UsageError(f"there is no limit {name!r}{meant(str(name), _DEFAULTS)}")
+        return replace(base, **values, given=(base.given or frozenset()).union(values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the limits by their names."""
+        return {name: getattr(self, name) for name in _DEFAULTS}
 
     def seconds(self, timeout: float | None) -> float:
         """Return a time limit: `timeout`, or the one of these limits where that is None.
@@ -94,6 +104,9 @@ class Limits:
             most = f"at most {LONGEST_SECONDS:.0f} seconds"
             raise UsageError(f"a time limit must be {most}, not {seconds}")
         return seconds
+
+
+_DEFAULTS = {limit.name: limit.default for limit in fields(Limits) if limit.name != "given"}
 
 
 @dataclass(frozen=True, slots=True)

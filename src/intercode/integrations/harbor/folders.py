@@ -8,7 +8,7 @@ import io
 import re
 import shlex
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -138,7 +138,7 @@ def load(folder: Path) -> Dataset:
     folders = [folder] if (folder / CONFIG).is_file() else found
     if not folders:
         raise TaskError(f"{folder}: neither a task folder of Harbor's nor a folder of such folders")
-    return Dataset(map(_task, folders), folder.name, source=str(folder))
+    return Dataset(map(_task, folders), folder.name, source=str(folder), folder=folder)
 
 
 def folder_of(source: Path, task: Task) -> Path:
@@ -159,18 +159,22 @@ def files(folder: Path) -> Iterator[tuple[str, Path]]:
             yield path.relative_to(folder).as_posix(), path
 
 
-def resolved(env: dict[str, str], environ: dict[str, str]) -> dict[str, str]:
-    """Replace ``${NAME}`` and ``${NAME:-default}``, as whole values, by this machine's variables.
+def resolved(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """Replace ``${NAME}`` and ``${NAME:-default}``, as whole values, by variables.
 
     Raises:
-        TaskError: There is no such variable.
+        TaskError: There is no such variable, or the task may not have it.
     """
     found = {}
     for name, value in env.items():
         match = _TEMPLATE.fullmatch(value)
-        known = value if match is None else environ.get(match[1], match[2])
+        known = value if match is None else variables.get(match[1], match[2])
         if known is None:
-            raise TaskError(f"the variable {name!r} is to be {value}, which is not set here")
+            raise TaskError(
+                f"the variable {name!r} is to be {value}, which is not set here, or not named: a "
+                f"task has no variable of this machine's that the command does not give it "
+                f"(variables: {match[1]!r})"
+            )
         found[name] = known
     return found
 

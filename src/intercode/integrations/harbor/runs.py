@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
 
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, MaxTurns, SandboxOptions
@@ -25,6 +28,14 @@ class HarborOptions(SandboxOptions, frozen=True, kw_only=True):
     """The options of `HarborEnv`."""
 
     max_turns: MaxTurns = 50
+    variables: Annotated[
+        Sequence[str],
+        Meta(
+            description="for Harbor's tasks: names of variables of this machine that they may "
+            "have, where their task.toml asks for them (default: none)",
+            extra={"metavar": "NAMES", "many": True},
+        ),
+    ] = ()
 
 
 class HarborEnv(InterCodeEnv[Sandbox]):
@@ -62,6 +73,7 @@ class HarborEnv(InterCodeEnv[Sandbox]):
             options.limits,
             options.network,
             options.default_image,
+            options.variables,
         )
         reward = choose("harbor", options.reward, lambda: HarborReward(stage))
         super().__init__(tasks, stage, self._shell_in, reward, options=options)

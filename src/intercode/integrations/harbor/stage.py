@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -42,6 +43,7 @@ class HarborStage(SandboxStage):
         source: The folder of a task, or of tasks.
         provider, image, limits, network, default_image: As in `SandboxStage`. A task reaches what
             it asks for, as far as `network` allows it.
+        variables: Names of this machine's variables that tasks may have.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class HarborStage(SandboxStage):
         limits: Limits | None = None,
         network: Network = False,
         default_image: str | None = None,
+        variables: Sequence[str] = (),
     ) -> None:
-        super().__init__(provider, image, limits, network, default_image)
+        super().__init__(provider, image, limits, network, default_image, source)
+        self._named = frozenset(variables)
         self._source = source
         self._read = lru_cache(read_config)
 
@@ -106,11 +110,12 @@ class HarborStage(SandboxStage):
         """Return the task's environment variables.
 
         Raises:
-            TaskError: One is to come from this machine, and is not set.
+            TaskError: One is to come from this machine, and is not set or not named.
         """
+        ours = {name: os.environ[name] for name in self._named & os.environ.keys()}
         try:
             found = [self.config(task).environment.env, *more]
-            return {k: v for env in found for k, v in resolved(env, dict(os.environ)).items()}
+            return {k: v for env in found for k, v in resolved(env, ours).items()}
         except TaskError as error:
             raise TaskError(f"task {task.task_id!r}: {error}") from None
 

@@ -188,7 +188,7 @@ def _repository(
             yield folder, None
             return
         folder = _git_folder(folder)
-        _check_closed(folder, path)
+        _refuse_links(folder, path)
     yield folder, _resolve(git, str(folder), commit, path)
 
 
@@ -241,8 +241,17 @@ def _unpacked(path: Path, folder: Path) -> Path:
     return only if only.is_dir() and not only.is_symlink() and only.name != ".git" else folder
 
 
-def _check_closed(folder: Path, path: Path) -> None:
-    """Refuse a repository from an archive that would have git read other files of this machine."""
+def refuse_links(path: Path) -> None:
+    """Refuse a repository of a stranger's that would have git read other files of this machine.
+
+    Raises:
+        ImageError: As named.
+    """
+    if path.is_dir() and _is_repository(path):
+        _refuse_links(_git_folder(path), path)
+
+
+def _refuse_links(folder: Path, path: Path) -> None:
     for name in ("commondir", "objects/info/alternates"):
         if os.path.lexists(folder / name):
             raise ImageError(f"refused the repository in {path}: its {name} leads out of it")

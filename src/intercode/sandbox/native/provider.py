@@ -15,7 +15,6 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -194,7 +193,7 @@ def _check_places(layers: tuple[Path, ...]) -> None:
 
 
 def _as_spec(limits: Limits) -> dict[str, Any]:
-    return asdict(limits)
+    return limits.to_dict()
 
 
 _PLACES = ("dev", "proc")

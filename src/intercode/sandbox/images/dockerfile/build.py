@@ -9,10 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from intercode.data_paths import within
 from intercode.errors import DockerfileError, ImageError
 from intercode.files import digest_of
 from intercode.sandbox.images.archive import DAMAGE
-from intercode.sandbox.images.base import ARCHIVES, Context, Image, is_path, parse
+from intercode.sandbox.images.base import (
+    ARCHIVES,
+    BUILTIN_FOLDER,
+    Context,
+    Image,
+    is_path,
+    parse,
+)
 from intercode.sandbox.images.debian import RECIPES
 from intercode.sandbox.images.dockerfile.copying import find_ignore
 from intercode.sandbox.images.dockerfile.evaluate import (
@@ -231,6 +239,14 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
         ImageError: There is none of that name.
     """
     found = parse(base_name(name, folder), folder)
+    for path in found.paths:
+        if not path.is_relative_to(BUILTIN_FOLDER):
+            try:
+                within(folder, path)
+            except ValueError as error:
+                raise ImageError(
+                    f"{error}; build it by itself, and take it by `digest:…` (intercode images)"
+                ) from None
     path = Path(found.argument)
     nested = (
         found.scheme == "folder" and not (path / "usr").is_dir() and not (path / "bin").is_dir()

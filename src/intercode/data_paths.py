@@ -1,0 +1,25 @@
+"""Paths that data names: a task's database or repository, what a Dockerfile is from.
+
+Data is a stranger's. What it names lies in its own folder, also where links are followed, or else
+an agent could print what its user alone may read. What lies elsewhere is for the command to name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def within(folder: Path, path: str | Path) -> Path:
+    """Return a path that data names, from the data's folder on.
+
+    Args:
+        folder: The folder of the data; links may lead to it.
+        path: The path as it is written. It need not exist.
+
+    Raises:
+        ValueError: It does not lie in the folder, or cannot be a path.
+    """
+    found = Path(folder, path)
+    if not str(path).startswith("~") and found.resolve().is_relative_to(folder.resolve()):
+        return found
+    raise ValueError(f"{str(path)!r} is not in {folder}, and data may name nothing outside it")
