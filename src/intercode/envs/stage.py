@@ -121,7 +121,7 @@ class NoRecipe:
 
 
 MOST = {"memory": 16 << 30, "disk": 16 << 30, "processes": 4096}
-"""What a task may ask for where nobody has set a limit."""
+"""The most that a task may ask for, where no limit is set."""
 
 
 def limits_of(task: Task, limits: Limits | None) -> Limits:
