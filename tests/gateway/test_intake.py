@@ -10,16 +10,10 @@ import pytest
 
 from gateway.doors import BODIES, KEY, ask, raw, said
 from intercode.gateway import Gateway, Seat, Terms, Upstream
-from intercode.gateway.intake import (
-    MAX_DEPTH,
-    MAX_TOKENS,
-    SMALL,
-    Intake,
-    count_embedded_tokens,
-    count_tokens,
-)
+from intercode.gateway.intake import SMALL, Intake, check_embedded_tokens
 from intercode.gateway.retention import MAX_CHARACTERS, MAX_OF_FAILED, Dialogues
 from intercode.gateway.rules import Refusal
+from intercode.json_limits import MAX_DEPTH, MAX_TOKENS, count_tokens
 from intercode.models.limits import Budget, Retry
 from intercode.models.remote import Around
 from intercode.models.scripted import Line, Rule, script
@@ -93,7 +87,7 @@ def test_text_of_any_content_counts_as_one_token() -> None:
     for text in ("[" * 1000, ',"\\{' * 1000, "\\" * 1000, "é\U0001f600" * 1000):
         assert count_tokens(json.dumps({"text": text}, ensure_ascii=False).encode()) == 4
     assert count_tokens(json.dumps(json.loads(nested(MAX_DEPTH))).encode()) == 2 * MAX_DEPTH
-    count_embedded_tokens({"messages": [{"input": "a, b"}], "input": MANY}, 1)
+    check_embedded_tokens({"messages": [{"input": "a, b"}], "input": MANY}, 1)
 
 
 def test_escapes_cost_no_memory_of_the_scan() -> None:

@@ -47,6 +47,8 @@ GATE = "intercode/gateway/gate.py"
 RULES = "intercode/gateway/rules.py"
 DOOR = "intercode/gateway/door.py"
 INTAKE = "intercode/gateway/intake.py"
+JSON = "intercode/json_limits.py"
+ADMISSION = "intercode/admission.py"
 RETENTION = "intercode/gateway/retention.py"
 LEDGER = "intercode/integrations/ray/ledger.py"
 
@@ -1130,8 +1132,8 @@ DEFENCES = [
             Edit(GATE, "        if size > terms.max_body:", "        if False:"),
         ),
     ),
-    _one("gateway_values", "host DoS", INTAKE, "if count > most or", "if"),
-    _one("gateway_levels", "host DoS", INTAKE, " or depth > MAX_DEPTH:", ":"),
+    _one("gateway_values", "host DoS", JSON, "if count > limit:", "if False:"),
+    _one("gateway_levels", "host DoS", JSON, "if depth > MAX_DEPTH:", "if False:"),
     _one("gateway_values_in_texts", "host DoS", INTAKE, "elif key in _EMBEDDED:", "elif False:"),
     _one("gateway_fragments", "host DoS", DOOR, "if fragments > _MAX_FRAGMENTS:", "if False:"),
     _one(

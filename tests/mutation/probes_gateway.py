@@ -11,9 +11,10 @@ from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
 from intercode.gateway import Gateway, Seat, Terms, Upstream
 from intercode.gateway.calls import Call
 from intercode.gateway.gate import FREE_COUNTS
-from intercode.gateway.intake import MAX_TOKENS, Intake, count_embedded_tokens, count_tokens
+from intercode.gateway.intake import Intake, check_embedded_tokens, check_tokens
 from intercode.gateway.retention import MAX_CHARACTERS, Dialogues
 from intercode.gateway.rules import Refusal, admitted
+from intercode.json_limits import MAX_TOKENS
 from intercode.models.base import Message
 from intercode.models.limits import Budget
 from intercode.models.scripted import Line, Rule, script
@@ -118,8 +119,7 @@ def gateway_body() -> bool:
 
 def _counts_too_many(body: bytes) -> bool:
     try:
-        count_tokens(body)
-        count_embedded_tokens(json.loads(body), MAX_TOKENS)
+        check_embedded_tokens(json.loads(body), check_tokens(body))
     except Refusal:
         return True
     return False

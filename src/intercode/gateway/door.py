@@ -60,10 +60,16 @@ class Door:
     Args:
         connection: The socket. It stays the caller's.
         terms: Sizes and times.
+        admit: To be called once a request has brought the token.
     """
 
-    def __init__(self, connection: socket.socket, terms: Terms) -> None:
-        self._socket, self._terms = connection, terms
+    def __init__(
+        self,
+        connection: socket.socket,
+        terms: Terms,
+        admit: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._socket, self._terms, self.admit = connection, terms, admit
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=LONGEST_HEAD)
         self._deadline = 0.0
         self._bodiless = False

@@ -42,14 +42,7 @@ from intercode.gateway.calls import (
     traced,
 )
 from intercode.gateway.door import Asked, Door, Gone
-from intercode.gateway.intake import (
-    MAX_TOKENS,
-    SMALL,
-    TOTAL,
-    Intake,
-    count_embedded_tokens,
-    count_tokens,
-)
+from intercode.gateway.intake import SMALL, TOTAL, Intake, check_embedded_tokens, check_tokens
 from intercode.gateway.retention import Dialogues
 from intercode.gateway.rules import (
     Refusal,
@@ -280,13 +273,20 @@ class Seat:
             self._changed.wait_for(lambda: not self._open, _CLOSE_SECONDS)
         self._ended(self)
 
-    def serve(self, connection: socket.socket) -> None:
-        """Serve one connection: an `intercode.sandbox.forward.Handler`."""
+    def serve(
+        self, connection: socket.socket, admit: Callable[[], None] = lambda: None
+    ) -> None:
+        """Serve one connection: an `intercode.sandbox.forward.Handler`.
+
+        Args:
+            connection: The socket.
+            admit: Called once a request has brought the token.
+        """
         with self._changed:
             if not self._closed:
                 self._connections.add(connection)
         try:
-            Door(connection, self._gateway.terms).serve(self._handle)
+            Door(connection, self._gateway.terms, admit).serve(self._handle)
         finally:
             with self._changed:
                 self._connections.discard(connection)
@@ -309,6 +309,8 @@ class Seat:
             raise Refusal(denied[0].value, denied[1])
         if self._closed:
             raise Refusal(401, "this token is no longer served")
+        if not free:
+            door.admit()
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := query.keys() - _QUERIES:
             raise refused(f"?{'&'.join(sorted(unknown))}")
@@ -383,9 +385,9 @@ class Seat:
 
     def _read(self, name: Name, body: bytes) -> tuple[dict[str, Any], int]:
         """Return the part of a request that is passed on, and the most tokens that it may have."""
-        tokens = count_tokens(body)
+        remaining = check_tokens(body)
         given = parsed(body)
-        count_embedded_tokens(given, MAX_TOKENS - tokens)
+        check_embedded_tokens(given, remaining)
         model = self._gateway.model(given.get("model"))
         try:
             sent = {"model": model, **admitted(name, given, self._gateway.terms)}

@@ -1,61 +1,44 @@
-"""Intake: how much of what clients send a gateway holds at a time, before any of it is parsed.
-
-A body of 32 MiB can hold ten million JSON values of a hundred bytes each. So `count_tokens` scans a
-body in constant memory first, and an `Intake` bounds the bytes of all bodies together.
-"""
+"""Intake: how much of what clients send a gateway holds at a time, before any of it is parsed."""
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from intercode.errors import UsageError
 from intercode.gateway.rules import Refusal
+from intercode.json_limits import MAX_TOKENS, count_tokens
 
 SMALL = 1024**2
 """Bytes of a body that costs nothing of the intake, so that large bodies never delay it. A dialogue
 of a million bytes fills most models' context."""
 TOTAL = 128 * 1024**2
 """Bytes of all larger bodies together: four of the largest that providers take."""
-MAX_TOKENS = 300_000
-"""JSON tokens of a body. A dialogue of 500 KB with thirty tools has ten thousand."""
-MAX_DEPTH = 128
-"""Nesting of a body. Schemas of tools reach twenty."""
-# Possessive, so that no text makes the expression remember where it could go back to.
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,\]}]', re.DOTALL)
-_OPENING, _CLOSING = b"[{", b"]}"
 _EMBEDDED = ("arguments", "input")
 """Fields of tool calls whose text is JSON, which is parsed as well."""
 
 
-def count_tokens(body: bytes, most: int = MAX_TOKENS) -> int:
-    """Count the strings, brackets and commas of JSON, without parsing it.
+def check_tokens(body: bytes) -> int:
+    """Return the tokens that remain for the JSON within the texts of a body.
 
     Raises:
-        Refusal: There are more than `most`, or they nest too deep.
+        Refusal: The body has too many, or they nest too deep.
     """
-    depth = count = 0
-    for count, token in enumerate(_TOKEN.finditer(body), 1):
-        first = body[token.start()]
-        if first in _OPENING:
-            depth += 1
-        elif first in _CLOSING:
-            depth -= 1
-        if count > most or depth > MAX_DEPTH:
-            limit = f"{MAX_DEPTH} levels" if depth > MAX_DEPTH else f"{MAX_TOKENS} JSON tokens"
-            raise Refusal(413, f"the body has more than {limit}: send a shorter dialogue")
-    return count
+    try:
+        return MAX_TOKENS - count_tokens(body)
+    except UsageError as error:
+        raise Refusal(413, str(error)) from None
 
 
-def count_embedded_tokens(data: Mapping[str, Any], most: int) -> None:
+def check_embedded_tokens(data: Mapping[str, Any], remaining: int) -> None:
     """Count the tokens of the JSON within the texts of a request: the arguments of tool calls.
 
     Args:
         data: The request.
-        most: The tokens that remain for them.
+        remaining: The tokens that remain for them.
 
     Raises:
         Refusal: There are more, or they nest too deep.
@@ -70,7 +53,10 @@ def count_embedded_tokens(data: Mapping[str, Any], most: int) -> None:
                 if not isinstance(inner, str):
                     stack.append(inner)
                 elif key in _EMBEDDED:
-                    most -= count_tokens(inner.encode(errors="replace"), most)
+                    try:
+                        remaining -= count_tokens(inner.encode(errors="replace"), remaining)
+                    except UsageError as error:
+                        raise Refusal(413, str(error)) from None
 
 
 class Intake:
