@@ -8,7 +8,7 @@ import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,8 @@ CHAT = "/v1/chat/completions"
 def ended(connection: socket.socket) -> bool:
     """Whether the other side ends it, whatever it says before."""
     connection.settimeout(PATIENCE)
-    try:
+    with suppress(ConnectionResetError):
         said(connection)
-    except ConnectionResetError:
-        pass
     return True
 
 

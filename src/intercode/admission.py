@@ -1,7 +1,7 @@
 """Admission: connections whose client has not shown the token of a server yet.
 
-They are few and short-lived, so that nobody without a token takes descriptors, threads or time from
-those who have one. Every server of ours enters its connections here, threads and event loops alike.
+They are few and short-lived, so that clients without a token take no descriptors, threads or time
+from those with one. Each server enters its connections here, from threads and event loops alike.
 """
 
 from __future__ import annotations

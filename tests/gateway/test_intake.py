@@ -210,5 +210,3 @@ def test_errors_that_are_kept_hold_no_request() -> None:
             while link is not None:
                 assert link.__traceback__ is None
                 link = link.__context__
-
-

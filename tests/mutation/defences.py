@@ -992,6 +992,25 @@ DEFENCES = [
         'if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"}:', "if False:",
     ),
     _one(
+        "admission_of_few", "peer DoS", ADMISSION,
+        "if len(self._pending) >= self._most else None", "if False else None",
+    ),
+    _one(
+        "admission_in_time", "peer DoS", ADMISSION,
+        "time.monotonic() + self._seconds", "time.monotonic() + 3600",
+    ),
+    _one(
+        "admission_of_silent_ones", "peer DoS", ADMISSION,
+        "if key not in readable)", "if True)",
+    ),
+    _one(
+        "serve_admission", "peer DoS", "intercode/serve/front.py",
+        '        self._admission.enter(self, transport.get_extra_info("socket"), drop)\n', "",
+    ),
+    _one(
+        "view_head", "host DoS", VIEWER, "        if self._remaining < 0:", "        if False:",
+    ),
+    _one(
         "serve_wishes", "host leak", "intercode/serve/wire.py",
         "class Reset(msgspec.Struct, forbid_unknown_fields=True):", "class Reset(msgspec.Struct):",
     ),

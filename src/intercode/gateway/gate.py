@@ -273,9 +273,7 @@ class Seat:
             self._changed.wait_for(lambda: not self._open, _CLOSE_SECONDS)
         self._ended(self)
 
-    def serve(
-        self, connection: socket.socket, admit: Callable[[], None] = lambda: None
-    ) -> None:
+    def serve(self, connection: socket.socket, admit: Callable[[], None] = lambda: None) -> None:
         """Serve one connection: an `intercode.sandbox.forward.Handler`.
 
         Args:

@@ -17,7 +17,8 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPException, LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import IO, Any
+from io import BufferedIOBase
+from typing import Any
 from urllib.parse import parse_qs
 
 from intercode.admission import Admission
@@ -51,9 +52,7 @@ class Viewer:
         url: The page's address, with its token.
     """
 
-    def __init__(
-        self, library: Library, port: int = 0, admission: Admission | None = None
-    ) -> None:
+    def __init__(self, library: Library, port: int = 0, admission: Admission | None = None) -> None:
         self.library = library
         self.admission = admission or Admission()
         self.token = secrets.token_urlsafe(24)
@@ -231,7 +230,7 @@ class _Handler(BaseHTTPRequestHandler):
 class _Head:
     """The lines of a head, up to a length of them all."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: BufferedIOBase) -> None:
         self._file, self._remaining = file, _LONGEST_HEAD
 
     def readline(self, size: int) -> bytes:
