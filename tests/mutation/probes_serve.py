@@ -76,8 +76,7 @@ def admission_of_few() -> bool:
 
 
 def admission_in_time() -> bool:
-    # allow limit: reached without the defence
-    return _Silent(Admission(1, 0.1)).dropped.wait(5)
+    return _Silent(Admission(1, 0.1)).dropped.wait(5)  # allow limit: reached without the defence
 
 
 def admission_of_silent_ones() -> bool:
