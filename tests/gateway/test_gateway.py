@@ -254,12 +254,12 @@ def test_budgets_calls_models_and_sizes_are_limited(server: ScriptedServer) -> N
     terms = Terms(models={"small": "any"}, max_calls=1, max_body=2000, max_context=500)
     with gate(server, terms) as gateway, gateway.seat() as seat:
         assert ask(seat, PATHS[0], body)[0] == 404
-        assert ask(seat, PATHS[0], {**body, "model": "small"})[0] == 200
-        assert ask(seat, PATHS[0], {**body, "model": "small"})[0] == 402
         long = {**body, "model": "small", "messages": [{"role": "user", "content": "x" * 600}]}
         assert b"too long" in ask(seat, PATHS[0], long)[1]
         long["messages"] = [{"role": "user", "content": "x" * 3000}]
         assert ask(seat, PATHS[0], long)[0] == 413
+        assert ask(seat, PATHS[0], {**body, "model": "small"})[0] == 200
+        assert ask(seat, PATHS[0], {**body, "model": "small"})[0] == 402
 
 
 @pytest.mark.parametrize("stream", [False, True])

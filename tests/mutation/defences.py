@@ -47,6 +47,10 @@ FIXES = "intercode/evaluate/fix_leaks.py"
 GATE = "intercode/gateway/gate.py"
 RULES = "intercode/gateway/rules.py"
 DOOR = "intercode/gateway/door.py"
+INTAKE = "intercode/gateway/intake.py"
+JSON = "intercode/json_limits.py"
+ADMISSION = "intercode/admission.py"
+RETENTION = "intercode/gateway/retention.py"
 LEDGER = "intercode/integrations/ray/ledger.py"
 TRUST = "intercode/trust.py"
 RECORDS = "intercode/records.py"
@@ -1014,6 +1018,25 @@ DEFENCES = [
         'if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"}:', "if False:",
     ),
     _one(
+        "admission_of_few", "peer DoS", ADMISSION,
+        "if len(self._pending) >= self._most else None", "if False else None",
+    ),
+    _one(
+        "admission_in_time", "peer DoS", ADMISSION,
+        "time.monotonic() + self._seconds", "time.monotonic() + 3600",
+    ),
+    _one(
+        "admission_of_silent_ones", "peer DoS", ADMISSION,
+        "if key not in readable)", "if True)",
+    ),
+    _one(
+        "serve_admission", "peer DoS", "intercode/serve/front.py",
+        '        self._admission.enter(self, transport.get_extra_info("socket"), drop)\n', "",
+    ),
+    _one(
+        "view_head", "host DoS", VIEWER, "        if self._remaining < 0:", "        if False:",
+    ),
+    _one(
         "serve_wishes", "host leak", "intercode/serve/wire.py",
         "class Reset(msgspec.Struct, forbid_unknown_fields=True):", "class Reset(msgspec.Struct):",
     ),
@@ -1147,14 +1170,43 @@ DEFENCES = [
         "gateway_counts", "peer DoS", GATE,
         "if self._counts >= FREE_COUNTS + COUNTS_A_CALL * self._begun:", "if False:",
     ),
-    _one("gateway_body", "host DoS", DOOR, "if len(found) > self._terms.max_body:", "if False:"),
+    Defence(
+        "gateway_body", "host DoS",
+        (
+            Edit(DOOR, "            if len(data) > limit:", "            if False:"),
+            Edit(GATE, "        if size > terms.max_body:", "        if False:"),
+        ),
+    ),
+    _one("gateway_values", "host DoS", JSON, "if count > limit:", "if False:"),
+    _one("gateway_levels", "host DoS", JSON, "if depth > MAX_DEPTH:", "if False:"),
+    _one("gateway_values_in_texts", "host DoS", INTAKE, "elif key in _EMBEDDED:", "elif False:"),
+    _one("gateway_fragments", "host DoS", DOOR, "if fragments > _MAX_FRAGMENTS:", "if False:"),
+    _one(
+        "gateway_room", "host DoS", INTAKE,
+        "return is_within_share and self._used + size <= self._total", "return is_within_share",
+    ),
+    _one("gateway_share", "peer DoS", INTAKE, "return is_within_share and", "return"),
+    _one(
+        "gateway_body_without_token", "host DoS", GATE,
+        '            door.body()\n            door.answer(200, b""',
+        '            door.body(2**30)\n            door.answer(200, b""',
+    ),
+    _one(
+        "gateway_dialogues_of_refused", "host DoS", RETENTION,
+        "is_repeated or sum(map(_characters, call.messages)) > MAX_OF_FAILED", "False",
+    ),
+    _one(
+        "gateway_dialogues", "host DoS", RETENTION,
+        "return self._characters >= MAX_CHARACTERS", "return False",
+    ),
     _one(
         "gateway_head", "host DoS", DOOR,
         "max_incomplete_event_size=LONGEST_HEAD", "max_incomplete_event_size=2**30",
     ),
     _one(
         "gateway_slow_client", "host DoS", DOOR,
-        "self._deadline = time.monotonic() + self._terms.patience", "pass",
+        "            if not self._deadline:\n                self._deadline = time.monotonic()",
+        "            if False:\n                self._deadline = time.monotonic()",
     ),
     _one("gateway_record", "self DoS", GATE, "messages=spoken(name, sent),", "messages=(),"),
     _one(

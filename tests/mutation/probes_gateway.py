@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
 from intercode.gateway import Gateway, Seat, Terms, Upstream
+from intercode.gateway.calls import Call
 from intercode.gateway.gate import FREE_COUNTS
+from intercode.gateway.intake import Intake, check_embedded_tokens, check_tokens
+from intercode.gateway.retention import MAX_CHARACTERS, Dialogues
 from intercode.gateway.rules import Refusal, admitted
+from intercode.json_limits import MAX_TOKENS
+from intercode.models.base import Message
 from intercode.models.limits import Budget
 from intercode.models.scripted import Line, Rule, script
 from intercode.testing import ScriptedServer
@@ -109,6 +115,74 @@ def gateway_counts() -> bool:
 def gateway_body() -> bool:
     with _seat(Terms(max_body=100)) as (_, seat):
         return ask(seat, CHAT, {**BODIES[CHAT], "tools": TOOLS[CHAT]})[0] == 413
+
+
+def _counts_too_many(body: bytes) -> bool:
+    try:
+        check_embedded_tokens(json.loads(body), check_tokens(body))
+    except Refusal:
+        return True
+    return False
+
+
+def gateway_values() -> bool:
+    return _counts_too_many(b'{"tools":[' + b'"",' * MAX_TOKENS + b'""]}')
+
+
+def gateway_levels() -> bool:
+    return _counts_too_many(b'{"tools":' + b"[" * 200 + b"]" * 200 + b"}")
+
+
+def gateway_values_in_texts() -> bool:
+    arguments = "[" + "[]," * MAX_TOKENS + "[]]"
+    return _counts_too_many(json.dumps({"messages": [{"arguments": arguments}]}).encode())
+
+
+def gateway_fragments() -> bool:
+    with _seat() as (_, seat), raw(seat) as client:
+        lines = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nx-api-key: {seat.token}\r\n"
+        client.sendall(f"{lines}Transfer-Encoding: chunked\r\n\r\n".encode())
+        client.sendall(b"1\r\n \r\n" * 11_000 + b"0\r\n\r\n")
+        return b"small parts" in client.recv(65536)
+
+
+def _finds_no_room(*holders: str) -> bool:
+    intake = Intake(100, 60)
+    try:
+        with ExitStack() as stack:
+            for holder in holders:
+                stack.enter_context(intake.reserved(holder, 40, 0))
+    except Refusal:
+        return True
+    return False
+
+
+def gateway_room() -> bool:
+    return _finds_no_room("one", "other", "third")
+
+
+def gateway_share() -> bool:
+    return _finds_no_room("one", "one")
+
+
+def gateway_body_without_token() -> bool:
+    with _seat() as (_, seat), raw(seat) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi")
+        return client.recv(65536).startswith(b"HTTP/1.1 413")
+
+
+def gateway_dialogues_of_refused() -> bool:
+    with _seat(budget=Budget(max_tokens=10)) as (_, seat):
+        for _ in range(2):
+            ask(seat, CHAT, BODIES[CHAT])
+        return not seat.calls[-1].messages
+
+
+def gateway_dialogues() -> bool:
+    long = Message("user", "x" * MAX_CHARACTERS)
+    dialogues = Dialogues()
+    dialogues.retain(Call("chat", CHAT, "any", (long,), text="Done."))
+    return dialogues.is_full
 
 
 def gateway_head() -> bool:

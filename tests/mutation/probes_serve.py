@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import threading
 from contextlib import suppress
 
 from websockets.asyncio.client import connect
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 
+from intercode.admission import Admission
 from intercode.guard import Guard
 from intercode.serve import wire
 from intercode.serve.counts import Counts
@@ -55,6 +58,55 @@ def serve_wishes() -> bool:
 def serve_capacity() -> bool:
     counts = Counts()
     return [counts.admit(1), counts.admit(1)] == [True, False]
+
+
+class _Silent:
+    """A pending connection of which nobody has heard, and whether it was dropped."""
+
+    def __init__(self, admission: Admission) -> None:
+        self.ours, self._theirs = socket.socketpair()
+        self.dropped = threading.Event()
+        admission.enter(self, self._theirs, self.dropped.set)
+
+
+def admission_of_few() -> bool:
+    admission = Admission(1, 3600)
+    first, _ = _Silent(admission), _Silent(admission)
+    return first.dropped.is_set()
+
+
+def admission_in_time() -> bool:
+    return _Silent(Admission(1, 0.1)).dropped.wait(5)  # allow limit: reached without the defence
+
+
+def admission_of_silent_ones() -> bool:
+    admission = Admission(2, 3600)
+    first = _Silent(admission)
+    first.ours.send(b"GET / HTTP/1.1\r\n")
+    second, _ = _Silent(admission), _Silent(admission)
+    return second.dropped.is_set() and not first.dropped.is_set()
+
+
+def serve_admission() -> bool:
+    """Whether a silent connection is ended."""
+
+    async def main() -> bool:
+        [listener] = listen("127.0.0.1", 0)
+        admission = Admission(8, 0.1)
+        server = Server([Offer("bash")], Terms(drain=0.1), Guard("x"), Counts(), admission)
+        running = asyncio.create_task(server.run(listener, ()))
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        try:
+            async with asyncio.timeout(5):  # allow limit: reached without the defence
+                found = await reader.read() == b""
+        except TimeoutError:
+            found = False
+        writer.close()
+        server.end()
+        await running
+        return found
+
+    return asyncio.run(main())
 
 
 def serve_orphans() -> bool:

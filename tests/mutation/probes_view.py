@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import tempfile
 import threading
 from contextlib import closing
@@ -44,6 +45,20 @@ def view_token() -> bool:
 
 def view_guard() -> bool:
     return one_of(str(_asked(host="evil.example")), holds="403", gone="200")
+
+
+def view_head() -> bool:
+    viewer = Viewer(Library([]))
+    thread = threading.Thread(target=viewer.serve)
+    thread.start()
+    try:
+        address = "127.0.0.1", int(viewer.url.split(":")[2].split("/")[0])
+        with socket.create_connection(address) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 9000 + b"\r\n") * 4 + b"\r\n")
+            return client.recv(100).startswith(b"HTTP/1.1 431")
+    finally:
+        viewer.close()
+        thread.join()
 
 
 def _episode() -> Episode:

@@ -54,6 +54,8 @@ KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_COMPATIBLE_API_KEY")
 """Variables that a command's environment does not inherit: it asks by the gateway only."""
 _CONNECTIONS = 1024
 """Clients at a time; each has a thread. Further ones wait to be accepted."""
+_RESERVE = 128
+"""Descriptors for all but clients and their calls, which need one each."""
 _SHORTEST_TOKEN = 16
 
 
@@ -250,13 +252,21 @@ def _served(seat: Seat, port: int) -> Iterator[int]:
     Raises:
         UsageError: The port cannot be had.
     """
+    from intercode.admission import Admission
     from intercode.sandbox.forward import Forward
 
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    admission = Admission()
+
+    def serve(connection: socket.socket) -> None:
+        with admission.entered(connection) as admit:
+            seat.serve(connection, admit)
+
+    connections = max(1, min(_CONNECTIONS, (limit - _RESERVE) // 2))
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        forward = Forward(listener, port, seat.serve, _CONNECTIONS)
+        forward = Forward(listener, port, serve, connections)
     except InterCodeError as error:
         raise UsageError(f"port {port} of {LOOPBACK} cannot be had: {error.__cause__}") from None
     with closing(forward):

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 LONGEST_HEAD = 32 * 1024
 _CHUNK = 65_536
+_FRAGMENT = 1024
+_MAX_FRAGMENTS = 10_000
+"""Parts of a body that are shorter than a fragment: each chunk costs h11 20 microseconds."""
 _LINGER_SECONDS = 2.0
 _KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
 _KINDS |= {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
@@ -40,6 +43,12 @@ class Asked:
         """Return all values of a header."""
         return [value for name, value in self.headers if name == key.lower()]
 
+    @property
+    def length(self) -> int | None:
+        """The length of the body, which h11 has checked; None: its end will tell."""
+        values = self.get_all("content-length")
+        return int(values[0]) if values else None
+
 
 class Gone(Exception):  # noqa: N818 - clients may leave
     """The client has left, or was too slow."""
@@ -51,10 +60,16 @@ class Door:
     Args:
         connection: The socket. It stays the caller's.
         terms: Sizes and times.
+        admit: To be called once a request has brought the token.
     """
 
-    def __init__(self, connection: socket.socket, terms: Terms) -> None:
-        self._socket, self._terms = connection, terms
+    def __init__(
+        self,
+        connection: socket.socket,
+        terms: Terms,
+        admit: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._socket, self._terms, self.admit = connection, terms, admit
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=LONGEST_HEAD)
         self._deadline = 0.0
         self._bodiless = False
@@ -90,22 +105,36 @@ class Door:
             if self.status and self._http.their_state is not h11.DONE:
                 self._linger()
 
-    def body(self) -> bytes:
+    def body(
+        self, limit: int = 0, *, free: int = 0, reserve: Callable[[], None] = lambda: None
+    ) -> bytes:
         """Read the body of the request.
 
+        Args:
+            limit: The bytes that it may have.
+            free: The bytes that are read before `reserve` is called.
+            reserve: Returns when there is room for more.
+
         Raises:
-            Refusal: It is too long.
+            Refusal: The body is too long, or in too many parts.
         """
-        found = bytearray()
+        data, fragments = bytearray(), 0
+        self._deadline = time.monotonic() + self._terms.patience
         while True:
             event = self._next()
             if isinstance(event, h11.EndOfMessage):
-                return bytes(found)
+                return bytes(data)
             if not isinstance(event, h11.Data):
                 raise Gone
-            found += event.data
-            if len(found) > self._terms.max_body:
-                raise Refusal(413, f"the body is longer than {self._terms.max_body} bytes")
+            if len(data) <= free < len(data) + len(event.data):
+                reserve()
+                self._deadline = time.monotonic() + self._terms.patience
+            data += event.data
+            fragments += len(event.data) < _FRAGMENT
+            if len(data) > limit:
+                raise Refusal(413, f"the body is longer than {limit} bytes")
+            if fragments > _MAX_FRAGMENTS:
+                raise Refusal(413, "the body is in too many small parts: send longer chunks")
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer that there is no answer."""

@@ -17,10 +17,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from intercode.errors import (
@@ -42,6 +42,8 @@ from intercode.gateway.calls import (
     traced,
 )
 from intercode.gateway.door import Asked, Door, Gone
+from intercode.gateway.intake import SMALL, TOTAL, Intake, check_embedded_tokens, check_tokens
+from intercode.gateway.retention import Dialogues
 from intercode.gateway.rules import (
     Refusal,
     Terms,
@@ -103,6 +105,7 @@ class Gateway:
     ) -> None:
         self.upstream, self.terms = upstream, terms
         self.connections = Connections(upstream)
+        self.intake = Intake(TOTAL, terms.max_body)
         prices = prices or Prices()
         around = around or Around()
         self._names = dict(terms.models) if terms.models is not None else {}
@@ -215,8 +218,7 @@ class Seat:
         self._changed = threading.Condition()
         self._begun = self._ended_calls = self._counts = 0
         self._draining = False
-        self._unpaid = False
-        """Whether the last call was refused, as no budget allows it."""
+        self._dialogues = Dialogues()
         self._open: set[Open] = set()
         self._connections: set[socket.socket] = set()
         self._closed = False
@@ -271,13 +273,18 @@ class Seat:
             self._changed.wait_for(lambda: not self._open, _CLOSE_SECONDS)
         self._ended(self)
 
-    def serve(self, connection: socket.socket) -> None:
-        """Serve one connection: an `intercode.sandbox.forward.Handler`."""
+    def serve(self, connection: socket.socket, admit: Callable[[], None] = lambda: None) -> None:
+        """Serve one connection: an `intercode.sandbox.forward.Handler`.
+
+        Args:
+            connection: The socket.
+            admit: Called once a request has brought the token.
+        """
         with self._changed:
             if not self._closed:
                 self._connections.add(connection)
         try:
-            Door(connection, self._gateway.terms).serve(self._handle)
+            Door(connection, self._gateway.terms, admit).serve(self._handle)
         finally:
             with self._changed:
                 self._connections.discard(connection)
@@ -287,7 +294,7 @@ class Seat:
         try:
             self._answer(asked, door)
         except Refusal as refusal:
-            self.refusal = refusal
+            self.refusal = Refusal(refusal.status, str(refusal))
             raise
 
     def _answer(self, asked: Asked, door: Door) -> None:
@@ -300,6 +307,8 @@ class Seat:
             raise Refusal(denied[0].value, denied[1])
         if self._closed:
             raise Refusal(401, "this token is no longer served")
+        if not free:
+            door.admit()
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := query.keys() - _QUERIES:
             raise refused(f"?{'&'.join(sorted(unknown))}")
@@ -333,39 +342,75 @@ class Seat:
         if {*asked.get_all("Content-Encoding")} - {"identity"}:
             raise Refusal(415, "a body is sent as it is, without Content-Encoding")
         gateway, name = self._gateway, _PATHS.get(path, "messages")
-        given = parsed(door.body())
         if name not in SPOKEN.get(gateway.upstream.provider, (name,)):
             raise Refusal(404, f"{gateway.upstream.name} does not speak the protocol of {path}")
-        model = gateway.model(given.get("model"))
-        try:
-            sent = {"model": model, **admitted(name, given, gateway.terms)}
-            size = context(sent)
-        except RecursionError:
-            raise refused("the body has too many levels") from None
+        self._refuse_beyond_limits()
         headers = {"Content-Type": "application/json"}
         if name == "messages":
             headers["anthropic-version"] = "2023-06-01"
             if flags := betas(asked.get_all("anthropic-beta"), gateway.terms):
                 headers["anthropic-beta"] = flags
-        with self._turns:
-            if path == COUNT:
+        with self._turns, ExitStack() as held:
+            body = self._body(asked, door, held)
+            with gateway.intake.parsing if len(body) > SMALL else nullcontext():
+                sent, size = self._read(name, body)
+                del body
+                passing = None
+                if path != COUNT:
+                    try:
+                        passing = _Passing(
+                            self, gateway, door, name, path + query, sent, headers, size
+                        )
+                    except (AttributeError, KeyError, TypeError, AttemptError):
+                        raise refused("a dialogue that cannot be read") from None
+            if passing is None:
                 self._count(door, path + query, sent, headers, size)
                 return
-            try:
-                passing = _Passing(self, gateway, door, name, path + query, sent, headers, size)
-            except (AttributeError, KeyError, TypeError, AttemptError):
-                raise refused("a dialogue that cannot be read") from None
             self._begin()
             passing.run()
 
+    def _body(self, asked: Asked, door: Door, held: ExitStack) -> bytes:
+        """Read a body; the room that it takes is kept until `held` is left."""
+        terms, intake = self._gateway.terms, self._gateway.intake
+        size = terms.max_body if asked.length is None else asked.length
+        if size > terms.max_body:
+            raise Refusal(413, f"the body is longer than {terms.max_body} bytes")
+
+        def reserve() -> None:
+            held.enter_context(intake.reserved(self, size, terms.patience))
+
+        return door.body(terms.max_body, free=SMALL, reserve=reserve)
+
+    def _read(self, name: Name, body: bytes) -> tuple[dict[str, Any], int]:
+        """Return the part of a request that is passed on, and the most tokens that it may have."""
+        remaining = check_tokens(body)
+        given = parsed(body)
+        check_embedded_tokens(given, remaining)
+        model = self._gateway.model(given.get("model"))
+        try:
+            sent = {"model": model, **admitted(name, given, self._gateway.terms)}
+            return sent, context(sent)
+        except RecursionError:
+            raise refused("the body has too many levels") from None
+
     def _begin(self) -> None:
         with self._changed:
-            if self._draining:
-                raise Refusal(503, "the gateway ends")
-            most = self._gateway.terms.max_calls
-            if most is not None and self._begun >= most:
-                raise Refusal(NOT_PAID, f"the {most} calls that may be made have been made")
+            self._refuse_beyond_limits()
             self._begun += 1
+
+    def _refuse_beyond_limits(self) -> None:
+        """Refuse a call that may not be made, before its body is read and after it.
+
+        Raises:
+            Refusal: The gateway ends, or all calls have been made that may be.
+        """
+        if self._draining:
+            raise Refusal(503, "the gateway ends")
+        most = self._gateway.terms.max_calls
+        if most is not None and self._begun >= most:
+            raise Refusal(NOT_PAID, f"the {most} calls that may be made have been made")
+        if self._dialogues.is_full:
+            raise Refusal(NOT_PAID, "the dialogues of this episode are as long as can be recorded")
 
     def _count(
         self, door: Door, target: str, sent: dict[str, Any], headers: dict[str, str], size: int
@@ -403,11 +448,9 @@ class Seat:
         door.answer(200, body)
 
     def note(self, call: Call) -> None:
-        """Record a call; of those that no budget allows, the dialogue of the first one only."""
+        """Record a call, with its dialogue as far as that is retained."""
         with self._changed:
-            if call.unpaid and self._unpaid:
-                call = replace(call, messages=())
-            self._unpaid = call.unpaid
+            call = self._dialogues.retain(call, share=self._keep)
         try:
             if self._record is not None:
                 self._record(call)
@@ -646,7 +689,7 @@ class _Passing:
             status = 502 if status in {401, NOT_PAID} else status  # the token is right; our key not
         is_cut = self._seat.is_closed and not isinstance(error, BudgetError)
         if isinstance(error, ModelUnavailableError | ModelAccessError) and not is_cut:
-            self._seat.failure = error
+            self._seat.failure = _without_frames(error)
             body = body if self._failure and self._failure[0] == status else b""
         why = CUT if is_cut else str(error) or LEFT
         self._seat.note(replace(self._call, status=status, error=why, seconds=seconds))
@@ -655,6 +698,18 @@ class _Passing:
         if not body:
             raise Refusal(status, str(error))
         self._door.answer(status, body, [("x-should-retry", "false")])
+
+
+_ErrorT = TypeVar("_ErrorT", bound=Exception)
+
+
+def _without_frames(error: _ErrorT) -> _ErrorT:
+    """Return an error that is kept without its tracebacks, whose frames hold the request."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__context__
+    return error
 
 
 def _within(path: str) -> bool:

@@ -35,7 +35,8 @@ class Terms:
         cache_sampled: Whether replies are cached also where the client has them sampled. Equal
             requests have then equal replies, and episodes that should differ may not.
         at_once: Calls of one seat at a time. Further ones wait.
-        patience: Seconds that a client may take for a request, or for taking a part of a reply.
+        patience: Seconds that a client may take for a head, for a body, or for taking a part of a
+            reply, and that a request waits for room.
         idle: Seconds without a request after which a connection is closed.
     """
 

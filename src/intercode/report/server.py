@@ -12,13 +12,16 @@ import json
 import secrets
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
+from http.client import HTTPException, LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from typing import Any
 from urllib.parse import parse_qs
 
+from intercode.admission import Admission
 from intercode.errors import RecordError
 from intercode.guard import Guard
 from intercode.report.episodes import columns
@@ -34,6 +37,7 @@ _ROWS = 2000
 """Rows of one message."""
 _MOST = 32
 """Pages that are kept up to date at a time."""
+_LONGEST_HEAD = 32 * 1024
 
 
 class Viewer:
@@ -42,13 +46,15 @@ class Viewer:
     Args:
         library: The runs.
         port: Where it listens; 0: at any port that is free.
+        admission: Has the connections that have not shown the token yet.
 
     Attributes:
         url: The page's address, with its token.
     """
 
-    def __init__(self, library: Library, port: int = 0) -> None:
+    def __init__(self, library: Library, port: int = 0, admission: Admission | None = None) -> None:
         self.library = library
+        self.admission = admission or Admission()
         self.token = secrets.token_urlsafe(24)
         self.guard = Guard()
         self.page = page("runs", None, {}).encode()
@@ -103,7 +109,7 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say what went wrong; that a browser leaves is nothing wrong."""
-        if not isinstance(sys.exc_info()[1], OSError):
+        if not isinstance(sys.exc_info()[1], OSError | HTTPException):
             super().handle_error(request, client_address)
 
 
@@ -114,6 +120,20 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "intercode", ""
     timeout = 30.0
     server: _Server
+    _admit: Callable[[], None]
+
+    def handle(self) -> None:
+        """Serve the connection, which waits for its admission at first."""
+        with self.server.viewer.admission.entered(self.connection) as self._admit:
+            super().handle()
+
+    def handle_one_request(self) -> None:
+        """Read a request of which the head is not too long, and answer it."""
+        whole, self.rfile = self.rfile, _Head(self.rfile)  # type: ignore[assignment]
+        try:
+            super().handle_one_request()
+        finally:
+            self.rfile = whole
 
     def do_GET(self) -> None:
         """Answer a request."""
@@ -127,6 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(token.encode(errors="replace"), viewer.token.encode()):
             self._answer(HTTPStatus.UNAUTHORIZED, b"the address has no valid token", "text/plain")
             return
+        self._admit()
         query = {name: values[-1] for name, values in parse_qs(question).items()}
         body = None
         try:
@@ -204,6 +225,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: addresses have the token."""
+
+
+class _Head:
+    """The lines of a head, up to a length of them all."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file, self._remaining = file, _LONGEST_HEAD
+
+    def readline(self, size: int) -> bytes:
+        """Read a line.
+
+        Raises:
+            LineTooLong: The head is too long.
+        """
+        line = self._file.readline(min(size, self._remaining + 1))
+        self._remaining -= len(line)
+        if self._remaining < 0:
+            raise LineTooLong("head")
+        return line
 
 
 class _Headers:

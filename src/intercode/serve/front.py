@@ -1,11 +1,14 @@
 """Requests other than those of WebSockets, which are all that websockets itself reads.
 
-A `Front` reads the body of a request that has one, and passes it on as a GET without.
+A `Front` reads the body of a request that has one, and passes it on as a GET without. Until a
+request has brought the token, it is one of few, and for a short time: see `intercode.admission`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -13,6 +16,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
+from intercode.admission import Admission
 from intercode.serve import wire
 
 LONGEST_HEAD = 32 * 1024
@@ -22,12 +26,32 @@ LONGEST_BODY = 64 * 1024
 class Front(ServerConnection):
     """A connection that takes requests of any method."""
 
-    def __init__(self, *args: Any, **named: Any) -> None:
+    def __init__(self, *args: Any, admission: Admission, **named: Any) -> None:
         super().__init__(*args, **named)
+        self._admission = admission
         self.method = "GET"
         self.body: bytes | None = b""
         """None: it is too long, or of unknown length."""
         self._early: bytes | None = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the admission."""
+
+        def drop() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self.transport.abort)
+
+        super().connection_made(transport)
+        self._admission.enter(self, transport.get_extra_info("socket"), drop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self.admit()
+        super().connection_lost(exc)
+
+    def admit(self) -> None:
+        """Let the connection stay, as its request has brought the token."""
+        self._admission.leave(self)
 
     def data_received(self, data: bytes) -> None:
         """Pass on what is received, once it is known to be a GET or has been made one."""

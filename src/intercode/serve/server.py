@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote
@@ -16,6 +17,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from intercode.admission import Admission
 from intercode.errors import CapacityError
 from intercode.guard import Guard
 from intercode.serve import wire
@@ -28,7 +30,7 @@ from intercode.serve.session import CLOSING, Ended, Session, Terms
 
 _TRY_AGAIN_LATER = 1013
 _OPENING = 30.0
-"""Seconds for a client to make its request, and to be answered."""
+"""Seconds for a client that was admitted to be answered."""
 _ENDING = 10.0
 """Seconds for sessions to free what they have, once the server ends."""
 _STARTS = 16
@@ -43,9 +45,18 @@ class Server:
         terms: The terms on which clients have sessions.
         guard: Refuses requests.
         counts: The numbers to keep.
+        admission: Has the connections that have not shown the token yet.
     """
 
-    def __init__(self, offers: Sequence[Offer], terms: Terms, guard: Guard, counts: Counts) -> None:
+    def __init__(
+        self,
+        offers: Sequence[Offer],
+        terms: Terms,
+        guard: Guard,
+        counts: Counts,
+        admission: Admission | None = None,
+    ) -> None:
+        self._admission = admission or Admission()
         self._routes = Routes({offer.name: offer for offer in offers})
         self._terms, self._guard, self._counts = terms, guard, counts
         self._sessions: dict[Session, asyncio.Task[Any]] = {}
@@ -81,7 +92,9 @@ class Server:
         async with serve(
             self._handle,
             sock=listener,
-            create_connection=Front,
+            create_connection=cast(
+                "type[ServerConnection]", partial(Front, admission=self._admission)
+            ),
             process_request=self._request,
             compression=None,
             max_size=self._terms.max_message,
@@ -121,6 +134,8 @@ class Server:
         if refused is not None:
             self._counts.add("forbidden")
             return refusal(*refused)
+        if path != "/health":  # which needs no token
+            connection.admit()
         is_session = words[-1] == "ws" and connection.method == "GET"
         if is_session and self._routes.offer(words) is not None:
             return None

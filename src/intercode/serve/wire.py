@@ -52,8 +52,8 @@ class Step(msgspec.Struct, forbid_unknown_fields=True):
     """An action."""
 
     action: str
-    metadata: Any = None
-    """Sent by OpenEnv's typed clients, and ignored."""
+    metadata: msgspec.Raw = msgspec.Raw()
+    """Sent by OpenEnv's typed clients, and ignored: no value is made of it."""
 
 
 class TaskQuery(msgspec.Struct, forbid_unknown_fields=True):

@@ -8,7 +8,8 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -17,11 +18,14 @@ from mcp.server import Server
 from mcp.server.stdio import stdio_server
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from intercode import __version__
+from intercode.admission import Admission
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
 from intercode.guard import is_loopback
+from intercode.json_limits import count_tokens
 
 if TYPE_CHECKING:
     from intercode.calls import Tool
@@ -35,6 +39,12 @@ INSTRUCTIONS = (
 )
 PATIENCE = 5
 """Seconds that answers get to be sent when a server stops."""
+MAX_BODY = 1024**2
+"""Bytes of a request: as many as a message to ``intercode serve`` has."""
+MAX_READING = 16
+"""Bodies that are read at a time. Others wait on their connections."""
+BODY_SECONDS = 30.0
+"""Time for a whole body."""
 
 
 def server(seat_of: Callable[[Any], Seat]) -> Server[Any]:
@@ -114,13 +124,19 @@ class Http(threading.Thread):
         host: The address to listen on.
         port: The port; 0: any that is free.
         token: Asked for in each request, as ``Authorization: Bearer TOKEN``.
+        admission: Has the connections that have named no episode yet.
 
     Raises:
         UsageError: Others could reach it, and there is no token; or the address is taken.
     """
 
     def __init__(
-        self, seats: Seats, host: str = "127.0.0.1", port: int = 0, token: str | None = None
+        self,
+        seats: Seats,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        admission: Admission | None = None,
     ) -> None:
         super().__init__(name="intercode-mcp", daemon=True)
         if not token and not is_loopback(host):
@@ -136,8 +152,10 @@ class Http(threading.Thread):
         self._url = f"http://{shown}:{self._socket.getsockname()[1]}/mcp"
         made = server(lambda context: context.request.scope["seat"])
         app = made.streamable_http_app(stateless_http=True, host=host)  # which checks Host
+        admission = admission or Admission()
         config = uvicorn.Config(
-            _Gate(app, seats, token),
+            _Gate(app, seats, token, admission),
+            http=_admitting(admission),
             log_config=None,
             access_log=False,  # it would have the secrets
             timeout_graceful_shutdown=PATIENCE,
@@ -158,13 +176,34 @@ class Http(threading.Thread):
         self.join()
 
 
+def _admitting(admission: Admission) -> type[H11Protocol]:
+    """Make the protocol of connections that wait for their admission."""
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            def drop() -> None:
+                with suppress(RuntimeError):  # the loop has ended
+                    self.loop.call_soon_threadsafe(transport.abort)
+
+            super().connection_made(transport)
+            admission.enter(self.client, transport.get_extra_info("socket"), drop)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            admission.leave(self.client)
+            super().connection_lost(exc)
+
+    return Protocol
+
+
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """Lets requests pass that come from no web page, and name a seat."""
+    """Lets requests pass that come from no web page, name a seat, and are not too large."""
 
     app: Any
     seats: Seats
     token: str | None
+    admission: Admission
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -180,9 +219,44 @@ class _Gate:
             elif seat is None:
                 refused = PlainTextResponse("there is no such episode", 404)
             else:
-                refused = None
+                self.admission.leave(scope["client"])
+                try:
+                    async with self.reading, asyncio.timeout(BODY_SECONDS):
+                        receive = await _read(receive)
+                    refused = None
+                except (UsageError, TimeoutError) as error:
+                    said = str(error) or "the body took too long"
+                    refused = PlainTextResponse(said, 413, {"connection": "close"})
                 scope = {**scope, "path": start, "raw_path": start.encode(), "seat": seat}
             if refused is not None:
                 await refused(scope, receive, send)
                 return
         await self.app(scope, receive, send)
+
+
+async def _read(receive: Any) -> Any:
+    """Read the body of a request; return what gives it, then what follows.
+
+    Raises:
+        UsageError: It is too long, or has too many values.
+    """
+    body, events = bytearray(), list[Any]()
+    is_last = False
+    while not is_last:
+        event = await receive()
+        if event["type"] != "http.request":
+            events.append(event)  # the client has left, which the application is to see
+            break
+        body += event.get("body", b"")
+        if len(body) > MAX_BODY:
+            raise UsageError(f"the body is longer than {MAX_BODY} bytes")
+        is_last = not event.get("more_body", False)
+    if is_last:
+        count_tokens(body)
+        events.append({"type": "http.request", "body": bytes(body), "more_body": False})
+    events.reverse()
+
+    async def give() -> Any:
+        return events.pop() if events else await receive()
+
+    return give
