@@ -67,6 +67,7 @@ _DEEDS = {
     "base_url": "sends dialogues there",
     "judge_url": "sends answers there",
     "engine": "connects to this server",
+    "variables": "gives tasks these variables of this machine",
     "repositories": "reads or fetches repositories there",
     "databases": "reads databases there",
     "image": "builds, pulls or unpacks this image",
