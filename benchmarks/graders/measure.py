@@ -93,7 +93,7 @@ def read_labels(path: Path) -> dict[str, Label]:
 
 
 def settled(one: Mapping[str, Label], *others: Mapping[str, Label]) -> dict[str, Label]:
-    """The labels that count: where two labellers disagree, the third's."""
+    """The labels that count: where two labellers disagree, the third's, or none without one."""
     if not others:
         return dict(one)
     two, third = others[0], others[1] if len(others) > 1 else {}
@@ -101,7 +101,7 @@ def settled(one: Mapping[str, Label], *others: Mapping[str, Label]) -> dict[str,
     for name, first in one.items():
         second = two[name]
         if first.right != second.right:
-            found[name] = third[name]
+            found[name] = third.get(name, replace(first, right="unclear"))
         else:
             found[name] = replace(first, luck=first.luck or second.luck)
     return found
