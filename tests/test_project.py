@@ -118,10 +118,16 @@ def test_limits_are_written_alike_everywhere(tmp_path: Path) -> None:
                 processes=50,
                 capabilities=("kill",),
             )
-    own = [replace(tasks[0], capabilities=("sys_chroot",))]  # in place of the folder's
-    with closing(make(str(folder), data=Dataset(own), capabilities="fowner")) as env:
+    own = [replace(tasks[0], capabilities=("sys_chroot",))]
+    with closing(make(str(folder), data=Dataset(own), capabilities="fowner,sys_chroot")) as env:
         env.reset()
         assert env.place.limits.capabilities == ("sys_chroot",)
+    for more in ({}, {"capabilities": "fowner"}):  # the folder's, or the caller's, are the most
+        with (
+            closing(make(str(folder), data=Dataset(own), **more)) as env,
+            pytest.raises(TaskError, match="sys_chroot are not among those that were set"),
+        ):
+            env.reset()
 
 
 def test_limits_hold_and_what_a_caller_gives_comes_first(tmp_path: Path) -> None:

@@ -412,5 +412,5 @@ def test_a_tasks_image_that_does_not_exist_is_refused(cli: Run, tmp_path: Path) 
     with (folder / "tasks.jsonl").open("a") as file:
         file.write('\n{"task_id": "c", "query": "q", "gold": "true", "image": "./img"}\n')
     done = cli("run", folder, code=2)
-    assert "tasks.jsonl: row 3 (line 4), task 'c', field 'image': the image ./img: " in done.stderr
-    assert f"{tmp_path}/img does not exist\n" in done.stderr and not (tmp_path / "runs").exists()
+    assert "tasks.jsonl: row 3 (line 4), task 'c', field 'image': the image " in done.stderr
+    assert f"{folder}/img does not exist\n" in done.stderr and not (tmp_path / "runs").exists()

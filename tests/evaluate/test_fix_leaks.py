@@ -186,14 +186,14 @@ def test_lines_of_the_base_and_short_ones_say_nothing(past: Path, tmp_path: Path
 
 
 def test_validate_does_not_call_such_a_task_as_it_should_be(
-    past: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    past: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks = Dataset([past_task(repository=str(past))])
     bad = validate(tasks, lambda: SweEnv(tasks, history="full"), timeout=60.0)
     assert [problem.kind for problem in bad.problems] == ["leak"] and not bad.valid
     assert [leak.is_problem for leak in bad.leaks] == [True]
-    (tmp_path / "tasks.json").write_text(json.dumps([tasks[0].to_dict()]))
-    command = ["validate", str(tmp_path / "tasks.json"), "--env", "swe", "--quiet"]
+    (past.parent / "tasks.json").write_text(json.dumps([past_task(repository="calc").to_dict()]))
+    command = ["validate", str(past.parent / "tasks.json"), "--env", "swe", "--quiet"]
     assert main(command) == 0
     assert "1 of 1 task is as it should be\n" in capsys.readouterr().out
     assert main([*command, "--history", "full"]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -95,9 +96,10 @@ def test_an_odd_name_excludes_its_task_alone(repository: str, tmp_path: Path, od
 def test_the_command_line_says_why(
     repository: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    shutil.copytree(repository, tmp_path / "add")
     rows = [
-        task("good", "unittest", repository=repository),
-        task("odd", repository=repository, FAIL_TO_PASS=["[100%]"]),
+        task("good", "unittest", repository="add"),
+        task("odd", repository="add", FAIL_TO_PASS=["[100%]"]),
     ]
     (tmp_path / "tasks.json").write_text(json.dumps([row.to_dict() for row in rows]))
     data = str(tmp_path / "tasks.json")

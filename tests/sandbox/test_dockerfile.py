@@ -265,5 +265,6 @@ def test_what_is_laid_over_it(folder: Folder) -> None:
     image = resolve(spec, build_script=build_script)
     assert read(image, "/x") == "0\n/\n" and (image.env["A"], image.cwd) == ("1", "/srv/x")
     (folder.path / "use").mkdir()
-    (folder.path / "use/Dockerfile").write_text("FROM host+../more.sh\nCOPY Dockerfile /\n")
+    (folder.path / "more.sh").rename(folder.path / "use/more.sh")
+    (folder.path / "use/Dockerfile").write_text("FROM host+./more.sh\nCOPY Dockerfile /\n")
     assert read(resolve(f"{folder.path}/use", build_script=build_script), "/x") == "0\n/\n"

@@ -87,7 +87,7 @@ def cgroups_of(ending: Ending) -> list[Path]:
     return [folder for folder in folders if folder.is_dir()]
 
 
-@pytest.mark.defends("host DoS, peer DoS")
+@pytest.mark.defends("host DoS", "peer DoS")
 def test_a_sandbox_that_does_not_end_is_its_spawners(provider: NativeProvider) -> None:
     sandbox = provider.start()
     with kept_from_ending(sandbox):

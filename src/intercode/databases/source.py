@@ -78,7 +78,7 @@ def find(place: str | Path, name: str | None = None) -> Source:
 
 def _own(place: Path, path: Path) -> Path:
     try:
-        return within(place, path)
+        return within(place, path.relative_to(place))
     except ValueError as error:
         raise TaskError(f"a task's database: {error}; name the file itself (databases=…)") from None
 
