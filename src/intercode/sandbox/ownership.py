@@ -127,11 +127,33 @@ def is_gone(lease: str) -> bool:
     fields = lease.split("-")
     if len(fields) != 4 or not fields[0].isdigit() or fields[2] != _pid_namespace():
         return False
-    return str(start_time(int(fields[0]))) != fields[1]
+    return has_ended(int(fields[0]), int(fields[1]) if fields[1].isdigit() else None)
+
+
+def has_ended(pid: int, started: int | None) -> bool:
+    """Whether a process has ended: there is no such pid, or it has another start time.
+
+    A process that `/proc` does not show is no ended one: it hides those of other users (`hidepid`),
+    and from a process that has given up root even itself.
+
+    Args:
+        pid: The pid, in this process's namespace.
+        started: The start time, in the kernel's ticks; None: it is not known.
+    """
+    known = start_time(pid)
+    if known is not None and started is not None:
+        return known != started
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):  # another user's; no process's at all
+        return False
+    return False
 
 
 def start_time(pid: int) -> int | None:
-    """Return the start time of a process, in the kernel's ticks; None: there is no such process."""
+    """Return the start time of a process, in the kernel's ticks; None: `/proc` does not show it."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

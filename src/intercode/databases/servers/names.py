@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.base import Outcome, Result, Row, Table
-from intercode.sandbox.ownership import start_time
+from intercode.sandbox.ownership import has_ended, start_time
 
 _NAME = re.compile(r"ic([0-9a-f]{8})p([0-9a-f]+)t([0-9a-f]+)n[0-9a-f]+\Z")
 _numbers = itertools.count(1)
@@ -71,7 +71,7 @@ def is_left_over(name: str) -> bool:
     found = _NAME.match(name)
     if found is None or found[1] != _place():
         return False
-    return start_time(int(found[2], 16)) != int(found[3], 16)
+    return has_ended(int(found[2], 16), int(found[3], 16) or None)
 
 
 def _place() -> str:
