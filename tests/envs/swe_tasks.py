@@ -75,10 +75,10 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def make_repository(folder: Path) -> str:
+def make_repository(folder: Path, object_format: str = "sha1") -> str:
     """A repository whose history goes on after the base commit; that commit's name."""
     folder.mkdir(parents=True)
-    git(folder, "init", "--quiet", "--initial-branch=main")
+    git(folder, "init", "--quiet", "--initial-branch=main", f"--object-format={object_format}")
     write(folder, FILES)
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message=Begin")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,24 @@ def test_the_base_and_no_more_than_its_history(
     assert found == "0\n"
     assert rest == "HEAD\nconfig\nindex\nobjects\nrefs\nno\n"
     assert clean == ""
+
+
+@pytest.mark.parametrize("history", ["none", "full"])
+@pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)
+def test_names_of_objects_may_be_sha256(
+    tmp_path: Path, make: Callable[[Path, Path], object], history: str
+) -> None:
+    folder = tmp_path / "calc"
+    base = make_repository(folder, "sha256")
+    name = "v1" if make is stream else base  # a stream's text has no names of objects
+    row = task("t", "unittest", repository=str(make(folder, tmp_path)), base_commit=name)
+    with closing(SweEnv(Dataset([row]), limits=Limits(timeout=PATIENCE), history=history)) as env:
+        env.reset()
+        assert env.step("git log -1 --format=%s; git status --short; git fsck")[0] == "More\n"
+        length = len(env.step("git rev-parse HEAD")[0].strip())
+        assert length == (40 if make is stream else 64)
+        env.step(f"git apply - <<'EOF'\n{GOLD}EOF")
+        assert env.step("submit")[1] == 1.0
 
 
 def test_where_it_comes_from_makes_no_difference(source: Path, tmp_path: Path) -> None:

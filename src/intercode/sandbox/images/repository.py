@@ -33,7 +33,7 @@ NONE, FULL = HISTORIES = ("none", "full")
 """The history of a prepared repository: one commit, without parents; or all commits before it."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
-_FULL = re.compile(r"[0-9a-f]{40}")
+_FULL = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NAME = re.compile(r"\w[\w./-]*")
 _FILES = (*ARCHIVES, ".bundle", ".fi")
 _CONFIG = """\
@@ -48,6 +48,8 @@ _CONFIG = """\
 \tname = Agent
 \temail = agent@example.invalid
 """
+_SHA256_DIGITS = 64
+_SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
 # Checked out files have the commit's time, and their inodes change from sandbox to sandbox: with
 # these settings git knows that they are unchanged without reading all of them.
 
@@ -121,8 +123,8 @@ def _build(
 ) -> None:
     log.info("preparing the repository %s at %s", source, commit)
     new = scratch / "new"
-    git("init", "--quiet", "--template=", new)
     with _repository(git, scratch, source, commit, history) as (folder, found):
+        git("init", "--quiet", "--template=", *_format(found or ""), new)
         if found is None:
             _commit_files(git, folder, new)
         else:
@@ -136,6 +138,11 @@ def _build(
     with (scratch / "tar").open("wb") as file:
         write_tarball(file, new, at, keep_times=True, replaces=(".git",))
     keep_tarball(scratch / "tar", place)
+
+
+def _format(name: str) -> list[str]:
+    """Return what has `git init` make a repository in which an object may have this name."""
+    return ["--object-format=sha256"] if len(name) == _SHA256_DIGITS else []
 
 
 def _depth(history: str) -> list[str]:
@@ -178,7 +185,8 @@ def _repository(
         with path.open("rb") as text:
             git("--git-dir", folder, "fast-import", "--quiet", stdin=text)
     elif path.suffix == ".bundle":
-        git("init", "--quiet", "--bare", "--template=", folder)
+        heads = git("bundle", "list-heads", path)
+        git("init", "--quiet", "--bare", "--template=", *_format(heads.partition(" ")[0]), folder)
         git("--git-dir", folder, "fetch", "--quiet", path, "+refs/*:refs/*")
     else:
         folder = _unpacked(path, folder)
@@ -198,7 +206,10 @@ def _fetch_from(git: Git, scratch: Path, url: str, commit: str | None, history: 
         raise ImageError(f"which commit of {url}?")
     folder = scratch / "source"
     if not folder.exists():
-        git("init", "--quiet", "--bare", "--template=", folder)
+        known = commit
+        if not _FULL.fullmatch(commit):
+            known = git("ls-remote", "--", url).partition("\t")[0]
+        git("init", "--quiet", "--bare", "--template=", *_format(known), folder)
         git("--git-dir", folder, "fetch", "--quiet", "--no-tags", *_depth(history), "--", url,
             f"+{commit}:refs/it")  # fmt: skip
     return git("--git-dir", folder, "rev-parse", "--verify", "refs/it^{commit}")
@@ -279,7 +290,9 @@ def _finish(git: Git, new: Path, seconds: int) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    (inner / "config").write_text(_CONFIG, encoding="ascii")
+    is_sha256 = git("-C", new, "rev-parse", "--show-object-format") == "sha256"
+    config = _CONFIG.replace("version = 0", "version = 1") + _SHA256 if is_sha256 else _CONFIG
+    (inner / "config").write_text(config, encoding="ascii")
     _set_times(new, seconds)
     # Refreshes the index; unlike update-index, it does not mind files that git takes for changed as
     # soon as they are checked out (by their line ends).
