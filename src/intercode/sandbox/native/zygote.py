@@ -116,6 +116,7 @@ class Zygote:
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
+        os.close(self._process)
 
     def fork(self, network: bool, cgroups: list[str], link: socket.socket) -> int:
         """Return the pid of a new child, which waits at the other end of `link`.
@@ -138,8 +139,7 @@ class Zygote:
         return int(reply["pid"])
 
     def _ask_another(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
-        self._link.close()
-        os.close(self._process)
+        self.close()
         try:
             self._begin()
             return self._ask(request, link)
