@@ -133,8 +133,8 @@ def is_gone(lease: str) -> bool:
 def has_ended(pid: int, started: int | None) -> bool:
     """Whether a process has ended: there is no such pid, or it has another start time.
 
-    A process that `/proc` does not show is no ended one: it hides those of other users (`hidepid`),
-    and from a process that has given up root even itself.
+    A process that `/proc` does not show may still run: `/proc` hides those of other users
+    (`hidepid`), and from a process that has given up root even itself.
 
     Args:
         pid: The pid, in this process's namespace.
