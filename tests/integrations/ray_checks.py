@@ -146,7 +146,9 @@ def test_a_model_is_asked_from_the_nodes(cluster: Nodes, data: Path, tmp_path: P
         took = sum(exchange.usage.total for exchange in server.exchanges if exchange.usage)
         some = lines(run)
         assert 0 < took <= 1500 and 0 < some < TASKS
-        command = cluster.command("resume", run, "--trust", "--max-tokens", 10**6)
+        command = cluster.command(
+            "resume", run, "--trust", "--base-url", server.url, "--max-tokens", 10**6
+        )
         assert subprocess.run(command, env=environment).returncode == 0
     ended = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
     assert sorted(one["task_id"] for one in ended if not one["error"]) == sorted(TASK_IDS)
