@@ -906,7 +906,8 @@ DEFENCES = [
     ),
     _one(
         "memberships", "host DoS, peer DoS", ENTER,
-        '        ignore(write_text(AT_FDCWD, "/proc/sys/net/ipv4/igmp_max_memberships", "0"));\n', "",
+        '        ignore(write_text(AT_FDCWD, "/proc/sys/net/ipv4/igmp_max_memberships", "0"));\n',
+        "",
     ),
     Defence(
         "forks_do_not_delay", "host DoS",
