@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from hypothesis import strategies as st
 
 import intercode
 from envs import swe_tasks
+from intercode import InterCodeEnv
 from intercode.data_paths import within
 from intercode.datasets import load
-from intercode.envs.stage import MOST, limits_of
+from intercode.envs.stage import CEILINGS, SandboxStage, limits_of
 from intercode.errors import ImageError, TaskError
 from intercode.sandbox import Limits
 from intercode.task import Dataset, Task
@@ -122,11 +124,34 @@ def test_a_program_and_the_command_may_name_any_place(home: Path) -> None:
             assert env.step("cat /srv/key")[0].strip() == SECRET
 
 
-def test_parts_of_a_dataset_have_its_folder(home: Path) -> None:
-    tasks = load(task_file(home, image="../private"))
-    assert tasks.folder == home / "data"
-    for part in (tasks[:1], tasks.sample(1), tasks.filter(lambda _: True), tasks.limited(1.0)):
-        assert part.folder == tasks.folder
+def test_no_protocol_stage_or_part_of_a_dataset_lets_an_image_in(home: Path) -> None:
+    more = {"gold": "def f():\n    return 1", "tests": ["assert f() == 1"]}
+    tasks = load(task_file(home, image="host+../private/setup.sh", **more))
+    parts = (tasks, tasks[:1], tasks.sample(1), tasks.filter(lambda _: True), tasks.limited(1.0))
+    ways: list[Callable[[Dataset], Any]] = [
+        *(lambda part, env=env: intercode.make(env, data=part) for env in ("bash", "ctf")),
+        *(
+            lambda part, env=env: intercode.make(env, data=part, protocol="paper")
+            for env in ("bash", "python")
+        ),
+        lambda part: InterCodeEnv(part, SandboxStage("native"), reward=lambda *_: 0.0),
+        lambda part: InterCodeEnv(part, reward=lambda *_: 0.0),
+    ]
+
+    def check(part: Dataset, way: Callable[[Dataset], Any]) -> None:
+        with closing(way(part)) as env:
+            env.unwrapped.check(env.unwrapped.dataset["one"])
+
+    for way in ways:
+        for part in parts:
+            with pytest.raises(TaskError, match="data may name nothing outside it"):
+                check(part, way)
+
+
+def test_a_data_file_says_no_folder_of_its_own(home: Path) -> None:
+    task = load(task_file(home, folder="/"))["one"]
+    assert task.folder == home / "data"
+    assert task.metadata == {"folder": "/"} and "folder" not in replace(task, metadata={}).to_dict()
 
 
 @pytest.mark.parametrize(
@@ -254,13 +279,16 @@ def test_databases_lie_in_their_folder(home: Path, db: str) -> None:
     refuses("sql", path, databases=home / "data")
 
 
-@given(parts=st.lists(st.sampled_from(["..", ".", "a", "link", "out", "", "~"]), max_size=6))
+@given(
+    parts=st.lists(st.sampled_from(["..", ".", "a", "link", "out", "loop", "", "~"]), max_size=6)
+)
 def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
     folder = tmp_path_factory.getbasetemp() / "paths" / "data"
     if not folder.exists():
         (folder / "a").mkdir(parents=True)
         (folder / "link").symlink_to("a")
         (folder / "out").symlink_to("..")
+        (folder / "loop").symlink_to("loop")
     try:
         found = within(folder, "/".join(parts))
     except ValueError:
@@ -284,8 +312,8 @@ def test_a_limit_that_is_set_is_the_most_that_a_task_has() -> None:
 def test_data_has_a_ceiling(home: Path, asked: dict[str, Any]) -> None:
     (name,) = asked
     assert f"--{name}" in refuses("bash", task_file(home, **asked))
-    most = Task("one", "?", **{name: MOST[name]})
-    assert getattr(limits_of(most, None), name) == MOST[name]
+    most = Task("one", "?", **{name: CEILINGS[name]})
+    assert getattr(limits_of(most, None), name) == CEILINGS[name]
 
 
 def test_capabilities_that_were_set_are_all_that_there_are() -> None:

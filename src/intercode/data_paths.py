@@ -6,6 +6,7 @@ an agent could print what its user alone may read. What lies elsewhere is for th
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -20,6 +21,8 @@ def within(folder: Path, path: str | Path) -> Path:
         ValueError: It does not lie in the folder, or cannot be a path.
     """
     found = Path(folder, path)
-    if not str(path).startswith("~") and found.resolve().is_relative_to(folder.resolve()):
+    # Not resolve(), which fails for links that lead in a circle.
+    place = Path(os.path.realpath(found))
+    if not str(path).startswith("~") and place.is_relative_to(os.path.realpath(folder)):
         return found
     raise ValueError(f"{str(path)!r} is not in {folder}, and data may name nothing outside it")

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn, overload
@@ -88,13 +88,17 @@ class Task:
     `intercode.capabilities.CAPABILITIES`; None: the environment's."""
     verification_timeout: float | None = None
     """Seconds for the verification; None: `timeout`."""
+    folder: Path | None = field(default=None, compare=False, repr=False)
+    """The folder of the data file that the task is from. All that the task names on this machine
+    lies in it, and its relative paths begin there. None: a program made the task, which may name
+    any place. It is no field of a data file."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             object.__setattr__(self, name, _checked(name, check, getattr(self, name)))
 
     @classmethod
-    def from_dict(cls, row: Mapping[str, Any], index: int = 0) -> Task:
+    def from_dict(cls, row: Mapping[str, Any], index: int = 0, folder: Path | None = None) -> Task:
         """A task from a row of a data file.
 
         Unknown fields go to `metadata`, unless they are misspelt; fields that are null count as
@@ -107,6 +111,7 @@ class Task:
         Args:
             row: The fields by name.
             index: The row's number, counted from 0.
+            folder: The folder of the data file.
 
         Raises:
             TaskError: As for the class, or a field is missing.
@@ -131,7 +136,7 @@ class Task:
             raise TaskError(f"field 'metadata' must be an object, not {_kind(metadata)}")
         if twice := sorted(set(metadata) & set(unknown)):
             raise TaskError(f"field {twice[0]!r} is given twice: beside and within 'metadata'")
-        return cls(**given, metadata={**metadata, **unknown})
+        return cls(**given, metadata={**metadata, **unknown}, folder=folder)
 
     @property
     def ages(self) -> Mapping[str, float]:
@@ -173,7 +178,7 @@ class Task:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, without the fields that hold nothing; `from_dict` gives it back."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {name: getattr(self, name) for name in _CHECKS}
         plain = {name: _thawed(value) for name, value in values.items()}
         return {name: value for name, value in plain.items() if value not in (None, [], {})}
 
@@ -189,8 +194,6 @@ class Dataset(Sequence[Task]):
         rows: Task id → its place in `source`, such as ``row 3 (line 7)``, where known.
         kept: The fields of the file that mean nothing, and were put into `metadata`.
         version: The version of the tasks, if they have one (`intercode.datasets.catalog.VERSIONS`).
-        folder: The folder of a data file, in which all must lie that its tasks name; None: a
-            program made the tasks, and they may name any place.
 
     Raises:
         TaskError: Two tasks have the same id.
@@ -205,7 +208,6 @@ class Dataset(Sequence[Task]):
         rows: Mapping[str, str] | None = None,
         kept: Sequence[str] = (),
         version: int | None = None,
-        folder: Path | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -213,7 +215,6 @@ class Dataset(Sequence[Task]):
         self.rows = rows or {}
         self.kept = kept
         self.version = version
-        self.folder = folder
         self._tasks = tuple(tasks)
         self._index: dict[str, int] = {}
         for row, task in enumerate(self._tasks):
@@ -374,14 +375,7 @@ class Dataset(Sequence[Task]):
 
     def _with(self, tasks: Iterable[Task]) -> Dataset:
         return Dataset(
-            tasks,
-            self.name,
-            self.source,
-            self.databases,
-            self.rows,
-            self.kept,
-            self.version,
-            self.folder,
+            tasks, self.name, self.source, self.databases, self.rows, self.kept, self.version
         )
 
 

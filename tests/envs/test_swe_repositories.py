@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -221,7 +222,7 @@ def test_a_tarball_of_plain_files_is_one_commit(tmp_path: Path) -> None:
 def test_a_relative_repository_lies_beside_the_data(source: Path, tmp_path: Path) -> None:
     stream(source, tmp_path)
     row = task("t", "unittest", repository="calc.fi", directory="/srv/code")
-    env = SweEnv(Dataset([row], "x", folder=tmp_path))
+    env = SweEnv(Dataset([replace(row, folder=tmp_path)]))
     env.reset()
     assert env.step("pwd; git log -1 --format=%s")[0] == "/srv/code\nMore\n"
     env.step(f"git apply - <<'EOF'\n{GOLD}EOF")

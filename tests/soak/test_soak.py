@@ -105,7 +105,8 @@ def test_nothing_grows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     task, actions, provider = SOAKED[name]
     if name == "swe":
         swe_tasks.make_repository(tmp_path / "calc")
-    dataset = Dataset([replace(task, task_id=f"t{n}") for n in range(20)], "soak", folder=tmp_path)
+    tasks = (replace(task, task_id=f"t{n}", folder=tmp_path) for n in range(20))
+    dataset = Dataset(tasks, "soak")
     busy: AgentFactory = lambda task: Busy(actions)  # noqa: E731
 
     def make() -> Any:

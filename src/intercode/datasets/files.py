@@ -41,6 +41,7 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
         TaskError: It cannot be read, or is malformed.
     """
     path = Path(path)
+    folder = path.absolute().parent
     tasks: list[Task] = []
     rows: dict[str, str] = {}
     kept: set[str] = set()
@@ -54,7 +55,7 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
                 f"{inner[0]!r}: write the list alone"
             )
         try:
-            tasks.append(Task.from_dict(row, index))
+            tasks.append(Task.from_dict(row, index, folder))
         except TaskError as error:
             raise TaskError(f"{path}: {where}, {error}") from None
         rows.setdefault(tasks[-1].task_id, where)
@@ -62,8 +63,7 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     if not tasks:
         raise TaskError(f"{path}: holds no tasks")
     name = path.stem if name is None else name
-    folder = path.absolute().parent
-    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(kept), folder=folder)
+    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(kept))
 
 
 load_shared = shared(load_file)

@@ -89,7 +89,8 @@ def _suite(root: Path, suite: str, reviewed: bool) -> list[Task]:
     tasks = load_file(_file(root, suite), suite)
     image, short = image_for(root, suite), suite.removeprefix("nl2bash_").replace("_", "")
     made = [
-        replace(task, task_id=f"{short}-{row}", image=image, tags=(short,))
+        # Its image is ours to name, which may be made from a file beside the folder.
+        replace(task, task_id=f"{short}-{row}", image=image, tags=(short,), folder=None)
         for row, task in enumerate(tasks)
     ]
     made = [

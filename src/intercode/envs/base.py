@@ -124,13 +124,13 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         if getattr(options, "keys", False):
             opens, self.traits = with_keys(opens, self.traits)
         tasks = load(dataset)
-        if (limits := options.limits) is not None and "timeout" in (limits.given or ()):
+        if (limits := options.limits) is not None and "timeout" in (limits.overrides or ()):
             tasks = tasks.limited(limits.timeout)
         reward = getattr(options, "reward", None) if reward is None else reward
         if stage is None or reward is None or isinstance(reward, str):
             reward = choose(self.name, reward, _no_reward)
         if stage is None:
-            stage = cast("Stage[PlaceT]", _sandboxes(options, self.traits, tasks.folder))
+            stage = cast("Stage[PlaceT]", _sandboxes(options, self.traits))
         self.dataset = tasks
         hide(tasks.source, tasks.databases)
         if not tasks:
@@ -437,7 +437,7 @@ def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], 
     return found
 
 
-def _sandboxes(options: EnvOptions, traits: Traits, folder: Path | None) -> SandboxStage:
+def _sandboxes(options: EnvOptions, traits: Traits) -> SandboxStage:
     """Make the stage of an environment that brings none.
 
     Raises:
@@ -454,7 +454,6 @@ def _sandboxes(options: EnvOptions, traits: Traits, folder: Path | None) -> Sand
         options.limits,
         getattr(options, "network", False),
         getattr(options, "default_image", None),
-        folder,
     )
 
 

@@ -75,7 +75,6 @@ class BashEnv(InterCodeEnv[Sandbox]):
             options.limits,
             options.network,
             options.default_image,
-            tasks.folder,
         )
         cache = GoldCache.chosen(options.cache_gold, stage.provider)
         chosen = choose("bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore))

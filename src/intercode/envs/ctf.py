@@ -14,7 +14,7 @@ from intercode.datasets import load_seeded
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import CtfOptions, EnvOptions
 from intercode.envs.recipe import Service
-from intercode.envs.stage import SandboxStage
+from intercode.envs.stage import SandboxStage, place_of
 from intercode.envs.traits import SHELL, Dice, Traits
 from intercode.episode import Episode, decode, encode
 from intercode.errors import TaskError
@@ -129,7 +129,6 @@ class CtfEnv(InterCodeEnv[Sandbox]):
             options.limits,
             options.network,
             options.default_image,
-            tasks.folder,
         )
         chosen = choose("ctf", options.reward, FlagReward)
         super().__init__(kept, self._folders, self._shell_in, chosen, options=options)
@@ -253,10 +252,9 @@ class CtfStage(SandboxStage):
         limits: Limits | None = None,
         network: Network = False,
         default_image: str | None = None,
-        folder: Path | None = None,
     ) -> None:
         limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb
-        super().__init__(provider, image, limits, network, default_image, folder)
+        super().__init__(provider, image, limits, network, default_image)
         self._packed: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
 
     def check(self, task: Task) -> None:
@@ -295,7 +293,7 @@ class CtfStage(SandboxStage):
         assets = _text(task, "assets")
         if assets is None:
             return image
-        folder = self._own(task, "metadata.assets", assets)
+        folder = place_of(task, "metadata.assets", assets)
         if not folder.is_dir():
             raise TaskError(f"task {task.task_id!r}: 'metadata.assets': there is no {folder}")
         key = folder, self.directory(task), _names(task, "assets_without")

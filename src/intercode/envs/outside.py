@@ -130,7 +130,7 @@ class Outside(Remade, Attempt[PlaceT]):
             SandboxError: The place failed.
         """
         tasks = self.dataset
-        alone = Dataset([task], tasks.name, tasks.source, tasks.databases, folder=tasks.folder)
+        alone = Dataset([task], tasks.name, source=tasks.source, databases=tasks.databases)
         with closing(self.another(alone)) as env:
             return played(env, task)
 

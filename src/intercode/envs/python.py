@@ -109,12 +109,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
             provider = self.traits.provider(provider)
         network, self._python = options.network, options.python
         stage = SandboxStage(
-            provider,
-            options.image,
-            options.limits,
-            network,
-            options.default_image,
-            tasks.folder,
+            provider, options.image, options.limits, network, options.default_image
         )
         self._provider = provider
         self._tests = PythonReward(provider, stage.open, stage.image, network, self._python)

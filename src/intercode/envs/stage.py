@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -120,7 +121,7 @@ class NoRecipe:
         )
 
 
-MOST = {"memory": 16 << 30, "disk": 16 << 30, "processes": 4096}
+CEILINGS = {"memory": 16 << 30, "disk": 16 << 30, "processes": 4096}
 """The most that a task may ask for, where no limit is set."""
 
 
@@ -128,30 +129,69 @@ def limits_of(task: Task, limits: Limits | None) -> Limits:
     """Return the limits of a task's place: its own, but for those that are set for all.
 
     Raises:
-        TaskError: It asks for more than `MOST`, or for capabilities beyond those that are set.
+        TaskError: It asks for more than `CEILINGS`, or for capabilities beyond those that are set.
     """
     limits = limits or Limits()
-    fixed = limits.given or ()
+    overrides = limits.overrides or ()
     own: dict[str, Any] = {}
     for name in SANDBOX_LIMITS:
         if (asked := getattr(task, name)) is None:
             continue
-        known = getattr(limits, name)
+        allowed = getattr(limits, name)
         if name == "capabilities":
-            if name in fixed and (more := [one for one in asked if one not in known]):
+            more = [capability for capability in asked if capability not in allowed]
+            if name in overrides and more:
                 raise TaskError(
                     f"task {task.task_id!r}, field 'capabilities': {', '.join(more)} are not among "
-                    f"those that were set: {', '.join(known) or 'none'}; set them too, or none"
+                    f"those that were set: {', '.join(allowed) or 'none'}; set them too, or none"
                 )
-        elif name in fixed:
-            asked = min(asked, known)
-        elif asked > MOST[name]:
+        elif name in overrides:
+            asked = min(asked, allowed)
+        elif asked > CEILINGS[name]:
             raise TaskError(
                 f"task {task.task_id!r}, field {name!r}: {asked} is more than data may ask for, "
-                f"{MOST[name]}; if it is meant, set the limit (--{name})"
+                f"{CEILINGS[name]}; if it is meant, set the limit (--{name})"
             )
         own[name] = asked
-    return replace(limits, **own, given=limits.given)
+    return replace(limits, **own, overrides=limits.overrides)
+
+
+def place_of(task: Task, field: str, path: str) -> Path:
+    """Return the absolute path of a file or folder that a task names.
+
+    Raises:
+        TaskError: It is not in the folder of the task's data.
+    """
+    if task.folder is None:
+        return Path(path).expanduser().absolute()
+    try:
+        return within(task.folder, path)
+    except ValueError as error:
+        raise TaskError(f"task {task.task_id!r}, field {field!r}: {error}") from None
+
+
+def _image_of(task: Task, name: str) -> str:
+    """Return the name of a task's own image; of a data file's it depends on no working directory.
+
+    Raises:
+        TaskError: It is made from what is not in the folder of the task's data.
+        ImageError: The name means nothing.
+    """
+    if task.folder is None:
+        return name
+    try:
+        return _image_within(task.folder, name)
+    except ValueError as error:
+        raise TaskError(f"task {task.task_id!r}, field 'image': {error}") from None
+
+
+@lru_cache(maxsize=1024)  # each reset asks several times
+def _image_within(folder: Path, name: str) -> str:
+    spec = parse(name, folder)
+    own = [path for path in spec.paths if not path.is_relative_to(BUILTIN_FOLDER)]
+    for path in own:
+        within(folder, path)
+    return str(spec) if own else name
 
 
 class SandboxStage:
@@ -164,8 +204,6 @@ class SandboxStage:
         limits: What a sandbox may use; None: the defaults.
         network: What can be reached.
         default_image: The image of tasks that name none; None: ``host``.
-        folder: The folder of the tasks' data (`Dataset.folder`), in which everything must lie that
-            a task names, and where its relative paths begin. None: a program made the tasks.
     """
 
     DEFAULT = "host"
@@ -180,14 +218,12 @@ class SandboxStage:
         limits: Limits | None = None,
         network: Network = False,
         default_image: str | None = None,
-        folder: Path | None = None,
     ) -> None:
         self.provider = get_provider(provider) if isinstance(provider, str) else provider
         self.network = network
         self._image = str(image.absolute()) if isinstance(image, Path) else image
         self._default_image = default_image or self.DEFAULT
         self._limits = limits
-        self._folder = folder
 
     def image(self, task: Task) -> str:
         """Name the image that the task runs in.
@@ -196,34 +232,11 @@ class SandboxStage:
             TaskError: The task's own image is made from what is not in its data's folder.
             ImageError: Its name means nothing.
         """
-        own = self._default_image if task.image is None else self._own_image(task, task.image)
+        own = self._default_image if task.image is None else _image_of(task, task.image)
         if self._image is None:
             return own
         base, plus, additions = own.partition("+")
         return f"{self._image}{plus}{additions}" if base == "host" else self._image
-
-    def _own_image(self, task: Task, given: str) -> str:
-        """Return the name of a task's image, which depends on no working directory."""
-        if self._folder is None:
-            return given
-        spec = parse(given, self._folder)
-        strange = [path for path in spec.paths if not path.is_relative_to(BUILTIN_FOLDER)]
-        for path in strange:
-            self._own(task, "image", path)
-        return str(spec) if strange else given
-
-    def _own(self, task: Task, field: str, given: str | Path) -> Path:
-        """Return the place of what a task names in a field; a program may name any.
-
-        Raises:
-            TaskError: It is not in the folder of the task's data.
-        """
-        if self._folder is None:
-            return Path(given).expanduser().absolute()
-        try:
-            return within(self._folder, given)
-        except ValueError as error:
-            raise TaskError(f"task {task.task_id!r}, field {field!r}: {error}") from None
 
     def laid(self, task: Task) -> str:
         """Name what its sandbox starts from: the image, and over it what the agent brings along."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SweOptions
-from intercode.envs.stage import SandboxStage
+from intercode.envs.stage import SandboxStage, place_of
 from intercode.envs.traits import SHELL, Dice, Traits
 from intercode.errors import ImageError, TaskError
 from intercode.files import sha256
@@ -95,7 +95,6 @@ class SweEnv(InterCodeEnv[Sandbox]):
             options.limits,
             options.network,
             options.default_image,
-            tasks.folder,
             options.repositories,
             options.history,
         )
@@ -123,7 +122,6 @@ class SweStage(SandboxStage):
     Args:
         provider: Starts the sandboxes; or its name.
         image, limits, network, default_image: As in `SandboxStage`.
-        folder: As in `SandboxStage`; a task's ``repository`` lies in it, too.
         repositories: A folder or URL with the repositories that tasks name and do not have.
         history: ``none`` or ``full``: see `SweOptions`.
     """
@@ -135,11 +133,10 @@ class SweStage(SandboxStage):
         limits: Limits | None = None,
         network: Network = False,
         default_image: str | None = None,
-        folder: Path | None = None,
         repositories: str | Path | None = None,
         history: str = NONE,
     ) -> None:
-        super().__init__(provider, image, limits, network, default_image, folder)
+        super().__init__(provider, image, limits, network, default_image)
         self._repositories = None if repositories is None else str(repositories)
         self._history = history
         self.plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
@@ -180,7 +177,7 @@ class SweStage(SandboxStage):
             if not is_url(key[0]):
                 hide(key[0])
             try:
-                if self._folder is not None:
+                if task.folder is not None and task.metadata.get("repository") is not None:
                     refuse_links(Path(key[0]))
                 self._prepared[key] = prepare(*key, self._history)
             except ImageError as error:
@@ -198,7 +195,7 @@ class SweStage(SandboxStage):
         if given is not None:
             if given.startswith(BUILTIN):
                 return str(BUILTIN_FOLDER / Path(given[len(BUILTIN) :]).name)
-            return self._given(task, given)
+            return self._named(task, given)
         if name is None or self._repositories is None:
             raise TaskError(
                 f"task {task.task_id!r} comes without its repository: give 'metadata.repository', "
@@ -208,16 +205,16 @@ class SweStage(SandboxStage):
             return f"{self._repositories.rstrip('/')}/{name}"
         return self._in_mirror(task, Path(self._repositories).expanduser(), name)
 
-    def _given(self, task: Task, given: str) -> str:
-        """Return the place of the repository that a task names."""
-        if not is_url(given):
-            return str(self._own(task, "metadata.repository", given))
-        named = self._repositories or ""
-        if self._folder is None or (is_url(named) and given.startswith(f"{named.rstrip('/')}/")):
-            return given
+    def _named(self, task: Task, source: str) -> str:
+        """Return the path or URL of the repository that a task names."""
+        if not is_url(source):
+            return str(place_of(task, "metadata.repository", source))
+        allowed = f"{(self._repositories or '').rstrip('/')}/"
+        if task.folder is None or (is_url(allowed) and source.startswith(allowed)):
+            return source
         raise TaskError(
             f"task {task.task_id!r}, field 'metadata.repository': data may not have this machine "
-            f"fetch {given!r}, with its keys: name what it begins with, by --repositories URL"
+            f"fetch {source!r}, with its keys: name what it begins with, by --repositories URL"
         )
 
     def _in_mirror(self, task: Task, mirror: Path, name: str) -> str:

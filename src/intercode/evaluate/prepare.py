@@ -555,7 +555,7 @@ def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
 def _limits(spec: RunSpec, needs: Mapping[str, Any]) -> Limits:
     """Return the limits of a spec: those that it names, then those that its agent needs."""
     given = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
-    return replace(Limits.of({**needs, **given}), given=frozenset(given))
+    return replace(Limits.of({**needs, **given}), overrides=frozenset(given))
 
 
 _IDENTIFYING = ("sandbox", "network", "attempts", "python")

@@ -82,7 +82,7 @@ class PaperCtfEnv(CtfEnv):
             with tasks.naming(task):
                 _check(task)
         super().__init__(
-            Dataset(map(_in_its_folder, tasks), tasks.name, tasks.source, folder=tasks.folder),
+            Dataset(map(_in_its_folder, tasks), tasks.name, tasks.source),
             options=CtfOptions(
                 **{**asdict(options), "attempts": None, "limits": LIMITS, "reward": _reward}
             ),

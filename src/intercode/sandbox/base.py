@@ -59,9 +59,9 @@ class Limits:
     private: bool = False
     """Whether programs of a grader (`SupportsPrivacy`) are hidden from all others. Users then see
     their own processes only, and a program loader cannot be replaced."""
-    given: frozenset[str] | None = field(default=None, compare=False, repr=False)
-    """The limits that somebody set, to whatever value: data may only lower them. Default: those
-    that are not at their defaults."""
+    overrides: frozenset[str] | None = field(default=None, compare=False, repr=False)
+    """The names of the limits that a caller set, to whatever value: a task may only lower these.
+    None: those that are not at their defaults."""
 
     def __post_init__(self) -> None:
         for name, read in LIMITS.items():
@@ -69,9 +69,9 @@ class Limits:
                 object.__setattr__(self, name, read(getattr(self, name)))
             except ValueError as error:
                 raise UsageError(f"limit {name!r} {error}") from None
-        if self.given is None:
+        if self.overrides is None:
             changed = (name for name, value in self.to_dict().items() if value != _DEFAULTS[name])
-            object.__setattr__(self, "given", frozenset(changed))
+            object.__setattr__(self, "overrides", frozenset(changed))
 
     @classmethod
     def of(cls, given: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
@@ -87,7 +87,8 @@ class Limits:
         for name in values:
             if name not in _DEFAULTS:
                 raise UsageError(f"there is no limit {name!r}{meant(str(name), _DEFAULTS)}")
-        return replace(base, **values, given=(base.given or frozenset()).union(values))
+        overrides = (base.overrides or frozenset()).union(values)
+        return replace(base, **values, overrides=overrides)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the limits by their names."""
@@ -106,7 +107,7 @@ class Limits:
         return seconds
 
 
-_DEFAULTS = {limit.name: limit.default for limit in fields(Limits) if limit.name != "given"}
+_DEFAULTS = {limit.name: limit.default for limit in fields(Limits) if limit.name != "overrides"}
 
 
 @dataclass(frozen=True, slots=True)

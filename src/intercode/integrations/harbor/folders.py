@@ -138,7 +138,7 @@ def load(folder: Path) -> Dataset:
     folders = [folder] if (folder / CONFIG).is_file() else found
     if not folders:
         raise TaskError(f"{folder}: neither a task folder of Harbor's nor a folder of such folders")
-    return Dataset(map(_task, folders), folder.name, source=str(folder), folder=folder)
+    return Dataset(map(_task, folders), folder.name, source=str(folder))
 
 
 def folder_of(source: Path, task: Task) -> Path:

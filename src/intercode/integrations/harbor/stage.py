@@ -56,7 +56,7 @@ class HarborStage(SandboxStage):
         default_image: str | None = None,
         variables: Sequence[str] = (),
     ) -> None:
-        super().__init__(provider, image, limits, network, default_image, source)
+        super().__init__(provider, image, limits, network, default_image)
         self._named = frozenset(variables)
         self._source = source
         self._read = lru_cache(read_config)
@@ -75,7 +75,7 @@ class HarborStage(SandboxStage):
             # As with Docker, a build reaches what it needs: but only if the caller allows it.
             network = "[--network=default]" if Policy.of(self.network).shared else ""
             own = f"{self.folder(task)}/environment/Dockerfile{network}"
-            task = replace(task, image=own)
+            task = replace(task, image=own, folder=self.folder(task))
         return super().image(task)
 
     def limits(self, task: Task) -> Limits:
