@@ -1,4 +1,4 @@
-"""What it costs to end a sandbox, whatever its programs have made within its limits.
+"""The time that a sandbox takes to end, by what its programs have made within its limits.
 
     python benchmarks/endings.py [SECONDS [NAME …]]
 

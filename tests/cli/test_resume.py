@@ -206,7 +206,7 @@ def test_a_machine_that_has_changed_is_said_and_recorded(grown: Path, capsys: Te
     capsys.readouterr()
     assert resume() == 0
     told = capsys.readouterr().err
-    assert told.count("intercode: warning: this machine has changed since the run began")
+    assert told.count("intercode: warning: this machine has changed since the run began") == 1
     assert "/bin/jq installed. " in told and "--strict" in told
     manifest = read_manifest(grown)
     now = manifest["sessions"][1]

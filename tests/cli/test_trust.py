@@ -57,7 +57,7 @@ def score(task, episode, sandbox):
 
 
 class Trap:
-    """Whatever a record may name, and whether anybody has fallen for it."""
+    """Places that records of the tests name: code, tasks, an address. Each tells of its use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,7 +71,7 @@ class Trap:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether no code was run and nobody has connected."""
+        """Whether the code has not run, and the address had no connection."""
         try:
             connection, _ = self._listener.accept()
         except BlockingIOError:
@@ -149,7 +149,7 @@ NAMING: dict[str, Naming] = {
         "judge_url": f"http://{trap.place}/v1",
     },
 }
-"""What acts whoever the agent is."""
+"""Options that act with any agent."""
 OF_AGENTS: dict[str, Naming] = {
     "agent": lambda trap: {"agent": f"{trap.code}:make"},
     "agent, a command": lambda trap: {"agent": f"cli:touch {trap.folder}/was-run"},
@@ -162,7 +162,7 @@ OF_AGENTS: dict[str, Naming] = {
     "prices": lambda trap: {**MODEL, "model": "vllm/m", "prices": str(trap.tasks)},
     "search_test": lambda trap: {"agent": "tree-search", "model": "vllm/m", "search_test": "id"},
 }
-"""What acts where the recorded agent acts."""
+"""Options that act only where the recorded agent does."""
 
 
 @pytest.mark.parametrize(
@@ -564,14 +564,8 @@ def test_nothing_is_written_through_a_link(run: Path, kind: str) -> None:
 
 def test_the_viewer_follows_no_link(run: Path, tmp_path: Path) -> None:
     (runs := tmp_path / "runs").mkdir()
-    (runs / "elsewhere").symlink_to(run)
-    run.rename(runs / "inside")
-    (runs / "again").symlink_to("inside")
-    (runs / "elsewhere").unlink()
-    outside = tmp_path / "outside"
-    (runs / "inside").rename(outside)
+    outside = run.rename(tmp_path / "outside")
     (runs / "out").symlink_to(outside)
-    (runs / "again").unlink()
     library = Library([runs])
     assert not library.refresh() and library.runs() == [] and library.rows == []
     (real := runs / "real").mkdir()

@@ -1,4 +1,4 @@
-"""What one client may cost a gateway: bytes, JSON nodes and calls that are kept."""
+"""Limits of a client of the gateway: bytes, JSON tokens, and calls that are kept."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def serve_capacity() -> bool:
 
 
 class _Silent:
-    """A pending connection of which nobody has heard, and whether it was dropped."""
+    """A pending connection whose client has sent nothing."""
 
     def __init__(self, admission: Admission) -> None:
         self.ours, self._theirs = socket.socketpair()

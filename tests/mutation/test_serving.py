@@ -1,4 +1,4 @@
-"""What is served, shown or shared, and clusters: each defence holds, and is missed."""
+"""Servers, viewer, records and clusters: each defence holds, and is missed."""
 
 from mutation import probes_ray, probes_records, probes_serve, probes_view
 from mutation.checks import checks_of
