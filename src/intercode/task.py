@@ -91,7 +91,7 @@ class Task:
     folder: Path | None = field(default=None, compare=False, repr=False)
     """The folder of the data file that the task is from. All that the task names on this machine
     lies in it, and its relative paths begin there. None: a program made the task, which may name
-    any place. It is no field of a data file."""
+    any place. A data file cannot set it."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
