@@ -1308,10 +1308,11 @@ DEFENCES = [
         DOCKER + "close", "host DoS",
         (
             Edit(
-                "intercode/sandbox/docker/sandbox.py", "control, container.process)",
-                "control, None)",
+                "intercode/sandbox/docker/sandbox.py", "container.process, hand_over=container.hand_over",
+                "None",
             ),
-            Edit(CONTAINER, "self.process.end(_HEARD_SECONDS)", "pass"),
+            Edit(CONTAINER, "if not self.process.end(_HEARD_SECONDS):", "if False:"),
+            Edit(CONTAINER, "            self.process.end()\n\n", "\n"),
         ),
         needs_root=True,
     ),

@@ -252,9 +252,12 @@ def test_no_file_is_anybody_elses(start: Start, image: str) -> None:
     text = b""
     while b"locked " not in text or not text.endswith(b"\n"):
         text += os.read(holder.fds[1], 1000)
-    # Two paths may lead to the same file: that is no other sandbox's doing.
-    assert int(text.split()[-1]) > 200
-    assert two.exec(["perl", "-e", LOCK, "0"]).stdout.split() == text.split()
+    # Two paths may lead to the same file: that is no other sandbox's doing. The machine's files may
+    # go meanwhile: so what could not be locked is compared, and not how much could.
+    *refused, _, locked = text.split()
+    *too, _, others = two.exec(["perl", "-e", LOCK, "0"]).stdout.split()
+    assert min(int(locked), int(others)) > 200
+    assert set(too) <= set(refused)
     for path in ("/usr/bin/env", "/usr/bin", "/usr"):
         done = subprocess.run(["flock", "-n", path, "true"], check=False)
         assert done.returncode == 0, f"{path} of the machine is locked"
