@@ -114,12 +114,13 @@ test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual m
 	@scripts/need-system --packages debian-archive-keyring qemu-system-$(if $(filter aarch64,$(shell uname -m)),arm,x86)
 	@$(BIN)/python tests/cgroup2/machine.py
 
-lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules, spelling and English
+lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutations, spelling and English
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tests/rules.py
+	@$(BIN)/python -m tests.mutation --fit
 	@$(BIN)/codespell src docs examples README.md CONTRIBUTING.md CHANGELOG.md
 	@$(BIN)/python tests/english.py
 

@@ -1308,7 +1308,8 @@ DEFENCES = [
         DOCKER + "close", "host DoS",
         (
             Edit(
-                "intercode/sandbox/docker/sandbox.py", "container.process, hand_over=container.hand_over",
+                "intercode/sandbox/docker/sandbox.py",
+                "container.process, hand_over=container.hand_over",
                 "None",
             ),
             Edit(CONTAINER, "if not self.process.end(_HEARD_SECONDS):", "if False:"),

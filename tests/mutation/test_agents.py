@@ -3,6 +3,4 @@
 from mutation import probes_agents, probes_gateway, probes_skills
 from mutation.checks import checks_of
 
-test_the_table_fits_the_source, test_it_holds, test_it_is_missed = checks_of(
-    probes_agents, probes_gateway, probes_skills
-)
+test_it_holds, test_it_is_missed = checks_of(probes_agents, probes_gateway, probes_skills)

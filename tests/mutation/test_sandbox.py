@@ -3,6 +3,4 @@
 from mutation import probes, probes_caller, probes_limits, probes_network
 from mutation.checks import checks_of
 
-test_the_table_fits_the_source, test_it_holds, test_it_is_missed = checks_of(
-    probes, probes_caller, probes_limits, probes_network
-)
+test_it_holds, test_it_is_missed = checks_of(probes, probes_caller, probes_limits, probes_network)
