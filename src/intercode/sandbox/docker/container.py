@@ -11,34 +11,35 @@ import os
 import select
 import shutil
 import socket
+import stat
 import struct
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intercode.capabilities import mask
 from intercode.errors import SandboxError, SandboxUnavailableError
+from intercode.sandbox.accounts import LONGEST, Account, account_of
 from intercode.sandbox.base import Evidence, Limits
 from intercode.sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThereError
-from intercode.sandbox.docker.home import LOADER, PYTHON, Home
+from intercode.sandbox.docker.home import INSIDE, Home
 from intercode.sandbox.docker.images import EngineImage
 from intercode.sandbox.images.base import HOSTNAME
-from intercode.sandbox.native import wire
+from intercode.sandbox.native import seccomp, wire
 from intercode.sandbox.native.identity import OWN_THREADS
 from intercode.sandbox.native.obstacles import not_loaded
 from intercode.sandbox.native.process import END_SECONDS, ProcessOne
-from intercode.sandbox.native.zygote import MASKED
+from intercode.sandbox.native.zygote import MASKED, spelled_out
 from intercode.sandbox.ownership import disown_in_forks
 from intercode.units import MIB
 
 if TYPE_CHECKING:
     from docker import APIClient
 
-INSIDE = "/dev/.intercode"
-"""The folder of our things in a container: in memory, so that its files are as the image's."""
 _START_SECONDS = 120.0
 _LOOK_SECONDS = 0.25
 _HEARD_SECONDS = 2.0
@@ -93,7 +94,11 @@ class Container:
     process: ProcessOne | None
     """Process 1 of the container; None where the engine's processes do not show to this one."""
     engine: Engine
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    account: Account
+    """The image's user."""
+    ids: int
+    """How many users there can be."""
+    workers: tuple[str, ...]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -110,17 +115,17 @@ class Container:
         answered = False
         try:
             with self._lock:
-                wire.send(self.control, message, fds)
+                wire.send(self.control, message, fds, packed=True)
                 reply, received = wire.receive(self.control)
-                answered = "failed" not in reply
+                answered = True
         except (EOFError, OSError) as error:
             raise SandboxError(f"container {self.id[:12]} died: {error}") from error
         finally:
             if not answered:
                 self.close()  # the next question must not get this one's answer
-        if "errno" in reply or "failed" in reply:
-            said = reply.get("error") or reply.get("failed")
-            raise SandboxError(f"container {self.id[:12]} failed: {said}")
+        if "errno" in reply:
+            said = reply["error"] or os.strerror(reply["errno"])
+            raise SandboxError(f"container {self.id[:12]} failed at {message['op']!r}: {said}")
         return reply, received
 
     def disown(self) -> None:
@@ -217,13 +222,13 @@ def start_container(engine: Engine, home: Home, key: Key) -> Container:
             except SandboxError as error:
                 raise _explained(error, engine) from error
             control = _accept(listener, engine, identity)
-        container = Container(key, identity, control, _process_one(control), engine)
         try:
-            _greet(container)
+            account, ids = _greet(control, identity, key)
         except BaseException:
-            container.close()
+            control.close()
             raise
-        return container
+        one = _process_one(control)
+        return Container(key, identity, control, one, engine, account, ids, home.preload)
     except BaseException:
         if identity:
             with suppress(SandboxError), engine.errors("removing a container") as api:
@@ -271,18 +276,11 @@ def _bind(listener: socket.socket, place: Path) -> None:
 
 
 def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
-    python = f"{INSIDE}/python"
-    arguments = ["-I", "-S", "-X", "utf8", f"{INSIDE}/code/start.py", f"{INSIDE}/s"]
-    image = key.image
-    mounts = [
-        (place, INSIDE),
-        (home.python, python),
-        (home.code, f"{INSIDE}/code"),
-    ]
+    mounts = [(place, INSIDE), *((path, f"{INSIDE}/{name}") for name, path in home.mounts.items())]
     return {
-        "Image": image.reference,
-        "Entrypoint": [f"{python}/{LOADER}", "--library-path", f"{python}/so"],
-        "Cmd": [f"{python}/{PYTHON}", *arguments, home.preload],
+        "Image": key.image.reference,
+        "Entrypoint": home.command(),
+        "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",
         # What an image sets for its own programs would have our loader load its own libraries.
@@ -392,32 +390,56 @@ def _process_one(control: socket.socket) -> ProcessOne | None:
     return None
 
 
-def _greet(container: Container) -> None:
-    key = container.key
-    names = ("memory", "disk", "open_files", "debugger")
-    limits = {name: getattr(key, name) for name in names}
-    files = dict.fromkeys(("/etc/hosts", "/etc/hostname", "/etc/resolv.conf"))
+def _greet(control: socket.socket, identity: str, key: Key) -> tuple[Account, int]:
+    """Tell process 1 what it is to be; return the image's user, and how many users there can be."""
+    try:
+        ids, account = _introduced(control, key.image.user)
+        owner = os.pidfd_open(os.getpid())
+        try:
+            wire.send(control, _hello(key, account), [owner], packed=True)
+        finally:
+            os.close(owner)
+        reply, _ = wire.receive(control)
+        if "ready" not in reply:
+            raise SandboxError(spelled_out(reply)["failed"])
+    except (EOFError, OSError, LookupError, SandboxError) as error:
+        raise SandboxError(f"container {identity[:12]} did not start: {error}") from error
+    return account, ids
+
+
+def _introduced(control: socket.socket, user: str) -> tuple[int, Account]:
+    """Return what process 1 says of its container, in which no program runs yet."""
+    reply: dict[str, Any] = {}
+    while "ids" not in reply:  # before that, a Python with workers says that it has loaded them
+        reply, fds = wire.receive(control)
+        if "unloaded" in reply:
+            raise not_loaded(reply)
+        if "call" in reply:
+            reply = spelled_out(reply)
+        if "failed" in reply:
+            raise SandboxError(reply["failed"])
+    tables = dict(zip(("/etc/passwd", "/etc/group"), map(_text, fds), strict=True))
+    return reply["ids"], account_of(user, tables.__getitem__)
+
+
+def _text(fd: int) -> str:
+    """Return the text of a regular file; empty if it is no such file."""
+    with open(fd, "rb") as file:
+        regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        return file.read(LONGEST).decode(errors="replace") if regular else ""
+
+
+def _hello(key: Key, account: Account) -> dict[str, Any]:
+    files: dict[str, str | None] = dict.fromkeys(
+        ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+    )
     if not key.network:
         files |= key.image.files
-    try:
-        up, _ = wire.receive(container.control)
-        if not up.keys() & {"failed", "unloaded"}:
-            hello = {
-                "limits": {**limits, "capabilities": key.capabilities},
-                "user": key.image.user,
-                "volumes": list(key.image.volumes),
-                "files": files,
-            }
-            owner = os.pidfd_open(os.getpid())
-            try:
-                wire.send(container.control, hello, [owner])
-            finally:
-                os.close(owner)
-            up, _ = wire.receive(container.control)
-    except (EOFError, OSError) as error:
-        raise SandboxError(f"container {container.id[:12]} did not start: {error}") from error
-    if "unloaded" in up:
-        raise not_loaded(up)
-    if "failed" in up:
-        raise SandboxError(f"container {container.id[:12]} did not start: {up['failed']}")
-    container.facts = container.ask({"op": "home"})[0]
+    return {
+        **{name: getattr(key, name) for name in ("memory", "disk", "open_files")},
+        "kept": mask(key.capabilities),
+        "code": seccomp.build(key.debugger, "sys_chroot" in key.capabilities),
+        "user": [account.uid, account.gid, *account.groups],
+        "volumes": key.image.volumes,
+        "files": files,
+    }

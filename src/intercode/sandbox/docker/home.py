@@ -1,14 +1,13 @@
-"""The things of this machine that are mounted into containers: our code, and a Python that runs it.
+"""The things of this machine that are mounted into containers: process 1, and a Python for workers.
 
-An image may have no Python, another C library, or none. Process 1 of a container therefore runs on
-this Python, with its library, its shared objects and its loader, mounted read-only: nothing of the
-image's is used. It is copied once, since the machine's own may be anywhere, and may be upgraded
-under a container.
+Process 1 is the static program of native sandboxes, which needs nothing of an image's. Workers need
+a Python, and an image may have none, or another C library. Containers with workers therefore begin
+with this Python, with its library, its shared objects and its loader, mounted read-only. It is copied
+once, since the machine's own may be anywhere, and may be upgraded under a container.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import py_compile
 import re
@@ -23,27 +22,15 @@ from typing import Any
 
 from intercode.errors import SandboxUnavailableError
 from intercode.files import cache_root, digest_of, hold, locked
+from intercode.sandbox.native.bootstrap import PROGRAM, command
+from intercode.sandbox.native.obstacles import no_program
 from intercode.sandbox.ownership import new_lease, when_gone
 
 _ROOT = Path(__file__).parents[2]
-_PACKAGES = ("sandbox/native", "sandbox/docker/inside")
-_MODULES = ("capabilities.py", "rights.py", "sandbox/accounts.py")
-_START = """
-import json, os, socket, sys, traceback, types
-root = os.path.dirname(__file__)
-sys.path[:] = [*(path for path in sys.path if path != root), root + "/others"]
-for package in %r:
-    module = sys.modules[package] = types.ModuleType(package)
-    module.__path__ = [root + package[len("intercode"):].replace(".", "/")]
-control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-control.connect(sys.argv[1])
-try:
-    from intercode.sandbox.docker.inside.main import main
-    main(control, sys.argv[2])
-except Exception:
-    control.send(b"J" + json.dumps({"failed": traceback.format_exc()}).encode())
-os._exit(0)
-"""
+_MODULES = [f"sandbox/native/{name}.py" for name in ("bootstrap", "syscalls", "wire", "worker")]
+"""The modules that a worker's Python loads, besides the worker's own packages."""
+INSIDE = "/dev/.intercode"
+"""The folder of our things in a container: in memory, so that its files are as the image's."""
 _NOBODY, _NOBODY_INSIDE = 1_878_982_656, 65_533
 """An id of this machine's that no account has, and one of a remapped container's."""
 PARENT = "docker"
@@ -62,24 +49,44 @@ class Home:
     def __init__(self, preload: Sequence[str], path: Sequence[str], info: dict[str, Any]) -> None:
         self.quota = has_quota(info)
         self._owner = closed_to(info)
-        self.python = runtime(self._owner)
-        self.preload = json.dumps(list(preload))
+        self.preload = tuple(preload)
         self.lease = new_lease()
         self.folder = cache_root() / PARENT / f"{RUNS}{self.lease}"
         self.folder.mkdir(parents=True, mode=0o700)
         self._finalizer = when_gone(self, shutil.rmtree, self.folder, True)
         self.empty = self.folder / "empty"
         self.empty.mkdir()
-        self.code = self.folder / "code"
-        self._copy_code(preload)
-        self._copy_others(preload, path)
+        self.mounts: dict[str, Path] = {}
+        """The folders that are mounted in `INSIDE`, by their names there."""
+        self.program = self.folder / "process1"
+        try:
+            shutil.copy(PROGRAM, self.program)
+        except FileNotFoundError:
+            raise no_program() from None
+        if preload:
+            self.mounts = {"python": runtime(self._owner), "code": self.folder / "code"}
+            self._copy_code(self.mounts["code"], path)
+
+    def command(self) -> list[str]:
+        """Return the command that becomes process 1 of a container."""
+        socket = f"{INSIDE}/s"
+        if not self.preload:
+            return [f"{INSIDE}/{self.program.name}", socket]
+        python, code = f"{INSIDE}/python", f"{INSIDE}/code"
+        arguments = {"modules": self.preload, "caller": socket}
+        path, program = [f"{code}/others"], f"{python}/{PYTHON}"
+        return [
+            *(f"{python}/{LOADER}", "--library-path", f"{python}/so"),
+            *command("worker", arguments, self.preload, path, program, code),
+        ]
 
     def link(self) -> Path:
         """Make a folder for the socket of one container, with the places of its other mounts."""
         place = self.folder / secrets.token_hex(6)
         place.mkdir()
-        for name in ("python", "code"):
+        for name in self.mounts:
             (place / name).mkdir()
+        (place / self.program.name).hardlink_to(self.program)
         if os.geteuid() == 0:
             os.chown(place, self._owner, self._owner)
         place.chmod(0o700)
@@ -89,28 +96,21 @@ class Home:
         """Remove it all."""
         self._finalizer()
 
-    def _copy_code(self, preload: Sequence[str]) -> None:
+    def _copy_code(self, code: Path, path: Sequence[str]) -> None:
         """Copy only the modules that run inside: the package holds golds, too."""
-        own = [name.split(".")[1:-1] for name in preload if name.startswith("intercode.")]
-        folders = dict.fromkeys((*_PACKAGES, *("/".join(parts) for parts in own)))
-        packages: dict[str, None] = {}
-        for folder in folders:
-            target = self.code / folder
-            target.mkdir(parents=True)
-            parts = folder.split("/")
-            packages |= dict.fromkeys(
-                ".".join(["intercode", *parts[:i]]) for i in range(len(parts) + 1)
-            )
-        own_files = [path for folder in folders for path in (_ROOT / folder).glob("*.py")]
-        for path in (*own_files, *(_ROOT / name for name in _MODULES)):
-            copy = shutil.copyfile(path, self.code / path.relative_to(_ROOT))
-            py_compile.compile(str(copy), doraise=True, quiet=2)
-        (self.code / "start.py").write_text(_START % (list(packages),), encoding="utf-8")
-
-    def _copy_others(self, preload: Sequence[str], path: Sequence[str]) -> None:
-        others = self.code / "others"
+        own = [name.split(".")[1:-1] for name in self.preload if name.startswith("intercode.")]
+        folders = dict.fromkeys("/".join(parts) for parts in own)
+        files = [file for folder in folders for file in (_ROOT / folder).glob("*.py")]
+        for file in (*files, *(_ROOT / name for name in _MODULES)):
+            target = code / file.relative_to(_ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            py_compile.compile(str(shutil.copyfile(file, target)), doraise=True, quiet=2)
+        program = code / Path(PROGRAM).relative_to(_ROOT)
+        program.parent.mkdir()
+        program.hardlink_to(self.program)
+        others = code / "others"
         others.mkdir()
-        for name in preload:
+        for name in self.preload:
             found = [file for folder in path if (file := Path(folder, f"{name}.py")).is_file()]
             if found:
                 shutil.copyfile(found[0], others / found[0].name)

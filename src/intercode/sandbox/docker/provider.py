@@ -209,9 +209,10 @@ class DockerProvider:
 
 def _for_user(found: EngineImage, container: Container) -> Image:
     """Return the image, with the home of its user where it names none itself."""
-    if found.named_home or container.facts["name"] == "root":
+    account = container.account
+    if found.named_home or account.name == "root":
         return found.image
-    own = {"HOME": container.facts["home"], "USER": container.facts["name"]}
+    own = {"HOME": account.home, "USER": account.name}
     return replace(found.image, env={**found.image.env, **own})
 
 

@@ -72,9 +72,10 @@ class DockerSandbox(NativeSandbox):
 
     def changes(self) -> list[Change]:
         """List all that differs from the image, sorted by path."""
-        request = {"op": "changes", "timeout": _FILES_SECONDS}
-        reply = self._until_still(lambda: self._compared(request, self.origin.compared))
-        return [Change(*entry) for entry in reply["changes"]]
+        compared = self.origin.compared
+        request = {"op": "changes", "timeout": _FILES_SECONDS, "layered": compared is not None}
+        reply = self._until_still(lambda: self._compared(request, compared))
+        return [Change(*entry) for entry in sorted(reply["changes"])]
 
     def snapshot(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
         """Save the file system as it is now."""
@@ -129,7 +130,13 @@ class DockerSandbox(NativeSandbox):
 
 
 def _seat(container: Container) -> Seat:
-    return Seat(container.control, container.process, hand_over=container.hand_over)
+    return Seat(
+        container.control,
+        container.process,
+        hand_over=container.hand_over,
+        ids=container.ids,
+        workers=container.workers,
+    )
 
 
 class Saved:

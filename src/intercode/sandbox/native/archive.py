@@ -1,8 +1,8 @@
-"""A sandbox's upper layer as a stream, which its process 1 writes, back into a layer folder.
+"""A sandbox's changes as a stream, which its process 1 writes, back into a layer folder.
 
-A stream is a line of JSON for each file, folders before what is in them; behind the line of a
-regular file follow its pieces. Holes are not sent: neither the stream nor what is made of it is
-larger than what the sandbox's disk holds. Nothing is left out in silence, or a task's verification
+A stream is a head for each file, with its path and its target, folders before what is in them;
+behind that of a regular file follow its pieces. Holes are not sent: neither the stream nor what is
+made of it is larger than what the sandbox's disk holds. Nothing is left out in silence, or a task's verification
 would succeed in a copy of files that the agent had made too deep, too long or too odd to copy.
 
 A deleted path is the character device 0:0 in a layer, as overlayfs has it, and an opaque folder
@@ -11,7 +11,6 @@ has an attribute of overlayfs's. No program in a sandbox can make either.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import struct
@@ -28,8 +27,19 @@ SHARED_MEMORY = "/dev/shm"
 """A folder that every sandbox has, and no layer need have."""
 LONGEST = 3072
 """Bytes of a path in a layer: the machine could not name a longer one where layers are kept."""
-_LONGEST_LINE = 1 << 20
-"""Bytes. Two paths of 300 names are in one, and JSON may need six bytes for each."""
+_LONGEST_TARGET = 4096
+HEAD = struct.Struct("=4IqQ3I4x")
+"""The mark, mode, uid, gid, seconds, size, nanoseconds, and bytes of the path and of the target: the
+``struct head`` of ``static/archive.h``."""
+PLAIN, OPAQUE, LINK, DELETED, END = range(5)
+"""The marks of a head."""
+_TYPES = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "dir",
+    stat.S_IFLNK: "symlink",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+}
 PIECE = struct.Struct("=QQ")
 """Before each piece: where it begins, and how many bytes it has. One of 0 bytes is the last."""
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
@@ -43,7 +53,7 @@ class StreamError(ValueError):
 
 
 class Entry(NamedTuple):
-    """The fields of a line."""
+    """One file of a stream."""
 
     path: str
     """Without a slash before it; the root is ``.``."""
@@ -68,15 +78,17 @@ class Reader:
         self._file = file
 
     def __iter__(self) -> Iterator[Entry]:
-        while (line := self._file.readline(_LONGEST_LINE)) != b"\n":
-            try:
-                entry = Entry(*json.loads(line))
-                entry = entry._replace(path=_local(entry.path), target=_local(entry.target))
-            except (AttributeError, TypeError, ValueError) as error:
-                raise StreamError(f"the stream is broken at {line[:80]!r}") from error
-            if [type(field) for field in entry] != _KINDS:
-                raise StreamError(f"the stream has odd fields: {line[:80]!r}")
-            yield entry
+        while (head := HEAD.unpack(self._exactly(HEAD.size)))[0] != END:
+            mark, mode, uid, gid, seconds, size, nanoseconds, path_bytes, target_bytes = head
+            if mark > END or path_bytes > LONGEST or target_bytes > _LONGEST_TARGET:
+                raise StreamError(f"the stream is broken at {head}")
+            path = os.fsdecode(self._exactly(path_bytes)) or "."
+            target = os.fsdecode(self._exactly(target_bytes))
+            named = {LINK: "link", DELETED: "deleted"}.get(mark)
+            kind = named or _TYPES.get(stat.S_IFMT(mode), "device")
+            mtime = seconds * 10**9 + nanoseconds
+            opaque = mark == OPAQUE
+            yield Entry(path, kind, stat.S_IMODE(mode), uid, gid, mtime, target, opaque, size)
 
     def pieces(self, entry: Entry) -> Iterator[tuple[int, bytes]]:
         """Yield the offset and the bytes of each piece of a regular file, in their order."""
@@ -97,36 +109,26 @@ class Reader:
         return data
 
 
-def _local(path: str) -> str:
-    """Return a path in this process's encoding. In the sandbox's it is UTF-8."""
-    return os.fsdecode(path.encode("utf-8", "surrogateescape"))
-
-
-_KINDS = [str, str, int, int, int, int, str, bool, int]
-
-
-def make(reader: Reader, entry: Entry, name: str, flags: int, fd: int | None = None) -> None:
+def make(reader: Reader, entry: Entry, path: Path) -> None:
     """Make a file of an entry, without its owner, mode and times.
 
     Args:
         reader: Where the entry came from.
         entry: No link, and nothing deleted.
-        name: Its name, in the folder `fd` if there is one.
-        flags: To open a regular file with.
-        fd: A descriptor of its folder.
+        path: Its path, where there is nothing yet.
 
     Raises:
         StreamError, OSError: It is of a kind that no sandbox makes, or cannot be made.
     """
     if entry.kind == "dir":
-        os.mkdir(name, 0o700, dir_fd=fd)
+        path.mkdir(0o700)
     elif entry.kind == "symlink":
-        os.symlink(entry.target, name, dir_fd=fd)
+        path.symlink_to(entry.target)
     elif entry.kind in ("fifo", "socket"):
-        os.mknod(name, stat.S_IFIFO if entry.kind == "fifo" else stat.S_IFSOCK, dir_fd=fd)
+        os.mknod(path, stat.S_IFIFO if entry.kind == "fifo" else stat.S_IFSOCK)
     elif entry.kind == "file":
-        flags |= os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(name, flags, 0o600, dir_fd=fd), "wb", buffering=0) as out:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(path, flags, 0o600), "wb", buffering=0) as out:
             for offset, block in reader.pieces(entry):
                 os.pwrite(out.fileno(), block, offset)
             out.truncate(entry.size)
@@ -187,7 +189,7 @@ class _Layer:
         elif entry.kind == "deleted":
             os.mknod(target, stat.S_IFCHR, os.makedev(0, 0))
         else:
-            make(self.reader, entry, str(target), os.O_EXCL)
+            make(self.reader, entry, target)
         if entry.kind == "dir":
             self.folders[entry.path] = entry
             if entry.opaque:

@@ -40,6 +40,8 @@ def command(
     arguments: dict[str, Any],
     preload: Sequence[str] = (),
     path: Sequence[str] = (),
+    python: str = sys.executable,
+    root: str = _ROOT,
 ) -> list[str]:
     """Return the command that runs ``main`` of a module of this package.
 
@@ -48,6 +50,8 @@ def command(
         arguments: What its ``main`` is called with, by keyword.
         preload: Modules whose packages are to be found as well.
         path: Folders in which imports are looked for after the standard library.
+        python: The Python that runs it.
+        root: The folder of the package ``intercode`` there.
     """
     packages = dict.fromkeys(_PACKAGES)
     for name in preload:
@@ -55,5 +59,4 @@ def command(
         if names[:1] == ["intercode"]:
             packages |= dict.fromkeys(".".join(names[: i + 1]) for i in range(len(names)))
     setup = {"module": module, "arguments": arguments, "packages": [*packages], "path": [*path]}
-    python = sys.executable, "-I", "-S", "-X", "utf8", "-c", _BEGIN
-    return [*python, _ROOT, json.dumps(setup)]
+    return [python, "-I", "-S", "-X", "utf8", "-c", _BEGIN, root, json.dumps(setup)]

@@ -13,6 +13,7 @@ from typing import Any
 
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError, UsageError
 from intercode.rights import as_root, has_machines_id, in_container, permitted
+from intercode.sandbox.native.bootstrap import PROGRAM
 from intercode.sandbox.native.process import read_if_there
 
 _A_USER = "docker run --user 1000:1000 -e HOME=/tmp …"
@@ -38,6 +39,15 @@ def not_loaded(reply: dict[str, Any]) -> UsageError:
         f"preload: the worker's module {reply['unloaded']!r} cannot be imported: {reply['error']}. "
         "It has Python's standard library, and what is in the folders of path=\n"
         f"{reply['traceback'].rstrip()}"
+    )
+
+
+def no_program() -> SandboxUnavailableError:
+    """Return the error for an installation without the static process 1."""
+    return SandboxUnavailableError(
+        "intercode was installed without the program of sandboxes, which there is for Linux on "
+        f"x86-64 and aarch64: {PROGRAM}",
+        "pip install --force-reinstall --no-deps intercode-gym  # or -e . of a checkout",
     )
 
 

@@ -21,6 +21,7 @@ from intercode.sandbox.base import Completed, Evidence, OutputBuffer, Process
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.channels import channel, close_all
 from intercode.sandbox.native.frozen import FrozenLayer
+from intercode.sandbox.native.zygote import packed
 from intercode.sandbox.ownership import disown_in_forks
 
 HARD_OUTPUT_FACTOR = 64
@@ -152,16 +153,14 @@ class Seat:
     """Leaves the end of the sandbox to its spawner, where the kernel takes long for it."""
     first: First | None = None
     """The program that it was started with."""
-    packed: bool = False
-    """Whether its process 1 is the static one, which knows no user by its name."""
     ids: int = 1
     """How many users there can be."""
     workers: tuple[str, ...] = ()
-    """The modules of workers that the static one can start."""
+    """The modules of workers that it can start."""
 
     def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Send a request to its process 1."""
-        wire.send(self.control, message, fds, self.packed)
+        wire.send(self.control, packed(message), fds, packed=True)
 
     def take(self, program: dict[str, Any]) -> First | None:
         """Return the program that it was started with, if that is this one."""

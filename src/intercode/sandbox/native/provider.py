@@ -32,7 +32,13 @@ from intercode.sandbox.native.channels import close_all
 from intercode.sandbox.native.endings import LEDGERS, open_ledger
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.identity import ID_COUNT
-from intercode.sandbox.native.obstacles import more_open_files, no_place, not_loaded, unavailable
+from intercode.sandbox.native.obstacles import (
+    more_open_files,
+    no_place,
+    no_program,
+    not_loaded,
+    unavailable,
+)
 from intercode.sandbox.native.process import END_SECONDS, First, ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
@@ -224,11 +230,7 @@ class SpawnerProcess:
         _raise_open_files()
         _lingering[:] = [process for process in _lingering if process.poll() is None]
         if not os.access(PROGRAM, os.X_OK):
-            raise SandboxUnavailableError(
-                "intercode was installed without the program of native sandboxes, which there is "
-                f"for Linux on x86-64 and aarch64: {PROGRAM}",
-                "pip install --force-reinstall --no-deps intercode-gym  # or -e . of a checkout",
-            )
+            raise no_program()
         self.name = new_lease()
         self.preload = tuple(preload)
         ours, theirs = wire.pair()
@@ -313,9 +315,7 @@ class SpawnerProcess:
         freeze = partial(self.freeze, name)
         users = ID_COUNT if self.facts["root"] else 1
         hand_over = partial(self.hand_over, name)
-        return Seat(
-            ours, process, self.forget, freeze, hand_over, started, True, users, self.preload
-        )
+        return Seat(ours, process, self.forget, freeze, hand_over, started, users, self.preload)
 
     def _open_ledger(self) -> int:
         """Open the spawner's ledger; without a writable cache, a file without a name."""

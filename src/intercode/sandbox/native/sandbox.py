@@ -58,7 +58,6 @@ from intercode.sandbox.native.process import (
     run_to_end,
 )
 from intercode.sandbox.native.snapshot import Files, Layer, NativeSnapshot
-from intercode.sandbox.native.zygote import packed
 from intercode.sandbox.network import (
     Gate,
     Policy,
@@ -205,9 +204,9 @@ class NativeSandbox:
         return {**named, "user": self._numbers(user), "track": False}
 
     def _numbers(self, user: str | None) -> str | None:
-        """Return a user as its process 1 knows it: the static one, as ``uid:gid``."""
-        if user is None or not self._seat.packed:
-            return user
+        """Return a user as its process 1 knows it: ``uid:gid``."""
+        if user is None:
+            return None
         found = look_up_user(user, self._seat.ids, self._users)
         return f"{found.uid}:{found.gid}"
 
@@ -265,7 +264,7 @@ class NativeSandbox:
 
     def worker(self, module: str) -> NativeWorker:
         """Start a preloaded module of ours in it."""
-        if self._seat.packed and module not in self._seat.workers:
+        if module not in self._seat.workers:
             raise LookupError(f"the worker {module!r} was not preloaded: give it to the provider")
         ours, theirs = socket.socketpair()
         errors, error_write = error_pipe()
@@ -532,8 +531,6 @@ class NativeSandbox:
                 raise self._ended()
             self._awake()
             self._begin_alone()
-            if self._seat.packed:
-                message = packed(message)
             if seconds != _ANSWER_SECONDS:
                 self._control.settimeout(seconds)
             answered = False
@@ -649,9 +646,6 @@ class _NoSuchProgramError(FileNotFoundError):
 
 def _error(reply: dict[str, Any], op: str) -> Exception:
     """Return the error that process 1 replied with to an operation."""
-    if reply["errno"] == 0:
-        kind = LookupError if reply.get("kind") == "LookupError" else CausedInsideError
-        return kind(reply["error"])
     number, said = reply["errno"], reply["error"] or os.strerror(reply["errno"])
     if reply.get("kind") == "RestlessError":
         return _RestlessError(said)

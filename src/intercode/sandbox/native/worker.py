@@ -28,10 +28,10 @@ _LIBRARY = ctypes.PyDLL(None)
 """The C library, called with the interpreter's lock held."""
 
 
-def main(modules: Sequence[str]) -> NoReturn:
+def main(modules: Sequence[str], caller: str = "") -> NoReturn:
     """Be the zygote of sandboxes with workers, and in its forks' forks a worker.
 
-    The C program forks this process twice: into process 1 of a sandbox, which runs no Python, and
+    In a container it is process 1 itself, and a worker its fork. Else the C program forks this process twice: into process 1 of a sandbox, which runs no Python, and
     from there into a worker, which does. Of CPython's protocol for programs that fork by themselves
     (C API, "Operating System Utilities"; `os_fork_impl` in Modules/posixmodule.c is the model),
     each part has its place here:
@@ -55,7 +55,10 @@ def main(modules: Sequence[str]) -> NoReturn:
 
     Args:
         modules: The workers' modules.
+        caller: In a container, the path of the caller's socket.
     """
+    if caller:
+        _call(caller)
     preload(SOCKET, modules)
     with socket.socket(fileno=SOCKET) as link:
         try:
@@ -70,16 +73,25 @@ def main(modules: Sequence[str]) -> NoReturn:
     gc.disable()
     gc.freeze()
     program = ctypes.PyDLL(PROGRAM)
-    program.zygote.restype = ctypes.c_char_p
+    serve = program.contained if caller else program.zygote
+    serve.restype = ctypes.c_char_p
     if flaw:
-        module = program.zygote(ctypes.PYFUNCTYPE(ctypes.c_int)(_fork))
+        module = serve(ctypes.PYFUNCTYPE(ctypes.c_int)(_fork))
     else:
         ctypes.pythonapi.PyOS_BeforeFork()
-        module = program.zygote(_LIBRARY.fork)
+        module = serve(_LIBRARY.fork)
         ctypes.pythonapi.PyOS_AfterFork_Child()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)
     run(module.decode())
+
+
+def _call(path: str) -> None:
+    """Connect to the caller's socket, as descriptor `SOCKET`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        link.connect(path)
+        os.dup2(link.detach(), SOCKET, inheritable=False)
+    os.closerange(SOCKET + 1, 65536)
 
 
 def _fork() -> int:

@@ -6,8 +6,8 @@ enum {
 };
 
 static struct walk *now;
-static char line_bytes[1 << 16], path_bytes[LONGEST + 512];
-static size_t used; /* bytes of `line_bytes` that are still to be written */
+static char buffer[1 << 16], path_bytes[LONGEST + 512];
+static size_t used; /* bytes of `buffer` that are still to be written */
 static int target;
 static struct text path;
 
@@ -15,7 +15,7 @@ static struct text path;
 
 static void flush(void) {
     if (now->error) return;
-    long failed = write_all(target, line_bytes, used);
+    long failed = write_all(target, buffer, used);
     if (failed) fail(now, failed, NULL);
     used = 0;
 }
@@ -23,85 +23,14 @@ static void flush(void) {
 static void write_bytes(const void *bytes, size_t count) {
     const char *at = bytes;
     while (count && !now->error) {
-        if (used == sizeof line_bytes) flush();
-        size_t room = sizeof line_bytes - used, part = count < room ? count : room;
+        if (used == sizeof buffer) flush();
+        size_t room = sizeof buffer - used, part = count < room ? count : room;
         if (now->error) return;
-        memcpy(line_bytes + used, at, part);
+        memcpy(buffer + used, at, part);
         used += part;
         at += part;
         count -= part;
     }
-}
-
-static void write_words(const char *text) { write_bytes(text, length(text)); }
-
-static void write_number(uint64_t number, int least_digits) {
-    char digits[24];
-    size_t at = sizeof digits;
-    do {
-        digits[--at] = (char)('0' + number % 10);
-        number /= 10;
-        least_digits--;
-    } while (number || least_digits > 0);
-    write_bytes(digits + at, sizeof digits - at);
-}
-
-/* Nanoseconds, which may be more than a number of 64 bits holds. */
-static void write_time(int64_t seconds, uint32_t nanoseconds) {
-    enum { SECOND = 1000000000 };
-    uint64_t whole = (uint64_t)seconds;
-    if (seconds < 0) {
-        write_words("-");
-        whole = 0 - whole;
-        if (nanoseconds) {
-            whole--;
-            nanoseconds = SECOND - nanoseconds;
-        }
-    }
-    if (whole) write_number(whole, 1);
-    write_number(nanoseconds, whole ? 9 : 1);
-}
-
-/* -- text as JSON ---------------------------------------------------------------------------- */
-
-/* The bytes of the character at `at`, as Python decodes UTF-8 strictly; 0: it is none. */
-static size_t character(const unsigned char *at, size_t room) {
-    if (at[0] < 0x80) return 1;
-    size_t count = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : 2;
-    if (at[0] < 0xc2 || at[0] > 0xf4 || room < count) return 0;
-    for (size_t i = 1; i < count; i++)
-        if ((at[i] & 0xc0) != 0x80) return 0;
-    if (at[0] == 0xe0 && at[1] < 0xa0) return 0; /* it has a shorter form */
-    if (at[0] == 0xed && at[1] > 0x9f) return 0; /* a surrogate */
-    if (at[0] == 0xf0 && at[1] < 0x90) return 0;
-    if (at[0] == 0xf4 && at[1] > 0x8f) return 0;
-    return count;
-}
-
-static void write_escape(const char *before, unsigned byte) {
-    static const char digits[] = "0123456789abcdef";
-    char escape[2] = {digits[byte >> 4 & 15], digits[byte & 15]};
-    write_words(before);
-    write_bytes(escape, sizeof escape);
-}
-
-static void write_json(const char *text, size_t count) {
-    const unsigned char *at = (const unsigned char *)text;
-    write_words("\"");
-    while (count) {
-        size_t taken = character(at, count);
-        if (!taken) {
-            write_escape("\\udc", *at); /* as Python's "surrogateescape" has it */
-            taken = 1;
-        } else if (*at < ' ' || *at == '"' || *at == '\\' || *at == 0x7f) {
-            write_escape("\\u00", *at);
-        } else {
-            write_bytes(at, taken);
-        }
-        at += taken;
-        count -= taken;
-    }
-    write_words("\"");
 }
 
 /* -- files of several names ------------------------------------------------------------------ */
@@ -163,32 +92,43 @@ static void forget_names(void) {
 /* -- entries --------------------------------------------------------------------------------- */
 
 struct entry {
-    const char *kind, *target;
+    enum mark mark;
+    const char *target;
     size_t target_bytes;
-    bool opaque;
 };
 
-static void write_line(const struct entry *entry, const struct statx *status) {
+/* A folder that is as its engine has made it for this container: it is written before what is in it. */
+static struct {
+    struct statx status;
+    size_t path_bytes; /* 0: there is none */
+} waiting;
+
+static void write_head(const struct entry *entry, const struct statx *status, size_t bytes) {
+    bool file = entry->mark == PLAIN && (status->stx_mode & S_IFMT) == S_IFREG;
+    struct head head = {
+        .mark = (uint32_t)entry->mark,
+        .mode = status->stx_mode,
+        .uid = status->stx_uid,
+        .gid = status->stx_gid,
+        .seconds = status->stx_mtime.tv_sec,
+        .size = file ? status->stx_size : 0,
+        .nanoseconds = status->stx_mtime.tv_nsec,
+        .path_bytes = (uint32_t)bytes,
+        .target_bytes = (uint32_t)entry->target_bytes,
+    };
+    write_bytes(&head, sizeof head);
+    write_bytes(path.at, bytes);
+    write_bytes(entry->target, entry->target_bytes);
+}
+
+static void write_entry(const struct entry *entry, const struct statx *status) {
     static const struct statx nothing;
-    bool file = same(entry->kind, "file");
-    if (!status) status = &nothing;
-    write_words("[");
-    write_json(path.used ? path.at : ".", path.used ? path.used : 1);
-    write_words(",");
-    write_json(entry->kind, length(entry->kind));
-    write_words(",");
-    write_number(status->stx_mode & 07777, 1);
-    write_words(",");
-    write_number(status->stx_uid, 1);
-    write_words(",");
-    write_number(status->stx_gid, 1);
-    write_words(",");
-    write_time(status->stx_mtime.tv_sec, status->stx_mtime.tv_nsec);
-    write_words(",");
-    write_json(entry->target, entry->target_bytes);
-    write_words(entry->opaque ? ",true," : ",false,");
-    write_number(file ? status->stx_size : 0, 1);
-    write_words("]\n");
+    if (waiting.path_bytes) {
+        size_t bytes = waiting.path_bytes;
+        waiting.path_bytes = 0;
+        write_head(&(struct entry){.mark = PLAIN}, &waiting.status, bytes);
+    }
+    write_head(entry, status ? status : &nothing, path.used);
 }
 
 static bool all_zero(const unsigned char *bytes, size_t count) {
@@ -223,29 +163,27 @@ static void write_content(int folder, const char *name) {
 static void write_file(int folder, const char *name, const struct statx *status,
                        const struct statx *own, bool opaque) {
     char link[PATH_MAX];
-    struct entry entry = {.kind = type_of(status), .target = "", .opaque = opaque};
+    struct entry entry = {.mark = opaque ? OPAQUE : PLAIN};
     const struct first_name *first = NULL;
+    const char *type = type_of(status);
     if (!has_time(now)) return;
-    if (same(entry.kind, "device")) /* only where programs have rights that ours have not */
+    if (same(type, "device")) /* only where programs have rights that ours have not */
         fail(now, -EOVERFLOW, "a device cannot be saved");
     bool linked = own && own->stx_nlink > 1;
     if (linked) first = first_name(own);
     if (now->error) return;
     if (first) {
-        entry.kind = "link";
+        entry.mark = LINK;
         entry.target = first->name;
         entry.target_bytes = first->bytes;
-    } else if (same(entry.kind, "symlink")) {
+    } else if (same(type, "symlink")) {
         long got = CALL4(__NR_readlinkat, folder, name, link, sizeof link);
         if (got < 0) fail(now, got, NULL);
         entry.target = link;
         entry.target_bytes = got > 0 ? (size_t)got : 0;
-    } else if (linked) {
-        entry.target = same(entry.kind, "file") ? "" : path.at;
-        entry.target_bytes = length(entry.target);
     }
-    write_line(&entry, status);
-    if (same(entry.kind, "file")) write_content(folder, name);
+    write_entry(&entry, status);
+    if (!first && same(type, "file")) write_content(folder, name);
 }
 
 static void write_folder(const struct trees *trees, int depth);
@@ -253,15 +191,15 @@ static void write_folder(const struct trees *trees, int depth);
 /* `upper`: the first layer that has the name. */
 static void write_name(const struct trees *trees, int upper, const char *name, int depth) {
     struct statx status, own, old;
-    struct entry deleted = {.kind = "deleted", .target = ""};
     bool is = look_at(now, trees->merged, name, &status);
     bool was = look_at(now, trees->lower, name, &old);
     if (!is && !was) return;
+    if (is && visit_of(now, trees, path.at, name, &status) == PASS_BY) return;
     if (path.used > LONGEST)
         fail(now, -EOVERFLOW, "what was changed has a path of more than 3072 bytes");
     if (now->error || !count_path(now, path.used)) return;
     if (!is) {
-        write_line(&deleted, NULL);
+        write_entry(&(struct entry){.mark = DELETED}, NULL);
     } else if (!is_folder(&status)) {
         if (look_at(now, trees->uppers[upper], name, &own))
             write_file(trees->merged, name, &status, &own, false);
@@ -274,32 +212,53 @@ static void write_name(const struct trees *trees, int upper, const char *name, i
     }
 }
 
+static void write_named(const struct trees *trees, int upper, const char *name, int depth) {
+    if (depth > MAX_DEPTH) fail(now, -EOVERFLOW, "folders are nested more than 300 deep");
+    size_t before = path.used;
+    if (before) add(&path, "/");
+    add(&path, name);
+    write_name(trees, upper, name, depth);
+    path.used = before;
+    path.at[before] = 0;
+}
+
 static void write_each(const struct trees *trees, int upper, int depth) {
     struct listing listing;
     const char *name;
     restart(&listing, trees->uppers[upper]);
-    while (!now->error && (name = next_name(&listing))) {
-        if (has_name(now, trees->uppers, upper, name)) continue;
-        if (depth > MAX_DEPTH) fail(now, -EOVERFLOW, "folders are nested more than 300 deep");
-        size_t before = path.used;
-        if (before) add(&path, "/");
-        add(&path, name);
-        write_name(trees, upper, name, depth);
-        path.used = before;
-        path.at[before] = 0;
-    }
+    while (!now->error && (name = next_name(&listing)))
+        if (!has_name(now, trees->uppers, upper, name)) write_named(trees, upper, name, depth);
+    if (listing.got < 0) fail(now, listing.got, NULL);
+}
+
+/* Writes what is deleted, where no layer marks it. */
+static void write_deleted(const struct trees *trees, int depth) {
+    struct listing listing;
+    const char *name;
+    if (now->error || trees->lower < 0) return;
+    restart(&listing, trees->lower);
+    while (!now->error && (name = next_name(&listing)))
+        if (!has_name(now, trees->uppers, trees->count, name)) write_named(trees, 0, name, depth);
     if (listing.got < 0) fail(now, listing.got, NULL);
 }
 
 /* Writes a folder that the path names, `depth` - 1 names below the root, and what is in it. */
 static void write_folder(const struct trees *trees, int depth) {
     struct statx status;
+    bool layers = trees->since == SINCE_LAYERS;
     long failed = status_of_fd(trees->merged, &status);
     if (failed) fail(now, failed, NULL);
-    bool opaque = is_opaque(now, trees);
+    bool opaque = layers && is_opaque(now, trees);
     if (now->error) return;
-    write_file(trees->merged, ".", &status, NULL, opaque);
+    if (!layers && depth == 2 && has_begun_so(&status)) {
+        waiting.status = status;
+        waiting.path_bytes = path.used;
+    } else {
+        write_file(trees->merged, ".", &status, NULL, opaque);
+    }
     for (int upper = 0; upper < trees->count; upper++) write_each(trees, upper, depth);
+    if (!layers) write_deleted(trees, depth);
+    if (depth == 2) waiting.path_bytes = 0;
 }
 
 void write_archive(const struct trees *trees, int out, struct walk *walk) {
@@ -307,8 +266,9 @@ void write_archive(const struct trees *trees, int out, struct walk *walk) {
     target = out;
     used = 0;
     path = text_in(path_bytes, sizeof path_bytes);
+    waiting.path_bytes = 0;
     if (has_room(walk, trees)) write_folder(trees, 1);
-    write_words("\n");
+    write_bytes(&(struct head){.mark = END}, sizeof(struct head));
     flush();
     forget_names();
 }

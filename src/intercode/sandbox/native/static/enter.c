@@ -902,8 +902,10 @@ static long limit_all(const struct entry *entry) {
     MUST(limit(RLIMIT_CORE, 1));
     MUST(limit(RLIMIT_NICE, 0));
     MUST(limit(RLIMIT_RTPRIO, 0));
-    /* An ordinary user's process 1 has the same id as its programs. */
-    MUST(limit(RLIMIT_NPROC, (processes > 2 ? processes : 2) + (entry->own ? 0 : OWN_THREADS)));
+    /* An ordinary user's process 1 has the same id as its programs. In a container, processes are
+     * for its engine: by their user's id, the machine's would count. */
+    if (!entry->inside->contained)
+        MUST(limit(RLIMIT_NPROC, (processes > 2 ? processes : 2) + (entry->own ? 0 : OWN_THREADS)));
     MUST(limit(RLIMIT_DATA, (uint64_t)planned(entry, "memory")));
     MUST(limit(RLIMIT_MEMLOCK, 1 << 20));
     MUST(limit(RLIMIT_MSGQUEUE, 1 << 20));
@@ -923,23 +925,25 @@ static long leave_machine(const struct entry *entry) {
         MUST(noted("setresuid", CALL3(__NR_setresuid, entry->own, entry->own, entry->own)));
     }
     MUST(noted("setns", CALL2(__NR_setns, entry->namespace, CLONE_NEWUSER)));
-    return noted("prctl", stay_private()); /* as a change of credentials clears it */
+    return noted("prctl", stay_private(entry->inside)); /* as a change of credentials clears it */
 }
 
 /* Gives programs started from here no capability but those in `kept`; keeps all itself. */
-static long drop_rights(uint64_t kept) {
+static long drop_rights(struct inside *inside) {
+    uint64_t kept = inside->kept;
+    MUST(noted("capget", permitted(&inside->rights)));
     for (int each = 0; each < 64; each++) {
         long failed = kept >> each & 1 ? 0 : CALL2(__NR_prctl, PR_CAPBSET_DROP, each);
         if (failed == -EINVAL) break; /* the kernel has no more */
         MUST(noted("prctl", failed));
     }
     MUST(noted("prctl", CALL2(__NR_prctl, PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED)));
-    MUST(noted("capset", capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, kept)));
+    MUST(noted("capset", capabilities(inside->rights, inside->rights, kept)));
     for (int each = 0; each < 64; each++)
         if (kept >> each & 1)
             MUST(noted("prctl", CALL5(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, each, 0, 0)));
     MUST(noted("prctl", CALL5(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));
-    return noted("prctl", stay_private());
+    return noted("prctl", stay_private(inside));
 }
 
 /* Keeps this process and its children to themselves, where the kernel can: they reach no abstract
@@ -989,8 +993,51 @@ long enter(struct message *message, struct value plan, int link, const struct ma
     MUST(leave_machine(&entry));
     close_fd(entry.namespace);
     MUST(limit_all(&entry));
-    MUST(drop_rights(inside->kept));
+    MUST(drop_rights(inside));
     MUST(scope());
+    MUST(filter(&entry));
+    MUST(noted("umask", CALL1(__NR_umask, 022)));
+    return 0;
+}
+
+/* -- in a container ------------------------------------------------------------------------------- */
+
+long count_ids(void) {
+    char map[4096];
+    const char *at = map;
+    long got = read_text(AT_FDCWD, "/proc/self/uid_map", map, sizeof map), count = 0, number = 0;
+    for (int field = 1; got >= 0 && *at; field++) {
+        while (*at == ' ' || *at == '\n') at++;
+        number = number_at(&at);
+        if (number >= 0 && field % 3 == 0) count += number;
+        if (number < 0) break;
+    }
+    return noted("read", got < 0 ? got : count);
+}
+
+long enter_container(struct value plan, struct inside *inside) {
+    struct machine machine = {0};
+    struct entry entry = {.plan = plan, .machine = &machine, .inside = inside};
+    machine.filters[0].bytes = bytes_of(find(plan, "code"), &machine.filters[0].count);
+    bool whole = planned(&entry, "memory") > 0 && planned(&entry, "disk") > 0 &&
+                 planned(&entry, "open_files") > 0 && number_of(find(plan, "kept"), -1) >= 0;
+    if (!whole || !machine.filters[0].bytes || !user_of(find(plan, "user"), &inside->user))
+        return noted("plan", -EINVAL);
+    inside->kept = (uint64_t)planned(&entry, "kept");
+    MUST(noted("setgroups", CALL2(__NR_setgroups, 0, 0)));
+    MUST(noted("write", write_text(AT_FDCWD, "/proc/self/coredump_filter", "0")));
+    MUST(open_score(inside));
+    long ids = count_ids();
+    MUST(ids);
+    inside->many_ids = ids > 1;
+    inside->peak = -1;
+    inside->proc = (int)noted("open", open_at(AT_FDCWD, "/proc", FOLDER, 0));
+    MUST(inside->proc);
+    inside->root = (int)noted("open", open_at(AT_FDCWD, "/", FOLDER, 0));
+    MUST(inside->root);
+    inside->uppers[inside->upper_count++] = inside->root;
+    MUST(limit_all(&entry));
+    MUST(drop_rights(inside));
     MUST(filter(&entry));
     MUST(noted("umask", CALL1(__NR_umask, 022)));
     return 0;

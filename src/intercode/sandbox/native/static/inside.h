@@ -13,8 +13,6 @@ enum {
     PRIVATE = 65533, /* the group of programs that no other one can look at: see enter.c */
 };
 
-static const uint64_t ALL_CAPABILITIES = ((uint64_t)1 << 41) - 1;
-
 /* A user that a program runs as. */
 struct user {
     uint32_t uid, gid;
@@ -33,9 +31,11 @@ struct inside {
     int null;
     int score_fd; /* its own oom_score_adj */
     int score;    /* what that is: a cluster's containers can begin with 1000 */
+    uint64_t rights;  /* the capabilities of process 1 */
     uint64_t kept;    /* the capabilities of programs of user 0 */
     struct user user; /* the user of programs, unless another one is asked for */
     bool many_ids;    /* false: programs have the user of process 1 */
+    bool contained;   /* in a container, whose engine has made its namespaces and mounts */
 };
 
 /* -- user.c ---------------------------------------------------------------------------------- */
@@ -52,8 +52,10 @@ CHECKED long become(const struct inside *inside, const struct user *user);
 /* Takes these ids for all that is done to files. */
 CHECKED long own_files_as(uint32_t uid, uint32_t gid);
 CHECKED long capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable);
+/* The capabilities that this process may have. */
+CHECKED long permitted(uint64_t *rights);
 /* After each change of credentials: the kernel may have undone both. */
-CHECKED long stay_private(void);
+CHECKED long stay_private(const struct inside *inside);
 
 /* -- process.c ------------------------------------------------------------------------------- */
 
@@ -120,14 +122,24 @@ CHECKED long prepare(bool network, const struct machine *machine, struct inside 
  * range of ids, then the mounts of frozen layers. */
 CHECKED long enter(struct message *message, struct value plan, int link, const struct machine *machine,
            struct inside *inside);
+CHECKED long count_ids(void); /* how many users there can be here */
+/* Becomes process 1 of a container, for good. */
+CHECKED long enter_container(struct value plan, struct inside *inside);
+
+/* -- apply.c --------------------------------------------------------------------------------- */
+
+/* Lays the files of a stream of `write_archive`, from a file, over a root; both passes are on a stack
+ * of their own. */
+CHECKED long apply_archive(int source, int root);
 
 /* -- serve.c --------------------------------------------------------------------------------- */
 
 /* Forks a worker, where this is a process of Python, which has workers' modules: else NULL. */
 extern int (*fork_worker)(void);
 
-/* Serves until the caller goes away. Returns in a worker alone: the name of its module. */
-const char *serve(int control, int children, const struct inside *inside, long first);
+/* Serves until the caller goes away. Returns in a worker alone: the name of its module. `owner` is a
+ * descriptor of the caller's process, at whose end this one ends, too; -1: its parent's end does. */
+const char *serve(int control, int children, int owner, const struct inside *inside, long first);
 CHECKED int child_signals(void); /* a descriptor that tells of ended children; or an error */
 
 #endif

@@ -4,8 +4,11 @@
  * request, waits for one, and becomes process 1 of a sandbox, or says why it cannot.
  *
  * This file is a program and a library. Where sandboxes have workers, the zygote is a process of
- * Python which has loaded their modules and calls `zygote`; a worker is a fork of its process 1. */
+ * Python which has loaded their modules and calls `zygote`; a worker is a fork of its process 1.
+ *
+ * In a container there is no zygote: the program that its engine starts becomes its process 1. */
 #include "inside.h"
+#include "walk.h"
 
 #include <linux/elf.h>
 #include <linux/poll.h>
@@ -81,7 +84,7 @@ static long join(struct value folders) {
 
 /* Keeps the socket of its own, as `SOCKET`, and nothing of the zygote's. */
 static long keep_only(int *link) {
-    long failed = noted("dup3", CALL3(__NR_dup3, *link, SOCKET, O_CLOEXEC));
+    long failed = *link == SOCKET ? 0 : noted("dup3", CALL3(__NR_dup3, *link, SOCKET, O_CLOEXEC));
     if (failed < 0) return failed;
     *link = SOCKET;
     return noted("close_range", close_from(SOCKET + 1));
@@ -96,6 +99,13 @@ static long try_calls(void) {
     if (failed) return failed;
     long ended = CALL4(__NR_wait4, -1, 0, 1 /* WNOHANG */, 0);
     return ended >= 0 || ended == -ECHILD ? 0 : noted("wait4", ended);
+}
+
+/* Opens what `serve` needs. */
+static long ready(int *children) {
+    inside.null = (int)noted("open", open_at(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0));
+    *children = (int)noted("signalfd", child_signals());
+    return inside.null < 0 ? inside.null : *children < 0 ? *children : try_calls();
 }
 
 static int take_control(int link) {
@@ -121,11 +131,7 @@ static const char *become_sandbox(int link, bool network, struct value cgroups) 
     int children = -1;
     long first = 0;
     if (!failed) failed = enter(&request, plan, link, &machine, &inside);
-    if (!failed) {
-        inside.null = (int)noted("open", open_at(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0));
-        children = (int)noted("signalfd", child_signals());
-        failed = inside.null < 0 ? inside.null : children < 0 ? children : try_calls();
-    }
+    if (!failed) failed = ready(&children);
     if (!failed && ahead && kind_of(find(plan, "program")) == 'M') {
         struct failure failure = {0};
         first = start_program(&inside, &request, find(plan, "program"), next, &failure);
@@ -136,7 +142,7 @@ static const char *become_sandbox(int link, bool network, struct value cgroups) 
     if (failed && control >= 0) ignore(report(control, failed)); /* the caller may have gone */
     if (failed || control < 0) leave(1);
     close_fd(link);
-    return serve(control, children, &inside, first);
+    return serve(control, children, -1, &inside, first);
 }
 
 /* -- the zygote ------------------------------------------------------------------------------ */
@@ -203,15 +209,83 @@ static const char *fork_for_all(void) {
     return module;
 }
 
+/* -- in a container ------------------------------------------------------------------------------ */
+
+/* Calls the caller, at the socket of that path, as `SOCKET`. */
+static long call_caller(const char *path) {
+    struct {
+        uint16_t family;
+        char path[108];
+    } address = {.family = 1 /* AF_UNIX */};
+    size_t count = length(path);
+    if (count >= sizeof address.path) return -ENAMETOOLONG;
+    memcpy(address.path, path, count);
+    int link = (int)CALL3(__NR_socket, 1, 5 | O_CLOEXEC /* SEQPACKET */, 0);
+    if (link < 0) return link;
+    long failed = CALL3(__NR_connect, link, &address, sizeof address);
+    return failed ? failed : keep_only(&link);
+}
+
+/* Opens a table of users or groups, by which the caller knows the image's; nothing if there is none. */
+static void put_table(struct reply *reply, const char *path) {
+    int flags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    long table = open_at(AT_FDCWD, path, flags, 0);
+    if (table < 0) table = open_at(AT_FDCWD, "/dev/null", flags, 0);
+    if (table >= 0) put_fd(reply, (int)table);
+}
+
+static long introduce(void) {
+    struct reply reply;
+    long ids = count_ids();
+    if (ids < 0) return ids;
+    begin(&reply);
+    put_open(&reply, 'M');
+    put_text(&reply, "ids");
+    put_number(&reply, ids);
+    put_close(&reply);
+    put_table(&reply, "/etc/passwd");
+    put_table(&reply, "/etc/group");
+    return noted("send", finish(&reply, SOCKET));
+}
+
+/* Returns in a worker alone: the name of its module. */
+static const char *become_container(void) {
+    int children = -1;
+    inside.contained = true;
+    long failed = reset_signals();
+    if (!failed) failed = noted("prctl", CALL2(__NR_prctl, PR_SET_NAME, "init"));
+    if (!failed) failed = noted("prctl", stay_private(&inside));
+    if (!failed) failed = introduce();
+    if (!failed && receive(SOCKET, &request) <= 0) leave(1);
+    int owner = take_fd(&request, 0);
+    if (!failed && owner < 0) failed = noted("plan", -EINVAL);
+    if (!failed) failed = noted("look", begin_container(request.body));
+    if (!failed) failed = enter_container(request.body, &inside);
+    if (!failed) failed = ready(&children);
+    forget(&request);
+    if (failed) {
+        ignore(report(SOCKET, failed)); /* the caller may have gone */
+        leave(1);
+    }
+    return serve(SOCKET, children, owner, &inside, 0);
+}
+
 /* -- as a library ------------------------------------------------------------------------------ */
 
 __attribute__((visibility("default"))) const char *zygote(int (*fork)(void));
+__attribute__((visibility("default"))) const char *contained(int (*fork)(void));
 
 /* Returns in workers alone, each with the name of its module. The socket is descriptor 3. A worker
  * is forked by `fork`, which leaves its C library, and maybe its Python, fit for use. */
 const char *zygote(int (*fork)(void)) {
     fork_worker = fork;
     return fork_for_all();
+}
+
+/* The same, in a container. */
+const char *contained(int (*fork)(void)) {
+    fork_worker = fork;
+    return become_container();
 }
 
 /* -- as a program ------------------------------------------------------------------------------ */
@@ -232,17 +306,25 @@ static void relocate(void) {
     }
 }
 
-_Noreturn __attribute__((used)) void begin_zygote(void) {
+/* `stack`: how many words the program was called with, and these. With a second one, the path of a
+ * socket, it is in a container. */
+_Noreturn __attribute__((used)) void begin_process(const long *stack) {
     relocate();
-    fork_for_all();
+    char *path = stack[0] == 2 ? (char *)stack[2] : NULL;
+    if (!path) {
+        fork_for_all();
+    } else if (!call_caller(path)) {
+        memset(path, 0, length(path)); /* programs see what it was called */
+        become_container();
+    }
     leave(1);
 }
 
 /* Where the kernel begins. */
 __asm__(".text\n.global _start\n.type _start, %function\n_start:\n"
 #if defined(__x86_64__)
-        "xor %ebp, %ebp\nand $-16, %rsp\ncall begin_zygote\n"
+        "xor %ebp, %ebp\nmov %rsp, %rdi\nand $-16, %rsp\ncall begin_process\n"
 #else
-        "mov x29, xzr\nmov x30, xzr\nbl begin_zygote\n"
+        "mov x29, xzr\nmov x30, xzr\nmov x0, sp\nbl begin_process\n"
 #endif
 );

@@ -317,11 +317,11 @@ static void remove_as(const struct inside *inside, const struct user *owner, lon
         failed = CALL3(__NR_setresgid, owner->gid, owner->gid, owner->gid);
         if (!failed) failed = CALL3(__NR_setresuid, owner->uid, owner->uid, owner->uid);
     }
-    if (!failed) failed = capabilities(rights, ALL_CAPABILITIES, 0);
+    if (!failed) failed = capabilities(rights, inside->rights, 0);
     /* The command is 0, IPC_RMID, and so is the argument before that of semctl. What could not be
      * removed is found by `any_shared`. */
     if (!failed) ignore(CALL4(which, number, 0, 0, 0));
-    if (!failed) failed = capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, 0);
+    if (!failed) failed = capabilities(inside->rights, inside->rights, 0);
     if (failed) leave(1);
 }
 

@@ -159,10 +159,6 @@ static long do_go_on(struct request *request) {
     return let_go(request);
 }
 
-static struct trees trees_of(const struct inside *inside) {
-    return (struct trees){inside->uppers, inside->upper_count, inside->lower, inside->root};
-}
-
 struct walking {
     struct request *request;
     struct trees trees;
@@ -171,12 +167,28 @@ struct walking {
 
 /* Walks with everything else standing still. */
 static long walk_still(struct request *request, void (*run)(void *)) {
-    struct walking walking = {.request = request, .trees = trees_of(request->inside)};
+    const struct inside *inside = request->inside;
+    struct walking walking = {
+        .request = request,
+        .trees = {.uppers = inside->uppers, .count = inside->upper_count, .lower = inside->lower,
+                  .merged = inside->root},
+    };
+    if (inside->contained) {
+        /* The place in the listing of a descriptor is that of all of its copies. */
+        walking.trees.lower = request->message->count ? (int)open_at(request->message->fds[0], ".", FOLDER, 0) : -1;
+        if (walking.trees.lower < 0) return -EPROTO;
+        bool layered = is_true(find(request->body, "layered"));
+        walking.trees.since = layered ? SINCE_SNAPSHOT : SINCE_IMAGE;
+    }
     long failed = stopped ? 0 : freeze();
-    if (failed) return begin_again(failed);
+    if (failed) {
+        if (inside->contained) close_fd(walking.trees.lower);
+        return begin_again(failed);
+    }
     begin_walk(&walking.walk, number_in(request, "timeout"));
     failed = on_own_stack(run, &walking);
     if (failed) fail(&walking.walk, failed, NULL);
+    if (inside->contained) close_fd(walking.trees.lower);
     long restless = stopped ? 0 : let_go(request);
     if (!walking.walk.error) return restless;
     request->failure.kind = NULL;
@@ -191,7 +203,8 @@ static void walk_changes(void *with) {
 
 static void walk_archive(void *with) {
     struct walking *walking = with;
-    write_archive(&walking->trees, walking->request->message->fds[0], &walking->walk);
+    const struct message *message = walking->request->message;
+    write_archive(&walking->trees, message->fds[message->count - 1], &walking->walk);
 }
 
 static long do_changes(struct request *request) {
@@ -201,6 +214,19 @@ static long do_changes(struct request *request) {
 
 static long do_archive(struct request *request) {
     return request->message->count ? walk_still(request, walk_archive) : -EPROTO;
+}
+
+/* -- in a container -------------------------------------------------------------------------- */
+
+/* Gives its root, for others to be compared with. */
+static long do_root(struct request *request) {
+    return give(request, open_at(request->inside->root, ".", FOLDER, 0));
+}
+
+static long do_apply(struct request *request) {
+    if (!request->message->count) return -EPROTO;
+    long failed = apply_archive(request->message->fds[0], request->inside->root);
+    return failed ? failed : look_at_mounted();
 }
 
 /* -- the loop -------------------------------------------------------------------------------- */
@@ -214,6 +240,7 @@ static const struct {
     {"processes", do_processes}, {"programs", do_programs}, {"kill_started", do_kill_started},
     {"open", do_open},         {"create", do_create},     {"stop", do_stop},
     {"go_on", do_go_on},       {"changes", do_changes},   {"archive", do_archive},
+    {"root", do_root},         {"apply", do_apply},
 };
 
 static long run_operation(struct request *request) {
@@ -278,14 +305,19 @@ static void announce(int control, long first) {
     ignore(finish(&reply, control)); /* if the caller has gone, the loop sees it */
 }
 
-const char *serve(int control, int children, const struct inside *inside, long first) {
+const char *serve(int control, int children, int owner, const struct inside *inside, long first) {
     static struct message message;
-    struct pollfd polls[2] = {{.fd = control, .events = POLLIN}, {.fd = children, .events = POLLIN}};
+    struct pollfd polls[3] = {
+        {.fd = control, .events = POLLIN},
+        {.fd = children, .events = POLLIN},
+        {.fd = owner, .events = POLLIN}, /* a fork that has run no code of ours may hold the socket */
+    };
     announce(control, first);
     for (;;) {
-        long ready = CALL5(__NR_ppoll, polls, 2, 0, 0, 8);
+        long ready = CALL5(__NR_ppoll, polls, 3, 0, 0, 8);
         if (ready < 0 && ready != -EINTR) leave(1); /* it would wait for nothing, for ever */
         if (ready < 0) continue;
+        if (polls[2].revents) leave(0);
         if (polls[1].revents) {
             struct signalfd_siginfo told;
             while (read_fd(children, &told, sizeof told) > 0) continue;

@@ -29,10 +29,19 @@ long capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable) 
     return CALL2(__NR_capset, &header, sets);
 }
 
-long stay_private(void) {
+long permitted(uint64_t *rights) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct sets[2] = {0};
+    long failed = CALL2(__NR_capget, &header, sets);
+    *rights = (uint64_t)sets[1].permitted << 32 | sets[0].permitted;
+    return failed;
+}
+
+long stay_private(const struct inside *inside) {
     /* Or programs of the same user could trace it. */
     long failed = CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
-    return failed ? failed : CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);
+    /* A container's parent is a thread of its engine's, which may end before the engine does. */
+    return failed || inside->contained ? failed : CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);
 }
 
 /* The capabilities with which a user's programs act. */
@@ -56,14 +65,14 @@ long assume(const struct inside *inside, const struct user *user) {
         failed = CALL2(__NR_setgroups, user->count, user->groups);
         if (!failed) failed = own_files_as(user->uid, user->gid);
     }
-    if (!failed) failed = capabilities(rights_of(inside, user), ALL_CAPABILITIES, inside->kept);
-    if (!failed) failed = stay_private();
+    if (!failed) failed = capabilities(rights_of(inside, user), inside->rights, inside->kept);
+    if (!failed) failed = stay_private(inside);
     if (failed) resume(inside);
     return failed;
 }
 
 long restore(const struct inside *inside) {
-    long failed = capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, inside->kept);
+    long failed = capabilities(inside->rights, inside->rights, inside->kept);
     if (inside->many_ids) {
         /* Its own ids have no number in this namespace. Each of these two, which are to change none
          * of the others, gives it back its ids for files. */
@@ -71,7 +80,7 @@ long restore(const struct inside *inside) {
         if (!failed) failed = CALL2(__NR_setreuid, -1, -1);
         if (!failed) failed = CALL2(__NR_setgroups, 0, 0);
     }
-    return failed ? failed : stay_private();
+    return failed ? failed : stay_private(inside);
 }
 
 void resume(const struct inside *inside) {

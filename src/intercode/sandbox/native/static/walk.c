@@ -95,6 +95,7 @@ void open_below_all(struct walk *walk, const struct trees *trees, bool in_lower,
         int fd = open_folder(walk, trees->uppers[i], name);
         if (fd >= 0) fds[count++] = fd;
     }
+    below->since = trees->since;
     below->uppers = fds;
     below->count = count;
     below->lower = in_lower ? open_folder(walk, trees->lower, name) : -1;
@@ -179,7 +180,7 @@ static bool is_zero(const unsigned char *bytes, size_t count) {
 
 /* BLAKE2b of a file's size and of its pages that are not all zero, by position: a hole and written
  * zeros are one content; a sparse file of terabytes costs what it holds, wherever that is. */
-static void hash_content(struct walk *walk, int folder, const char *name, unsigned char *digest) {
+void hash_content(struct walk *walk, int folder, const char *name, unsigned char *digest) {
     struct content content;
     struct blake2b hash;
     int64_t from = 0;
@@ -368,6 +369,15 @@ static void compare_name(const struct trees *trees, const char *name, const stru
     close_trees(&below);
 }
 
+static void visit(const struct trees *trees, const char *name, const struct statx *status, int depth) {
+    enum visit what = visit_of(now, trees, path.at, name, status);
+    struct digest digest = {0};
+    if (what == COMPARE) compare_name(trees, name, status, depth);
+    if (what == COMPARE || what == PASS_BY) return;
+    digest.any = digest_of(now, trees->merged, name, status, digest.bytes);
+    put_entry("modified", status, false, &digest, what == REPORT);
+}
+
 static void compare_each(const struct trees *trees, int upper, int depth) {
     struct listing names;
     struct statx status;
@@ -377,7 +387,7 @@ static void compare_each(const struct trees *trees, int upper, int depth) {
         if (has_name(now, trees->uppers, upper, name) || !has_time(now)) continue;
         size_t before = enter_name(name);
         if (look_at(now, trees->merged, name, &status))
-            compare_name(trees, name, &status, depth);
+            visit(trees, name, &status, depth);
         else
             put_deleted(name, trees->lower, depth);
         leave_name(before);

@@ -20,9 +20,14 @@ enum {
     ENTRY_BYTES = 64,
 };
 
+/* Where the uppers are layers, they tell what was written. In a container the one upper is the merged
+ * tree itself, and lower is the root of another container: of the image, or of a snapshot. */
+enum since { SINCE_LAYERS, SINCE_IMAGE, SINCE_SNAPSHOT };
+
 struct trees {
     const int *uppers;
     int count, lower, merged; /* -1: there is none */
+    enum since since;
 };
 
 /* Limits of a walk over a tree that an agent has made, and its end. */
@@ -64,6 +69,28 @@ extern unsigned char block[BLOCK];
 CHECKED long open_content(struct content *content, int folder, const char *name);
 /* Reads on into `block`: how many bytes, from where; 0 at the end, or an error. */
 CHECKED long next_block(struct walk *walk, struct content *content, int64_t *from);
+
+/* The digest of a regular file's content. */
+void hash_content(struct walk *walk, int folder, const char *name, unsigned char *digest);
+
+/* -- container.c ----------------------------------------------------------------------------- */
+
+/* Notes what an engine has mounted and made in this container, and gives the files that it mounts the
+ * content of the image's. */
+CHECKED long begin_container(struct value plan);
+/* Has changes since the snapshot told from the mounted files as they are now. */
+CHECKED long look_at_mounted(void);
+/* What a walk does with a path. */
+enum visit {
+    COMPARE,   /* what is there differs from lower, or may do so below */
+    PASS_BY,   /* nobody has touched it, or it is mounted */
+    REPORT,    /* a mounted file was written to */
+    REPORT_METADATA, /* its owner or mode were changed, and no more */
+};
+enum visit visit_of(struct walk *walk, const struct trees *trees, const char *path, const char *name,
+                    const struct statx *status);
+/* Whether it is as the engine has made it for this container. */
+bool has_begun_so(const struct statx *status);
 
 /* Writes a list of all changes, in no order: for each the fields of a `Change`, as base.py has them. */
 void put_changes(struct reply *reply, const struct trees *trees, struct walk *walk);

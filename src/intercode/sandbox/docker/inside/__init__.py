@@ -1,1 +1,0 @@
-"""Process 1 of a container; it sees the standard library and `native` only."""
