@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import struct
@@ -20,7 +19,7 @@ import pytest
 from intercode.errors import OutputLimitError, SandboxError
 from intercode.rights import is_root, needs_stand_in
 from intercode.sandbox import Provider, Sandbox
-from intercode.sandbox.docker.sandbox import DockerSandbox, DockerSnapshot
+from intercode.sandbox.docker.sandbox import DockerSnapshot
 from intercode.sandbox.native import archive
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.snapshot import NativeSnapshot
@@ -30,6 +29,7 @@ from waiting import PATIENCE, eventually
 
 from . import Run, Start, not_for_docker
 from .test_worker import MODULE, Ask, ask  # noqa: F401 - a fixture
+from .walk_oracle import END_OF_STREAM, packed
 
 pytestmark = pytest.mark.ordinary
 
@@ -158,8 +158,7 @@ def test_long_paths_are_bounded(sandbox: Sandbox) -> None:
     assert sandbox.exec(["perl", "-e", DEEP], cwd="/tmp").ok
     with pytest.raises(OutputLimitError, match="MiB"):
         sandbox.changes()
-    docker = isinstance(sandbox, DockerSandbox)  # it saves what it has compared
-    with pytest.raises(OutputLimitError, match="MiB" if docker else "3072 bytes"):
+    with pytest.raises(OutputLimitError, match="3072 bytes"):
         sandbox.snapshot()
     assert sandbox.exec(["rm", "-r", "/tmp"]).exit_code in (0, 1)
 
@@ -237,7 +236,7 @@ def test_a_stream_leads_nowhere_else(tmp_path: Path, entries: list[tuple[str, st
     named = [
         archive.Entry(path, kind, target=to) for path, kind, to in [(".", "dir", ""), *entries]
     ]
-    stream = b"".join(json.dumps(entry).encode() + b"\n" for entry in named) + b"\n"
+    stream = b"".join(map(packed, named)) + END_OF_STREAM
     with pytest.raises((archive.StreamError, OSError)):
         extracted(stream, tmp_path / "layer")
     assert [path.name for path in tmp_path.iterdir()] == ["layer"]
@@ -257,9 +256,9 @@ def pieces(*parts: tuple[int, bytes]) -> bytes:
     return b"".join(struct.pack("=QQ", at, len(data)) + data for at, data in parts)
 
 
-START = json.dumps(archive.Entry(".", "dir", 0o755)).encode() + b"\n"
-FILE = json.dumps(archive.Entry("f", "file", mode=0o644, size=8)).encode() + b"\n"
-END = bytes(16) + b"\n"
+START = packed(archive.Entry(".", "dir", 0o755))
+FILE = packed(archive.Entry("f", "file", mode=0o644, size=8))
+END = bytes(16) + END_OF_STREAM
 
 
 @pytest.mark.parametrize(
@@ -273,15 +272,16 @@ END = bytes(16) + b"\n"
         START + FILE + pieces((0, b"1234"), (2, b"34")) + END,
         START + FILE + pieces((4, b"12345")) + END,
         START + FILE + struct.pack("=QQ", 0, 1 << 60) + END,
-        START + b"[" * 5000 + b"\n\n",
-        START + b'["f"]\n\n',
-        START + FILE.replace(b"8]", b"8.5]") + END,
-        START + FILE.replace(b'"file"', b"null") + END,
+        START + b"\1" + FILE[1:-1],
+        START + b"\5" + FILE[1:] + END,
+        START + archive.HEAD.pack(0, 0o100644, 0, 0, 0, 0, 0, 1 << 20, 0) + bytes(1 << 20) + END,
+        START + archive.HEAD.pack(0, 0o120777, 0, 0, 0, 0, 0, 1, 1 << 20) + bytes(1 << 20) + END,
+        START + packed(archive.Entry("f", "unknown", size=8)) + END,
         b"x" * 200_000,
     ],
 )
 def test_a_broken_stream_is_told(tmp_path: Path, stream: bytes) -> None:
-    with pytest.raises((archive.StreamError, RecursionError)):
+    with pytest.raises(archive.StreamError):
         extracted(stream, tmp_path / "layer")
 
 

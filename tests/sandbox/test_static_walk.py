@@ -26,7 +26,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intercode.rights import is_root
-from intercode.sandbox.docker.inside import diff
 from intercode.sandbox.native import archive, wire
 from intercode.sandbox.native import syscalls as sc
 
@@ -35,7 +34,7 @@ from . import walk_oracle
 EXAMPLES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "60"))
 STATIC = Path(archive.__file__).parent / "static"
 DRIVER = Path(__file__).parent / "static" / "driver.c"
-MODULES = ("walk.c", "archive.c", "blake2b.c", "wire.c", "sys.c")
+MODULES = ("walk.c", "archive.c", "container.c", "blake2b.c", "wire.c", "sys.c")
 COMMON = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-sign-conversion", f"-I{STATIC}")
 TRAPS = ("-ffreestanding", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
 # The checked copies must be the C library's, which the sanitizer watches.
@@ -140,7 +139,7 @@ def opened(uppers: Sequence[Path], lower: Path, merged: Path | int) -> Iterator[
     with ExitStack() as stack:
 
         def folder(path: Path) -> int:
-            fd = os.open(path, diff.DIRECTORY)
+            fd = os.open(path, walk_oracle.DIRECTORY)
             stack.callback(os.close, fd)
             return fd
 
@@ -203,12 +202,8 @@ class File:
     names: set[str] = field(default_factory=set)
 
     def facts(self) -> tuple[Any, ...]:
-        path, target = self.entry.path, self.entry.target
-        if self.entry.kind != "symlink":
-            assert target in ("", path)
-            target = "itself" if target else ""
-        known = self.entry._replace(path="", target=target)
-        return known, self.pieces, sorted(self.names)
+        assert self.entry.kind == "symlink" or not self.entry.target
+        return self.entry._replace(path=""), self.pieces, sorted(self.names)
 
 
 def read(data: bytes | Failure) -> dict[str, tuple[Any, ...]] | Failure:
@@ -421,7 +416,7 @@ def overlay(folder: Path, upper: str, *below: str) -> Iterator[int]:
             options += f",upperdir={folder / upper},workdir={folder / upper}-work"
             options += ",index=off,metacopy=off,redirect_dir=off"
             sc.mount("overlay", str(folder / "mounted"), "overlay", 0, options)
-            found.append(os.open(folder / "mounted", diff.DIRECTORY))
+            found.append(os.open(folder / "mounted", walk_oracle.DIRECTORY))
         except BaseException as error:  # noqa: BLE001 - raised in the other thread
             found.append(error)
 
@@ -686,10 +681,10 @@ def test_many_names_in_a_folder(driver: Driver, layers: Open, tmp_path: Path) ->
 
 
 def nest(folder: Path, name: str, depth: int, leaf: str = "") -> None:
-    fd = os.open(folder, diff.DIRECTORY)
+    fd = os.open(folder, walk_oracle.DIRECTORY)
     for _ in range(depth):
         os.mkdir(name, dir_fd=fd)
-        below = os.open(name, diff.DIRECTORY, dir_fd=fd)
+        below = os.open(name, walk_oracle.DIRECTORY, dir_fd=fd)
         os.close(fd)
         fd = below
     if leaf:
@@ -772,10 +767,10 @@ def test_deep_folders_of_the_image(driver: Driver, layers: Open, tmp_path: Path)
 def test_too_many_names(driver: Driver, layers: Open, tmp_path: Path) -> None:
     """To the byte. What is in an archive has no slash in front: there it is one byte less."""
     trees = layers()
-    above = sum(256 * depth + diff._ENTRY_BYTES for depth in range(1, 12))
-    each = 256 * 11 + 201 + diff._ENTRY_BYTES
-    many, rest = divmod(diff.MOST_BYTES - above, each)
-    short = 101 + diff._ENTRY_BYTES
+    above = sum(256 * depth + walk_oracle._ENTRY_BYTES for depth in range(1, 12))
+    each = 256 * 11 + 201 + walk_oracle._ENTRY_BYTES
+    many, rest = divmod(walk_oracle.MOST_BYTES - above, each)
+    short = 101 + walk_oracle._ENTRY_BYTES
     some = max(0, rest // short - 1)
     rest -= some * short  # for one name more
     for layer in LAYERS:
@@ -785,7 +780,7 @@ def test_too_many_names(driver: Driver, layers: Open, tmp_path: Path) -> None:
             os.mknod(bottom / f"{number:0200}")
         for number in range(some):
             os.mknod(tmp_path / layer / f"{number:0100}")
-    last = "l" * (rest - 1 - diff._ENTRY_BYTES)
+    last = "l" * (rest - 1 - walk_oracle._ENTRY_BYTES)
     for layer in LAYERS:
         os.mknod(tmp_path / layer / last)
     assert isinstance(agree(driver, trees), list)

@@ -70,7 +70,8 @@ int main(int count, char **words) {
     if (same(words[1], "blake2b")) return digest((size_t)numbers[2]);
     if (count < 5) return 2;
     for (int i = 5; i < count; i++) uppers[i - 5] = (int)numbers[i];
-    struct trees trees = {uppers, count - 5, (int)numbers[3], (int)numbers[4]};
+    struct trees trees = {
+        .uppers = uppers, .count = count - 5, .lower = (int)numbers[3], .merged = (int)numbers[4]};
     struct walk walk;
     begin_walk(&walk, numbers[2]);
     return same(words[1], "changes") ? changes(&trees, &walk) : archive(&trees, &walk);

@@ -2,8 +2,8 @@
 
 Process 1 is the static program of native sandboxes, which needs nothing of an image's. Workers need
 a Python, and an image may have none, or another C library. Containers with workers therefore begin
-with this Python, with its library, its shared objects and its loader, mounted read-only. It is copied
-once, since the machine's own may be anywhere, and may be upgraded under a container.
+with this Python, with its library, its shared objects and its loader, mounted read-only. They are
+copied once, since the machine's own may be anywhere, and may be upgraded under a container.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 A stream is a head for each file, with its path and its target, folders before what is in them;
 behind that of a regular file follow its pieces. Holes are not sent: neither the stream nor what is
-made of it is larger than what the sandbox's disk holds. Nothing is left out in silence, or a task's verification
-would succeed in a copy of files that the agent had made too deep, too long or too odd to copy.
+made of it is larger than what the sandbox's disk holds. Nothing is left out in silence, or a task's
+verification would succeed in a copy of files that the agent had made too deep, too long or too odd
+to copy.
 
 A deleted path is the character device 0:0 in a layer, as overlayfs has it, and an opaque folder
 has an attribute of overlayfs's. No program in a sandbox can make either.
@@ -29,8 +30,8 @@ LONGEST = 3072
 """Bytes of a path in a layer: the machine could not name a longer one where layers are kept."""
 _LONGEST_TARGET = 4096
 HEAD = struct.Struct("=4IqQ3I4x")
-"""The mark, mode, uid, gid, seconds, size, nanoseconds, and bytes of the path and of the target: the
-``struct head`` of ``static/archive.h``."""
+"""The mark, mode, uid, gid, seconds, size, nanoseconds, and bytes of the path and of the target: as
+``static/archive.h`` has them."""
 PLAIN, OPAQUE, LINK, DELETED, END = range(5)
 """The marks of a head."""
 _TYPES = {

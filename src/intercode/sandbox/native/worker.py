@@ -31,10 +31,10 @@ _LIBRARY = ctypes.PyDLL(None)
 def main(modules: Sequence[str], caller: str = "") -> NoReturn:
     """Be the zygote of sandboxes with workers, and in its forks' forks a worker.
 
-    In a container it is process 1 itself, and a worker its fork. Else the C program forks this process twice: into process 1 of a sandbox, which runs no Python, and
-    from there into a worker, which does. Of CPython's protocol for programs that fork by themselves
-    (C API, "Operating System Utilities"; `os_fork_impl` in Modules/posixmodule.c is the model),
-    each part has its place here:
+    In a container it is process 1 itself. Else the C program forks this process twice: into process
+    1 of a sandbox, which runs no Python, and from there into a worker, which does. Of CPython's
+    protocol for programs that fork by themselves (C API, "Operating System Utilities";
+    `os_fork_impl` in Modules/posixmodule.c is the model), each part has its place here:
 
     - One thread only, the main one, which holds the interpreter's lock throughout: `PyDLL` does not
       release it, so that no other thread's state or lock is copied.
@@ -88,9 +88,10 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
 
 def _call(path: str) -> None:
     """Connect to the caller's socket, as descriptor `SOCKET`."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-        link.connect(path)
-        os.dup2(link.detach(), SOCKET, inheritable=False)
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link.connect(path)
+    if (fd := link.detach()) != SOCKET:
+        os.dup2(fd, SOCKET, inheritable=False)
     os.closerange(SOCKET + 1, 65536)
 
 
