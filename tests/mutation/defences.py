@@ -31,7 +31,6 @@ REWARDS = "intercode/rewards/"
 DOCKER = "docker_"
 """How the names of those begin that need an engine."""
 CONTAINER = "intercode/sandbox/docker/container.py"
-INIT = "intercode/sandbox/docker/inside/init.py"
 NETWORK = "intercode/sandbox/network.py"
 FORWARD = "intercode/sandbox/forward.py"
 PROXY = "intercode/sandbox/proxy.py"
@@ -102,7 +101,7 @@ DEFENCES = [
     Defence(
         "seccomp", "escape",
         (
-            Edit(ENTER, "    MUST(filter(&entry));\n", ""),
+            Edit(ENTER, "    MUST(filter(entry));\n", ""),
             NO_NAMESPACES,
         ),
     ),
@@ -793,8 +792,8 @@ DEFENCES = [
         "if (depth > MAX_DEPTH) return;",
     ),
     _one(
-        "read_once", "self DoS", "intercode/sandbox/docker/inside/diff.py",
-        "            if st.st_nlink == 1:\n", "            if True:\n",
+        "read_once", "self DoS", WALK,
+        "    if (known && status->stx_nlink > 1) {", "    if (false) {", needs_root=True,
     ),
     _one(
         "holes_stay_holes", "host DoS", WALK,
@@ -806,7 +805,10 @@ DEFENCES = [
         "core_limit", "host leak, escape",
         "_RLIMIT_CORE, then=asks, otherwise=yes)", "_RLIMIT_CORE, then=yes, otherwise=yes)",
     ),
-    _one("abstract_sockets", "lateral", ENTER, "    MUST(scope());\n", ""),
+    _one(
+        "abstract_sockets", "lateral", ENTER,
+        "    if (!entry->inside->contained) MUST(scope());\n", "",
+    ),
     _one(
         "memory_of_a_process", "host DoS", ENTER,
         '    MUST(limit(RLIMIT_DATA, (uint64_t)planned(entry, "memory")));\n',
@@ -854,8 +856,8 @@ DEFENCES = [
     ),
     _one(
         "spawner_killed", "host DoS", USER,
-        "failed ? failed : CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);\n",
-        "failed;\n", needs_root=True,
+        "failed || inside->contained ? failed : CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);\n",
+        "inside->contained ? failed : failed;\n", needs_root=True,
     ),
     _one(
         "private_layers", "host leak", "intercode/rights.py",
@@ -877,7 +879,7 @@ DEFENCES = [
     ),
     _one(
         "sockets_are_saved", "cheating", NATIVE + "archive.py",
-        "else stat.S_IFSOCK, dir_fd=fd)", "else stat.S_IFIFO, dir_fd=fd)",
+        "else stat.S_IFSOCK)", "else stat.S_IFIFO)",
     ),
     _one(
         "magic_links", "escape", STATIC + "sys.c",
@@ -1303,23 +1305,26 @@ DEFENCES = [
         "record_digest_is_no_path", "host leak", "intercode/sandbox/images/cache.py",
         "        if not digest.isalnum():", "        if False:",
     ),
-    _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
+    _docker(
+        "owner", "host DoS", STATIC + "serve.c", "        if (polls[2].revents) leave(0);\n", "",
+    ),
     Defence(
         DOCKER + "close", "host DoS",
         (
             Edit(
                 "intercode/sandbox/docker/sandbox.py",
-                "container.process, hand_over=container.hand_over",
-                "None",
+                "        container.process,\n        hand_over=container.hand_over,\n",
+                "        None,\n",
             ),
             Edit(CONTAINER, "if not self.process.end(_HEARD_SECONDS):", "if False:"),
             Edit(CONTAINER, "            self.process.end()\n\n", "\n"),
         ),
         needs_root=True,
     ),
+    _docker("filter", "host DoS", ENTER, "    MUST(filter(entry));\n", ""),
     _docker(
-        "filter", "host DoS", "intercode/sandbox/docker/inside/main.py",
-        '    sc.set_seccomp(seccomp.build(limits["debugger"], chroot))\n', "",
+        "written_and_set_back", "cheating", STATIC + "container.c",
+        "same_time(&status->stx_ctime, &old->stx_ctime) && ", "",
     ),
     _docker(
         "processes", "host DoS", CONTAINER,

@@ -11,7 +11,7 @@ from pathlib import Path
 from intercode.sandbox import Completed, Limits, Sandbox, get_provider
 from waiting import new_marker
 
-from .tools import ends, one_of, wait_for
+from .tools import ProbeError, ends, one_of, wait_for
 
 CALLER = """
 import ctypes, os, time
@@ -66,6 +66,18 @@ def docker_filter() -> bool:
     lease = "open F, '>', '/tmp/f'; print fcntl(F, 1024, 1) ? 'lease' : 'none'"
     done = _start().exec(["perl", "-e", lease])
     return one_of(done.stdout.decode(), holds="none", gone="lease")
+
+
+def docker_written_and_set_back() -> bool:
+    """A file of the image is written to, without a change of its size or its times."""
+    sandbox = _start()
+    edit = "cp -p /etc/passwd /tmp/p; sed -i -z s/root/toor/ /tmp/p; touch -r /etc/passwd /tmp/p"
+    done = sandbox.exec(
+        ["bash", "-ec", f"{edit}; cat /tmp/p > /etc/passwd; touch -r /tmp/p /etc/passwd"]
+    )
+    if not done.ok:
+        raise ProbeError(f"not written: {done}")
+    return any(change.path == "/etc/passwd" for change in sandbox.changes())
 
 
 def docker_processes() -> bool:

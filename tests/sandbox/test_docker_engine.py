@@ -66,14 +66,19 @@ def test_what_a_container_may_do(api: Any, provider: DockerProvider) -> None:
         assert facts["Config"]["Labels"]["intercode"] == "1"
 
 
-def test_our_own_python_is_closed_to_programs(provider: DockerProvider) -> None:
-    with closing(provider.start("host")) as sandbox:
-        inside = "/dev/.intercode"
+@pytest.mark.parametrize("preload", [(), ("worker_probe",)])
+def test_things_of_ours_are_closed_to_programs(engine: PrivateEngine, preload: list[str]) -> None:
+    inside = "/dev/.intercode"
+    with closing(DockerProvider(preload=preload, path=[str(Path(__file__).parent)])) as provider:
+        sandbox = provider.start("host")
         done = sandbox.exec(["bash", "-c", f"ls -A {inside}; cd {inside}; ls -A {inside}/python"])
         assert not done.stdout
         for user in ("1234", "nobody"):
             assert not sandbox.exec(["ls", f"{inside}/code"], user=user).ok
-        assert not sandbox.exec([f"{inside}/python/ld.so", "--version"]).ok
+        for program in ("process1", "python/ld.so"):
+            assert not sandbox.exec([f"{inside}/{program}", "--version"]).ok
+        told = sandbox.exec(["cat", "/proc/1/cmdline", "/proc/1/comm"]).stdout
+        assert told.strip(b"\0").endswith(b"init\n") and b"json" not in told, told
 
 
 @pytest.mark.attack(9)
@@ -145,7 +150,7 @@ def test_what_the_engine_lacks(engine: PrivateEngine, provider: DockerProvider) 
 
 def test_an_engine_that_does_not_see_our_files(engine: PrivateEngine) -> None:
     with closing(DockerProvider()) as provider:
-        provider._prepared().python = Path("/only/here")
+        provider._prepared().mounts["code"] = Path("/only/here")
         with pytest.raises(SandboxUnavailableError, match="does not see this machine's files"):
             provider.start("host")
 

@@ -220,9 +220,12 @@ CHECKED static long limit_shared(bool root, int proc) {
     return 0;
 }
 
-static long open_score(struct inside *inside) {
+/* Settles what the kernel does with this process's memory: in a dump, and where there is too little. */
+static long set_memory(struct inside *inside) {
     char text[16];
     const char *at = text;
+    /* What handlers of cores get in spite of the limit, by a socket since Linux 6.16, is empty. */
+    MUST(noted("write", write_text(AT_FDCWD, "/proc/self/coredump_filter", "0")));
     long fd = noted("open", open_at(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0));
     MUST(fd);
     long got = CALL4(__NR_pread64, fd, text, sizeof text - 1, 0);
@@ -256,9 +259,7 @@ long prepare(bool network, const struct machine *machine, struct inside *inside)
     MUST(proc);
     inside->proc = (int)proc;
     MUST(limit_shared(machine->root, inside->proc));
-    /* What handlers of cores get in spite of the limit, by a socket since Linux 6.16, is empty. */
-    MUST(noted("write", write_text(AT_FDCWD, "/proc/self/coredump_filter", "0")));
-    return open_score(inside);
+    return set_memory(inside);
 }
 
 /* -- files ---------------------------------------------------------------------------------------- */
@@ -973,6 +974,16 @@ static long filter(const struct entry *entry) {
     return noted("seccomp", CALL3(__NR_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
 }
 
+static long confine(const struct entry *entry) {
+    MUST(limit_all(entry));
+    MUST(drop_rights(entry->inside));
+    /* A container has all namespaces of its own, the network's, too. */
+    if (!entry->inside->contained) MUST(scope());
+    MUST(filter(entry));
+    MUST(noted("umask", CALL1(__NR_umask, 022)));
+    return 0;
+}
+
 long enter(struct message *message, struct value plan, int link, const struct machine *machine,
            struct inside *inside) {
     struct entry entry = {.plan = plan, .machine = machine, .inside = inside, .root = machine->root};
@@ -992,12 +1003,7 @@ long enter(struct message *message, struct value plan, int link, const struct ma
     MUST(make_file_system(&entry, message, entry.own ? 2 : 1, link));
     MUST(leave_machine(&entry));
     close_fd(entry.namespace);
-    MUST(limit_all(&entry));
-    MUST(drop_rights(inside));
-    MUST(scope());
-    MUST(filter(&entry));
-    MUST(noted("umask", CALL1(__NR_umask, 022)));
-    return 0;
+    return confine(&entry);
 }
 
 /* -- in a container ------------------------------------------------------------------------------- */
@@ -1025,8 +1031,7 @@ long enter_container(struct value plan, struct inside *inside) {
         return noted("plan", -EINVAL);
     inside->kept = (uint64_t)planned(&entry, "kept");
     MUST(noted("setgroups", CALL2(__NR_setgroups, 0, 0)));
-    MUST(noted("write", write_text(AT_FDCWD, "/proc/self/coredump_filter", "0")));
-    MUST(open_score(inside));
+    MUST(set_memory(inside));
     long ids = count_ids();
     MUST(ids);
     inside->many_ids = ids > 1;
@@ -1036,9 +1041,5 @@ long enter_container(struct value plan, struct inside *inside) {
     inside->root = (int)noted("open", open_at(AT_FDCWD, "/", FOLDER, 0));
     MUST(inside->root);
     inside->uppers[inside->upper_count++] = inside->root;
-    MUST(limit_all(&entry));
-    MUST(drop_rights(inside));
-    MUST(filter(&entry));
-    MUST(noted("umask", CALL1(__NR_umask, 022)));
-    return 0;
+    return confine(&entry);
 }
