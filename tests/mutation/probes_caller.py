@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress

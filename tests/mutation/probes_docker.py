@@ -71,10 +71,8 @@ def docker_filter() -> bool:
 def docker_written_and_set_back() -> bool:
     """A file of the image is written to, without a change of its size or its times."""
     sandbox = _start()
-    edit = "cp -p /etc/passwd /tmp/p; sed -i -z s/root/toor/ /tmp/p; touch -r /etc/passwd /tmp/p"
-    done = sandbox.exec(
-        ["bash", "-ec", f"{edit}; cat /tmp/p > /etc/passwd; touch -r /tmp/p /etc/passwd"]
-    )
+    edit = "cp -p passwd /tmp/p; sed s/root/toor/ /tmp/p > passwd; touch -r /tmp/p passwd"
+    done = sandbox.exec(["bash", "-ec", edit], cwd="/etc")
     if not done.ok:
         raise ProbeError(f"not written: {done}")
     return any(change.path == "/etc/passwd" for change in sandbox.changes())

@@ -181,7 +181,8 @@ def test_each_turn_of_a_thread_is_told(driver: Path, more: str, groups: int) -> 
 
 OPERATIONS = (
     *("memory", "spawn", "worker", "socket", "terminal", "signal", "kill", "processes"),
-    *("programs", "kill_started", "open", "create", "stop", "go_on", "changes", "archive", "none"),
+    *("programs", "kill_started", "open", "create", "stop", "go_on", "changes", "archive", "root"),
+    *("apply", "none"),
 )
 NAMES = ("argv", "cwd", "env", "numbers", "user", "track", "pid", "number", "keep", "path", "mode")
 arguments = st.dictionaries(st.sampled_from((*NAMES, "timeout", "module", "op")), values)
@@ -257,7 +258,7 @@ def test_any_request_is_answered_and_leaves_nothing(box: NativeSandbox) -> None:
 
 def asked(box: NativeSandbox, told: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
     """The reply to a request; nothing of it stays open here."""
-    box._seat.send(told, fds)
+    wire.send(box._seat.control, told, fds, packed=True)
     reply, came = wire.receive(box._seat.control)
     for fd in came:
         os.close(fd)

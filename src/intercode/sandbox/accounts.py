@@ -1,7 +1,4 @@
-"""Users and groups by the names that an image gives them.
-
-Standard library only: process 1 of a container loads it.
-"""
+"""Users and groups by the names that an image gives them."""
 
 from __future__ import annotations
 

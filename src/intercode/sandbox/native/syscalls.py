@@ -1,6 +1,6 @@
 """Linux system calls that Python does not offer, as thin typed functions.
 
-Standard library only, and cheap to import: the spawner and a container's process 1 load it.
+Standard library only, and cheap to import: the spawner and workers load it.
 Each function raises `OSError` with the call's name, so that `doctor` can tell which step failed.
 """
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import struct
-from collections.abc import Mapping, Sequence
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
@@ -43,30 +41,17 @@ PR_SET_KEEPCAPS = 8
 PR_SET_NAME = 15
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
-PR_SET_SECUREBITS = 28
 PR_SET_NO_NEW_PRIVS = 38
-PR_CAP_AMBIENT = 47
-PR_CAP_AMBIENT_RAISE = 2
 SECCOMP_MODE_FILTER = 2
-# NOROOT and its lock: user 0 gets no capability by `execve`.
-SECUREBITS_NO_ROOT = 0b11
 
-_MACHINE = platform.machine()
 # The calls newer than glibc's wrappers have one number on every architecture (since 5.1).
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
 _NR_FSCONFIG = 431
 _NR_FSPICK = 433
-_NR_OPENAT2 = 437
 _NR_MOUNT_SETATTR = 442
-_NR_SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(_MACHINE, -1)
-_NR_SETRESUID = {"x86_64": 117, "aarch64": 147}.get(_MACHINE, -1)
-_NR_SETRESGID = {"x86_64": 119, "aarch64": 149}.get(_MACHINE, -1)
-_RESOLVE_NO_MAGICLINKS = 0x02
 _FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 1, 8
 _FSCONFIG_SET_FLAG, _FSCONFIG_RECONFIGURE = 0, 7
-_IPC_RMID = 0
-_SPAWN_FLAGS = 0x04 | 0x08 | 0x80  # SETSIGDEF, SETSIGMASK, SETSID
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
@@ -126,24 +111,6 @@ def open_tree(path: str, recursive: bool = False) -> int:
     return _check(_syscall(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags), "open_tree", path)
 
 
-def open_plainly(path: str, flags: int, mode: int = 0) -> int:
-    """Open a path, but follow no link of /proc that leads to a process's open file or folder."""
-    return _openat2(AT_FDCWD, path, flags, mode, _RESOLVE_NO_MAGICLINKS)
-
-
-def _openat2(folder: int, path: str, flags: int, mode: int, resolve: int) -> int:
-    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve)
-    name = os.fsencode(path)
-    while True:
-        fd: int = _syscall(_NR_OPENAT2, folder, name, how, len(how))
-        if fd >= 0 or ctypes.get_errno() != errno.EINTR:
-            break
-    if fd < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-    return fd
-
-
 def move_mount(fd: int, target: str) -> None:
     """Attach the detached mount `fd` at `target`."""
     _check(
@@ -180,26 +147,6 @@ def prctl(option: int, *args: int) -> int:
     return _check(_libc.prctl(option, *padded), f"prctl {option}")
 
 
-def drop_bounding_set(kept: int) -> None:
-    """Take every capability but those in the mask `kept` out of what `execve` can give."""
-    for capability in range(64):
-        try:
-            if not kept >> capability & 1:
-                prctl(PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            return  # the kernel has no more
-
-
-def become(uid: int, gid: int, groups: Sequence[int] = ()) -> None:
-    """Change user and group of this thread alone, for good. glibc's would change every thread's."""
-    listed = struct.pack(f"={len(groups)}I", *groups)
-    _check(_syscall(_NR_SETGROUPS, len(groups), listed), "setgroups")
-    _check(_syscall(_NR_SETRESGID, gid, gid, gid), "setresgid")
-    _check(_syscall(_NR_SETRESUID, uid, uid, uid), "setresuid")
-
-
 def set_seccomp(program: bytes) -> None:
     """Install a classic BPF filter, a multiple of 8 bytes, for this process and its children."""
     buffer = ctypes.create_string_buffer(program, len(program))
@@ -208,56 +155,6 @@ def set_seccomp(program: bytes) -> None:
         struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     )
     _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0), "seccomp")
-
-
-def spawn(
-    program: bytes, argv: Sequence[bytes], env: Sequence[bytes], given: Mapping[int, int]
-) -> int:
-    """Start a program in a session of its own, with default signals: its pid.
-
-    Other threads of Python run meanwhile, unlike with `subprocess`: a program that somebody stops
-    before it has begun would hold up all of them.
-
-    Args:
-        program: Where it is.
-        argv: Its arguments, its name among them.
-        env: Its environment, as ``NAME=value``.
-        given: Its descriptors, by the numbers that it has them by; all others are to be
-            close-on-exec.
-
-    Raises:
-        OSError: It cannot be executed.
-    """
-    pid = ctypes.c_int()
-    actions, attributes = ctypes.create_string_buffer(512), ctypes.create_string_buffer(1024)
-    signals = ctypes.create_string_buffer(128)
-    _libc.posix_spawn_file_actions_init(actions)
-    _libc.posix_spawnattr_init(attributes)
-    try:
-        for number, fd in given.items():
-            _libc.posix_spawn_file_actions_adddup2(actions, fd, number)
-        _libc.posix_spawnattr_setflags(attributes, _SPAWN_FLAGS)
-        _libc.sigemptyset(signals)
-        _libc.posix_spawnattr_setsigmask(attributes, signals)
-        _libc.sigfillset(signals)
-        _libc.posix_spawnattr_setsigdefault(attributes, signals)
-        arguments = (ctypes.c_char_p * (len(argv) + 1))(*argv)
-        variables = (ctypes.c_char_p * (len(env) + 1))(*env)
-        number = _libc.posix_spawn(
-            ctypes.byref(pid), program, actions, attributes, arguments, variables
-        )
-    finally:
-        _libc.posix_spawn_file_actions_destroy(actions)
-        _libc.posix_spawnattr_destroy(attributes)
-    if number:
-        raise OSError(number, os.strerror(number))
-    return pid.value
-
-
-def remove_ipc(kind: str, number: int) -> None:
-    """Remove a System V object: ``shm``, ``msg`` or ``sem``."""
-    arguments = (number, 0, _IPC_RMID) if kind == "sem" else (number, _IPC_RMID, 0)
-    _check(getattr(_libc, f"{kind}ctl")(*arguments), f"{kind}ctl")
 
 
 def capset(effective: int, permitted: int, inheritable: int) -> None:

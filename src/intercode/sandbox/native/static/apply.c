@@ -180,13 +180,13 @@ static void apply_all(void *with) {
 
 long apply_archive(int source, int root) {
     static struct stream stream;
-    stream = (struct stream){.source = source, .root = root};
-    long failed = on_own_stack(apply_all, &stream);
-    if (!failed) failed = stream.error;
-    /* Last: writing into a folder changes its times. */
-    long again = failed ? failed : CALL3(__NR_lseek, source, 0, FROM_START);
-    stream.folders = true;
-    if (!failed && again < 0) failed = again;
-    if (!failed) failed = on_own_stack(apply_all, &stream);
-    return failed ? failed : stream.error;
+    long failed = 0;
+    /* Folders last: writing into one changes its times. */
+    for (int pass = 0; pass < 2 && !failed; pass++) {
+        stream = (struct stream){.source = source, .root = root, .folders = pass};
+        failed = CALL3(__NR_lseek, source, 0, FROM_START);
+        if (!failed) failed = on_own_stack(apply_all, &stream);
+        if (!failed) failed = stream.error;
+    }
+    return failed;
 }
