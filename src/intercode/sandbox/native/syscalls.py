@@ -7,7 +7,6 @@ Each function raises `OSError` with the call's name, so that `doctor` can tell w
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import struct
 
