@@ -17,6 +17,7 @@ import pytest
 from intercode.errors import InterCodeError, SandboxError
 from intercode.files import cache_root
 from intercode.sandbox import Provider, Sandbox, Snapshot
+from intercode.sandbox.base import Freezes
 from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.docker.sandbox import DockerSnapshot
 from intercode.sandbox.native import archive, wire
@@ -107,6 +108,20 @@ def test_links_to_files_of_the_image(start: Start, box: Sandbox) -> None:
     again = start(box.snapshot())
     assert run(again, "[ other -ef file ] && [ file -ef dir/third ] && stat -c %h other") == b"3\n"
     assert run(again, "stat -c %h link second") == b"2\n2\n"
+
+
+def test_files_that_an_engine_mounts(start: Start) -> None:
+    """What was written to them is in every later copy, and a change after each freeze."""
+    sandbox = start()
+    assert sandbox.exec(["bash", "-c", "echo 192.0.2.1 one >> /etc/hosts"]).ok
+    again = start(start(sandbox.snapshot()).snapshot())
+    assert again.read_file("/etc/hosts") == sandbox.read_file("/etc/hosts")
+    assert again.changes() == []
+    changes = sandbox.changes()
+    assert [change.path for change in changes] == ["/etc/hosts"]
+    assert isinstance(sandbox, Freezes)
+    sandbox.freeze()
+    assert sandbox.changes() == changes
 
 
 @pytest.mark.parametrize("blocks", range(20))

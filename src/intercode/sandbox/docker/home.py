@@ -28,7 +28,7 @@ from intercode.sandbox.ownership import new_lease, when_gone
 
 _ROOT = Path(__file__).parents[2]
 _MODULES = [f"sandbox/native/{name}.py" for name in ("bootstrap", "syscalls", "wire", "worker")]
-"""The modules that a worker's Python loads, besides the worker's own packages."""
+"""The modules that a worker's Python loads, in addition to the worker's own packages."""
 INSIDE = "/dev/.intercode"
 """The folder of our things in a container: in memory, so that its files are as the image's."""
 _NOBODY, _NOBODY_INSIDE = 1_878_982_656, 65_533
