@@ -1239,7 +1239,7 @@ DEFENCES = [
     ),
     _one(
         "triggers_are_run", "cheating", REWARDS + "sql_programs.py",
-        "            for probe in chain(*planted, _probes(session, name, texts)):",
+        "            for probe in chain(*map(probes.constants, read), probes.all(name)):",
         "            for probe in ():",
     ),
     _one(
