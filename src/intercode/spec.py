@@ -35,11 +35,12 @@ from intercode.envs.options import (
     SqlOptions,
     SweOptions,
     described,
+    taken,
 )
 from intercode.errors import ImageError, UsageError
 from intercode.records import MANIFEST, Difference, diff
 from intercode.redaction import GONE
-from intercode.registry import ENVS, scheme_of
+from intercode.registry import ENVS, environment, scheme_of
 from intercode.rewards.judge import VOTES
 from intercode.sandbox.images.base import parse
 from intercode.trust import Effect, check, effects
@@ -325,10 +326,11 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             "tasks that are not run: a list that 'datasets validate' wrote, or lines of an id and "
             "a reason",
             path=True,
+            fact="excluded",
         ),
     ] = None
     epochs: Annotated[Positive, _says("N", "attempts at each task")] = 1
-    seed: Annotated[Natural, _says("N", "of the run, and of the bundled puzzles")] = 0
+    seed: Annotated[Natural, _says("N", "of the run, and of the bundled puzzles", fact="seed")] = 0
 
     @classmethod
     def of(cls, *layers: Options) -> RunSpec:
@@ -428,8 +430,8 @@ class RunSpec(_Part, frozen=True, kw_only=True):
                 raise UsageError(f"the record has no password or key: give --{flag} again")
         differs = {
             fact
-            for option, fact in _GIVEN_MAY_DIFFER.items()
-            if option in given and option not in named and not resumes
+            for option in given
+            if (fact := _fact(option)) and option not in named and not resumes
         }
         accept = [*given.get("accept", ()), *sorted(differs)]
         if {"env", "data"} <= named:  # a folder's file may have changed since
@@ -464,6 +466,14 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             if _part_of().get(name) != "how" and name != "exclude"
         }
 
+    def identity(self) -> dict[str, Any]:
+        """Return the environment's options by whose values runs are told apart: see `Role`.
+
+        An option that was not given is left out, and so is one that has its default.
+        """
+        env = self.env
+        return _identity(env.options, taken(environment(env.name, env.protocol)))
+
     def diff(self, other: RunSpec) -> list[Difference]:
         """List the options that another spec does not have alike."""
         return diff(self.flat(), other.flat())
@@ -483,12 +493,6 @@ PARTS: Mapping[str, type[_Part]] = {
 """The parts of `RunSpec`, by the names of its fields."""
 _TOGETHER = ({"limit", "tasks"},)
 """Options of which none is taken from a record if one was given."""
-_GIVEN_MAY_DIFFER = {
-    **dict.fromkeys(("agent", "model", "preset", "prompt", "recording", "temperature"), "agent"),
-    "seed": "seed",
-    "exclude": "excluded",
-}
-"""Option → the fact in a record that is meant to differ if the option is given."""
 _OLD_NAMES = {"provider": "sandbox"}
 """Option in the records of 0.1.0 → its name since."""
 
@@ -527,6 +531,36 @@ def recorded_options(manifest: Mapping[str, Any], *, resumes: bool = False) -> d
         settings = last.get("settings", {})
         options |= {name: settings.get(_SETTINGS.get(name, name)) for name in _CARRIED_OUT}
     return _given(options)
+
+
+def identified(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a record with the environment's options by which runs are told apart.
+
+    Records had only some of them once, among other facts; the rest is among the options of their
+    sessions. What is absent there had its default.
+    """
+    env = manifest.get("env") or {}
+    if "options" in env:
+        return manifest
+    known: dict[str, Option] = {}
+    for kind in environment_kinds():
+        known |= described(kind)
+    parts = _part_of()
+    options = recorded_options(manifest)
+    own = {name: value for name, value in options.items() if name not in parts}
+    identity = _identity(own, known)
+    facts = {name: fact for name, fact in env.items() if name not in identity}
+    return {**manifest, "env": {**facts, "options": identity}}
+
+
+def _identity(options: Options, known: Mapping[str, Option]) -> dict[str, Any]:
+    """Return those of an environment's options that identify a run and have not their default."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in sorted(options.items())
+        if (option := known.get(name)) is None
+        or (option.role == "identifies" and value != option.default)
+    }
 
 
 _CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "on", "retries")
@@ -622,6 +656,14 @@ def _part_of() -> dict[str, str]:
         found |= dict.fromkeys(options_of(kind), part)
     del found["options"]
     return found
+
+
+def _fact(option: str) -> str:
+    """Return the fact in a record that is meant to differ if an option is given; "" for none."""
+    part = _part_of().get(option)
+    if part in ("agent", "model"):
+        return "agent"
+    return options_of(RunSpec)[option].fact if part == "" else ""
 
 
 @cache
