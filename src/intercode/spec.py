@@ -60,6 +60,11 @@ def _says(metavar: str | None, text: str, **extra: Any) -> Meta:
     return Meta(description=text, extra={"metavar": metavar, **extra})
 
 
+_SHOWN = "what a language model is shown"
+_SEARCH = "several replies: samples, tree-search, best-of-n"
+_SPENT = "what an episode may take"
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a spec. None, or False, stands for an option that was not given."""
 
@@ -75,6 +80,7 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         _says(
             "FILE",
             "tasks (JSON, JSONL, CSV, TSV, YAML), or a dataset's name (default: the bundled)",
+            daily=True,
         ),
     ] = None
     split: Annotated[
@@ -131,20 +137,35 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
 class AgentSpec(_Part, frozen=True, kw_only=True):
     """The agent, what a language model is told, and what an episode may take."""
 
-    name: Annotated[str, _says("AGENT", "see above")] = msgspec.field(
-        name="agent", default="oracle"
-    )
+    name: Annotated[
+        str,
+        _says(
+            "AGENT",
+            "oracle (runs gold), noop, random, replay or human; of a language model: single-turn, "
+            "try-again, react, plan-solve, tool-calling, tree-search or best-of-n; your own, as "
+            "file.py:make; a program in the sandbox, as cli:COMMAND",
+            daily=True,
+        ),
+    ] = msgspec.field(name="agent", default="oracle")
     recording: Annotated[
         str | None, _says("PATH", "for --agent replay and predictions", path=True)
     ] = None
     preset: Annotated[
         str | None, _says("NAME", "settings of the paper, as paper-gpt-3.5-bash-try-again")
     ] = None
-    prompt: Annotated[str | None, _says("FILE", "a template of your own", path=True)] = None
-    setting: Annotated[str | None, _says("TEXT", "what prompts call the setting")] = None
+    prompt: Annotated[
+        str | None, _says("FILE", "a template of your own", path=True, group=_SHOWN)
+    ] = None
+    setting: Annotated[str | None, _says("TEXT", "what prompts call the setting", group=_SHOWN)] = (
+        None
+    )
     schema: Annotated[
         bool,
-        _says(None, "for SQL: tables and columns, where the dataset has them (2023's 'handicap')"),
+        _says(
+            None,
+            "for SQL: tables and columns, where the dataset has them (2023's 'handicap')",
+            group=_SHOWN,
+        ),
     ] = False
     context: Annotated[
         str | None,
@@ -153,6 +174,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             "show at the start what looking around would: the tables of a database, or for a shell "
             "the files of its folder",
             choices=("schema",),
+            group=_SHOWN,
         ),
     ] = None
     examples: Annotated[
@@ -160,6 +182,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         _says(
             None,
             "show worked examples, where the agent can (default: by react, and to local models)",
+            group=_SHOWN,
         ),
     ] = None
     recap: Annotated[
@@ -168,6 +191,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             None,
             "ask the model once more, by try-again and react, when its action has failed before "
             "(default: only local models)",
+            group=_SHOWN,
         ),
     ] = None
     skill: Annotated[
@@ -180,17 +204,22 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
     ] = ()
     observation_limit: Annotated[
         Positive | None,
-        _says("N", "characters of an observation that are shown (default: 10000)"),
+        _says("N", "characters of an observation that are shown (default: 10000)", group=_SHOWN),
     ] = None
     observation_tail: Annotated[
         bool | None, _says(None, "whether its end is shown, too (a preset says)", flag=False)
     ] = None
     dialogue_limit: Annotated[
-        Positive | None, _says("N", "messages after the first ones that are sent (default: all)")
+        Positive | None,
+        _says("N", "messages after the first ones that are sent (default: all)", group=_SHOWN),
     ] = None
     samples: Annotated[
         Positive | None,
-        _says("N", "replies for each turn (default: 1; 3 for tree-search and best-of-n)"),
+        _says(
+            "N",
+            "replies for each turn (default: 1; 3 for tree-search and best-of-n)",
+            group=_SEARCH,
+        ),
     ] = None
     choose: Annotated[
         str | None,
@@ -198,6 +227,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             None,
             "which of them: by majority (default), or by the model's own judgement",
             choices=("vote", "judge"),
+            group=_SEARCH,
         ),
     ] = None
     search: Annotated[
@@ -207,17 +237,20 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             "for tree-search: keep the best states of each turn (default), or continue from the "
             "best of all",
             choices=("beam", "best-first"),
+            group=_SEARCH,
         ),
     ] = None
     search_width: Annotated[
-        Positive | None, _says("N", "for a beam: states kept of each turn (default: 2)")
+        Positive | None,
+        _says("N", "for a beam: states kept of each turn (default: 2)", group=_SEARCH),
     ] = None
     search_depth: Annotated[
-        Positive | None, _says("N", "turns of a branch (default: as the environment allows)")
+        Positive | None,
+        _says("N", "turns of a branch (default: as the environment allows)", group=_SEARCH),
     ] = None
     search_budget: Annotated[
         Positive | None,
-        _says("N", "actions that an episode tries in all branches (default: 40)"),
+        _says("N", "actions that an episode tries in all branches (default: 40)", group=_SEARCH),
     ] = None
     search_test: Annotated[
         str | None,
@@ -225,24 +258,35 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             "CODE",
             "an action that tests a state in a fork of its own; it is good if the action succeeds "
             "(default: the model judges)",
+            group=_SEARCH,
         ),
     ] = None
     search_from: Annotated[
-        Natural | None, _says("N", "for best-of-n: branch after so many turns (default: 0)")
+        Natural | None,
+        _says("N", "for best-of-n: branch after so many turns (default: 0)", group=_SEARCH),
     ] = None
-    episode_cost: Annotated[Amount | None, _says("USD", "what each episode may cost")] = None
-    episode_tokens: Annotated[Positive | None, _says("N", "tokens that each episode may take")] = (
-        None
-    )
-    episode_seconds: Annotated[Amount | None, _says("S", "time that each episode may take")] = None
+    episode_cost: Annotated[
+        Amount | None, _says("USD", "what each episode may cost", group=_SPENT)
+    ] = None
+    episode_tokens: Annotated[
+        Positive | None, _says("N", "tokens that each episode may take", group=_SPENT)
+    ] = None
+    episode_seconds: Annotated[
+        Amount | None, _says("S", "time that each episode may take", group=_SPENT)
+    ] = None
 
 
 class ModelSpec(_Part, frozen=True, kw_only=True):
     """The agent's language model, and what all episodes together may take."""
 
-    name: Annotated[str | None, _says("NAME", "PROVIDER/NAME, for instance openai/gpt-4o")] = (
-        msgspec.field(name="model", default=None)
-    )
+    name: Annotated[
+        str | None,
+        _says(
+            "NAME",
+            "PROVIDER/NAME, as openai/gpt-4o; local/NAME runs here, without a key",
+            daily=True,
+        ),
+    ] = msgspec.field(name="model", default=None)
     base_url: Annotated[str | None, _says("URL", "of a server of your own")] = None
     temperature: Annotated[Number | None, _says("T", "default: 0")] = None
     top_p: Annotated[Amount | None, _says("P", "default: the model's")] = None
@@ -263,7 +307,7 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
 class How(_Part, frozen=True, kw_only=True):
     """How a run is carried out: all that may differ from session to session."""
 
-    workers: Annotated[Positive, _says("N", "episodes at a time")] = 1
+    workers: Annotated[Positive, _says("N", "episodes at a time", daily=True)] = 1
     max_connections: Annotated[
         Positive | None,
         _says("N", "calls to the model at a time (default: as many as workers)"),
@@ -279,11 +323,12 @@ class How(_Part, frozen=True, kw_only=True):
             "the machines of a cluster: ray, or ray://ADDRESS (default: threads of this process)",
         ),
     ] = None
-    show: Annotated[bool, _says(None, "print each episode as it ends")] = False
+    show: Annotated[bool, _says(None, "print each episode as it ends", daily=True)] = False
     quiet: Annotated[bool, _says(None, "no progress, only the result")] = False
-    json: Annotated[bool, _says(None, "print the result as one JSON object")] = False
+    json: Annotated[bool, _says(None, "print the result as one JSON object", daily=True)] = False
     out: Annotated[
-        str | None, _says("DIR", "the run's folder (default: runs/TIME-ENV-AGENT)", path=True)
+        str | None,
+        _says("DIR", "the run's folder (default: runs/TIME-ENV-AGENT)", path=True, daily=True),
     ] = None
     locked: Annotated[
         str | None,
@@ -314,10 +359,10 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     agent: AgentSpec = AgentSpec()
     model: ModelSpec = ModelSpec()
     how: How = How()
-    limit: Annotated[Positive | None, _says("N", "only the first N tasks")] = None
+    limit: Annotated[Positive | None, _says("N", "only the first N tasks", daily=True)] = None
     tasks: Annotated[
         tuple[str, ...] | None,
-        _says("ID", "only this task; may be given several times"),
+        _says("ID", "only this task; may be given several times", daily=True),
     ] = None
     exclude: Annotated[
         str | None,
@@ -329,8 +374,10 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             fact="excluded",
         ),
     ] = None
-    epochs: Annotated[Positive, _says("N", "attempts at each task")] = 1
-    seed: Annotated[Natural, _says("N", "of the run, and of the bundled puzzles", fact="seed")] = 0
+    epochs: Annotated[Positive, _says("N", "attempts at each task", daily=True)] = 1
+    seed: Annotated[
+        Natural, _says("N", "of the run, and of the bundled puzzles", fact="seed", daily=True)
+    ] = 0
 
     @classmethod
     def of(cls, *layers: Options) -> RunSpec:
@@ -648,6 +695,28 @@ def environment_options() -> dict[str, Option]:
     return dict(sorted(found.items(), key=lambda one: one[0] in LIMITS))
 
 
+def grouped(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
+    """Map title to options: those without a group of their own are below the first."""
+    found: dict[str, dict[str, Option]] = {title: {}}
+    for name, option in options.items():
+        found.setdefault(option.group or title, {})[name] = option
+    return found
+
+
+def by_environment() -> dict[str, dict[str, Option]]:
+    """Map title to the options of environments: of all, then of those that it names, the limits."""
+    found: dict[str, dict[str, Option]] = {}
+    kinds = dict(zip(("bash", "ctf", "python", "sql", "swe"), environment_kinds(), strict=True))
+    for name, option in environment_options().items():
+        envs = [env for env, kind in kinds.items() if name in described(kind)]
+        title = "environments" if len(envs) == len(kinds) else " and ".join(envs)
+        title = "limits of each sandbox" if name in LIMITS else title.replace(" and ", ", ")
+        found.setdefault(title, {})[name] = option
+    return dict(
+        sorted(found.items(), key=lambda one: (one[0] != "environments", "limits" in one[0]))
+    )
+
+
 @cache
 def _part_of() -> dict[str, str]:
     """Option → the part that it is in; "" for those of `RunSpec` itself."""
@@ -731,7 +800,8 @@ def add_options(
         option = options[name]
         if option.has_flag and name not in less.split():
             flag = _REPEATED.get(name, option.flag)
-            parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
+            action = parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
+            vars(action)["is_rare"] = not option.is_daily  # for `intercode.cli.parser`
 
 
 _REPEATED = {"tasks": "--task", "accept": "--accept", "skill": "--skill"}

@@ -56,6 +56,15 @@ COMMANDS = {
 }
 """Name → what it does; the module is ``intercode.cli.NAME``."""
 
+_GROUPS = {
+    "try": "demo play",
+    "build": "new validate datasets images",
+    "run": "run sweep resume score rescore replay",
+    "read": "report show view export",
+    "serve": "serve mcp gateway",
+    "machine": "doctor models agents clean",
+}
+"""Title → commands."""
 FAILED, PIPE = 1, 141
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Error numbers of a disk that cannot be written to."""
@@ -175,13 +184,17 @@ def _command_parser(module: Any, prog: str) -> Parser:
 
 def _parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
-    commands = "\n".join(f"  {name:{width}}  {what}" for name, what in COMMANDS.items())
+    groups = [
+        "\n".join([f"{title}:", *(f"  {name:{width}}  {COMMANDS[name]}" for name in names.split())])
+        for title, names in _GROUPS.items()
+    ]
+    commands = "\n\n".join(groups)
     parser = Parser(
         prog="intercode",
         usage="intercode [--debug] COMMAND [...]",
         description="Interactive coding with execution feedback, in sandboxes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f"commands:\n{commands}\n\n"
+        epilog=f"{commands}\n\n"
         "'intercode COMMAND --help' tells more. First steps:\n"
         "  intercode doctor\n"
         "  intercode demo\n"

@@ -70,7 +70,7 @@ Image = Annotated[
     Meta(
         description="for all tasks; what they lay over host (host+…) they lay over it (default: "
         "each task's own, else host)",
-        extra={"metavar": "IMAGE", "path": True, "role": "described"},
+        extra={"metavar": "IMAGE", "path": True, "role": "described", "daily": True},
     ),
 ]
 DefaultImage = Annotated[
@@ -124,7 +124,7 @@ RewardOption = Annotated[
     Meta(
         description="your own function, reward.py:score; for Bash also judge; for SQL also "
         "bird-ex, bird-soft-f1, bird-r-ves or spider-test-suite",
-        extra={"metavar": "FILE:NAME", "path": True, "role": "described"},
+        extra={"metavar": "FILE:NAME", "path": True, "role": "described", "daily": True},
     ),
 ]
 MaxTurns = Annotated[
@@ -132,7 +132,7 @@ MaxTurns = Annotated[
     Meta(
         description="turns before an episode is cut off",
         ge=1,
-        extra={"metavar": "N", "role": "described"},
+        extra={"metavar": "N", "role": "described", "daily": True},
     ),
 ]
 EngineOption = Annotated[
@@ -169,8 +169,8 @@ _EITHER: dict[str, tuple[str | None, str]] = {
 _LIMITS = Limits()
 
 
-def _limit(description: str, metavar: str) -> Meta:
-    return Meta(description=description, extra={"metavar": metavar, "role": "described"})
+def _limit(description: str, metavar: str, **extra: Any) -> Meta:
+    return Meta(description=description, extra={"metavar": metavar, "role": "described", **extra})
 
 
 class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,7 +181,7 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     timeout: Annotated[
         float | None,
-        _limit(f"for each action (default: {_LIMITS.timeout:g})", "SECONDS"),
+        _limit(f"for each action (default: {_LIMITS.timeout:g})", "SECONDS", daily=True),
     ] = None
     memory: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
     disk: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
@@ -445,6 +445,10 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     is_path: bool = False
     """Whether its value may be a path, which begins in the folder of the file that has it."""
     role: Role = "identifies"
+    is_daily: bool = False
+    """Whether the short help of a command shows it."""
+    group: str = ""
+    """The title of the options that belong together; empty: those of its class."""
     fact: str = ""
     """The fact of a record that says the same, and may differ where the option is given."""
 
@@ -503,6 +507,8 @@ def described(kind: type[msgspec.Struct]) -> dict[str, Option]:
             many=extra.get("many", False),
             is_path=extra.get("path", False),
             role=extra.get("role", "identifies"),
+            is_daily=extra.get("daily", False),
+            group=extra.get("group", ""),
             fact=extra.get("fact", ""),
         )
     return found
