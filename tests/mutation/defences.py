@@ -971,12 +971,13 @@ DEFENCES = [
     _one("network_list", "exfiltration", NETWORK, "if not admitting:", "if False:"),
     _one("network_private", "host leak", NETWORK, "never if named else not_public", "never"),
     _one("network_rebinding", "host leak", NETWORK, "connect(where)", "connect((name, port))"),
-    _one("network_metadata", "host leak", NETWORK, "if str(found) in _METADATA:", "if False:"),
+    _one("network_metadata", "host leak", NETWORK, " for network in _METADATA)", " for network in ())"),
+    _one("network_translated", "host leak", NETWORK, "(found, *_translations(found))", "(found,)"),
     _one(
         "network_own_addresses", "host leak", NETWORK,
         '"an address of this machine" if _is_own(within) else ""', '""',
     ),
-    _one("network_mapped", "host leak", NETWORK, "found.ipv4_mapped is not None:", "False:"),
+    _one("network_mapped", "host leak", NETWORK, "        if found in network:", "        if False:"),
     _one("proxy_head", "host DoS", PROXY, "if len(data) > _LONGEST_HEAD:", "if False:"),
     _one("proxy_host_field", "exfiltration", PROXY, ".lower() not in _OWN]", ".lower()]"),
     _one(
