@@ -1157,6 +1157,14 @@ DEFENCES = [
         ),
     ),
     _one(
+        "gateway_environment", "host leak", NATIVE + "syscalls.py",
+        "            ctypes.memset(start, 0, len(entry))\n", "            pass\n",
+    ),
+    _one(
+        "gateway_memory", "host leak", NATIVE + "syscalls.py",
+        "    prctl(PR_SET_DUMPABLE, 0)\n", "    pass\n",
+    ),
+    _one(
         "gateway_key_in_pieces", "host leak", "intercode/gateway/veil.py",
         "        if self.secret in text:", "        if False:",
     ),
