@@ -998,7 +998,11 @@ DEFENCES = [
     ),
     _one(
         "view_token", "lateral", VIEWER,
-        "if not hmac.compare_digest(", "if False and not hmac.compare_digest(",
+        "        if not is_known:", "        if False:",
+    ),
+    _one(
+        "view_link", "lateral", "intercode/cli/view.py",
+        "link.resolve().as_uri()", "url",
     ),
     _one("view_guard", "lateral", VIEWER, "if refused is not None:", "if False:"),
     _one("view_hidden_gold", "cheating", EPISODES, "if not hide_gold:", "if True:"),
@@ -1017,7 +1021,7 @@ DEFENCES = [
     _one("serve_origin", "lateral", GUARD, "for origin in origins}", "for origin in ()}"),
     _one(
         "serve_site", "lateral", GUARD,
-        'if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"}:', "if False:",
+        'if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"} and', "if False and",
     ),
     _one(
         "admission_of_few", "peer DoS", ADMISSION,
