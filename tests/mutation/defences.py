@@ -1335,6 +1335,10 @@ DEFENCES = [
         '    sc.set_seccomp(seccomp.build(limits["debugger"], chroot))\n', "",
     ),
     _docker(
+        "shared_root", "host DoS", "intercode/sandbox/docker/home.py",
+        "    if not has_own_users(info) and ", "    if False and ",
+    ),
+    _docker(
         "processes", "host DoS", CONTAINER,
         '        "PidsLimit": key.processes + OWN_THREADS,\n', "",
     ),

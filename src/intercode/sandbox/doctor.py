@@ -23,7 +23,7 @@ from intercode.rights import (
 )
 from intercode.sandbox.base import cause_of_death
 from intercode.sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
-from intercode.sandbox.docker.home import has_quota, remapped
+from intercode.sandbox.docker.home import REMAP, SHARED, has_own_users, has_quota
 from intercode.sandbox.docker.images import SCHEME
 from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.native import cgroup
@@ -203,7 +203,6 @@ def _cache() -> Check:
 
 
 DOCKER_SANDBOX = "docker sandbox"
-_REMAP = 'add "userns-remap": "default" to /etc/docker/daemon.json, and restart the engine'
 _QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
 
 
@@ -256,11 +255,9 @@ def _docker_sandbox() -> Check:
 
 def _user(info: dict[str, Any]) -> Check:
     name = "docker user"
-    options = info.get("SecurityOptions") or ()
-    if remapped(info) is not None or any("name=rootless" in option for option in options):
+    if has_own_users(info):
         return Check(name, True, "a container's user 0 is another one on this machine")
-    detail = "a container's user 0 is this machine's, without any capability"
-    return Check(name, None, detail, _REMAP)
+    return Check(name, None, f"a container's user 0 is this machine's root, {SHARED}", REMAP)
 
 
 def _disk(info: dict[str, Any]) -> Check:
