@@ -18,6 +18,7 @@ from intercode.report.episodes import body_of
 from intercode.report.live import Library
 from intercode.report.page import page
 from intercode.report.server import Viewer
+from intercode.report.text import without_formula
 from waiting import eventually
 
 from .tools import one_of
@@ -52,6 +53,10 @@ def view_link() -> bool:
         view._open("http://127.0.0.1:1/secret/", Path(folder) / "view.html")
         eventually(lambda: bool(arguments))
     return one_of("secret" in arguments[0], holds=False, gone=True)
+
+
+def tables_without_formulas() -> bool:
+    return one_of(without_formula(" =1+1"), holds="' =1+1", gone=" =1+1")
 
 
 def view_guard() -> bool:
