@@ -971,13 +971,13 @@ DEFENCES = [
     _one("network_list", "exfiltration", NETWORK, "if not admitting:", "if False:"),
     _one("network_private", "host leak", NETWORK, "never if named else not_public", "never"),
     _one("network_rebinding", "host leak", NETWORK, "connect(where)", "connect((name, port))"),
-    _one("network_metadata", "host leak", NETWORK, " for network in _METADATA)", " for network in ())"),
+    _one("network_metadata", "host leak", NETWORK, "for network in _METADATA)", "for network in [])"),
     _one("network_translated", "host leak", NETWORK, "(found, *_translations(found))", "(found,)"),
     _one(
         "network_own_addresses", "host leak", NETWORK,
         '"an address of this machine" if _is_own(within) else ""', '""',
     ),
-    _one("network_mapped", "host leak", NETWORK, "        if found in network:", "        if False:"),
+    _one("network_mapped", "host leak", NETWORK, "if found in network:", "if False:"),
     _one("proxy_head", "host DoS", PROXY, "if len(data) > _LONGEST_HEAD:", "if False:"),
     _one("proxy_host_field", "exfiltration", PROXY, ".lower() not in _OWN]", ".lower()]"),
     _one(
@@ -999,6 +999,14 @@ DEFENCES = [
     _one(
         "view_token", "lateral", VIEWER,
         "        if not is_known:", "        if False:",
+    ),
+    _one(
+        "archive_of_zeros", "host DoS", "intercode/sandbox/images/archive.py",
+        "                self._budget.take(len(block))\n", "",
+    ),
+    _one(
+        "script_of_a_database", "host DoS", "intercode/databases/convert/build.py",
+        "max(1, budget.bytes // size)", "2**31",
     ),
     _one(
         "tables_without_formulas", "host leak", "intercode/report/text.py",
