@@ -1001,6 +1001,10 @@ DEFENCES = [
         "        if not is_known:", "        if False:",
     ),
     _one(
+        "private_places", "host leak", "intercode/sandbox/images/host.py",
+        "    places += _private_places(str(cache_root()))\n", "", needs_root=True,
+    ),
+    _one(
         "archive_of_zeros", "host DoS", "intercode/sandbox/images/archive.py",
         "                self._budget.take(len(block))\n", "",
     ),

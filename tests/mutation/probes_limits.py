@@ -190,3 +190,13 @@ def script_of_a_database() -> bool:
         except TaskError as error:
             return "more than half" in str(error)
     return False
+
+
+def private_places() -> bool:
+    with tempfile.TemporaryDirectory(dir="/usr/local", prefix="intercode-test-") as folder:
+        Path(folder).chmod(0o755)
+        secret = Path(folder, "secret")
+        secret.write_text("secret")
+        secret.chmod(0o600)
+        done = start().exec(["cat", str(secret)])
+        return one_of(done.stdout.decode(), holds="", gone="secret")

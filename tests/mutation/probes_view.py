@@ -52,7 +52,7 @@ def view_link() -> bool:
     with tempfile.TemporaryDirectory() as folder, mock.patch("webbrowser.open", arguments.append):
         view._open("http://127.0.0.1:1/secret/", Path(folder) / "view.html")
         eventually(lambda: bool(arguments))
-    return one_of("secret" in arguments[0], holds=False, gone=True)
+    return one_of(str("secret" in arguments[0]), holds="False", gone="True")
 
 
 def tables_without_formulas() -> bool:
