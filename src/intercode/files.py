@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from intercode.errors import SandboxUnavailableError
+from intercode.errors import SandboxUnavailableError, UsageError
 from intercode.rights import cache_place, needs_stand_in, other_system
 
 try:
@@ -29,12 +29,29 @@ _CHUNK = 1 << 20
 
 
 def cache_root() -> Path:
-    """The folder for everything that InterCode can make again."""
+    """The folder for everything that InterCode can make again.
+
+    Raises:
+        UsageError: Another user could change what is in it: images, programs, databases.
+    """
     place = cache_place()
     named = "INTERCODE_CACHE" in os.environ
     if not named and place == Path("/root/.cache/intercode") and needs_stand_in():
-        return Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
+        place = Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        _check_owner(place, place.stat())
     return place
+
+
+def _check_owner(place: Path, info: os.stat_result) -> None:
+    if info.st_uid not in (os.geteuid(), 0):
+        reason = f"belongs to another user ({info.st_uid}), who could change what is in it"
+        fix = "set INTERCODE_CACHE to a folder of your own"
+    elif info.st_mode & stat.S_IWOTH:
+        reason, fix = "can be written by all users", f"chmod o-w {place}"
+    else:
+        return
+    raise UsageError(f"the cache {place} {reason}: {fix}")
 
 
 @contextlib.contextmanager

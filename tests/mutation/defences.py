@@ -971,7 +971,10 @@ DEFENCES = [
     _one("network_list", "exfiltration", NETWORK, "if not admitting:", "if False:"),
     _one("network_private", "host leak", NETWORK, "never if named else not_public", "never"),
     _one("network_rebinding", "host leak", NETWORK, "connect(where)", "connect((name, port))"),
-    _one("network_metadata", "host leak", NETWORK, "for network in _METADATA)", "for network in [])"),
+    _one(
+        "network_metadata", "host leak", NETWORK,
+        "for network in _METADATA)", "for network in [])",
+    ),
     _one("network_translated", "host leak", NETWORK, "(found, *_translations(found))", "(found,)"),
     _one(
         "network_own_addresses", "host leak", NETWORK,
@@ -1003,6 +1006,10 @@ DEFENCES = [
     _one(
         "private_places", "host leak", "intercode/sandbox/images/host.py",
         "    places += _private_places(str(cache_root()))\n", "", needs_root=True,
+    ),
+    _one(
+        "cache_of_others", "lateral", "intercode/files.py",
+        "        _check_owner(place, place.stat())\n", "        pass\n", needs_root=True,
     ),
     _one(
         "archive_of_zeros", "host DoS", "intercode/sandbox/images/archive.py",

@@ -16,7 +16,7 @@ from intercode import files
 from intercode.databases import find
 from intercode.databases.convert.build import as_sqlite
 from intercode.episode import Episode
-from intercode.errors import ImageError, SandboxError, TaskError
+from intercode.errors import ImageError, SandboxError, TaskError, UsageError
 from intercode.rewards.base import quiesced
 from intercode.sandbox import Limits, Sandbox, get_provider
 from intercode.sandbox.images import resolve
@@ -200,3 +200,14 @@ def private_places() -> bool:
         secret.chmod(0o600)
         done = start().exec(["cat", str(secret)])
         return one_of(done.stdout.decode(), holds="", gone="secret")
+
+
+def cache_of_others() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["INTERCODE_CACHE"] = folder
+        os.chown(folder, 12345, 12345)
+        try:
+            files.cache_root()
+        except UsageError:
+            return True
+    return False

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import InterCodeError
+from intercode.errors import InterCodeError, UsageError
 from intercode.files import cache_root
 from intercode.rights import (
     STAND_IN,
@@ -58,7 +58,10 @@ def check_native() -> list[Check]:
 
 def _endings() -> list[Check]:
     """Name the sandboxes that were closed, and that the kernel still ends, if there are any."""
-    pids = [str(ending.pid) for ending in endings()]
+    try:
+        pids = [str(ending.pid) for ending in endings()]
+    except UsageError:  # of the cache, which `_cache` tells
+        return []
     if not pids:
         return []
     detail = (
@@ -188,7 +191,10 @@ def _processes() -> Check:
 
 
 def _cache() -> Check:
-    root = cache_root()
+    try:
+        root = cache_root()
+    except UsageError as error:
+        return Check("image cache", False, str(error), _OTHER_CACHE)
     folder = next(p for p in (root, *root.parents) if os.access(p, os.F_OK))
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
