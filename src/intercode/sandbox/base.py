@@ -329,7 +329,8 @@ class Program:
     name: str
     """The kernel's name for it, of at most 15 bytes, as a program may change it."""
     descriptors: Mapping[int, str]
-    """The target of each of its descriptors, as in ``/proc/PID/fd``."""
+    """The targets of its descriptors, as in ``/proc/PID/fd``: of the first 256, and of all programs
+    together 4 MiB."""
 
 
 @runtime_checkable
