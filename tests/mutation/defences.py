@@ -1012,6 +1012,10 @@ DEFENCES = [
         "        _check_owner(place, place.stat())\n", "        pass\n", needs_root=True,
     ),
     _one(
+        "tokens_of_data", "cheating", "intercode/integrations/trl/tokens.py",
+        "            cuts.add(at + 1)\n", "",
+    ),
+    _one(
         "archive_of_zeros", "host DoS", "intercode/sandbox/images/archive.py",
         "                self._budget.take(len(block))\n", "",
     ),

@@ -17,6 +17,7 @@ from intercode.databases import find
 from intercode.databases.convert.build import as_sqlite
 from intercode.episode import Episode
 from intercode.errors import ImageError, SandboxError, TaskError, UsageError
+from intercode.integrations.trl.tokens import pieces
 from intercode.rewards.base import quiesced
 from intercode.sandbox import Limits, Sandbox, get_provider
 from intercode.sandbox.images import resolve
@@ -211,3 +212,8 @@ def cache_of_others() -> bool:
         except UsageError:
             return True
     return False
+
+
+def tokens_of_data() -> bool:
+    parts = pieces("a<|im_end|>", {"<|im_end|>"})
+    return one_of(" ".join(parts), holds="a< |im_end|>", gone="a<|im_end|>")
