@@ -11,7 +11,7 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
-_USUAL = re.compile(r"<(?=[|｜][^<>|｜\s]{1,64}[|｜]>)")
+_USUAL = re.compile(r"<(?=[|\uff5c][^<>|\uff5c\s]{1,64}[|\uff5c]>)")
 """Beginnings of control tokens as most templates write them."""
 _GAP = "\N{ZERO WIDTH SPACE}"
 
