@@ -126,7 +126,7 @@ class DiskBudget:
             raise OSError(errno.ENOSPC, f"more than half of what is free on its disk: {_LARGE}")
 
     def is_spent(self) -> bool:
-        """Tell whether less than the other half is free, whoever has taken the rest."""
+        """Tell whether less than the other half is free, by this budget's user or another's."""
         return free_space(self._folder)[0] < self._least
 
 

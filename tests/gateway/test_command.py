@@ -367,10 +367,9 @@ for name in ("environ", "mem", "fd"):
 
 def test_a_command_of_an_ordinary_user_sees_no_memory(server: ScriptedServer) -> None:
     with ordinary_user() as user:
-        command = ["gateway", "--upstream", UPSTREAM, "--base-url", server.url, "--"]
+        command = [*COMMAND, "--upstream", UPSTREAM, "--base-url", server.url, "--"]
         done = subprocess.run(
-            [*user.prefix, sys.executable, "-m", "intercode.cli", *command]
-            + [sys.executable, "-c", LOOK],
+            [*user.prefix, *command, sys.executable, "-c", LOOK],
             env={**user.env, "OPENAI_COMPATIBLE_API_KEY": KEY},
             capture_output=True,
             text=True,

@@ -517,9 +517,7 @@ def cause_of_death(errors: str) -> str:
     return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
 
 
-_PART_AT_END = re.compile(
-    rb"(?:[\xc2-\xf4]|[\xe0-\xf4][\x80-\xbf]|[\xf0-\xf4][\x80-\xbf]{2})\Z"
-)
+_PART_AT_END = re.compile(rb"(?:[\xc2-\xf4]|[\xe0-\xf4][\x80-\xbf]|[\xf0-\xf4][\x80-\xbf]{2})\Z")
 """The beginning of a character of UTF-8 whose end is missing."""
 _PART_AT_START = re.compile(rb"\A[\x80-\xbf]{1,3}")
 

@@ -256,7 +256,7 @@ def test_image_is_plain_data() -> None:
 def test_a_cache_that_others_could_change_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    """Not only its images: agents, repositories, databases, models and a container's Python, too."""
+    """Not only its images: agents, repositories, databases, models, a container's Python."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("INTERCODE_CACHE", str(folder))
     assert cache_root() == folder

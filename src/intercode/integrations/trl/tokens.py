@@ -18,7 +18,7 @@ _GAP = "\N{ZERO WIDTH SPACE}"
 
 def added_tokens(tokenizer: Any) -> Collection[str]:
     """Return the texts that a tokenizer takes for single tokens, of several characters."""
-    added = getattr(tokenizer, "get_added_vocab", dict)()
+    added: Collection[str] = getattr(tokenizer, "get_added_vocab", tuple)()
     special = getattr(tokenizer, "all_special_tokens", ())
     return {text for text in (*added, *special) if len(text) > 1}
 

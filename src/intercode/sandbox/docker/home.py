@@ -154,8 +154,8 @@ def check_users(info: dict[str, Any], url: str) -> None:
     """
     if not has_own_users(info) and os.environ.get(SHARED_ROOT) != "1":
         raise SandboxUnavailableError(
-            f"user 0 of the containers of the engine at {url} is this machine's root, {SHARED}. Let "
-            f"it {REMAP}; or accept that for this engine",
+            f"user 0 of the containers of the engine at {url} is this machine's root, {SHARED}. "
+            f"Let it {REMAP}; or accept that for this engine",
             f"export {SHARED_ROOT}=1",
         )
 
