@@ -77,8 +77,8 @@ _BY_ARGUMENT = {
     },
 }  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# First and last numbers of the calls of Linux 6.18. The other calls are not reviewed: those of a newer
-# kernel, of an ABI within this one (x32), and in a gap, which a distribution may fill.
+# First and last numbers of the calls of Linux 6.18. The other calls are not reviewed: those of a
+# newer kernel, of an ABI within this one (x32), and in a gap, which a distribution may fill.
 _KNOWN_CALLS = {
     "x86_64": ((0, 336), (424, 469)),
     "aarch64": ((0, 243), (260, 294), (424, 469)),
