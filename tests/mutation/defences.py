@@ -971,12 +971,16 @@ DEFENCES = [
     _one("network_list", "exfiltration", NETWORK, "if not admitting:", "if False:"),
     _one("network_private", "host leak", NETWORK, "never if named else not_public", "never"),
     _one("network_rebinding", "host leak", NETWORK, "connect(where)", "connect((name, port))"),
-    _one("network_metadata", "host leak", NETWORK, "if str(found) in _METADATA:", "if False:"),
+    _one(
+        "network_metadata", "host leak", NETWORK,
+        "for network in _METADATA)", "for network in [])",
+    ),
+    _one("network_translated", "host leak", NETWORK, "(found, *_translations(found))", "(found,)"),
     _one(
         "network_own_addresses", "host leak", NETWORK,
         '"an address of this machine" if _is_own(within) else ""', '""',
     ),
-    _one("network_mapped", "host leak", NETWORK, "found.ipv4_mapped is not None:", "False:"),
+    _one("network_mapped", "host leak", NETWORK, "if found in network:", "if False:"),
     _one("proxy_head", "host DoS", PROXY, "if len(data) > _LONGEST_HEAD:", "if False:"),
     _one("proxy_host_field", "exfiltration", PROXY, ".lower() not in _OWN]", ".lower()]"),
     _one(
@@ -997,7 +1001,35 @@ DEFENCES = [
     ),
     _one(
         "view_token", "lateral", VIEWER,
-        "if not hmac.compare_digest(", "if False and not hmac.compare_digest(",
+        "        if not is_known:", "        if False:",
+    ),
+    _one(
+        "private_places", "host leak", "intercode/sandbox/images/host.py",
+        "    places += _private_places(str(cache_root()))\n", "", needs_root=True,
+    ),
+    _one(
+        "cache_of_others", "lateral", "intercode/files.py",
+        "        _check_owner(place, place.stat())\n", "        pass\n", needs_root=True,
+    ),
+    _one(
+        "tokens_of_data", "cheating", "intercode/integrations/trl/tokens.py",
+        "            cuts.add(at + 1)\n", "",
+    ),
+    _one(
+        "archive_of_zeros", "host DoS", "intercode/sandbox/images/archive.py",
+        "                self._budget.take(len(block))\n", "",
+    ),
+    _one(
+        "script_of_a_database", "host DoS", "intercode/databases/convert/build.py",
+        "max(1, budget.bytes // size)", "2**31",
+    ),
+    _one(
+        "tables_without_formulas", "host leak", "intercode/report/text.py",
+        "if _FORMULA.match(text) and", "if False and",
+    ),
+    _one(
+        "view_link", "lateral", "intercode/cli/view.py",
+        "link.resolve().as_uri()", "url",
     ),
     _one("view_guard", "lateral", VIEWER, "if refused is not None:", "if False:"),
     _one("view_hidden_gold", "cheating", EPISODES, "if not hide_gold:", "if True:"),
@@ -1016,7 +1048,7 @@ DEFENCES = [
     _one("serve_origin", "lateral", GUARD, "for origin in origins}", "for origin in ()}"),
     _one(
         "serve_site", "lateral", GUARD,
-        'if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"}:', "if False:",
+        'if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"} and', "if False and",
     ),
     _one(
         "admission_of_few", "peer DoS", ADMISSION,
@@ -1154,6 +1186,14 @@ DEFENCES = [
             Edit("intercode/gateway/upstream.py", "if len(self.key) >= SHORTEST", "if False"),
             Edit(GATE, "self._body = hide_in(found, gateway.upstream.key)", "self._body = found"),
         ),
+    ),
+    _one(
+        "gateway_environment", "host leak", NATIVE + "syscalls.py",
+        "            ctypes.memset(start, 0, len(entry))\n", "            pass\n",
+    ),
+    _one(
+        "gateway_memory", "host leak", NATIVE + "syscalls.py",
+        "    prctl(PR_SET_DUMPABLE, 0)\n", "    pass\n",
     ),
     _one(
         "gateway_key_in_pieces", "host leak", "intercode/gateway/veil.py",
@@ -1320,6 +1360,10 @@ DEFENCES = [
     _docker(
         "filter", "host DoS", "intercode/sandbox/docker/inside/main.py",
         '    sc.set_seccomp(seccomp.build(limits["debugger"], chroot))\n', "",
+    ),
+    _docker(
+        "shared_root", "host DoS", "intercode/sandbox/docker/home.py",
+        "    if not has_own_users(info) and ", "    if False and ",
     ),
     _docker(
         "processes", "host DoS", CONTAINER,

@@ -112,7 +112,7 @@ def run_command(
     except InterCodeError as error:
         if debug:
             raise
-        print(f"intercode: error: {error}", file=sys.stderr)
+        _tell(error)
         if isinstance(error, UsageError):
             print(f"see '{parser.prog} --help'", file=sys.stderr)
         return _code_of(error)
@@ -134,8 +134,15 @@ def run_command(
             raise
         _drop_output()
         where = "" if error.filename is None else f" {error.filename}"
-        print(f"intercode: error: cannot write{where}: {error.strerror}", file=sys.stderr)
+        _tell(f"cannot write{where}: {error.strerror}")
         return FAILED
+
+
+def _tell(error: object) -> None:
+    """Print an error, which may quote data."""
+    from intercode.cli.terminal import tell
+
+    tell(f"intercode: error: {error}")
 
 
 _BROKEN = (

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import InterCodeError
+from intercode.errors import InterCodeError, UsageError
 from intercode.files import cache_root
 from intercode.rights import (
     STAND_IN,
@@ -23,7 +23,7 @@ from intercode.rights import (
 )
 from intercode.sandbox.base import cause_of_death
 from intercode.sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
-from intercode.sandbox.docker.home import has_quota, remapped
+from intercode.sandbox.docker.home import REMAP, SHARED, has_own_users, has_quota
 from intercode.sandbox.docker.images import SCHEME
 from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.native import cgroup
@@ -58,7 +58,10 @@ def check_native() -> list[Check]:
 
 def _endings() -> list[Check]:
     """Name the sandboxes that were closed, and that the kernel still ends, if there are any."""
-    pids = [str(ending.pid) for ending in endings()]
+    try:
+        pids = [str(ending.pid) for ending in endings()]
+    except UsageError:  # of the cache, which `_cache` tells
+        return []
     if not pids:
         return []
     detail = (
@@ -188,7 +191,10 @@ def _processes() -> Check:
 
 
 def _cache() -> Check:
-    root = cache_root()
+    try:
+        root = cache_root()
+    except UsageError as error:
+        return Check("image cache", False, str(error), _OTHER_CACHE)
     folder = next(p for p in (root, *root.parents) if os.access(p, os.F_OK))
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
@@ -203,7 +209,6 @@ def _cache() -> Check:
 
 
 DOCKER_SANDBOX = "docker sandbox"
-_REMAP = 'add "userns-remap": "default" to /etc/docker/daemon.json, and restart the engine'
 _QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
 
 
@@ -256,11 +261,9 @@ def _docker_sandbox() -> Check:
 
 def _user(info: dict[str, Any]) -> Check:
     name = "docker user"
-    options = info.get("SecurityOptions") or ()
-    if remapped(info) is not None or any("name=rootless" in option for option in options):
+    if has_own_users(info):
         return Check(name, True, "a container's user 0 is another one on this machine")
-    detail = "a container's user 0 is this machine's, without any capability"
-    return Check(name, None, detail, _REMAP)
+    return Check(name, None, f"a container's user 0 is this machine's root, {SHARED}", REMAP)
 
 
 def _disk(info: dict[str, Any]) -> Check:

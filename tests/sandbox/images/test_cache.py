@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import ImageError
+from intercode.errors import ImageError, UsageError
 from intercode.files import cache_root, locked, remove_tree
+from intercode.sandbox import doctor
 from intercode.sandbox.images import Image, list_images, resolve, sweep
 from intercode.sandbox.images.cache import ImageCache
 from waiting import eventually
@@ -247,3 +248,26 @@ def test_image_is_plain_data() -> None:
     image = Image("x", "0", (Path("/"),))
     assert pickle.loads(pickle.dumps(image)) == image == replace(image)
     assert len({image, replace(image)}) == 1
+
+
+@as_root
+@pytest.mark.defends("lateral")
+@pytest.mark.parametrize("wrong", ["owner", "mode"])
+def test_a_cache_that_others_could_change_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """Not only its images: agents, repositories, databases, models, a container's Python."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("INTERCODE_CACHE", str(folder))
+    assert cache_root() == folder
+    folder.mkdir()
+    assert cache_root() == folder
+    if wrong == "owner":
+        os.chown(folder, 12345, 12345)
+    else:
+        folder.chmod(0o1777)
+    with pytest.raises(UsageError, match=str(folder)):
+        cache_root()
+    assert not doctor._cache().ok and not doctor._endings()
+    with pytest.raises(UsageError):
+        resolve("host")

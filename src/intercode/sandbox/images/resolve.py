@@ -178,6 +178,12 @@ def make_folder(argument: str, context: Context) -> Image:
             f"the folder {argument} is not a root file system: it has no /usr and no /bin; nor is "
             "there a Dockerfile in it"
         )
+    cache = context.cache.root.resolve()
+    if any(folder.samefile(each) for each in (cache, *cache.parents)):
+        raise ImageError(
+            f"the folder {argument} cannot be an image: InterCode's cache is in it ({cache}). This "
+            "machine's programs are the image 'host'; for more of its files, copy them to a folder"
+        )
     owner = sandboxes_user() or os.geteuid()
     if owner and folder.stat().st_uid != owner:
         raise ImageError(

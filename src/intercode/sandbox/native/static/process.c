@@ -1,6 +1,7 @@
 #include "inside.h"
 
 #include <linux/prctl.h>
+#include <linux/ptrace.h>
 #include <linux/resource.h>
 #include <linux/securebits.h>
 #include <linux/signal.h>
@@ -15,6 +16,8 @@ enum {
     LONGEST_STATUS = 4096,
     END_OF_STATUS = 1024, /* its last lines: a list of groups before them may be of any length */
     TURNS = 16384,
+    SHOWN_DESCRIPTORS = 256, /* of a program */
+    SHOWN_BYTES = 4 << 20,   /* of what descriptors of all programs lead to */
 };
 
 static int found[PIDS], others[PIDS];
@@ -97,13 +100,24 @@ static long signal_all(int number) {
     return failed == -ESRCH ? 0 : failed;
 }
 
+/* Lets go of a program that has asked to be traced by its parent, as one with a debugger's capability
+ * may: its stop is no end, and nobody here would let it continue. */
+static void let_go(int pid, int status) {
+    int number = status >> 8 & 0xff;
+    /* The kernel stops a traced program by SIGTRAP where it executes another one. */
+    ignore(CALL4(__NR_ptrace, PTRACE_DETACH, pid, 0, number == SIGTRAP ? 0 : number)); /* it may have ended */
+}
+
 void reap(bool wait) {
     int status;
     for (;;) {
         long pid = CALL4(__NR_wait4, -1, &status, wait ? 0 : WNOHANG, 0);
         if (pid == -EINTR) continue;
         if (pid <= 0) return;
-        ended((int)pid, status);
+        if ((status & 0xff) == 0x7f)
+            let_go((int)pid, status);
+        else
+            ended((int)pid, status);
     }
 }
 
@@ -380,7 +394,7 @@ long remove_shared_memory(const struct inside *inside) {
 
 /* -- what a program is ----------------------------------------------------------------------- */
 
-static void put_descriptors(struct reply *reply, int pid) {
+static void put_descriptors(struct reply *reply, int pid, size_t *room) {
     TEXT(path, 64);
     add(&path, "/proc/");
     add_number(&path, pid);
@@ -388,10 +402,12 @@ static void put_descriptors(struct reply *reply, int pid) {
     struct listing fds = {.fd = (int)open_at(AT_FDCWD, path.at, FOLDER, 0)};
     const char *name;
     if (fds.fd < 0) return;
-    while ((name = next_name(&fds))) {
+    for (int shown = 0; shown < SHOWN_DESCRIPTORS && (name = next_name(&fds)); shown++) {
         char target[PATH_MAX];
         long got = CALL4(__NR_readlinkat, fds.fd, name, target, sizeof target);
         if (got < 0) continue;
+        if ((size_t)got > *room) break;
+        *room -= (size_t)got;
         put_text(reply, name);
         put_bytes(reply, target, (size_t)got);
     }
@@ -400,6 +416,7 @@ static void put_descriptors(struct reply *reply, int pid) {
 
 long put_programs(struct reply *reply) {
     int count = alive(others, PIDS);
+    size_t room = SHOWN_BYTES;
     if (count < 0) return count;
     put_open(reply, 'L');
     for (int i = 0; i < count; i++) {
@@ -414,7 +431,7 @@ long put_programs(struct reply *reply) {
         put_number(reply, others[i]);
         put_bytes(reply, name, got > 0 ? (size_t)got : 0);
         put_open(reply, 'M');
-        put_descriptors(reply, others[i]);
+        put_descriptors(reply, others[i], &room);
         put_close(reply);
         put_close(reply);
     }
