@@ -25,6 +25,7 @@ from urllib.parse import unquote
 
 from intercode.errors import UsageError
 from intercode.files import digest_of
+from intercode.plain_data import read_yaml
 from intercode.sandbox.images.archive import pack
 from intercode.units import MIB
 
@@ -164,16 +165,14 @@ def _text(path: Path) -> str:
 
 
 def _front(text: str) -> dict[str, Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise UsageError("a skill needs PyYAML: pip install 'intercode-gym[yaml]'") from None
     if (found := _FRONT.match(text)) is None:
         raise ValueError("it does not begin with front matter: YAML between two lines of ---")
     try:
-        front = yaml.safe_load(found[1])
-    except yaml.YAMLError as error:
-        raise ValueError(f"the front matter is not YAML: {_line(str(error))}") from None
+        front = read_yaml(found[1])
+    except ImportError:
+        raise UsageError("a skill needs PyYAML: pip install 'intercode-gym[yaml]'") from None
+    except ValueError as error:
+        raise ValueError(f"the front matter: {_line(str(error))}") from None
     if not isinstance(front, dict):
         raise ValueError("the front matter must be fields with values: name: …, description: …")
     for key, kind in (("license", str), ("compatibility", str), ("metadata", dict)):

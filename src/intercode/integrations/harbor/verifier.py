@@ -167,14 +167,17 @@ def _rewards(place: Sandbox) -> dict[str, float]:
         path = f"/logs/verifier/{name}"
         try:
             text = place.read_file(path, MIB).decode()
-            given: Any = json.loads(text) if name.endswith("json") else float(text)
+            given: Any = load_record(text) if name.endswith("json") else float(text)
         except FileNotFoundError:
             continue
         except ValueError as error:
             raise NoRewardError(f"{path}: {error}") from error
         parts = given if isinstance(given, dict) else {"reward": given}
-        good = all(isinstance(one, (int, float)) and math.isfinite(one) for one in parts.values())
-        if not parts or not good:
+        try:
+            numbers = {key: float(one) for key, one in parts.items() if isinstance(one, int | float)}
+        except OverflowError:
+            numbers = {}
+        if not numbers or len(numbers) < len(parts) or not all(map(math.isfinite, numbers.values())):
             raise NoRewardError(f"{path} must have finite numbers, not {text[:100]!r}")
-        return {str(key): float(one) for key, one in parts.items()}
+        return numbers
     raise NoRewardError("there is no /logs/verifier/reward.json or reward.txt")
