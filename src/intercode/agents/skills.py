@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from intercode.errors import UsageError
-from intercode.files import digest_of
+from intercode.files import digest_of, open_regular
 from intercode.plain_data import read_yaml
 from intercode.sandbox.images.archive import pack
 from intercode.units import MIB
@@ -157,7 +157,8 @@ def _text(path: Path) -> str:
                 f"skill {path}: it has {size:,} bytes, and at most {TEXT:,} go to a model: move "
                 "what is not always needed to references/, and link to it"
             )
-        return path.read_text(encoding="utf-8").replace("\r\n", "\n")
+        with open_regular(path) as file:
+            return file.read().decode().replace("\r\n", "\n")
     except FileNotFoundError:
         raise UsageError(f"skill {path.parent}: it has no {FILE}") from None
     except (OSError, UnicodeError) as error:
