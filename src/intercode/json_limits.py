@@ -56,8 +56,8 @@ def is_flat(text: str | bytes, levels: int = MAX_DEPTH) -> bool:
     """
     body = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     brackets = body.translate(None, _OTHERS)
-    for _ in range(levels):
-        if len(brackets) <= levels:
+    for removed in range(levels):
+        if removed + len(brackets) <= levels:
             return True
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
     depth = 0

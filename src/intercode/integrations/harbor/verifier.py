@@ -11,7 +11,6 @@ from it: in a place where no agent has been, they leave one. Then the reward is 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -22,6 +21,7 @@ from intercode.errors import InterCodeError, RewardError
 from intercode.integrations.harbor.folders import TESTS, files
 from intercode.integrations.harbor.stage import SHELL, HarborStage, as_root, home
 from intercode.integrations.harbor.tampering import TamperedError, as_before
+from intercode.json_limits import load_record
 from intercode.rewards.base import copied, quiesced
 from intercode.rewards.leftovers import variables
 from intercode.sandbox.base import Change, Sandbox

@@ -99,7 +99,7 @@ class State:
     def _do(self, instruction: Instruction) -> list[Step]:
         try:
             return list(getattr(self, f"_{instruction.name.lower()}")(instruction) or ())
-        except (ImageError, OSError, ValueError, LookupError) as error:
+        except (ImageError, ValueError, LookupError) as error:
             raise self.source.located(instruction.line, error) from error
 
     def finished(self, base: Image) -> Image:
