@@ -212,7 +212,7 @@ def test_a_strangers_episode_is_refused(name: str, value: str) -> None:
 @pytest.mark.parametrize("value", [DEEP, "[" * 100_000, '"\\ud800"'])
 def test_a_strangers_manifest_is_refused(tmp_path: Path, value: str) -> None:
     (tmp_path / "run.json").write_text(f'{{"format": 1, "seed": {value}}}')
-    with pytest.raises(RecordError, match="run.json"):
+    with pytest.raises(RecordError, match=r"run\.json"):
         read_manifest(tmp_path)
 
 

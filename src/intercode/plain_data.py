@@ -1,6 +1,6 @@
 """Data files of strangers, brought to what JSON can hold.
 
-YAML knows more than JSON: aliases that multiply or lead in a circle, dates, keys that are no texts.
+YAML knows more than JSON: aliases that multiply or lead in a circle, dates, keys that are numbers.
 Both can nest so deep, and hold numbers so long, that no later step can take them. The readers of
 data files call `check_plain` on each document, so that a fault is theirs and has a place.
 """
@@ -45,7 +45,7 @@ def check_plain(document: object, length: int) -> None:
         if kind is dict:
             for key in value:  # type: ignore[attr-defined]
                 if type(key) is not str:
-                    raise ValueError(f"the key {str(key)[:50]} is no text: put it in quotes")
+                    raise ValueError(f"the key {str(key)[:50]} is not a text: put it in quotes")
                 room -= len(key)
             pending += [(item, depth + 1) for item in value.values()]  # type: ignore[attr-defined]
         elif kind is list:
@@ -67,7 +67,7 @@ def read_yaml(text: str) -> Any:
     import yaml
 
     try:
-        document = yaml.load(text, _loader())  # noqa: S506 - derived from the safe loader
+        document = yaml.load(text, _loader())
     # PyYAML's constructors let what they meet in a malformed scalar pass: !!bool x, !!int "".
     except (yaml.YAMLError, AttributeError, LookupError, OverflowError, TypeError) as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from None

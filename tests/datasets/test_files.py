@@ -124,7 +124,7 @@ BAD = [
     ("t.yaml", "", "must hold an object or a list of objects, not NoneType"),
     ("t.yaml", "query: 2023", "row 1, field 'query' must be text, not a number"),
     ("t.yaml", "query: a\nquery: b", "field 'query' is given twice"),
-    ("t.yaml", "query: a\nmetadata: {5: b}", "the key 5 is no text"),
+    ("t.yaml", "query: a\nmetadata: {5: b}", "the key 5 is not a text"),
     ("t.yaml", "query: a\nmetadata: {b: !!set {c, d}}", "holds a set, which JSON has not"),
     ("t.yaml", "query: a\nmetadata: {b: !!bool c}", "not YAML: 'c'"),
     ("t.yaml", 'query: a\nmetadata: {b: !!int ""}', "not YAML"),

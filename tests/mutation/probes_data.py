@@ -1,4 +1,4 @@
-"""Probes of data files, images and trees that are made to take all time or memory, or to recurse."""
+"""Probes of data, images and trees that are made to take all time or memory, or to recurse."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def deep_trees() -> bool:
         try:
             remove_tree(tree)
         except RecursionError:
-            os.system(f"rm -rf {tree}")  # noqa: S605 - a path of ours
+            os.system(f"rm -rf {tree}")
             return one_of("there", holds="gone", gone="there")
         return one_of("there" if tree.exists() else "gone", holds="gone", gone="there")

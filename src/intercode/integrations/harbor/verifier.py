@@ -174,10 +174,16 @@ def _rewards(place: Sandbox) -> dict[str, float]:
             raise NoRewardError(f"{path}: {error}") from error
         parts = given if isinstance(given, dict) else {"reward": given}
         try:
-            numbers = {key: float(one) for key, one in parts.items() if isinstance(one, int | float)}
+            numbers = {
+                key: float(one) for key, one in parts.items() if isinstance(one, int | float)
+            }
         except OverflowError:
             numbers = {}
-        if not numbers or len(numbers) < len(parts) or not all(map(math.isfinite, numbers.values())):
+        if (
+            not numbers
+            or len(numbers) < len(parts)
+            or not all(map(math.isfinite, numbers.values()))
+        ):
             raise NoRewardError(f"{path} must have finite numbers, not {text[:100]!r}")
         return numbers
     raise NoRewardError("there is no /logs/verifier/reward.json or reward.txt")
