@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
 from intercode.errors import RecordError
+from intercode.json_limits import load_record
 
 DataT = TypeVar("DataT")
 
@@ -262,7 +263,8 @@ class Episode:
 
         try:
             return msgspec.convert(data, cls)
-        except msgspec.ValidationError as error:
+        # It also encodes text where it expects something else, which half a pair does not survive.
+        except (msgspec.ValidationError, UnicodeEncodeError) as error:
             raise RecordError(f"episode cannot be read: {error}") from error
 
     @classmethod
@@ -273,7 +275,7 @@ class Episode:
             RecordError: The line is not JSON or not an episode.
         """
         try:
-            data = json.loads(line)
+            data = load_record(line)
         except ValueError as error:
             raise RecordError(f"episode is not JSON: {error}") from error
         if not isinstance(data, dict):

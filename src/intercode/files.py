@@ -139,6 +139,19 @@ def free_space(folder: Path) -> tuple[int, int]:
     return info.f_bavail * info.f_frsize, info.f_favail if info.f_files else sys.maxsize
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that data names: a FIFO or a device there would never end.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
 def sync_folder(folder: Path) -> None:
     """Make new names in a folder survive a power cut."""
     _sync(folder, os.O_DIRECTORY)
@@ -197,27 +210,52 @@ def file_digest(content: Path | BinaryIO) -> str:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with all in it, read-only and unreadable directories too. Idempotent."""
+    """Remove a folder with all in it: also unreadable directories, and any depth. Idempotent."""
     with contextlib.suppress(FileNotFoundError):
         if not path.is_dir() or path.is_symlink():
             path.unlink()
             return
     for _ in range(3):  # another process may be removing the same tree
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(path, ignore_errors=True)
         if not os.path.lexists(path):
             return
-        _open_up(path)
+        with contextlib.suppress(OSError):
+            _flatten(path)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path)
 
 
-def _open_up(path: Path) -> None:
-    """Let its owner list and empty every directory of a tree."""
-    with contextlib.suppress(OSError):
-        path.chmod(0o700)
-        for entry in os.scandir(path):
-            if entry.is_dir(follow_symlinks=False):
-                _open_up(Path(entry.path))
+def _flatten(path: Path) -> None:
+    """Move all directories of a tree to its top, and open them to their owner.
+
+    Agents make trees deeper than a path may be long, or than a function can recurse.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    path.chmod(0o700)
+    top = os.open(path, flags)
+    try:
+        pending = _subfolders(top)
+        while pending:
+            folder = os.open(pending.pop(), flags, dir_fd=top)
+            try:
+                for name in _subfolders(folder):
+                    moved = secrets.token_hex(16)
+                    os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
+                    pending.append(moved)
+            finally:
+                os.close(folder)
+    finally:
+        os.close(top)
+
+
+def _subfolders(folder: int) -> list[str]:
+    """List the directories in an open one, and let their owner list, empty and move each."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for name in names:
+        os.chmod(name, 0o700, dir_fd=folder)
+    return names
 
 
 def tree_size(path: Path) -> int:
@@ -231,7 +269,10 @@ def tree_size(path: Path) -> int:
         except OSError:
             continue
         for entry in entries:
-            info = entry.stat(follow_symlinks=False)
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError:  # its path is too long, or it has gone
+                continue
             if stat.S_ISDIR(info.st_mode):
                 pending.append(Path(entry.path))
             elif info.st_nlink > 1:

@@ -49,6 +49,9 @@ RULES = "intercode/gateway/rules.py"
 DOOR = "intercode/gateway/door.py"
 INTAKE = "intercode/gateway/intake.py"
 JSON = "intercode/json_limits.py"
+PLAIN = "intercode/plain_data.py"
+FILES = "intercode/files.py"
+DOCKERFILE = "intercode/sandbox/images/dockerfile/parse.py"
 ADMISSION = "intercode/admission.py"
 RETENTION = "intercode/gateway/retention.py"
 LEDGER = "intercode/integrations/ray/ledger.py"
@@ -1220,6 +1223,18 @@ DEFENCES = [
     ),
     _one("gateway_values", "host DoS", JSON, "if count > limit:", "if False:"),
     _one("gateway_levels", "host DoS", JSON, "if depth > MAX_DEPTH:", "if False:"),
+    _one("levels_of_records", "host DoS", JSON, "        if depth > levels:", "        if False:"),
+    _one("levels_of_data", "host DoS", PLAIN, "        if depth > MAX_DEPTH:", "        if False:"),
+    _one("aliases_of_data", "host DoS", PLAIN, "            if room < 0:", "            if False:"),
+    _one(
+        "words_of_dockerfiles", "host DoS", DOCKERFILE,
+        "        if self.room < 0:", "        if False:",
+    ),
+    _one(
+        "fifos_of_data", "host DoS", FILES,
+        "    if not stat.S_ISREG(os.fstat(descriptor).st_mode):", "    if False:",
+    ),
+    _one("deep_trees", "host DoS", FILES, "            _flatten(path)\n", "            pass\n"),
     _one("gateway_values_in_texts", "host DoS", INTAKE, "elif key in _EMBEDDED:", "elif False:"),
     _one("gateway_fragments", "host DoS", DOOR, "if fragments > _MAX_FRAGMENTS:", "if False:"),
     _one(

@@ -191,6 +191,7 @@ def _image_within(folder: Path, name: str) -> str:
     own = [path for path in spec.paths if not path.is_relative_to(BUILTIN_FOLDER)]
     for path in own:
         within(folder, path)
+        within(folder, path / "Dockerfile")  # which is read if it is a folder's
     return str(spec) if own else name
 
 

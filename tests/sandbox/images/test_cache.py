@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError, UsageError
-from intercode.files import cache_root, locked, remove_tree
+from intercode.files import cache_root, locked, remove_tree, tree_size
 from intercode.sandbox import doctor
 from intercode.sandbox.images import Image, list_images, resolve, sweep
 from intercode.sandbox.images.cache import ImageCache
@@ -271,3 +271,24 @@ def test_a_cache_that_others_could_change_is_not_used(
     assert not doctor._cache().ok and not doctor._endings()
     with pytest.raises(UsageError):
         resolve("host")
+
+
+@pytest.mark.parametrize(("name", "depth"), [("d", 1500), ("d" * 250, 30)])
+def test_a_tree_of_any_depth_is_removed(tmp_path: Path, name: str, depth: int) -> None:
+    """Deeper than functions recurse, and than a path is long; in folders that nobody may enter."""
+    top = tmp_path / "top"
+    top.mkdir()
+    (tmp_path / "kept").touch()
+    above = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=above)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=above))
+        os.symlink(tmp_path, "link", dir_fd=above)
+        below = os.open(name, os.O_RDONLY, dir_fd=above)
+        os.fchmod(above, 0)
+        os.close(above)
+        above = below
+    os.close(above)
+    tree_size(tmp_path)
+    remove_tree(top)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]

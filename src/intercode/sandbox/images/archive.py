@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Protocol
 
 from intercode.errors import ImageError
-from intercode.files import DiskBudget, cache_root, digest_of, file_digest, sha256
+from intercode.files import DiskBudget, cache_root, digest_of, file_digest, open_regular, sha256
 from intercode.rights import is_root
 from intercode.sandbox.images.base import Addition, Context, Image
 from intercode.sandbox.images.cache import keep_tarball
@@ -45,7 +45,7 @@ DAMAGE = (
 def add_archive(base: Image, addition: Addition, spec: str, context: Context) -> Image:
     """Return the image with the archive's files; known by the base and by the archive's bytes."""
     try:
-        file = addition.path.open("rb")
+        file = open_regular(addition.path)
     except OSError as error:
         raise ImageError(f"cannot read the archive {addition.path}: {error.strerror}") from None
     with file:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from intercode.errors import ImageError
-from intercode.files import digest_of
+from intercode.files import digest_of, open_regular
 from intercode.rights import sandboxes_user
 from intercode.sandbox.images.archive import add_archive
 from intercode.sandbox.images.base import (
@@ -261,7 +261,8 @@ whenever it is built."""
 def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
     """Return the image after the script; known by the base and by the script's text."""
     try:
-        script = addition.path.read_bytes()
+        with open_regular(addition.path) as file:
+            script = file.read()
     except OSError as error:
         raise ImageError(
             f"cannot read the set-up script {addition.path}: {error.strerror}"
