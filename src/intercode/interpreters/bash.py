@@ -26,6 +26,7 @@ from intercode.errors import ActionError, ForkError, SandboxError
 from intercode.interpreters.base import (
     BY_PERSON,
     HARD_OUTPUT_FACTOR,
+    LAST_COMMAND,
     Execution,
     Saved,
     stopped_by_interrupt,
@@ -277,7 +278,7 @@ class BashInterpreter:
         if run.exit_code is not None:
             kept = self._restart(as_before=run.frame is None)
             notes[-1] += f"; {kept}"
-            info["restarted"] = True
+            info["gone" if self._shell is None else "restarted"] = True
         elif self._shell is not None and self._crowded(len(self._state.pids) - 1):
             self.sandbox.kill([] if self._shell.pid is None else [self._shell.pid])
             notes.append(f"its {len(self._state.pids) - 1} background processes were killed")
@@ -323,11 +324,12 @@ class BashInterpreter:
             kept = "kept" if attempt is state else "lost"
             kept = "as before this action" if as_before and attempt is state else kept
             return f"the shell was restarted, its variables and directory {kept}"
-        return "no other can be started in this sandbox"
+        return f"no other can be started in this sandbox: {LAST_COMMAND}"
 
     def _gone(self) -> Execution:
         note = "there is no bash left in this sandbox: no command can run any more"
-        return Execution(b"", ok=False, exit_code=127, notes=(note,), info={"gone": True})
+        info = {"gone": True, "executed": False}
+        return Execution(b"", ok=False, exit_code=127, notes=(note,), info=info)
 
     def close(self) -> None:
         """End the shell; its background jobs live on with the sandbox."""
