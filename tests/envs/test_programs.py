@@ -149,7 +149,17 @@ def whole_image(image: Path) -> Path:
             if word.startswith("/"):
                 (image / word[1:]).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(word, image / word[1:])
+    (image / "root").mkdir()
     return image
+
+
+@pytest.mark.parametrize("setup", [None, "echo"])
+def test_an_image_without_its_working_directory(whole_image: Path, setup: str | None) -> None:
+    (whole_image / "root").rmdir()
+    dataset = Dataset([Task("t", "q", gold=("echo",), setup=setup)])
+    with closing(make("bash", data=dataset, image=whole_image)) as env:
+        with pytest.raises(ImageError, match="'/root', the image's working directory"):
+            env.reset(seed=0)
 
 
 def test_an_episode_whose_shell_is_gone_ends(whole_image: Path) -> None:

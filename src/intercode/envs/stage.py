@@ -20,6 +20,7 @@ from intercode.envs.recipe import OWN_START, Recipe, Service, Start, Writer
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
 from intercode.interpreters.base import Place
+from intercode.interpreters.bash import not_started
 from intercode.rights import is_root
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
@@ -419,7 +420,10 @@ class SandboxStage:
 
     def _run(self, sandbox: Sandbox, task: Task, what: str, script: str, *arguments: str) -> None:
         argv = [*_SHELL, script, *arguments]
-        done = sandbox.exec(argv, cwd=self.directory(task), timeout=SETUP_TIMEOUT)
+        try:
+            done = sandbox.exec(argv, cwd=self.directory(task), timeout=SETUP_TIMEOUT)
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise not_started(sandbox, error) from error
         if not done.ok:
             why = "timed out" if done.timed_out else f"failed with exit code {done.exit_code}"
             said = decode(done.stderr or done.stdout).strip()[-500:]

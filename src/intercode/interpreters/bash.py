@@ -22,7 +22,7 @@ import signal
 import time
 from dataclasses import dataclass, replace
 
-from intercode.errors import ActionError, ForkError, SandboxError
+from intercode.errors import ActionError, ForkError, ImageError, SandboxError
 from intercode.interpreters.base import (
     BY_PERSON,
     HARD_OUTPUT_FACTOR,
@@ -79,6 +79,7 @@ class BashInterpreter:
 
     Raises:
         ForkError: A part of the resting shell's state does not come about.
+        ImageError: The image has no bash, or its working directory cannot be entered.
         SandboxError: Bash does not start.
     """
 
@@ -95,6 +96,10 @@ class BashInterpreter:
             if resting is None:
                 raise
             raise ForkError(f"the shell's state cannot be restored: {error}") from error
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            if resting is not None:
+                raise
+            raise not_started(sandbox, error) from error
         self._state = self._shell.state
         if resting is None:
             self._pending = OutputBuffer(sandbox.limits.output)
@@ -337,6 +342,14 @@ class BashInterpreter:
             self._shell.close()
             self._shell = None
         self._resting = None
+
+
+def not_started(sandbox: Sandbox, error: OSError) -> ImageError:
+    """Return the error for an image in which the first shell is not executed."""
+    return ImageError(
+        f"no bash starts in {sandbox.cwd!r}, the image's working directory: {error}. The image "
+        "needs both, and its user must be permitted to enter the one and to execute the other"
+    )
 
 
 def shell_in(sandbox: Sandbox, directory: str) -> BashInterpreter:
