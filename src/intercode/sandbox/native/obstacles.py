@@ -22,6 +22,7 @@ from intercode.sandbox.native.restrictions import (
     permit_by_apparmor,
     refuser,
     unmasked,
+    without_filter,
 )
 
 _A_USER = "--user 1000:1000 -e HOME=/tmp"
@@ -172,7 +173,7 @@ def _why_no_namespaces(number: int) -> tuple[str, str]:
         return "user namespaces are off", _more_namespaces()
     if number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
         return _CHROOT, _PIVOT  # of a mounted folder, by exclusion: nothing tells it from a root
-    return "a seccomp profile forbids namespaces, as Docker's default does", unmasked()
+    return "a seccomp profile forbids namespaces, as Docker's default does", without_filter()
 
 
 def _has_root_mount() -> bool:

@@ -117,21 +117,20 @@ def refuser(call: str, number: int, setting: str) -> Restriction | None:
         fix = lifted_by("--security-opt apparmor=unconfined", _POD) or _without_profile()
         return Restriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
     if has_filter():
-        return Restriction(f"a seccomp profile forbids {call}", _without_filter())
+        return Restriction(f"a seccomp profile forbids {call}", without_filter())
     if number == errno.ENOSYS:
         reason = f"this kernel, Linux {os.uname().release}, has no {call}"
         return Restriction(reason, "use a newer kernel, or one that has it built in")
     return None
 
 
-def _without_filter() -> str:
+def without_filter() -> str:
+    """Return what starts this process without a seccomp filter: none can be taken off."""
     if in_container():
         return unmasked()
     if unit := _unit():
         return f"systemctl edit {unit}  # SystemCallFilter= and RestrictNamespaces=, both empty"
-    return unmasked() if "NoNewPrivs:\t0" in read_if_there("/proc/self/status") else (
-        "start this outside of the program that set the filter, which no process can take off"
-    )
+    return "start this from a shell that is not below the program that has set the filter"
 
 
 def _without_profile() -> str:
@@ -158,7 +157,7 @@ def in_force() -> Iterator[Restriction]:
         fix = lifted_by("--memory 8g", "resources: {limits: {memory: 8Gi}} of the container")
         yield Restriction(f"a cgroup permits {memory >> 20} MiB of memory", fix)
     if has_filter():
-        yield Restriction("a seccomp filter is in force", _without_filter())
+        yield Restriction("a seccomp filter is in force", without_filter())
     if profile := apparmor_profile():
         fix = lifted_by("--security-opt apparmor=unconfined", _POD) or _without_profile()
         yield Restriction(f"the AppArmor profile {profile!r} is in force", fix)
