@@ -6,6 +6,8 @@ libraries, not executable. Each of these is the image's fault, and no failure of
 
 from __future__ import annotations
 
+import errno
+import os
 import posixpath
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -20,6 +22,8 @@ _SHOWN = 300
 """Bytes of a program's own words in an error."""
 _READ = 4096
 """Bytes that are read of a program, to tell whether it is there."""
+_OF_MACHINE = [os.strerror(n) for n in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)]
+"""The kernel's words where the machine, and no image, lacks something."""
 _tried: set[tuple[str, str, tuple[str, ...]]] = set()
 """Kind of provider, digest of the image, and its programs, where all of them run."""
 
@@ -67,6 +71,8 @@ def _flaw(sandbox: Sandbox, program: str) -> str:
     if not path:
         return "the image has no such program"
     said = (done.stderr or done.stdout)[:_SHOWN].decode(errors="replace").strip()
+    if any(words in said for words in _OF_MACHINE):
+        raise SandboxError(f"{program!r} could not be tried in a sandbox: {said}")
     # The kernel's words for a file that is there; a shell has other words than process 1.
     if "Exec format error" in said:
         return f"{path} is for another architecture, or no program at all ({said})"

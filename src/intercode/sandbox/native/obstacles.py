@@ -84,7 +84,7 @@ def unavailable(reply: dict[str, Any]) -> SandboxError | ImageError:
         why, fix = "this container's /proc is masked", unmasked()
     elif call == "mount bind" and number == errno.EINVAL and failed.endswith(": '/'"):
         why, fix = _CHROOT, _PIVOT  # of a plain folder, not a mount point
-    elif rule := refuser(call, number, _all_namespaces()):
+    elif rule := refuser(_name(call), number, _all_namespaces()):
         why, fix = rule.reason, rule.fix
     elif call == "mount overlay":
         why = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
@@ -136,6 +136,12 @@ profile intercode "{path}" flags=(unconfined) {{
 
 def _more_namespaces() -> str:
     return set_kernel("user/max_user_namespaces", 65_536)
+
+
+def _name(call: str) -> str:
+    """Return a call's name: a report of Python's own error has the source line in brackets."""
+    line = re.search(r"\((.+)\)$", call)
+    return line[1] if line else call
 
 
 def of_caller(error: OSError, call: str) -> SandboxError:
