@@ -157,9 +157,11 @@ def whole_image(image: Path) -> Path:
 def test_an_image_without_its_working_directory(whole_image: Path, setup: str | None) -> None:
     (whole_image / "root").rmdir()
     dataset = Dataset([Task("t", "q", gold=("echo",), setup=setup)])
-    with closing(make("bash", data=dataset, image=whole_image)) as env:
-        with pytest.raises(ImageError, match="'/root', the image's working directory"):
-            env.reset(seed=0)
+    with (
+        closing(make("bash", data=dataset, image=whole_image)) as env,
+        pytest.raises(ImageError, match="'/root', the image's working directory"),
+    ):
+        env.reset(seed=0)
 
 
 def test_an_episode_whose_shell_is_gone_ends(whole_image: Path) -> None:

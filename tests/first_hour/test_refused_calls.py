@@ -166,8 +166,6 @@ def test_a_proc_of_processes_alone() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="not for ordinary users: they mount nothing")
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     mount = f'mount -t tmpfs -o ro none {tmp_path}; exec "$@"'
-    done = console(
-        *("unshare", "-m", "sh", "-c", mount, "sh"), INTERCODE_CACHE=f"{tmp_path}/cache"
-    )
+    done = console(*("unshare", "-m", "sh", "-c", mount, "sh"), INTERCODE_CACHE=f"{tmp_path}/cache")
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stdout + done.stderr
     assert "FAIL  image cache" in done.stdout and "export INTERCODE_CACHE=" in done.stdout

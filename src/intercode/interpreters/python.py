@@ -238,7 +238,11 @@ class PythonInterpreter:
                 self._check_end()
             why = "was killed" if run.stopped else self._process.obituary()
             self._restart(seconds)
-            now = f"{_GONE}: {LAST_COMMAND}" if self._gone else "it was started again, and all names are lost"
+            now = (
+                f"{_GONE}: {LAST_COMMAND}"
+                if self._gone
+                else "it was started again, and all names are lost"
+            )
             notes.append(f"the interpreter {why}; {now}")
         elif run.stopped:
             notes.append("interrupted: the interpreter goes on, with its names")

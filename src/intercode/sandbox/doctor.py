@@ -54,7 +54,9 @@ class Check:
     """The one command that fixes it."""
 
 
-def guarded(name: str, check: Callable[[], Check | Sequence[Check]], ok: bool | None) -> list[Check]:
+def guarded(
+    name: str, check: Callable[[], Check | Sequence[Check]], ok: bool | None
+) -> list[Check]:
     """Run a check; of whatever it meets, a finding is made.
 
     Args:

@@ -79,8 +79,8 @@ def lifted_by(options: str, pod: str = _POD) -> str:
 def unmasked() -> str:
     """Return what lifts the default restrictions of a container.
 
-    Where neither Docker's nor a pod's marks are found, Docker's options stand for them: a sandbox of
-    another engine has similar ones.
+    Where neither Docker's nor a pod's marks are found, Docker's options stand for them: another
+    engine has similar ones.
     """
     options = ["seccomp=unconfined", "systempaths=unconfined"]
     if apparmor_profile().startswith("docker-"):
