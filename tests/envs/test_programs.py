@@ -128,7 +128,7 @@ def test_needs_of_each_environment() -> None:
 
 
 def test_a_program_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_SECONDS", 0.5)
+    monkeypatch.setattr(programs, "_SECONDS", 0.5)  # allow limit: it sleeps on
     with closing(get_provider("native")) as provider, closing(provider.start()) as sandbox:
         sandbox.write_file("/tmp/bash", b"#!/bin/sh\nsleep 600\n", 0o755)
         assert "does not end" in programs._flaw(sandbox, "/tmp/bash")
