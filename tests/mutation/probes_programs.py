@@ -19,7 +19,7 @@ from .tools import one_of
 
 def programs_before_episodes() -> bool:
     with tempfile.TemporaryDirectory() as name:
-        for folder in ("dev", "proc", "tmp", "root"):
+        for folder in ("bin", "dev", "proc", "tmp", "root"):
             (Path(name) / folder).mkdir()
         dataset = Dataset([Task("t", "q", gold=("ls",))])
         with closing(make("bash", data=dataset, image=name)) as env:
