@@ -120,7 +120,7 @@ def test_programs_are_tried_once_per_image(starts: list[str]) -> None:
 def test_needs_of_each_environment() -> None:
     def needs(name: str, **options: Any) -> list[str]:
         with closing(make(name, **options)) as env:
-            return env.stage.needs(env.dataset[0])  # type: ignore[attr-defined]
+            return list(env.stage.needs(env.dataset[0]))  # type: ignore[attr-defined]
 
     assert needs("bash")[0] == "bash" and needs("ctf")[0] == "bash"
     assert {"bash", "git", "python3"} <= set(needs("swe"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +12,7 @@ from intercode.envs.turns import execute
 from intercode.episode import ENDED
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.interpreters.base import Execution
-from intercode.sandbox.native import provider
+from intercode.sandbox.native.provider import NativeProvider
 from intercode.task import Dataset, Task
 
 from .tools import one_of
@@ -49,10 +50,10 @@ def calls_tried() -> bool:
     def refused(*arguments: object) -> int:
         raise PermissionError(1, "Operation not permitted")
 
-    before = provider.os.memfd_create
-    provider.os.memfd_create = refused  # type: ignore[assignment]
+    before = os.memfd_create
+    os.memfd_create = refused
     try:
-        provider.NativeProvider().start().close()
+        NativeProvider().start().close()
     except SandboxUnavailableError:
         found = "refused"
     except SandboxError as error:
@@ -60,5 +61,5 @@ def calls_tried() -> bool:
     else:
         found = "started"
     finally:
-        provider.os.memfd_create = before
+        os.memfd_create = before
     return one_of(found, holds="refused", gone="started")

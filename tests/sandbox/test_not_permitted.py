@@ -197,8 +197,10 @@ def test_apparmor(machine: dict[str, str]) -> None:
     assert "AppArmor" not in fix_of("unshare", 1)[0]
 
 
-CALLS = ("mount", "move_mount", "umount2", "pivot_root", "socket", "sethostname", "prctl", "setns")
-CALLS += ("landlock_restrict_self", "openat2", "statx", "symlinkat", "mount_setattr", "open_tree")
+CALLS = (
+    *("mount", "move_mount", "umount2", "pivot_root", "socket", "sethostname", "prctl", "setns"),
+    *("landlock_restrict_self", "openat2", "statx", "symlinkat", "mount_setattr", "open_tree"),
+)
 
 
 @pytest.mark.parametrize("call", CALLS)

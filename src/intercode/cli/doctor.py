@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from intercode import __version__, make
 from intercode.cli.terminal import indented, print_json, safe
@@ -45,6 +46,9 @@ from intercode.sandbox.doctor import (
 from intercode.sandbox.images.base import SEARCH_PATH
 from intercode.sandbox.native.obstacles import apparmor_profile
 from intercode_console import clash
+
+if TYPE_CHECKING:
+    from intercode.envs.base import InterCodeEnv
 
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
@@ -159,7 +163,7 @@ def _environment(
 
 
 def _play(label: str, name: str, action: str, expected: str, sandbox: str) -> Check:
-    with closing(make(name, sandbox=sandbox)) as env:
+    with closing(cast("InterCodeEnv[Any]", make(name, sandbox=sandbox))) as env:
         env.reset(seed=0)
         task = env.dataset[env.episode.task_id]
         observation = env.step(action)[0]

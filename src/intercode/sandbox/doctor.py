@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import InterCodeError
+from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.files import cache_root
 from intercode.rights import (
     STAND_IN,
@@ -73,8 +73,8 @@ def guarded(
 
 def of_error(name: str, ok: bool | None, error: Exception) -> Check:
     """Return the finding of an error: its own cause, or the rules that the machine tells of."""
-    if isinstance(error, InterCodeError) and getattr(error, "why", ""):
-        return Check(name, ok, getattr(error, "why", ""), getattr(error, "fix", ""))
+    if isinstance(error, SandboxUnavailableError):
+        return Check(name, ok, error.why, error.fix)
     kind = "" if isinstance(error, InterCodeError) else f"{type(error).__name__}: "
     rules = _rules_in_force()
     said = f"{kind}{error}"

@@ -438,7 +438,7 @@ def _try_calls() -> None:
             "memfd_create": lambda: keep(os.memfd_create("trial", os.MFD_CLOEXEC)),
             "prlimit64": lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
             "pipe2": lambda: [keep(fd) for fd in os.pipe2(os.O_CLOEXEC)],
-            "socketpair": lambda: [part.close() for part in wire.pair()],
+            "socketpair": lambda: [keep(part.detach()) for part in wire.pair()],
         }
         for call, make in calls.items():
             try:
