@@ -51,7 +51,7 @@ def calls_tried() -> bool:
         raise PermissionError(1, "Operation not permitted")
 
     before = os.memfd_create
-    os.memfd_create = refused
+    os.memfd_create = refused  # type: ignore[assignment]
     try:
         NativeProvider().start().close()
     except SandboxUnavailableError:
