@@ -18,7 +18,8 @@ from intercode.json_limits import load_record
 DataT = TypeVar("DataT")
 
 Status = Literal["submitted", "skipped", "truncated", "ended", "error", "running"]
-"""How an episode came to its end; ``ended``: by an action, which has ended its own sandbox."""
+"""How an episode came to its end; ``ended``: by an action, which has ended its own sandbox,
+or found no shell in it."""
 
 _RARE = ("fork", "tokens", "changes")
 """Fields that most records do not have: left out of a line where they are None."""

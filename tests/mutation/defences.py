@@ -1358,6 +1358,17 @@ DEFENCES = [
         "record_digest_is_no_path", "host leak", "intercode/sandbox/images/cache.py",
         "        if not digest.isalnum():", "        if False:",
     ),
+    _one(
+        "programs_before_episodes", "self DoS", "intercode/envs/stage.py",
+        "        self.try_programs(task)\n        sandbox = ", "        sandbox = ",
+    ),
+    _one(
+        "shell_gone", "self DoS", "intercode/envs/turns.py",
+        '    if done.info.get("gone") and', "    if False and",
+    ),
+    _one(
+        "calls_tried", "self DoS", PROVIDER, "        _try_calls()\n", "",
+    ),
     _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
     Defence(
         DOCKER + "close", "host DoS",

@@ -90,6 +90,14 @@ def own_memory_limit() -> int | None:
     return None
 
 
+def own_process_limit() -> int | None:
+    """Return the processes that a cgroup around this process permits; None: no limit is known."""
+    for hierarchy in hierarchies():
+        with contextlib.suppress(OSError, ValueError):  # "max" is not a number
+            return int(_read(f"{hierarchy.folder}/pids.max"))
+    return None
+
+
 class Cgroups:
     """The cgroups of one spawner's sandboxes.
 
