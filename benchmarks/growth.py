@@ -1,0 +1,126 @@
+"""Growth: what an episode costs beside many sandboxes that are merely alive.
+
+One process plays blocks of episodes in turns with few and with many environments alive. Each figure
+is a ratio of two neighbouring blocks, so that a busy minute meets both. Other sandboxes of the machine
+count as alive, too: the figures hold for a machine that has few of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from typing import Any
+
+import intercode
+from episodes import ECHO
+from intercode.task import Dataset
+from processes import children, descendants, ended, own
+from rows import Row, spread
+
+FEW, MANY = 8, 1000
+SHARE = 0.8
+"""The rate beside many that is asked for, as a share of the rate beside few."""
+
+
+def play(env: Any, episodes: int) -> None:
+    """Play complete episodes of one turn."""
+    for _ in range(episodes):
+        env.reset()
+        env.step("echo hello")
+        if env.step("submit")[1] != 1.0:
+            raise SystemExit("an echo was not rewarded")
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process, of its spawner, and of all sandboxes that have ended."""
+    spawners = children(os.getpid())
+    zygotes = [pid for spawner in spawners for pid in children(spawner)]
+    taken = sum(own(pid) + ended(pid) for pid in spawners)
+    return time.process_time() + taken + sum(map(own, zygotes))
+
+
+class Population:
+    """Environments that are alive: the first few of them play, all others are idle."""
+
+    def __init__(self, players: int) -> None:
+        self.players = players
+        self.envs: list[Any] = []
+        self.data = Dataset([ECHO])
+
+    def resize(self, count: int) -> float:
+        """Have so many environments, each with a sandbox and a shell; return the seconds it took."""
+        begin = time.perf_counter()
+        while len(self.envs) < count:
+            env = intercode.make("bash", data=self.data)
+            env.reset()
+            env.step("true")
+            self.envs.append(env)
+        while len(self.envs) > count:
+            self.envs.pop().close()
+        return time.perf_counter() - begin
+
+    def block(self, episodes: int) -> tuple[float, float]:
+        """Play that many episodes: episodes a second, and milliseconds of CPU of each."""
+        each = episodes // self.players
+        with ThreadPoolExecutor(self.players) as pool:
+            list(pool.map(lambda env: play(env, 2), self.envs[: self.players]))
+            cpu, begin = cpu_seconds(), time.perf_counter()
+            list(pool.map(lambda env: play(env, each), self.envs[: self.players]))
+            seconds = time.perf_counter() - begin
+            cpu = cpu_seconds() - cpu
+        return each * self.players / seconds, 1e3 * cpu / (each * self.players)
+
+
+def measure(rounds: int, episodes: int, many: int, players: int) -> list[Row]:
+    """Play in turns beside few and beside many."""
+    population = Population(players)
+    figures: dict[int, list[tuple[float, float]]] = {FEW: [], many: []}
+    opened = []
+    try:
+        for number in range(rounds):
+            for count in (FEW, many) if number % 2 == 0 else (many, FEW):
+                grows = 0 < len(population.envs) < count
+                seconds = population.resize(count)
+                if grows:
+                    opened.append(seconds)
+                figures[count].append(population.block(episodes))
+    finally:
+        population.resize(0)
+    pairs = list(zip(figures[FEW], figures[many], strict=True))
+    rate, low, high = spread([beside[0] / alone[0] for alone, beside in pairs])
+    cpu = spread([beside[1] / alone[1] for alone, beside in pairs])
+    return [
+        Row(f"{many - FEW} more environments opened", opened, "s"),
+        *(Row(f"episodes beside {n}", [rate for rate, _ in figures[n]], "/s") for n in figures),
+        *(Row(f"the same, CPU of each", [cpu for _, cpu in figures[n]], "ms") for n in figures),
+        Row(
+            f"rate beside {many} / beside {FEW}",
+            [beside[0] / alone[0] for alone, beside in pairs],
+            "",
+            f"> {SHARE}",
+            rate > SHARE,
+        ),
+        Row(f"CPU beside {many} / beside {FEW}", [b[1] / a[1] for a, b in pairs], ""),
+    ]
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--episodes", type=int, default=400, help="of a block")
+    parser.add_argument("--many", type=int, default=MANY, help="environments alive")
+    parser.add_argument("--players", type=int, default=8, help="environments that play, each in a thread")
+    args = parser.parse_args()
+    rows = measure(args.rounds, args.episodes, args.many, args.players)
+    for row in rows:
+        print(row)
+    return int(any(row.ok is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
