@@ -12,6 +12,7 @@ from intercode.episode import Episode
 from intercode.errors import SandboxError
 from intercode.rewards.base import quiesced
 from intercode.sandbox import Limits, Sandbox, get_provider
+from intercode.sandbox.native.sandbox import NativeSandbox
 from restless import RESTLESS
 
 from .tools import ProbeError, SkippedError, one_of, say, start
@@ -42,6 +43,35 @@ def memory_of_sockets() -> bool:
     sandbox = _limited(1, memory=64 * MIB, disk=16 * MIB)
     limit = told(groups_of(sandbox)["memory"], "memory.kmem.tcp.limit_in_bytes")
     return one_of(str(limit < 64 * MIB), holds="True", gone="False")
+
+
+def _again(sandbox: Sandbox, **limits: object) -> Sandbox | None:
+    """Close a sandbox; return a next one that has the same cgroups, if there is any."""
+    groups = groups_of(sandbox)
+    sandbox.close()
+    for _ in range(99):
+        following = _limited(**limits)
+        if groups_of(following) == groups:
+            return following
+        following.close()
+    return None
+
+
+def limits_of_those_before() -> bool:
+    sandbox = _again(_limited(memory=64 * MIB), memory=96 * MIB, disk=32 * MIB)
+    if sandbox is None:
+        raise SkippedError("needs cgroup v1, or v2 of Linux 6.12, writable")
+    group = groups_of(sandbox)["memory"]
+    name = "memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes"
+    return told(group, name) == 128 * MIB
+
+
+def memory_of_those_before() -> bool:
+    first = _limited(memory=64 * MIB, disk=64 * MIB)
+    say("dd if=/dev/zero of=/root/f bs=1M count=32", first)
+    assert isinstance(first, NativeSandbox)
+    with closing(first.freeze()):
+        return _again(first) is None
 
 
 def room_beside_shared_memory() -> bool:

@@ -918,18 +918,16 @@ static long limit_all(const struct entry *entry) {
 
 /* Limits what programs have of the kernel's objects that are counted for a whole user namespace. What an
  * ordinary user's sandboxes have is part of what the user has. */
-static long limit_users(const struct entry *entry) {
-    static const char *const limits[][2] = {
-        {"sys/user/max_user_namespaces", "0"},   {"sys/user/max_pid_namespaces", "0"},
-        {"sys/user/max_uts_namespaces", "0"},    {"sys/user/max_ipc_namespaces", "0"},
-        {"sys/user/max_net_namespaces", "0"},    {"sys/user/max_mnt_namespaces", "0"},
-        {"sys/user/max_cgroup_namespaces", "0"}, {"sys/user/max_time_namespaces", "0"},
-        {"sys/user/max_inotify_instances", "16"}, {"sys/user/max_inotify_watches", "8192"},
-        {"sys/user/max_fanotify_groups", "0"},   {"sys/user/max_fanotify_marks", "0"},
+static long limit_users(bool root, int proc) {
+    static const char *const none[] = {
+        "sys/user/max_user_namespaces",   "sys/user/max_pid_namespaces",  "sys/user/max_uts_namespaces",
+        "sys/user/max_ipc_namespaces",    "sys/user/max_net_namespaces",  "sys/user/max_mnt_namespaces",
+        "sys/user/max_cgroup_namespaces", "sys/user/max_time_namespaces", "sys/user/max_fanotify_groups",
+        "sys/user/max_fanotify_marks",
     };
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-        MUST(limit_namespace(entry->root, entry->inside->proc, limits[i][0], limits[i][1]));
-    return 0;
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) MUST(limit_namespace(root, proc, none[i], "0"));
+    MUST(limit_namespace(root, proc, "sys/user/max_inotify_instances", "16"));
+    return limit_namespace(root, proc, "sys/user/max_inotify_watches", "8192");
 }
 
 /* Leaves the user namespace that owns the mounts, and is process 1's own user from now on. */
@@ -942,7 +940,7 @@ static long leave_machine(const struct entry *entry) {
         MUST(noted("setresuid", CALL3(__NR_setresuid, entry->own, entry->own, entry->own)));
     }
     MUST(noted("setns", CALL2(__NR_setns, entry->namespace, CLONE_NEWUSER)));
-    MUST(limit_users(entry));
+    MUST(limit_users(entry->root, entry->inside->proc));
     return noted("prctl", stay_private()); /* as a change of credentials clears it */
 }
 
