@@ -1,24 +1,23 @@
 """Growth: what an episode costs beside many sandboxes that are merely alive.
 
-One process plays blocks of episodes in turns with few and with many environments alive. Each figure
-is a ratio of two neighbouring blocks, so that a busy minute meets both. Other sandboxes of the machine
-count as alive, too: the figures hold for a machine that has few of them.
+One process plays blocks of episodes in turns with few and with many environments alive. Each
+figure is a ratio of two neighbouring blocks, so that a busy minute meets both. Other sandboxes of
+the machine count as alive, too: the figures hold for a machine that has few of them. CPU is without
+that of the kernel's own threads, of which the rate tells.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from statistics import median
 from typing import Any
 
 import intercode
 from episodes import ECHO
 from intercode.task import Dataset
-from processes import children, descendants, ended, own
+from processes import cpu_seconds
 from rows import Row, spread
 
 FEW, MANY = 8, 1000
@@ -35,14 +34,6 @@ def play(env: Any, episodes: int) -> None:
             raise SystemExit("an echo was not rewarded")
 
 
-def cpu_seconds() -> float:
-    """CPU seconds of this process, of its spawner, and of all sandboxes that have ended."""
-    spawners = children(os.getpid())
-    zygotes = [pid for spawner in spawners for pid in children(spawner)]
-    taken = sum(own(pid) + ended(pid) for pid in spawners)
-    return time.process_time() + taken + sum(map(own, zygotes))
-
-
 class Population:
     """Environments that are alive: the first few of them play, all others are idle."""
 
@@ -52,7 +43,7 @@ class Population:
         self.data = Dataset([ECHO])
 
     def resize(self, count: int) -> float:
-        """Have so many environments, each with a sandbox and a shell; return the seconds it took."""
+        """Have so many environments, each with a sandbox and a shell: the seconds that it took."""
         begin = time.perf_counter()
         while len(self.envs) < count:
             env = intercode.make("bash", data=self.data)
@@ -91,18 +82,17 @@ def measure(rounds: int, episodes: int, many: int, players: int) -> list[Row]:
     finally:
         population.resize(0)
     pairs = list(zip(figures[FEW], figures[many], strict=True))
-    rate, low, high = spread([beside[0] / alone[0] for alone, beside in pairs])
-    cpu = spread([beside[1] / alone[1] for alone, beside in pairs])
+    shares = [beside[0] / alone[0] for alone, beside in pairs]
     return [
         Row(f"{many - FEW} more environments opened", opened, "s"),
         *(Row(f"episodes beside {n}", [rate for rate, _ in figures[n]], "/s") for n in figures),
-        *(Row(f"the same, CPU of each", [cpu for _, cpu in figures[n]], "ms") for n in figures),
+        *(Row(f"CPU of each beside {n}", [cpu for _, cpu in figures[n]], "ms") for n in figures),
         Row(
             f"rate beside {many} / beside {FEW}",
-            [beside[0] / alone[0] for alone, beside in pairs],
+            shares,
             "",
             f"> {SHARE}",
-            rate > SHARE,
+            spread(shares)[0] > SHARE,
         ),
         Row(f"CPU beside {many} / beside {FEW}", [b[1] / a[1] for a, b in pairs], ""),
     ]
@@ -114,7 +104,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--episodes", type=int, default=400, help="of a block")
     parser.add_argument("--many", type=int, default=MANY, help="environments alive")
-    parser.add_argument("--players", type=int, default=8, help="environments that play, each in a thread")
+    parser.add_argument("--players", type=int, default=FEW, help="environments that play at once")
     args = parser.parse_args()
     rows = measure(args.rounds, args.episodes, args.many, args.players)
     for row in rows:

@@ -110,12 +110,13 @@ def test_cgroups_that_still_hold_memory_are_nobody_elses(limited: NativeProvider
     limits = Limits(memory=64 * MIB, disk=64 * MIB)
     sandbox = limited.start("host", limits)
     assert sandbox.exec(["dd", "if=/dev/zero", "of=/root/f", "bs=1M", "count=32"]).ok
-    groups, frozen = groups_of(sandbox), sandbox.freeze()
+    groups = groups_of(sandbox)
+    snapshot = sandbox.freeze()
     sandbox.close()
     for _ in range(6):
         with closing(limited.start("host", limits)) as peer:
             assert groups_of(peer) != groups
-    frozen.close()
+    assert limited.start(snapshot, limits).read_file("/root/f")
 
 
 @pytest.mark.attack(16)
