@@ -170,11 +170,7 @@ DEFENCES = [
         "network_namespace", "exfiltration, lateral",
         (
             Edit(MAIN, "    if (!network) flags |= CLONE_NEWNET;\n", ""),
-            Edit(
-                ENTER,
-                "    if (!network) {\n        MUST(raise",
-                "    if (0) {\n        MUST(raise",
-            ),
+            Edit(ENTER, "    if (!network) MUST(begin_network", "    if (0) MUST(begin_network"),
         ),
     ),
     _one(
@@ -251,7 +247,7 @@ DEFENCES = [
         "ids_of_its_own", "peer DoS",
         (
             Edit(IDENTITY, "index = (start + offset) % _RANGES", "index = 7"),
-            Edit(IDENTITY, "                fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)\n", ""),
+            Edit(IDENTITY, "            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)\n", ""),
         ),
         needs_root=True,
     ),

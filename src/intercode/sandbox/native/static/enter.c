@@ -221,13 +221,15 @@ CHECKED static long limit_shared(bool root, int proc) {
     return 0;
 }
 
-/* Writes settings of the sandbox's own network. */
-static void limit_network(bool root, int proc) {
+/* Raises the loopback of the sandbox's own network, and limits what programs do with it. */
+static long begin_network(bool root, int proc) {
+    MUST(raise_loopback());
     /* So that `ping` needs no capability, as on most machines today: a kernel may have none. */
     ignore(write_text(proc, "sys/net/ipv4/ping_group_range", root ? "0 2147483647" : "0 0"));
     /* The kernel leaves groups one by one, under a lock of the machine: this is beside the filter,
      * which refuses to join one. */
     ignore(write_text(proc, "sys/net/ipv4/igmp_max_memberships", "0"));
+    return 0;
 }
 
 static long open_score(struct inside *inside) {
@@ -247,7 +249,6 @@ static long open_score(struct inside *inside) {
 long prepare(bool network, const struct machine *machine, struct inside *inside) {
     MUST(noted("umask", CALL1(__NR_umask, 0)));
     MUST(noted("sethostname", CALL2(__NR_sethostname, "intercode", 9)));
-    if (!network) MUST(raise_loopback());
     MUST(noted("chdir", CALL1(__NR_chdir, "/dev/pts")));
     MUST(mount("tmpfs", "x", "tmpfs", QUIET, "mode=755"));
     static const char *const folders[] = {"x/u", "x/w", "x/m", "x/e"};
@@ -257,7 +258,7 @@ long prepare(bool network, const struct machine *machine, struct inside *inside)
     long proc = mount_processes(machine);
     MUST(proc);
     inside->proc = (int)proc;
-    if (!network) limit_network(machine->root, inside->proc);
+    if (!network) MUST(begin_network(machine->root, inside->proc));
     MUST(limit_shared(machine->root, inside->proc));
     /* What handlers of cores get in spite of the limit, by a socket since Linux 6.16, is empty. */
     MUST(noted("write", write_text(AT_FDCWD, "/proc/self/coredump_filter", "0")));
