@@ -21,6 +21,7 @@ from processes import cpu_seconds
 from rows import Row, spread
 
 FEW, MANY = 8, 1000
+WARM = 10
 SHARE = 0.8
 """The rate beside many that is asked for, as a share of the rate beside few."""
 
@@ -58,7 +59,8 @@ class Population:
         """Play that many episodes: episodes a second, and milliseconds of CPU of each."""
         each = episodes // self.players
         with ThreadPoolExecutor(self.players) as pool:
-            list(pool.map(lambda env: play(env, 2), self.envs[: self.players]))
+            # Until its spawner has ids and cgroups for all that are about to start and to end.
+            list(pool.map(lambda env: play(env, WARM), self.envs[: self.players]))
             cpu, begin = cpu_seconds(), time.perf_counter()
             list(pool.map(lambda env: play(env, each), self.envs[: self.players]))
             seconds = time.perf_counter() - begin
@@ -70,14 +72,16 @@ def measure(rounds: int, episodes: int, many: int, players: int) -> list[Row]:
     """Play in turns beside few and beside many."""
     population = Population(players)
     figures: dict[int, list[tuple[float, float]]] = {FEW: [], many: []}
-    opened = []
+    opened: list[float] = []
+    opening: list[float] = []
     try:
         for number in range(rounds):
             for count in (FEW, many) if number % 2 == 0 else (many, FEW):
                 grows = 0 < len(population.envs) < count
-                seconds = population.resize(count)
+                before, seconds = cpu_seconds(), population.resize(count)
                 if grows:
                     opened.append(seconds)
+                    opening.append(1e3 * (cpu_seconds() - before) / (many - FEW))
                 figures[count].append(population.block(episodes))
     finally:
         population.resize(0)
@@ -85,6 +89,7 @@ def measure(rounds: int, episodes: int, many: int, players: int) -> list[Row]:
     shares = [beside[0] / alone[0] for alone, beside in pairs]
     return [
         Row(f"{many - FEW} more environments opened", opened, "s"),
+        Row("the same, CPU of each, without shells", opening, "ms"),
         *(Row(f"episodes beside {n}", [rate for rate, _ in figures[n]], "/s") for n in figures),
         *(Row(f"CPU of each beside {n}", [cpu for _, cpu in figures[n]], "ms") for n in figures),
         Row(
