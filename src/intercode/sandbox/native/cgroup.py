@@ -2,10 +2,11 @@
 
 One folder for each spawner, named after it so that a sweep can tell a dead one's; in it a folder
 for each sandbox. In version 1 each controller has a hierarchy of folders; in version 2 there is
-one for all of them, in which a cgroup with limited children has no processes of its own. A sandbox's
-cgroups are used again, with few exceptions: to remove one, the kernel looks at every mounted file system
-of the machine, of which each sandbox has several. Without a
+one for all of them, in which a cgroup with limited children has no processes of its own. Without a
 writable cgroup the per-process limits still hold: `doctor` and the run's record say so.
+
+Cgroups are used again: to remove one, the kernel looks at every mounted file system of the machine,
+of which each sandbox has several.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ apart."""
 _IDLE = 32
 """Cgroups that a spawner keeps for its next sandboxes."""
 _RESIDUE = 4 << 20
-"""Bytes that may still count for a cgroup that is used again: the machine's cache of files and names,
-which the kernel takes back when the sandbox needs them, and what is on its way to be free."""
+"""Bytes that may still count for a cgroup that is used again: the machine's cache of files and
+names, which the kernel takes back when the sandbox needs them, and what is about to be freed."""
 _WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
 """The file, what a single process of the parent has, and the most."""
 
@@ -159,7 +160,7 @@ class Cgroups:
         return used
 
     def give_back(self, name: str, reuse: bool) -> None:
-        """Keep cgroups in which all processes have ended for another sandbox, or remove them soon."""
+        """Keep the cgroups of a sandbox that has ended for another one, or remove them soon."""
         self._weigh(-1)
         if reuse and self._is_resettable(name):
             self.idle.append(name)
