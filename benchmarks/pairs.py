@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from math import comb
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from processes import GONE, cpu_seconds, descendants, pss
 
@@ -27,29 +28,29 @@ WORSE = 1.05
 """The ratio that the lower end of an interval must not exceed."""
 
 
-def play(episodes: int) -> dict[str, float]:
+def play(env: Any, episodes: int) -> dict[str, float]:
     """Play episodes of one turn: the medians of their parts, and the means of all."""
-    times = defaultdict(list)
+    times: dict[str, list[float]] = defaultdict(list)
     cpu = cpu_seconds()
     for _ in range(episodes):
         marks = [time.perf_counter()]
-        ENV.reset()
+        env.reset()
         marks.append(time.perf_counter())
-        ENV.step("echo hello")
+        env.step("echo hello")
         marks.append(time.perf_counter())
-        if ENV.step("submit")[1] != 1.0:
+        if env.step("submit")[1] != 1.0:
             raise SystemExit("an echo was not rewarded")
         marks.append(time.perf_counter())
         for name, begin, end in zip(FIGURES, marks, marks[1:], strict=False):
             times[name].append(end - begin)
     figures = {name: median(values) for name, values in times.items()}
-    return {**figures, "CPU": (cpu_seconds() - cpu) / episodes, "memory": memory()}
+    return {**figures, "CPU": (cpu_seconds() - cpu) / episodes, "memory": memory(env)}
 
 
-def memory() -> float:
+def memory(env: Any) -> float:
     """The share of memory of an environment with a shell: of this process and all below it."""
-    ENV.reset()
-    ENV.step("echo hello")
+    env.reset()
+    env.step("echo hello")
     total = 0
     for pid in [os.getpid(), *descendants(os.getpid())]:
         with suppress(*GONE):  # a last sandbox is on its way out
@@ -59,14 +60,13 @@ def memory() -> float:
 
 def serve() -> None:
     """Play as many episodes as each line of the input says."""
-    global ENV
     import intercode
     from intercode.task import Dataset, Task
 
-    ENV = intercode.make("bash", data=Dataset([Task("echo", "Print it.", gold=("echo hello",))]))
+    env = intercode.make("bash", data=Dataset([Task("echo", "Print it.", gold=("echo hello",))]))
     for line in sys.stdin:
-        print(json.dumps(play(int(line))), flush=True)
-    ENV.close()
+        print(json.dumps(play(env, int(line))), flush=True)
+    env.close()
 
 
 class Player:

@@ -46,9 +46,9 @@ def memory_of_sockets() -> bool:
 
 
 def limits_of_those_before() -> bool:
-    groups, following = {}, _limited(memory=64 * MIB)
+    following = _limited(memory=64 * MIB)
+    groups = groups_of(following)
     for _ in range(99):
-        groups = groups or groups_of(following)
         following.close()
         following = _limited(memory=96 * MIB, disk=32 * MIB)
         if groups_of(following) == groups:

@@ -15,6 +15,7 @@ import pytest
 from groups import groups_of, told
 from intercode.sandbox import Limits, Sandbox
 from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.native.sandbox import NativeSandbox
 from waiting import eventually
 
 MIB = 1 << 20
@@ -56,9 +57,9 @@ def test_what_the_kernel_was_told(limited: NativeProvider) -> None:
     assert not any(group.exists() for group in groups.values())
 
 
-def start_in(provider: NativeProvider, groups: dict[str, Path], limits: Limits) -> Sandbox:
+def start_in(provider: NativeProvider, groups: dict[str, Path], limits: Limits) -> NativeSandbox:
     """Start sandboxes, one after the other, until one has these cgroups."""
-    matches: list[Sandbox] = []
+    matches: list[NativeSandbox] = []
 
     def is_there() -> bool:
         sandbox = provider.start("host", limits)
