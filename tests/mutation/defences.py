@@ -91,7 +91,7 @@ def _docker(name: str, defends: str, file: str, old: str, new: str) -> Defence:
     return _one(DOCKER + name, defends, file, old, new, needs_root=True)
 
 
-NO_NAMESPACES = Edit(IDENTITY, 'f"max_{kind}_namespaces": 0', 'f"max_{kind}_namespaces": 9')
+NO_NAMESPACES = Edit(ENTER, 'proc, none[i], "0")', 'proc, none[i], "9")')
 """Beside the filter, which alone would not be missed."""
 
 NO_PIDS = Edit(CGROUP, 'CONTROLLERS = ("memory", "pids", "cpu")', 'CONTROLLERS = ("memory", "cpu")')
@@ -173,11 +173,7 @@ DEFENCES = [
         "network_namespace", "exfiltration, lateral",
         (
             Edit(MAIN, "    if (!network) flags |= CLONE_NEWNET;\n", ""),
-            Edit(
-                ENTER,
-                "    if (!network) {\n        MUST(raise",
-                "    if (0) {\n        MUST(raise",
-            ),
+            Edit(ENTER, "    if (!network) MUST(begin_network", "    if (0) MUST(begin_network"),
         ),
     ),
     _one(
@@ -254,7 +250,7 @@ DEFENCES = [
         "ids_of_its_own", "peer DoS",
         (
             Edit(IDENTITY, "index = (start + offset) % _RANGES", "index = 7"),
-            Edit(IDENTITY, "                fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)\n", ""),
+            Edit(IDENTITY, "            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)\n", ""),
         ),
         needs_root=True,
     ),
@@ -273,8 +269,8 @@ DEFENCES = [
         needs_root=True,
     ),
     _one(
-        "watchers", "host DoS", IDENTITY,
-        '    "max_inotify_instances": 16,\n', "",
+        "watchers", "host DoS", ENTER,
+        '    MUST(limit_namespace(root, proc, "sys/user/max_inotify_instances", "16"));\n', "",
     ),
     Defence(
         "read_only_programs", "escape",
@@ -417,6 +413,15 @@ DEFENCES = [
     _one(
         "memory_of_sockets", "host DoS", CGROUP,
         "str(memory // _TCP_SHARE)", "str(1 << 62)",
+    ),
+    _one(
+        "memory_of_those_before", "peer DoS", CGROUP,
+        "            if self._is_clean(used):\n", "            if True:\n", needs_root=True,
+    ),
+    _one(
+        "limits_of_those_before", "host DoS, peer DoS", CGROUP,
+        "        if self._limits.get(name) == (memory, processes):\n",
+        "        if name in self._limits:\n", needs_root=True,
     ),
     _one(
         "room_beside_shared_memory", "host DoS, self DoS", ENTER,
@@ -909,7 +914,7 @@ DEFENCES = [
     ),
     _one(
         "memberships", "host DoS, peer DoS", ENTER,
-        '        ignore(write_text(AT_FDCWD, "/proc/sys/net/ipv4/igmp_max_memberships", "0"));\n',
+        '    ignore(write_text(proc, "sys/net/ipv4/igmp_max_memberships", "0"));\n',
         "",
     ),
     Defence(

@@ -21,6 +21,7 @@ from intercode.integrations.trl.tokens import pieces
 from intercode.rewards.base import quiesced
 from intercode.sandbox import Limits, Sandbox, get_provider
 from intercode.sandbox.images import resolve
+from intercode.sandbox.native.sandbox import NativeSandbox
 from restless import RESTLESS
 
 from .tools import ProbeError, SkippedError, one_of, say, start
@@ -51,6 +52,31 @@ def memory_of_sockets() -> bool:
     sandbox = _limited(1, memory=64 * MIB, disk=16 * MIB)
     limit = told(groups_of(sandbox)["memory"], "memory.kmem.tcp.limit_in_bytes")
     return one_of(str(limit < 64 * MIB), holds="True", gone="False")
+
+
+def limits_of_those_before() -> bool:
+    following = _limited(memory=64 * MIB)
+    groups = groups_of(following)
+    for _ in range(99):
+        following.close()
+        following = _limited(memory=96 * MIB, disk=32 * MIB)
+        if groups_of(following) == groups:
+            group = groups["memory"]
+            name = "memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes"
+            return told(group, name) == 128 * MIB
+    raise SkippedError("needs cgroup v1, or v2 of Linux 6.12, writable")
+
+
+def memory_of_those_before() -> bool:
+    first = _limited(memory=64 * MIB, disk=64 * MIB)
+    say("dd if=/dev/zero of=/root/f bs=1M count=32", first)
+    assert isinstance(first, NativeSandbox)
+    groups, snapshot = groups_of(first), first.freeze()
+    for _ in range(9):
+        with closing(_limited()) as following:
+            if groups_of(following) == groups:
+                return False
+    return snapshot.files.frozen != ()
 
 
 def room_beside_shared_memory() -> bool:

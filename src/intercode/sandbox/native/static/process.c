@@ -5,12 +5,15 @@
 #include <linux/resource.h>
 #include <linux/securebits.h>
 #include <linux/signal.h>
+#include <linux/time.h>
 #include <linux/wait.h>
 
 enum {
     KILL_MS = 5000,
     STILL_MS = 15000,
     STUCK_MS = 200,
+    FEW = 8,
+    FEW_MS = 20, /* for the end of each of a few */
     PIDS = 32768,
     LONGEST_STAT = 512,
     LONGEST_STATUS = 4096,
@@ -94,9 +97,17 @@ void kill_pid(int pid, int number) {
     if (pid > 1) ignore(CALL2(__NR_kill, pid, number)); /* it may have ended */
 }
 
-/* Sends all others a signal, at once. */
+/* Whether anything else may be there, also what has ended and was not waited for: orphans become
+ * children of this process, so that without a child it is alone. */
+static bool has_children(void) {
+    long failed = CALL5(__NR_waitid, P_ALL, 0, NULL, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
+    return failed != -ECHILD;
+}
+
+/* Sends all others a signal, at once. For that the kernel looks at each process of the machine, whose
+ * other sandboxes may have thousands. */
 static long signal_all(int number) {
-    long failed = CALL2(__NR_kill, -1, number);
+    long failed = has_children() ? CALL2(__NR_kill, -1, number) : 0;
     return failed == -ESRCH ? 0 : failed;
 }
 
@@ -127,11 +138,24 @@ static bool is_among(int pid, const int *pids, int count) {
     return false;
 }
 
+/* Kills the processes that were found, of which there are few, and waits for their ends: but for what
+ * was not found, nothing is left for a signal to all. */
+static void kill_few(int count) {
+    const struct __kernel_timespec most = {.tv_nsec = FEW_MS * 1000000L};
+    const uint64_t child = (uint64_t)1 << (SIGCHLD - 1);
+    for (int i = 0; i < count; i++) kill_pid(found[i], SIGKILL);
+    for (int i = 0; i <= count; i++) {
+        reap(false);
+        if (!has_children() || CALL4(__NR_rt_sigtimedwait, &child, NULL, &most, sizeof child) < 0) return;
+    }
+}
+
 long kill_except(const int *keep, int count) {
     int running = alive(found, PIDS), kept = 0, killed = 0;
     for (int i = 0; i < running; i++) kept += is_among(found[i], keep, count);
     if (running < 0) return running;
     if (!kept) {
+        if (running <= FEW) kill_few(running);
         long failed = signal_all(SIGKILL); /* not even a fork bomb outruns it */
         if (!failed) reap(true);
         return failed ? failed : running;
@@ -292,9 +316,9 @@ long freeze(void) {
     long failed = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, 0, &files);
     high.rlim_cur = high.rlim_max = files.rlim_max; /* for this process's walk */
     if (!failed) failed = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &high, 0);
-    if (!failed) failed = CALL2(__NR_kill, -1, SIGSTOP);
-    if (failed) return failed == -ESRCH ? 0 : failed; /* nothing runs */
-    failed = await_still();
+    if (failed || !has_children()) return failed; /* nothing runs */
+    failed = signal_all(SIGSTOP);
+    if (!failed) failed = await_still();
     return failed ? failed : each_thread(note_turn, NULL);
 }
 
