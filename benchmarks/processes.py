@@ -55,6 +55,14 @@ def ended(pid: int) -> float:
     return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_seconds() -> float:
+    """CPU seconds of this process, of its spawners and zygotes, and of all that has ended below."""
+    spawners = children(os.getpid())
+    zygotes = [pid for spawner in spawners for pid in children(spawner)[:1]]
+    ends = ended(os.getpid()) + sum(map(ended, spawners))
+    return time.process_time() + ends + sum(map(own, [*spawners, *zygotes]))
+
+
 class Roles:
     """CPU time since the beginning, by who took it.
 

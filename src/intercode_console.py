@@ -16,8 +16,9 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -25,6 +26,9 @@ from typing import NamedTuple
 INTERRUPTED = 130
 """The exit code of what Ctrl-C has ended."""
 
+_PROCESS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
+"""The files of a container's limit, of both versions of cgroups."""
+_FEW_PROCESSES = 256
 _OTHERS = {"intercode_bench": "intercode-bench", "intercode": "intercode"}
 """The first part of the name of a .dist-info folder → the package."""
 
@@ -50,9 +54,35 @@ def main() -> int:
 
         print(f"intercode: error: {other_system()}", file=sys.stderr)
         return 1
+    if reason := _without_threads():
+        print(f"intercode: error: {reason}", file=sys.stderr)
+        return 1
     from intercode.cli.main import main as run
 
     return run()
+
+
+def _without_threads() -> str:
+    """Say why no thread can be started here; "" if one can.
+
+    Where few can, OpenBLAS is told to start none: it comes with numpy, starts a thread for each
+    core when it is imported, and ends the process as Ctrl-C does if it cannot.
+    """
+    try:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+    except RuntimeError:
+        return (
+            "this machine permits no threads: its limit of processes is reached, or a seccomp "
+            "profile answers clone3 with EPERM, as Docker before 20.10.10 does. In a container: "
+            "docker run --pids-limit -1 --security-opt seccomp=unconfined …"
+        )
+    for path in _PROCESS_LIMITS:
+        with suppress(OSError, ValueError):  # there is none, or "max"
+            if int(Path(path).read_text()) < _FEW_PROCESSES:
+                os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return ""
 
 
 class Clash(NamedTuple):

@@ -15,6 +15,9 @@ import socket
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from intercode.sandbox.docker.home import SHARED_ROOT
 from waiting import PATIENCE, eventually
 
 _CONTAINED = (
@@ -45,12 +48,16 @@ class PrivateEngine:
         self.url = f"unix://{folder}/socket"
         self._group = f"/intercode-tests-{os.getpid()}-{folder.name}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._environment = pytest.MonkeyPatch()
 
     def __enter__(self) -> PrivateEngine:
+        if not self.remap:
+            self._environment.setenv(SHARED_ROOT, "1")
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._environment.undo()
         self.stop()
         for hierarchy in Path("/sys/fs/cgroup").glob("*"):
             for place in (hierarchy, hierarchy.parent):

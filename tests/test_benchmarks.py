@@ -65,6 +65,33 @@ def test_reach_measures_every_road(tmp_path: Path) -> None:
     assert rows["processes left"]["value"] == 0
 
 
+def test_growth_is_a_ratio_of_neighbouring_blocks() -> None:
+    size = ["--rounds", "2", "--episodes", "2", "--many", "10", "--players", "2"]
+    growth = [sys.executable, BENCH.with_name("growth.py"), *size]
+    done = subprocess.run(growth, capture_output=True, text=True)
+    assert done.returncode in (0, 1) and not done.stderr  # 1: a target was missed
+    for name in ("2 more environments opened", "rate beside 10 / beside 8", "CPU beside 10 / "):
+        assert name in done.stdout
+
+
+def test_a_tree_is_compared_with_another() -> None:
+    tree = BENCH.parents[1]
+    pairs = [sys.executable, BENCH.with_name("pairs.py"), tree, tree, "--pairs", "1"]
+    done = subprocess.run([*pairs, "--episodes", "1"], capture_output=True, text=True)
+    assert done.returncode in (0, 1) and not done.stderr  # 1: one is worse
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names == ["reset", "step", "score", "CPU", "memory"]
+
+
+def test_the_interval_of_a_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH.parent))
+    from pairs import interval
+
+    # As tables of the sign test have it: of 20 values the 6th and the 15th.
+    assert interval([float(n) for n in range(20, 0, -1)]) == (6.0, 15.0)
+    assert interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
+
+
 def test_agents_at_once_are_episodes_of_a_run(tmp_path: Path) -> None:
     size = ["--episodes", "2", "--agents", "3"]
     done = subprocess.run(

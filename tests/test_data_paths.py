@@ -25,6 +25,7 @@ from intercode.datasets import load
 from intercode.envs.stage import CEILINGS, SandboxStage, limits_of
 from intercode.errors import ImageError, TaskError
 from intercode.sandbox import Limits
+from intercode.sandbox.images import resolve
 from intercode.task import Dataset, Task
 
 SECRET = "secret-of-the-operator"
@@ -83,7 +84,7 @@ def refuses(env: str, path: Path, **options: Any) -> str:
         "host+{home}/data/../private/setup.sh", "host+../data-more/x.tar.gz",
         "{home}/private", "~/private", "../private", "./folder", "/", "~",
         "{home}/private/Dockerfile", "../private/Dockerfile", "./folder/Dockerfile",
-        "./Dockerfile-link", "oci:{home}/private", "oci:~/private",
+        "./Dockerfile-link", "./linked", "oci:{home}/private", "oci:~/private",
         "dockerfile:../private/Dockerfile",
     ],
 )  # fmt: skip
@@ -96,6 +97,8 @@ def test_images_are_made_from_the_data_s_folder(home: Path, env: str, image: str
     (data / "folder").symlink_to("../private")
     (home / "private" / "Dockerfile").write_text("FROM host\nCOPY key /key\n")
     (data / "Dockerfile-link").symlink_to("../private/Dockerfile")
+    (data / "linked").mkdir()
+    (data / "linked" / "Dockerfile").symlink_to("../../private/Dockerfile")
     more = {"tests": ["assert True"]} if env == "python" else {}
     path = task_file(home, image=image.format(home=home), **more)
     assert "data may name nothing outside it" in refuses(env, path)
@@ -330,3 +333,11 @@ def test_a_timeout_that_is_set_is_the_longest(home: Path) -> None:
     for options, seconds in (({}, 1000), ({"timeout": 5}, 5), ({"timeout": 2000}, 1000)):
         with closing(intercode.make("bash", data=path, **options)) as env:
             assert env.unwrapped.dataset["one"].timeout == seconds
+
+
+@pytest.mark.timeout(60)  # reading a FIFO never ends
+@pytest.mark.parametrize("image", ["host+{}/f.tar.gz", "host+{}/f.sh", "{}/f.Dockerfile"])
+def test_a_fifo_of_data_is_refused(home: Path, image: str) -> None:
+    os.mkfifo(home / "data" / Path(image).name)
+    with pytest.raises(ImageError, match="not a regular file"):
+        resolve(image.format(home / "data"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -194,3 +195,27 @@ def test_forks_of_an_episode_are_kept_apart(tmp_path: Path) -> None:
     first.fork, second.fork = Fork("t1#0", 2, (0,)), Fork("t1#0", 2, (1,))
     write(folder, other, first, second, first)
     assert [*latest(folder, Outcome.of)] == [(0, "t1", ()), (0, "t1", (1,)), (0, "t1", (0,))]
+
+
+DEEP = f"{'[' * 300}{']' * 300}"
+
+
+@pytest.mark.parametrize("value", [f'{{"a": {DEEP}}}', "[" * 100_000, '"\\ud800"'])
+@pytest.mark.parametrize("name", ["metadata", "seconds"])
+def test_a_strangers_episode_is_refused(name: str, value: str) -> None:
+    """The reader refuses it: later steps recurse, and encode texts."""
+    line = json.dumps({**episode(1).to_dict(), name: "here"}).replace('"here"', value)
+    with pytest.raises(RecordError):
+        Episode.from_json(line)
+
+
+@pytest.mark.parametrize("value", [DEEP, "[" * 100_000, '"\\ud800"'])
+def test_a_strangers_manifest_is_refused(tmp_path: Path, value: str) -> None:
+    (tmp_path / "run.json").write_text(f'{{"format": 1, "seed": {value}}}')
+    with pytest.raises(RecordError, match=r"run\.json"):
+        read_manifest(tmp_path)
+
+
+def test_brackets_in_texts_are_no_levels() -> None:
+    text = "[{" * 1000
+    assert Episode.from_json(episode(1, text).to_json()).turns[0].observation == text

@@ -13,11 +13,13 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
 from intercode.errors import RecordError
+from intercode.json_limits import load_record
 
 DataT = TypeVar("DataT")
 
 Status = Literal["submitted", "skipped", "truncated", "ended", "error", "running"]
-"""How an episode came to its end; ``ended``: by an action, which has ended its own sandbox."""
+"""How an episode came to its end; ``ended``: by an action, which has ended its own sandbox,
+or found no shell in it."""
 
 _RARE = ("fork", "tokens", "changes")
 """Fields that most records do not have: left out of a line where they are None."""
@@ -262,7 +264,8 @@ class Episode:
 
         try:
             return msgspec.convert(data, cls)
-        except msgspec.ValidationError as error:
+        # It also encodes text where it expects something else, which half a pair does not survive.
+        except (msgspec.ValidationError, UnicodeEncodeError) as error:
             raise RecordError(f"episode cannot be read: {error}") from error
 
     @classmethod
@@ -273,7 +276,7 @@ class Episode:
             RecordError: The line is not JSON or not an episode.
         """
         try:
-            data = json.loads(line)
+            data = load_record(line)
         except ValueError as error:
             raise RecordError(f"episode is not JSON: {error}") from error
         if not isinstance(data, dict):

@@ -6,16 +6,18 @@ Standard library only: much that must start fast loads it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from intercode.errors import SandboxUnavailableError
+from intercode.errors import SandboxUnavailableError, UsageError
 from intercode.rights import cache_place, needs_stand_in, other_system
 
 try:
@@ -27,12 +29,29 @@ _CHUNK = 1 << 20
 
 
 def cache_root() -> Path:
-    """The folder for everything that InterCode can make again."""
+    """The folder for everything that InterCode can make again.
+
+    Raises:
+        UsageError: Another user could change what is in it: images, programs, databases.
+    """
     place = cache_place()
     named = "INTERCODE_CACHE" in os.environ
     if not named and place == Path("/root/.cache/intercode") and needs_stand_in():
-        return Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
+        place = Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        _check_owner(place, place.stat())
     return place
+
+
+def _check_owner(place: Path, info: os.stat_result) -> None:
+    if info.st_uid not in (os.geteuid(), 0):
+        reason = f"belongs to another user ({info.st_uid}), who could change what is in it"
+        fix = "set INTERCODE_CACHE to a folder of your own"
+    elif info.st_mode & stat.S_IWOTH:
+        reason, fix = "can be written by all users", f"chmod o-w {place}"
+    else:
+        return
+    raise UsageError(f"the cache {place} {reason}: {fix}")
 
 
 @contextlib.contextmanager
@@ -74,6 +93,63 @@ def write_whole(path: Path, content: str | bytes, *, sync: bool = False) -> None
     data = content.encode("utf-8") if isinstance(content, str) else content
     with replaced(path, sync=sync) as temporary:
         temporary.write_bytes(data)
+
+
+class DiskBudget:
+    """The share of a disk that data may fill: half of what is free when the budget is made.
+
+    What is made of data may be a thousand times as large as the data: of a compressed archive, a
+    file with holes, a script.
+
+    Args:
+        folder: A folder on the disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        free, files = free_space(folder)
+        self.bytes = free // 2
+        """The bytes that are left of it."""
+        self.files = files // 2
+        """The files that are left of it."""
+        self._least = free - self.bytes
+
+    def take(self, count: int, files: int = 0) -> None:
+        """Take bytes and files from the budget, before they are written.
+
+        Raises:
+            OSError: They are more than is left of it.
+        """
+        self.bytes -= count
+        self.files -= files
+        if self.bytes < 0 or self.files < 0:
+            raise OSError(errno.ENOSPC, f"more than half of what is free on its disk: {_LARGE}")
+
+    def is_spent(self) -> bool:
+        """Tell whether less than the other half is free, by this budget's user or another's."""
+        return free_space(self._folder)[0] < self._least
+
+
+_LARGE = "it needs a larger disk, or holds what no data set needs"
+
+
+def free_space(folder: Path) -> tuple[int, int]:
+    """Return the bytes and the number of files that a folder's disk has room for."""
+    info = os.statvfs(folder)
+    return info.f_bavail * info.f_frsize, info.f_favail if info.f_files else sys.maxsize
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that data names: a FIFO or a device there would never end.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def sync_folder(folder: Path) -> None:
@@ -134,27 +210,52 @@ def file_digest(content: Path | BinaryIO) -> str:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with all in it, read-only and unreadable directories too. Idempotent."""
+    """Remove a folder with all in it: also unreadable directories, and any depth. Idempotent."""
     with contextlib.suppress(FileNotFoundError):
         if not path.is_dir() or path.is_symlink():
             path.unlink()
             return
     for _ in range(3):  # another process may be removing the same tree
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(path, ignore_errors=True)
         if not os.path.lexists(path):
             return
-        _open_up(path)
+        with contextlib.suppress(OSError):
+            _flatten(path)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path)
 
 
-def _open_up(path: Path) -> None:
-    """Let its owner list and empty every directory of a tree."""
-    with contextlib.suppress(OSError):
-        path.chmod(0o700)
-        for entry in os.scandir(path):
-            if entry.is_dir(follow_symlinks=False):
-                _open_up(Path(entry.path))
+def _flatten(path: Path) -> None:
+    """Move all directories of a tree to its top, and open them to their owner.
+
+    Agents make trees deeper than a path may be long, or than a function can recurse.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    path.chmod(0o700)
+    top = os.open(path, flags)
+    try:
+        pending = _subfolders(top)
+        while pending:
+            folder = os.open(pending.pop(), flags, dir_fd=top)
+            try:
+                for name in _subfolders(folder):
+                    moved = secrets.token_hex(16)
+                    os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
+                    pending.append(moved)
+            finally:
+                os.close(folder)
+    finally:
+        os.close(top)
+
+
+def _subfolders(folder: int) -> list[str]:
+    """List the directories in an open one, and let their owner list, empty and move each."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for name in names:
+        os.chmod(name, 0o700, dir_fd=folder)
+    return names
 
 
 def tree_size(path: Path) -> int:
@@ -168,7 +269,10 @@ def tree_size(path: Path) -> int:
         except OSError:
             continue
         for entry in entries:
-            info = entry.stat(follow_symlinks=False)
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError:  # its path is too long, or it has gone
+                continue
             if stat.S_ISDIR(info.st_mode):
                 pending.append(Path(entry.path))
             elif info.st_nlink > 1:

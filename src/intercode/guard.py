@@ -52,12 +52,15 @@ class Guard:
         self._token = None if token is None else token.encode()
         self._names = {"localhost", socket.gethostname().lower(), *(map(str.lower, names))}
 
-    def refusal(self, headers: Headers, *, free: bool = False) -> tuple[HTTPStatus, str] | None:
+    def refusal(
+        self, headers: Headers, *, free: bool = False, linked: bool = False
+    ) -> tuple[HTTPStatus, str] | None:
         """Say why a request is refused; None: it is not.
 
         Args:
             headers: The request's.
             free: Whether it needs no token.
+            linked: Whether a link from elsewhere may lead a browser to it, as a page of its own.
         """
         hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
@@ -65,7 +68,9 @@ class Guard:
         own = {hosts[0].lower()} if self._pages else set()
         if {origin.partition("://")[2].lower() for origin in origins} - own:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
-        if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"}:
+        mode, dest = (headers.get_all(f"Sec-Fetch-{name}") for name in ("Mode", "Dest"))
+        follows = linked and (mode, dest) == (["navigate"], ["document"])
+        if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"} and not follows:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
         if not free and not self._is_known(headers.get_all("Authorization")):
             return HTTPStatus.UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN"

@@ -1,4 +1,4 @@
-"""Limits of JSON from a client, which are checked before it is parsed.
+"""Limits of JSON from a client or a record, which are checked before it is parsed.
 
 A body of 32 MiB can hold ten million values of a hundred bytes each. `count_tokens` scans it in
 constant memory, and stops at the limit.
@@ -6,7 +6,9 @@ constant memory, and stops at the limit.
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 from intercode.errors import UsageError
 
@@ -14,9 +16,12 @@ MAX_TOKENS = 300_000
 """JSON tokens of a body. A dialogue of 500 KB with thirty tools has ten thousand."""
 MAX_DEPTH = 128
 """Nesting of a body. Schemas of tools reach twenty."""
+RECORD_DEPTH = 2 * MAX_DEPTH
+"""Nesting of a record, in which a body of `MAX_DEPTH` lies a few levels deep."""
 # Possessive, so that no text makes the expression remember where it could go back to.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,\]}]', re.DOTALL)
 _OPENING, _CLOSING = b"[{", b"]}"
+_OTHERS = bytes({*range(256)} - {*_OPENING, *_CLOSING})
 
 
 def count_tokens(body: bytes | bytearray, limit: int = MAX_TOKENS) -> int:
@@ -41,3 +46,35 @@ def count_tokens(body: bytes | bytearray, limit: int = MAX_TOKENS) -> int:
         if depth > MAX_DEPTH:
             raise UsageError(f"the body has more than {MAX_DEPTH} levels: send a flatter one")
     return count
+
+
+def is_flat(text: str | bytes, levels: int = MAX_DEPTH) -> bool:
+    """Tell whether JSON nests no deeper than some levels, so that functions may recurse over it.
+
+    Brackets are counted level by level, those in strings too: only if too many remain is the text
+    scanned.
+    """
+    body = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    brackets = body.translate(None, _OTHERS)
+    for removed in range(levels):
+        if removed + len(brackets) <= levels:
+            return True
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    depth = 0
+    for token in _TOKEN.finditer(body):
+        first = body[token.start()]
+        depth += (first in _OPENING) - (first in _CLOSING)
+        if depth > levels:
+            return False
+    return True
+
+
+def load_record(text: str | bytes) -> Any:
+    """Parse JSON of a run's folder.
+
+    Raises:
+        ValueError: The text is not JSON, or nests too deep.
+    """
+    if not is_flat(text, RECORD_DEPTH):
+        raise ValueError(f"it has more than {RECORD_DEPTH} levels")
+    return json.loads(text)

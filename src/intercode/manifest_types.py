@@ -140,7 +140,7 @@ def check_manifest(data: object, path: Path) -> dict[str, Any]:
         )
     try:
         msgspec.convert(data, Manifest)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         problem, _, field = str(error).replace("`", "").partition(" - at $.")
         where = f"field {field}: " if field else ""
         raise RecordError(f"{path} is damaged: {where}{problem}") from None

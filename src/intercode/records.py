@@ -27,6 +27,7 @@ from intercode.episode import ENDED, Episode, NoAction, Status, Turn
 from intercode.errors import RecordError, RecordWriteError, RunLockedError
 from intercode.failure_modes import failure_modes
 from intercode.files import sync_folder, write_whole
+from intercode.json_limits import load_record
 from intercode.manifest_types import check_manifest
 from intercode.redaction import Redactor
 from intercode.talks import Talk, calls_made, judge_talks, talks_of
@@ -222,10 +223,10 @@ def _finished_size(path: Path) -> int:
 def _json(path: Path, cannot: str, opened: Callable[[Path], BinaryIO] = open_record) -> Any:
     try:
         with opened(path) as file:
-            return json.load(file)
+            return load_record(file.read())
     except OSError as error:
         raise RecordError(f"{cannot}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RecordError(f"{path} is not JSON: {error}") from error
 
 

@@ -74,12 +74,22 @@ def lacking(stand_in: bool = False) -> list[str]:
 
 
 def cache_place() -> Path:
-    """Return the folder for everything that can be made again, as the environment names it."""
+    """Return the folder for everything that can be made again, as the environment names it.
+
+    Raises:
+        SandboxUnavailableError: It names none, and this user has no home.
+    """
     if own := os.environ.get("INTERCODE_CACHE"):
         return Path(own).expanduser().absolute()
     if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
         return Path(xdg) / "intercode"
-    return Path.home() / ".cache" / "intercode"
+    try:
+        return Path.home() / ".cache" / "intercode"
+    except RuntimeError as error:
+        from intercode.errors import SandboxUnavailableError  # not where containers load this
+
+        why = f"user {os.geteuid()} has no home folder, and HOME is not set: images have no place"
+        raise SandboxUnavailableError(why, "export INTERCODE_CACHE=/a/folder/of/yours") from error
 
 
 def _on_overlay(folder: Path) -> bool:
@@ -103,8 +113,23 @@ def _file_system(place: Path) -> tuple[str, str]:
 
 
 @cache
+def in_pod() -> bool:
+    """Whether this is a container of a Kubernetes pod, whichever engine runs it."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return True
+    marks = {"/proc/self/cgroup": "kubepods", "/proc/self/mountinfo": "/kubelet/pods/"}
+    for path, mark in marks.items():
+        with suppress(OSError):
+            if mark in Path(path).read_text(errors="replace"):
+                return True
+    return False
+
+
+@cache
 def in_container() -> bool:
-    """Whether this is a container of Docker or Podman."""
+    """Whether this is a container of Docker, Podman or a pod."""
+    if in_pod():
+        return True
     if not (Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()):
         return False
     # A virtual machine that is made of an image has a file system of its own.

@@ -35,11 +35,12 @@ from intercode.envs.options import (
     SqlOptions,
     SweOptions,
     described,
+    taken,
 )
 from intercode.errors import ImageError, UsageError
 from intercode.records import MANIFEST, Difference, diff
 from intercode.redaction import GONE
-from intercode.registry import ENVS, scheme_of
+from intercode.registry import ENVS, environment, scheme_of
 from intercode.rewards.judge import VOTES
 from intercode.sandbox.images.base import parse
 from intercode.trust import Effect, check, effects
@@ -59,6 +60,11 @@ def _says(metavar: str | None, text: str, **extra: Any) -> Meta:
     return Meta(description=text, extra={"metavar": metavar, **extra})
 
 
+_SHOWN = "what a language model is shown"
+_SEARCH = "several replies: samples, tree-search, best-of-n"
+_SPENT = "what an episode may take"
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a spec. None, or False, stands for an option that was not given."""
 
@@ -74,6 +80,7 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         _says(
             "FILE",
             "tasks (JSON, JSONL, CSV, TSV, YAML), or a dataset's name (default: the bundled)",
+            daily=True,
         ),
     ] = None
     split: Annotated[
@@ -130,20 +137,35 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
 class AgentSpec(_Part, frozen=True, kw_only=True):
     """The agent, what a language model is told, and what an episode may take."""
 
-    name: Annotated[str, _says("AGENT", "see above")] = msgspec.field(
-        name="agent", default="oracle"
-    )
+    name: Annotated[
+        str,
+        _says(
+            "AGENT",
+            "oracle (runs gold), noop, random, replay or human; of a language model: single-turn, "
+            "try-again, react, plan-solve, tool-calling, tree-search or best-of-n; your own, as "
+            "file.py:make; a program in the sandbox, as cli:COMMAND",
+            daily=True,
+        ),
+    ] = msgspec.field(name="agent", default="oracle")
     recording: Annotated[
         str | None, _says("PATH", "for --agent replay and predictions", path=True)
     ] = None
     preset: Annotated[
         str | None, _says("NAME", "settings of the paper, as paper-gpt-3.5-bash-try-again")
     ] = None
-    prompt: Annotated[str | None, _says("FILE", "a template of your own", path=True)] = None
-    setting: Annotated[str | None, _says("TEXT", "what prompts call the setting")] = None
+    prompt: Annotated[
+        str | None, _says("FILE", "a template of your own", path=True, group=_SHOWN)
+    ] = None
+    setting: Annotated[str | None, _says("TEXT", "what prompts call the setting", group=_SHOWN)] = (
+        None
+    )
     schema: Annotated[
         bool,
-        _says(None, "for SQL: tables and columns, where the dataset has them (2023's 'handicap')"),
+        _says(
+            None,
+            "for SQL: tables and columns, where the dataset has them (2023's 'handicap')",
+            group=_SHOWN,
+        ),
     ] = False
     context: Annotated[
         str | None,
@@ -152,6 +174,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             "show at the start what looking around would: the tables of a database, or for a shell "
             "the files of its folder",
             choices=("schema",),
+            group=_SHOWN,
         ),
     ] = None
     examples: Annotated[
@@ -159,6 +182,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         _says(
             None,
             "show worked examples, where the agent can (default: by react, and to local models)",
+            group=_SHOWN,
         ),
     ] = None
     recap: Annotated[
@@ -167,6 +191,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             None,
             "ask the model once more, by try-again and react, when its action has failed before "
             "(default: only local models)",
+            group=_SHOWN,
         ),
     ] = None
     skill: Annotated[
@@ -179,17 +204,22 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
     ] = ()
     observation_limit: Annotated[
         Positive | None,
-        _says("N", "characters of an observation that are shown (default: 10000)"),
+        _says("N", "characters of an observation that are shown (default: 10000)", group=_SHOWN),
     ] = None
     observation_tail: Annotated[
         bool | None, _says(None, "whether its end is shown, too (a preset says)", flag=False)
     ] = None
     dialogue_limit: Annotated[
-        Positive | None, _says("N", "messages after the first ones that are sent (default: all)")
+        Positive | None,
+        _says("N", "messages after the first ones that are sent (default: all)", group=_SHOWN),
     ] = None
     samples: Annotated[
         Positive | None,
-        _says("N", "replies for each turn (default: 1; 3 for tree-search and best-of-n)"),
+        _says(
+            "N",
+            "replies for each turn (default: 1; 3 for tree-search and best-of-n)",
+            group=_SEARCH,
+        ),
     ] = None
     choose: Annotated[
         str | None,
@@ -197,6 +227,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             None,
             "which of them: by majority (default), or by the model's own judgement",
             choices=("vote", "judge"),
+            group=_SEARCH,
         ),
     ] = None
     search: Annotated[
@@ -206,17 +237,20 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             "for tree-search: keep the best states of each turn (default), or continue from the "
             "best of all",
             choices=("beam", "best-first"),
+            group=_SEARCH,
         ),
     ] = None
     search_width: Annotated[
-        Positive | None, _says("N", "for a beam: states kept of each turn (default: 2)")
+        Positive | None,
+        _says("N", "for a beam: states kept of each turn (default: 2)", group=_SEARCH),
     ] = None
     search_depth: Annotated[
-        Positive | None, _says("N", "turns of a branch (default: as the environment allows)")
+        Positive | None,
+        _says("N", "turns of a branch (default: as the environment allows)", group=_SEARCH),
     ] = None
     search_budget: Annotated[
         Positive | None,
-        _says("N", "actions that an episode tries in all branches (default: 40)"),
+        _says("N", "actions that an episode tries in all branches (default: 40)", group=_SEARCH),
     ] = None
     search_test: Annotated[
         str | None,
@@ -224,24 +258,35 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             "CODE",
             "an action that tests a state in a fork of its own; it is good if the action succeeds "
             "(default: the model judges)",
+            group=_SEARCH,
         ),
     ] = None
     search_from: Annotated[
-        Natural | None, _says("N", "for best-of-n: branch after so many turns (default: 0)")
+        Natural | None,
+        _says("N", "for best-of-n: branch after so many turns (default: 0)", group=_SEARCH),
     ] = None
-    episode_cost: Annotated[Amount | None, _says("USD", "what each episode may cost")] = None
-    episode_tokens: Annotated[Positive | None, _says("N", "tokens that each episode may take")] = (
-        None
-    )
-    episode_seconds: Annotated[Amount | None, _says("S", "time that each episode may take")] = None
+    episode_cost: Annotated[
+        Amount | None, _says("USD", "what each episode may cost", group=_SPENT)
+    ] = None
+    episode_tokens: Annotated[
+        Positive | None, _says("N", "tokens that each episode may take", group=_SPENT)
+    ] = None
+    episode_seconds: Annotated[
+        Amount | None, _says("S", "time that each episode may take", group=_SPENT)
+    ] = None
 
 
 class ModelSpec(_Part, frozen=True, kw_only=True):
     """The agent's language model, and what all episodes together may take."""
 
-    name: Annotated[str | None, _says("NAME", "PROVIDER/NAME, for instance openai/gpt-4o")] = (
-        msgspec.field(name="model", default=None)
-    )
+    name: Annotated[
+        str | None,
+        _says(
+            "NAME",
+            "PROVIDER/NAME, as openai/gpt-4o; local/NAME runs here, without a key",
+            daily=True,
+        ),
+    ] = msgspec.field(name="model", default=None)
     base_url: Annotated[str | None, _says("URL", "of a server of your own")] = None
     temperature: Annotated[Number | None, _says("T", "default: 0")] = None
     top_p: Annotated[Amount | None, _says("P", "default: the model's")] = None
@@ -262,7 +307,7 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
 class How(_Part, frozen=True, kw_only=True):
     """How a run is carried out: all that may differ from session to session."""
 
-    workers: Annotated[Positive, _says("N", "episodes at a time")] = 1
+    workers: Annotated[Positive, _says("N", "episodes at a time", daily=True)] = 1
     max_connections: Annotated[
         Positive | None,
         _says("N", "calls to the model at a time (default: as many as workers)"),
@@ -278,11 +323,12 @@ class How(_Part, frozen=True, kw_only=True):
             "the machines of a cluster: ray, or ray://ADDRESS (default: threads of this process)",
         ),
     ] = None
-    show: Annotated[bool, _says(None, "print each episode as it ends")] = False
+    show: Annotated[bool, _says(None, "print each episode as it ends", daily=True)] = False
     quiet: Annotated[bool, _says(None, "no progress, only the result")] = False
-    json: Annotated[bool, _says(None, "print the result as one JSON object")] = False
+    json: Annotated[bool, _says(None, "print the result as one JSON object", daily=True)] = False
     out: Annotated[
-        str | None, _says("DIR", "the run's folder (default: runs/TIME-ENV-AGENT)", path=True)
+        str | None,
+        _says("DIR", "the run's folder (default: runs/TIME-ENV-AGENT)", path=True, daily=True),
     ] = None
     locked: Annotated[
         str | None,
@@ -313,10 +359,10 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     agent: AgentSpec = AgentSpec()
     model: ModelSpec = ModelSpec()
     how: How = How()
-    limit: Annotated[Positive | None, _says("N", "only the first N tasks")] = None
+    limit: Annotated[Positive | None, _says("N", "only the first N tasks", daily=True)] = None
     tasks: Annotated[
         tuple[str, ...] | None,
-        _says("ID", "only this task; may be given several times"),
+        _says("ID", "only this task; may be given several times", daily=True),
     ] = None
     exclude: Annotated[
         str | None,
@@ -325,10 +371,13 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             "tasks that are not run: a list that 'datasets validate' wrote, or lines of an id and "
             "a reason",
             path=True,
+            fact="excluded",
         ),
     ] = None
-    epochs: Annotated[Positive, _says("N", "attempts at each task")] = 1
-    seed: Annotated[Natural, _says("N", "of the run, and of the bundled puzzles")] = 0
+    epochs: Annotated[Positive, _says("N", "attempts at each task", daily=True)] = 1
+    seed: Annotated[
+        Natural, _says("N", "of the run, and of the bundled puzzles", fact="seed", daily=True)
+    ] = 0
 
     @classmethod
     def of(cls, *layers: Options) -> RunSpec:
@@ -428,8 +477,8 @@ class RunSpec(_Part, frozen=True, kw_only=True):
                 raise UsageError(f"the record has no password or key: give --{flag} again")
         differs = {
             fact
-            for option, fact in _GIVEN_MAY_DIFFER.items()
-            if option in given and option not in named and not resumes
+            for option in given
+            if (fact := _fact(option)) and option not in named and not resumes
         }
         accept = [*given.get("accept", ()), *sorted(differs)]
         if {"env", "data"} <= named:  # a folder's file may have changed since
@@ -464,6 +513,14 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             if _part_of().get(name) != "how" and name != "exclude"
         }
 
+    def identity(self) -> dict[str, Any]:
+        """Return the environment's options by whose values runs are told apart: see `Role`.
+
+        An option that was not given is left out, and so is one that has its default.
+        """
+        env = self.env
+        return _identity(env.options, taken(environment(env.name, env.protocol)))
+
     def diff(self, other: RunSpec) -> list[Difference]:
         """List the options that another spec does not have alike."""
         return diff(self.flat(), other.flat())
@@ -483,12 +540,6 @@ PARTS: Mapping[str, type[_Part]] = {
 """The parts of `RunSpec`, by the names of its fields."""
 _TOGETHER = ({"limit", "tasks"},)
 """Options of which none is taken from a record if one was given."""
-_GIVEN_MAY_DIFFER = {
-    **dict.fromkeys(("agent", "model", "preset", "prompt", "recording", "temperature"), "agent"),
-    "seed": "seed",
-    "exclude": "excluded",
-}
-"""Option → the fact in a record that is meant to differ if the option is given."""
 _OLD_NAMES = {"provider": "sandbox"}
 """Option in the records of 0.1.0 → its name since."""
 
@@ -527,6 +578,36 @@ def recorded_options(manifest: Mapping[str, Any], *, resumes: bool = False) -> d
         settings = last.get("settings", {})
         options |= {name: settings.get(_SETTINGS.get(name, name)) for name in _CARRIED_OUT}
     return _given(options)
+
+
+def identified(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a record with the environment's options by which runs are told apart.
+
+    Records had only some of them once, among other facts; the rest is among the options of their
+    sessions. What is absent there had its default.
+    """
+    env = manifest.get("env") or {}
+    if "options" in env:
+        return manifest
+    known: dict[str, Option] = {}
+    for kind in environment_kinds():
+        known |= described(kind)
+    parts = _part_of()
+    options = recorded_options(manifest)
+    own = {name: value for name, value in options.items() if name not in parts}
+    identity = _identity(own, known)
+    facts = {name: fact for name, fact in env.items() if name not in identity}
+    return {**manifest, "env": {**facts, "options": identity}}
+
+
+def _identity(options: Options, known: Mapping[str, Option]) -> dict[str, Any]:
+    """Return those of an environment's options that identify a run and have not their default."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in sorted(options.items())
+        if (option := known.get(name)) is None
+        or (option.role == "identifies" and value != option.default)
+    }
 
 
 _CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "on", "retries")
@@ -614,6 +695,28 @@ def environment_options() -> dict[str, Option]:
     return dict(sorted(found.items(), key=lambda one: one[0] in LIMITS))
 
 
+def grouped(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
+    """Map title to options: those without a group of their own are below the first."""
+    found: dict[str, dict[str, Option]] = {title: {}}
+    for name, option in options.items():
+        found.setdefault(option.group or title, {})[name] = option
+    return found
+
+
+def by_environment() -> dict[str, dict[str, Option]]:
+    """Map title to the options of environments: of all, then of those that it names, the limits."""
+    found: dict[str, dict[str, Option]] = {}
+    kinds = dict(zip(("bash", "ctf", "python", "sql", "swe"), environment_kinds(), strict=True))
+    for name, option in environment_options().items():
+        envs = [env for env, kind in kinds.items() if name in described(kind)]
+        title = "environments" if len(envs) == len(kinds) else " and ".join(envs)
+        title = "limits of each sandbox" if name in LIMITS else title.replace(" and ", ", ")
+        found.setdefault(title, {})[name] = option
+    return dict(
+        sorted(found.items(), key=lambda one: (one[0] != "environments", "limits" in one[0]))
+    )
+
+
 @cache
 def _part_of() -> dict[str, str]:
     """Option → the part that it is in; "" for those of `RunSpec` itself."""
@@ -622,6 +725,14 @@ def _part_of() -> dict[str, str]:
         found |= dict.fromkeys(options_of(kind), part)
     del found["options"]
     return found
+
+
+def _fact(option: str) -> str:
+    """Return the fact in a record that is meant to differ if an option is given; "" for none."""
+    part = _part_of().get(option)
+    if part in ("agent", "model"):
+        return "agent"
+    return options_of(RunSpec)[option].fact if part == "" else ""
 
 
 @cache
@@ -689,7 +800,8 @@ def add_options(
         option = options[name]
         if option.has_flag and name not in less.split():
             flag = _REPEATED.get(name, option.flag)
-            parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
+            action = parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
+            vars(action)["is_rare"] = not option.is_daily  # for `intercode.cli.parser`
 
 
 _REPEATED = {"tasks": "--task", "accept": "--accept", "skill": "--skill"}

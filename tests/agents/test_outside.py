@@ -545,6 +545,9 @@ def test_the_calls_of_tools_become_actions() -> None:
         ("claude-code", "8", "8", None),
         ("claude-code", "(Bash completed with no output)", "", None),
         ("claude-code", "8\nShell cwd was reset to /root", "8", None),
+        ("codex", f"Process exited with code {'9' * 5000}\nOutput:\n8", "8", None),
+        ("mini-swe-agent", '{"output": "8", "returncode": "--5"}', "8", None),
+        ("mini-swe-agent", '{"output": "8", "returncode": "\u00b2"}', "8", None),
         (
             "codex",
             "Chunk ID: a1\nWall time: 0.0 seconds\nProcess exited with code 2\n"

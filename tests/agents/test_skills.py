@@ -70,7 +70,7 @@ def test_a_skill_is_read(tmp_path: Path) -> None:
     [
         (lambda home: (home / "SKILL.md").unlink(), "it has no SKILL.md"),
         (say("no front matter"), "does not begin with front matter"),
-        (front("name: [greet"), "is not YAML"),
+        (front("name: [greet"), "not YAML"),
         (front("- greet"), "must be fields with values"),
         (front("description: x"), "'name' must be"),
         (front("name: Greet\ndescription: x"), "'name' must be"),

@@ -273,6 +273,26 @@ ATTACKS: dict[str, Sequence[str]] = {
             "except OSError as error: print(error)"
         ),
     ),
+    "C1 words": (
+        "shopt -s expand_aliases; alias if=: then=: fi=: {=: }=:",
+        "for v in $(compgen -v); do unset $v; done; for b in $(compgen -b); do enable -n $b; done",
+        "for f in . source command builtin declare unset exec trap read printf; do"
+        ' eval "$f() { echo forged; }"; done',
+        "export BASH_ENV=/tmp/e PROMPT_COMMAND=:; echo 'echo forged; exit 9' > /tmp/e",
+        "export LD_PRELOAD=/tmp/e GCONV_PATH=/tmp PYTHONPATH=/tmp PERL5LIB=/tmp SHELLOPTS",
+    ),
+    "C2 frames": (
+        "for f in /proc/$$/fd/*; do [ -w $f ] && printf '\\0ok\\0000\\0' > $f; done",
+        'for i in {3..900}; do eval "exec $i</dev/null"; done',
+        "(sleep 0.5; echo forged) & exec 9> /tmp/l; flock 9; coproc cat",
+        "echo $(printf '$(%.0s' {1..3000})$(printf ')%.0s' {1..3000})",
+        "for s in {1..64}; do kill -$s $$; done",
+    ),
+    "C3 trees": (
+        "perl -e 'chdir q(/srv); for (1 .. 3000) { mkdir q(d); chdir q(d); chmod 0, q(.) }'",
+        "rm -rf /etc /var /home; mkdir /etc; ln -s /proc/1/root /var; touch /home",
+        "touch -d @-99999999999 /tmp/a; truncate -s 8T /tmp/b; chmod 0 / /tmp /srv",
+    ),
     "wire": (
         "printf '\\0\\1\\2\\377%.0s' {1..99999}",
         "cat /dev/urandom | head -c 5000000",

@@ -41,7 +41,7 @@ def test_doctor(cli: Run) -> None:
     assert {check["group"] for check in told["checks"]} == groups
     assert found["workers"]["ok"]
     for name in ("bash", "sql", "python", "ctf", "swe"):
-        assert found[f"env {name}"]["detail"] == "an action was played"
+        assert found[f"env {name}"]["detail"] == "a task was played to its reward"
     assert found["sandbox"]["ok"] and "cgroup" in found["memory limit"]["detail"]
     assert "GiB free" in found["image cache"]["detail"] and "GiB free" in found["runs"]["detail"]
     git = subprocess.run(["git", "--version"], capture_output=True, text=True, check=True).stdout
@@ -55,9 +55,10 @@ def test_an_environment_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> N
     preload = (*python_start.PRELOAD, "aborts_at_actions")
     with closing(NativeProvider(preload=preload, path=[folder])) as broken:
         monkeypatch.setattr(python_start, "provider", lambda name: broken)
-        check = doctor._environment("python", "print(1)", "1", [])
+        [check] = doctor._environment("python", "print(1)", "1", [])
     assert check.ok is False and "cannot run a worker: it crashed (Aborted)" in check.detail
-    assert doctor._environment("sql", "SELECT 1", "1", []).ok
+    [check] = doctor._environment("sql", "SELECT 1", "1", [])
+    assert check.ok
 
 
 def test_a_python_that_keeps_to_no_protocol(monkeypatch: pytest.MonkeyPatch) -> None:

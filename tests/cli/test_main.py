@@ -41,6 +41,26 @@ def test_every_command_has_examples_and_json(cli: Run, name: str) -> None:
     assert "--json" in told
 
 
+@pytest.mark.parametrize("name", ["run", "sweep", "score", "mcp"])
+def test_help_is_on_one_screen_and_another_has_all(
+    cli: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short, long = cli(name, "--help").stdout, cli(name, "--help-all").stdout
+    assert len(short.splitlines()) <= 60
+    assert short.splitlines()[0].endswith("[options]") and "--help-all" in short
+    options = [re.findall(r"^  (?:-h, )?(--[a-z-]+)", text, re.MULTILINE) for text in (short, long)]
+    assert {"--limit", "--timeout"} <= {*options[0]} < {*options[1]}
+    assert "--permute-columns" in options[1]
+    assert f"shows all {len(options[1])} options" in short
+    assert "\nsql:\n" in long
+
+
+def test_every_command_is_in_one_group(cli: Run) -> None:
+    told = cli("--help").stdout.partition("try:\n")[2]
+    assert sorted(re.findall(r"^  ([a-z]+)  ", told, re.MULTILINE)) == sorted(COMMANDS)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -82,7 +102,7 @@ def test_wrong_usage(cli: Run, arguments: list[str], told: str) -> None:
 
 
 def test_no_command_shows_the_help(cli: Run) -> None:
-    assert "commands:" in cli(code=2).stdout
+    assert "machine:" in cli(code=2).stdout
 
 
 def test_debug_shows_where(cli: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from intercode import files
 from intercode.databases import find
 from intercode.databases.convert import build
 from intercode.databases.convert.build import as_sqlite, cached
@@ -62,6 +64,38 @@ def test_script(tmp_path: Path, cache: Path) -> None:
     assert len(told) == 1
     assert as_sqlite(source, told.append) == path
     assert len(told) == 1
+
+
+@pytest.mark.defends("host DoS")
+@pytest.mark.parametrize(
+    "more",
+    ["", "PRAGMA max_page_count = 100000000;", "PRAGMA main.PAGE_SIZE = 65536;"],
+)
+def test_a_script_fills_no_disk(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    """It is small, and what it makes would have 64 MiB."""
+    monkeypatch.setattr(files, "free_space", lambda folder: (2 << 20, 1000))
+    rows = f"{more} CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob(1000000));"
+    double = "INSERT INTO t SELECT a FROM t;"
+    source = find(script(tmp_path, rows + 6 * double))
+    with pytest.raises(TaskError, match="more than half of the disk's room"):
+        as_sqlite(source)
+    assert not [path for path in cache.iterdir() if path.suffix != ".lock"]
+
+
+@pytest.mark.defends("host DoS")
+def test_a_database_with_holes_fills_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy would have no holes."""
+    path = tmp_path / "shop.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("PRAGMA journal_mode = WAL; CREATE TABLE t (a);")
+    os.truncate(path, 64 << 20)
+    monkeypatch.setattr(files, "free_space", lambda folder: (2 << 20, 1000))
+    with pytest.raises(TaskError, match="more than half of what is free"):
+        as_sqlite(find(path))
 
 
 def test_another_content_is_another_file(tmp_path: Path) -> None:

@@ -81,6 +81,10 @@ def test_all_formats_say_the_same(tmp_path: Path) -> None:
     assert loaded["t.csv"][1].gold == ("echo\thi",)
 
 
+LAUGHS = "  a0: &a0 [x]\n" + "".join(
+    f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+"""A list of a thousand million values, in aliases."""
 BAD = [
     ("t.json", "{nonsense", "not JSON: .*line 1 column 2"),
     ("t.json", "", "not JSON"),
@@ -118,11 +122,30 @@ BAD = [
     ("t.tsv", "gold\nls", "field 'query' is missing"),
     ("t.yaml", "a: [", "not YAML: .*line 1"),
     ("t.yaml", "", "must hold an object or a list of objects, not NoneType"),
-    ("t.yaml", "query: 2023-01-01", "row 1, field 'query' must be text, not date"),
+    ("t.yaml", "query: 2023", "row 1, field 'query' must be text, not a number"),
+    ("t.yaml", "query: a\nquery: b", "field 'query' is given twice"),
+    ("t.yaml", "query: a\nmetadata: {5: b}", "the key 5 is not a text"),
+    ("t.yaml", "query: a\nmetadata: {b: !!set {c, d}}", "holds a set, which JSON has not"),
+    ("t.yaml", "query: a\nmetadata: {b: !!bool c}", "not YAML: 'c'"),
+    ("t.yaml", 'query: a\nmetadata: {b: !!int ""}', "not YAML"),
+    ("t.yaml", "query: a\nmetadata: {b: &b [*b]}", "nested too deeply: more than 128"),
+    ("t.yaml", "&a\nquery: a\nmetadata: {b: *a}", "nested too deeply: more than 128"),
+    ("t.yaml", f"query: a\nmetadata:\n{LAUGHS}", "aliases, written out, take too much"),
+    ("t.yaml", f"query: a\nmetadata: {{b: 0x{'f' * 400}}}", "a number has too many digits"),
+    ("t.json", f'[{{"query": "a", "b": {"[" * 300}{"]" * 300}}}]', "nested too deeply: more than"),
+    ("t.jsonl", f'{{"query": "a", "b": {"[" * 300}{"]" * 300}}}', r"row 1 \(line 1\): nested too"),
+    ("t.json", f'[{{"query": "a", "timeout": {"9" * 400}}}]', "a number has too many digits"),
     ("t.pkl", pickle.dumps([ISSUE_FORM]), "pickle is refused, because reading it runs code"),
     ("t.xlsx", "", "unknown format .xlsx; known: .csv, .json"),
     ("t", "", "unknown format"),
 ]
+
+
+def test_dates_and_aliases_of_yaml_are_plain_data(tmp_path: Path) -> None:
+    text = "- &a {query: 2023-01-01, tags: &t [b], metadata: {day: 2023-01-02, t: *t}}\n"
+    data = load_file(write(tmp_path, "t.yaml", f"{text}- {{<<: *a, task_id: c, query: d}}"))
+    assert [task.query for task in data] == ["2023-01-01", "d"]
+    assert data[1].metadata == {"day": "2023-01-02", "t": ["b"]}
 
 
 @pytest.mark.parametrize(("name", "content", "says"), BAD)

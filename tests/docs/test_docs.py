@@ -23,6 +23,7 @@ import runpy
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -161,11 +162,13 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert pages <= linked, sorted(str(page) for page in pages - linked)
 
 
-def help_of(*command: str) -> str:
+def help_of(*command: str, flags: Sequence[str] = ("--help",)) -> str:
+    """The longer help of a command, where there is one."""
     said = io.StringIO()
     with pytest.raises(SystemExit, match=r"^0$"), contextlib.redirect_stdout(said):
-        main([*command, "--help"])
-    return said.getvalue()
+        main([*command, *flags])
+    told = said.getvalue()
+    return help_of(*command, flags=("--help-all",)) if " --help-all' " in told else told
 
 
 def test_the_tests_that_the_table_of_defences_names() -> None:
@@ -184,7 +187,7 @@ def test_cli_page_has_every_command_and_option(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLUMNS", "100")
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     top = help_of()
-    names = re.findall(r"^  ([a-z]+)  ", top.partition("commands:\n")[2], re.MULTILINE)
+    names = re.findall(r"^  ([a-z]+)  ", top.partition("try:\n")[2], re.MULTILINE)
     assert names, top
     parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)[1:]
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
@@ -203,7 +206,7 @@ def test_cli_page_has_every_command_and_option(monkeypatch: pytest.MonkeyPatch) 
         options = set(re.findall(r"(?<![\w./-])--[a-z][a-z-]*", "".join(texts)))
         # What belongs to every command, and what several share, is described once.
         shared = page.partition("## Options that several commands share")[2].partition("\n## ")[0]
-        for option in options - {"--help", "--debug"}:
+        for option in options - {"--help", "--help-all", "--debug"}:
             known = section + (shared if "Options that several commands share" in section else "")
             assert re.search(rf"`{option}[ `]", known), f"{name}: cli.md lacks {option}"
         # And nothing that does not exist.

@@ -230,7 +230,11 @@ def test_programs_that_the_solution_changes_are_left(writable: Path) -> None:
 
 def test_tests_without_a_reward(folder: Folder) -> None:
     """They are an error, unless it is the agent who has kept them from it."""
-    for silent in ("exit 0", "echo many > /logs/verifier/reward.txt", "echo NaN > $_/reward.json"):
+    for silent in (
+        "exit 0", "echo many > /logs/verifier/reward.txt", "echo NaN > $_/reward.json",
+        "printf %01000d 9 > $_/reward.json", "printf %0100000d 0 | tr 0 [ > $_/reward.json",
+        "printf 9%.0s {1..400} > $_/reward.json",
+    ):  # fmt: skip
         with pytest.raises(intercode.RewardError, match="'one': its tests left no reward: "):
             played(folder(tests=f"#!/bin/bash\nmkdir -p /logs/verifier\n{silent}\n"))
     needs = "#!/bin/bash\nset -e\n. /etc/profile.d/needed\necho 1 > /logs/verifier/reward.txt\n"

@@ -25,6 +25,7 @@ from intercode.cli.main import main
 from intercode.gateway.tables import TABLES
 from intercode.models.scripted import Line, Rule, script
 from intercode.testing import Fault, ScriptedServer
+from ordinary import ordinary_user
 from waiting import PATIENCE, eventually
 
 COMMAND = (sys.executable, "-m", "intercode.cli", "gateway")
@@ -333,6 +334,7 @@ import os, openai
 print(openai.OpenAI().chat.completions.create(
     model="x", messages=[{"role": "user", "content": "hi"}]).choices[0].message.content)
 print(sorted(name for name, value in os.environ.items() if "the-real-key" in value))
+print(b"the-real-key" in open(f"/proc/{os.getppid()}/environ", "rb").read())
 raise SystemExit(7)
 """
 
@@ -348,8 +350,33 @@ def test_a_command_is_served_alone(server: ScriptedServer, tmp_path: Path) -> No
         timeout=PATIENCE,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (7, "Hello there.\n[]\n"), done.stderr
+    assert (done.returncode, done.stdout) == (7, "Hello there.\n[]\nFalse\n"), done.stderr
     assert "1 call: 1 input and 2 output tokens, at a price that is not known" in done.stderr
+
+
+LOOK = """
+import os
+parent = f"/proc/{os.getppid()}"
+for name in ("environ", "mem", "fd"):
+    try:
+        os.listdir(f"{parent}/fd") if name == "fd" else open(f"{parent}/{name}", "rb")
+    except PermissionError:
+        print(name)
+"""
+
+
+def test_a_command_of_an_ordinary_user_sees_no_memory(server: ScriptedServer) -> None:
+    with ordinary_user() as user:
+        command = [*COMMAND, "--upstream", UPSTREAM, "--base-url", server.url, "--"]
+        done = subprocess.run(
+            [*user.prefix, *command, sys.executable, "-c", LOOK],
+            env={**user.env, "OPENAI_COMPATIBLE_API_KEY": KEY},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (0, "environ\nmem\nfd\n"), done.stderr
 
 
 def test_wrong_usage(server: ScriptedServer, refused: Callable[..., str], tmp_path: Path) -> None:

@@ -223,6 +223,17 @@ def test_other_paths_are_refused(
     assert not server.exchanges
 
 
+def test_targets_and_limits_that_no_client_means(seat: Seat, server: ScriptedServer) -> None:
+    """An error of the seat's thread, or a wait of all other clients for ever."""
+    for target in ("//[", "//[x]:y/v1/models"):
+        assert ask(seat, target, method="GET")[0] in (400, 404), target
+    assert ask(seat, "/v1/models//[", method="GET")[0] == 404
+    for tokens in (10**400, 10**300):
+        path = "/v1/chat/completions"
+        assert ask(seat, path, {**BODIES[path], "max_tokens": tokens})[0] == 200
+        assert server.exchanges[-1].body["max_tokens"] == 1_000_000
+
+
 def test_models_and_counts(seat: Seat) -> None:
     code, answer = ask(seat, "/v1/models", method="GET")
     assert (code, [one["id"] for one in json.loads(answer)["data"]]) == (200, ["any"])

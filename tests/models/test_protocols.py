@@ -187,6 +187,10 @@ def test_a_dialogue_that_is_too_long(dialect: str) -> None:
     assert len(server.exchanges) == 2, "it was not tried again"
 
 
+DEEP_CALL = f'{{"a": {"[" * 300}{"]" * 300}}}'
+"""Arguments that nest so deep that later steps could not recurse over them."""
+
+
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
@@ -199,6 +203,15 @@ def test_a_dialogue_that_is_too_long(dialect: str) -> None:
             ("", ({"_raw": "[1]"},)),
         ),
         ({"tool_calls": [{"function": {"name": "f", "arguments": None}}]}, ("", ({},))),
+        (
+            {"tool_calls": [{"function": {"name": "f", "arguments": DEEP_CALL}}]},
+            ("", ({"_raw": DEEP_CALL},)),
+        ),
+        (
+            {"tool_calls": [{"function": {"name": "f", "arguments": json.loads(DEEP_CALL)}}]},
+            ("", ({"_raw": DEEP_CALL},)),
+        ),
+        ({"content": f'{{"name": "bash", "parameters": {DEEP_CALL}}}'}, None),
         ({"content": '{"name": "bash", "parameters": {"a": 1}}'}, ("", ({"a": 1},))),
         (
             {"content": '{"name": "other", "parameters": {}}'},
@@ -207,7 +220,7 @@ def test_a_dialogue_that_is_too_long(dialect: str) -> None:
     ],
 )
 def test_odd_messages(
-    message: Mapping[str, object], expected: tuple[str, tuple[object, ...]]
+    message: Mapping[str, object], expected: tuple[str, tuple[object, ...]] | None
 ) -> None:
     def odd(payload: dict[str, object], asked: object) -> dict[str, object]:
         return payload | {"choices": [{"message": message}]}
@@ -216,6 +229,7 @@ def test_odd_messages(
         patch.setitem(DIALECTS, "odd", odd)
         server.dialect = "odd"
         reply = connect("vllm/any", server).complete(HELLO, tools=[BASH])
+    expected = expected or (str(message["content"]), ())
     assert (reply.text, tuple(c.arguments for c in reply.tool_calls)) == expected
 
 

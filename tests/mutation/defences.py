@@ -48,6 +48,9 @@ RULES = "intercode/gateway/rules.py"
 DOOR = "intercode/gateway/door.py"
 INTAKE = "intercode/gateway/intake.py"
 JSON = "intercode/json_limits.py"
+PLAIN = "intercode/plain_data.py"
+FILES = "intercode/files.py"
+DOCKERFILE = "intercode/sandbox/images/dockerfile/parse.py"
 ADMISSION = "intercode/admission.py"
 RETENTION = "intercode/gateway/retention.py"
 LEDGER = "intercode/integrations/ray/ledger.py"
@@ -87,7 +90,7 @@ def _docker(name: str, defends: str, file: str, old: str, new: str) -> Defence:
     return _one(DOCKER + name, defends, file, old, new, needs_root=True)
 
 
-NO_NAMESPACES = Edit(IDENTITY, 'f"max_{kind}_namespaces": 0', 'f"max_{kind}_namespaces": 9')
+NO_NAMESPACES = Edit(ENTER, 'proc, none[i], "0")', 'proc, none[i], "9")')
 """Beside the filter, which alone would not be missed."""
 
 NO_PIDS = Edit(CGROUP, 'CONTROLLERS = ("memory", "pids", "cpu")', 'CONTROLLERS = ("memory", "cpu")')
@@ -169,11 +172,7 @@ DEFENCES = [
         "network_namespace", "exfiltration, lateral",
         (
             Edit(MAIN, "    if (!network) flags |= CLONE_NEWNET;\n", ""),
-            Edit(
-                ENTER,
-                "    if (!network) {\n        MUST(raise",
-                "    if (0) {\n        MUST(raise",
-            ),
+            Edit(ENTER, "    if (!network) MUST(begin_network", "    if (0) MUST(begin_network"),
         ),
     ),
     _one(
@@ -250,7 +249,7 @@ DEFENCES = [
         "ids_of_its_own", "peer DoS",
         (
             Edit(IDENTITY, "index = (start + offset) % _RANGES", "index = 7"),
-            Edit(IDENTITY, "                fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)\n", ""),
+            Edit(IDENTITY, "            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)\n", ""),
         ),
         needs_root=True,
     ),
@@ -269,8 +268,8 @@ DEFENCES = [
         needs_root=True,
     ),
     _one(
-        "watchers", "host DoS", IDENTITY,
-        '    "max_inotify_instances": 16,\n', "",
+        "watchers", "host DoS", ENTER,
+        '    MUST(limit_namespace(root, proc, "sys/user/max_inotify_instances", "16"));\n', "",
     ),
     Defence(
         "read_only_programs", "escape",
@@ -413,6 +412,15 @@ DEFENCES = [
     _one(
         "memory_of_sockets", "host DoS", CGROUP,
         "str(memory // _TCP_SHARE)", "str(1 << 62)",
+    ),
+    _one(
+        "memory_of_those_before", "peer DoS", CGROUP,
+        "            if self._is_clean(used):\n", "            if True:\n", needs_root=True,
+    ),
+    _one(
+        "limits_of_those_before", "host DoS, peer DoS", CGROUP,
+        "        if self._limits.get(name) == (memory, processes):\n",
+        "        if name in self._limits:\n", needs_root=True,
     ),
     _one(
         "room_beside_shared_memory", "host DoS, self DoS", ENTER,
@@ -908,7 +916,7 @@ DEFENCES = [
     ),
     _one(
         "memberships", "host DoS, peer DoS", ENTER,
-        '        ignore(write_text(AT_FDCWD, "/proc/sys/net/ipv4/igmp_max_memberships", "0"));\n',
+        '    ignore(write_text(proc, "sys/net/ipv4/igmp_max_memberships", "0"));\n',
         "",
     ),
     Defence(
@@ -973,12 +981,16 @@ DEFENCES = [
     _one("network_list", "exfiltration", NETWORK, "if not admitting:", "if False:"),
     _one("network_private", "host leak", NETWORK, "never if named else not_public", "never"),
     _one("network_rebinding", "host leak", NETWORK, "connect(where)", "connect((name, port))"),
-    _one("network_metadata", "host leak", NETWORK, "if str(found) in _METADATA:", "if False:"),
+    _one(
+        "network_metadata", "host leak", NETWORK,
+        "for network in _METADATA)", "for network in [])",
+    ),
+    _one("network_translated", "host leak", NETWORK, "(found, *_translations(found))", "(found,)"),
     _one(
         "network_own_addresses", "host leak", NETWORK,
         '"an address of this machine" if _is_own(within) else ""', '""',
     ),
-    _one("network_mapped", "host leak", NETWORK, "found.ipv4_mapped is not None:", "False:"),
+    _one("network_mapped", "host leak", NETWORK, "if found in network:", "if False:"),
     _one("proxy_head", "host DoS", PROXY, "if len(data) > _LONGEST_HEAD:", "if False:"),
     _one("proxy_host_field", "exfiltration", PROXY, ".lower() not in _OWN]", ".lower()]"),
     _one(
@@ -999,7 +1011,35 @@ DEFENCES = [
     ),
     _one(
         "view_token", "lateral", VIEWER,
-        "if not hmac.compare_digest(", "if False and not hmac.compare_digest(",
+        "        if not is_known:", "        if False:",
+    ),
+    _one(
+        "private_places", "host leak", "intercode/sandbox/images/host.py",
+        "    places += _private_places(str(cache_root()))\n", "", needs_root=True,
+    ),
+    _one(
+        "cache_of_others", "lateral", "intercode/files.py",
+        "        _check_owner(place, place.stat())\n", "        pass\n", needs_root=True,
+    ),
+    _one(
+        "tokens_of_data", "cheating", "intercode/integrations/trl/tokens.py",
+        "            cuts.add(at + 1)\n", "",
+    ),
+    _one(
+        "archive_of_zeros", "host DoS", "intercode/sandbox/images/archive.py",
+        "                self._budget.take(len(block))\n", "",
+    ),
+    _one(
+        "script_of_a_database", "host DoS", "intercode/databases/convert/build.py",
+        "max(1, budget.bytes // size)", "2**31",
+    ),
+    _one(
+        "tables_without_formulas", "host leak", "intercode/report/text.py",
+        "if _FORMULA.match(text) and", "if False and",
+    ),
+    _one(
+        "view_link", "lateral", "intercode/cli/view.py",
+        "link.resolve().as_uri()", "url",
     ),
     _one("view_guard", "lateral", VIEWER, "if refused is not None:", "if False:"),
     _one("view_hidden_gold", "cheating", EPISODES, "if not hide_gold:", "if True:"),
@@ -1018,7 +1058,7 @@ DEFENCES = [
     _one("serve_origin", "lateral", GUARD, "for origin in origins}", "for origin in ()}"),
     _one(
         "serve_site", "lateral", GUARD,
-        'if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"}:', "if False:",
+        'if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"} and', "if False and",
     ),
     _one(
         "admission_of_few", "peer DoS", ADMISSION,
@@ -1158,6 +1198,14 @@ DEFENCES = [
         ),
     ),
     _one(
+        "gateway_environment", "host leak", NATIVE + "syscalls.py",
+        "            ctypes.memset(start, 0, len(entry))\n", "            pass\n",
+    ),
+    _one(
+        "gateway_memory", "host leak", NATIVE + "syscalls.py",
+        "    prctl(PR_SET_DUMPABLE, 0)\n", "    pass\n",
+    ),
+    _one(
         "gateway_key_in_pieces", "host leak", "intercode/gateway/veil.py",
         "        if self.secret in text:", "        if False:",
     ),
@@ -1182,6 +1230,18 @@ DEFENCES = [
     ),
     _one("gateway_values", "host DoS", JSON, "if count > limit:", "if False:"),
     _one("gateway_levels", "host DoS", JSON, "if depth > MAX_DEPTH:", "if False:"),
+    _one("levels_of_records", "host DoS", JSON, "        if depth > levels:", "        if False:"),
+    _one("levels_of_data", "host DoS", PLAIN, "        if depth > MAX_DEPTH:", "        if False:"),
+    _one("aliases_of_data", "host DoS", PLAIN, "            if room < 0:", "            if False:"),
+    _one(
+        "words_of_dockerfiles", "host DoS", DOCKERFILE,
+        "        if self.room < 0:", "        if False:",
+    ),
+    _one(
+        "fifos_of_data", "host DoS", FILES,
+        "    if not stat.S_ISREG(os.fstat(descriptor).st_mode):", "    if False:",
+    ),
+    _one("deep_trees", "host DoS", FILES, "            _flatten(path)\n", "            pass\n"),
     _one("gateway_values_in_texts", "host DoS", INTAKE, "elif key in _EMBEDDED:", "elif False:"),
     _one("gateway_fragments", "host DoS", DOOR, "if fragments > _MAX_FRAGMENTS:", "if False:"),
     _one(
@@ -1241,7 +1301,7 @@ DEFENCES = [
     ),
     _one(
         "triggers_are_run", "cheating", REWARDS + "sql_programs.py",
-        "            for probe in chain(*planted, _probes(session, name, texts)):",
+        "            for probe in chain(*map(probes.constants, read), probes.all(name)):",
         "            for probe in ():",
     ),
     _one(
@@ -1305,6 +1365,17 @@ DEFENCES = [
         "record_digest_is_no_path", "host leak", "intercode/sandbox/images/cache.py",
         "        if not digest.isalnum():", "        if False:",
     ),
+    _one(
+        "programs_before_episodes", "self DoS", "intercode/envs/stage.py",
+        "        self.try_programs(task)\n        sandbox = ", "        sandbox = ",
+    ),
+    _one(
+        "shell_gone", "self DoS", "intercode/envs/turns.py",
+        '    if done.info.get("gone") and', "    if False and",
+    ),
+    _one(
+        "calls_tried", "self DoS", PROVIDER, "        _try_calls()\n", "",
+    ),
     _docker(
         "owner", "host DoS", STATIC + "serve.c", "        if (polls[2].revents) leave(0);\n", "",
     ),
@@ -1325,6 +1396,10 @@ DEFENCES = [
     _docker(
         "written_and_set_back", "cheating", STATIC + "container.c",
         "same_time(&status->stx_ctime, &old->stx_ctime) && ", "",
+    ),
+    _docker(
+        "shared_root", "host DoS", "intercode/sandbox/docker/home.py",
+        "    if not has_own_users(info) and ", "    if False and ",
     ),
     _docker(
         "processes", "host DoS", CONTAINER,

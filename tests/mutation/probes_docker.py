@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from intercode.errors import SandboxUnavailableError
 from intercode.sandbox import Completed, Limits, Sandbox, get_provider
+from intercode.sandbox.docker.home import SHARED_ROOT
 from waiting import new_marker
 
 from .tools import ProbeError, ends, one_of, wait_for
@@ -82,3 +84,13 @@ def docker_processes() -> bool:
     count = "for i in {1..60}; do sleep 600 & done 2>/dev/null; jobs -p | wc -l"
     done = _bash(f"({count}) 2>/dev/null", processes=40)
     return one_of(str(b"60" not in done.stdout), holds="True", gone="False")
+
+
+def docker_shared_root() -> bool:
+    """The engine of the tests shares root, and is asked for by name."""
+    del os.environ[SHARED_ROOT]
+    try:
+        _start().close()
+    except SandboxUnavailableError:
+        return True
+    return False

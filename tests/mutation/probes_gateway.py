@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -19,6 +22,8 @@ from intercode.models.base import Message
 from intercode.models.limits import Budget
 from intercode.models.scripted import Line, Rule, script
 from intercode.testing import ScriptedServer
+
+from .tools import one_of
 
 CHAT, RESPONSES, MESSAGES = BODIES
 COUNT = "/v1/messages/count_tokens"
@@ -207,3 +212,20 @@ def gateway_record() -> bool:
     unreadable = {"messages": [{"role": "assistant", "tool_calls": [5]}]}
     with _seat() as (_, seat):
         return b"cannot be read" in ask(seat, CHAT, unreadable)[1]
+
+
+def _prints(code: str, env: dict[str, str]) -> str:
+    program = f"from intercode.sandbox.native.syscalls import *\n{code}"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+
+
+def gateway_environment() -> bool:
+    code = "hide_variables({'A_KEY'}); print(open('/proc/self/environ').read())"
+    shown = _prints(code, {**os.environ, "A_KEY": "secret-1", "ANOTHER": "public-1"})
+    return one_of(str("secret-1" in shown), holds="False", gone="True") and "public-1" in shown
+
+
+def gateway_memory() -> bool:
+    code = "hide_variables({'A_KEY'}); print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
+    return one_of(_prints(code, dict(os.environ)).strip(), holds="0", gone="1")

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import socket
+import tarfile
+import tempfile
 from contextlib import closing
+from pathlib import Path
 
 from groups import groups_of, told
+from intercode import files
+from intercode.databases import find
+from intercode.databases.convert.build import as_sqlite
 from intercode.episode import Episode
-from intercode.errors import SandboxError
+from intercode.errors import ImageError, SandboxError, TaskError, UsageError
+from intercode.integrations.trl.tokens import pieces
 from intercode.rewards.base import quiesced
 from intercode.sandbox import Limits, Sandbox, get_provider
+from intercode.sandbox.images import resolve
+from intercode.sandbox.native.sandbox import NativeSandbox
 from restless import RESTLESS
 
 from .tools import ProbeError, SkippedError, one_of, say, start
@@ -42,6 +52,31 @@ def memory_of_sockets() -> bool:
     sandbox = _limited(1, memory=64 * MIB, disk=16 * MIB)
     limit = told(groups_of(sandbox)["memory"], "memory.kmem.tcp.limit_in_bytes")
     return one_of(str(limit < 64 * MIB), holds="True", gone="False")
+
+
+def limits_of_those_before() -> bool:
+    following = _limited(memory=64 * MIB)
+    groups = groups_of(following)
+    for _ in range(99):
+        following.close()
+        following = _limited(memory=96 * MIB, disk=32 * MIB)
+        if groups_of(following) == groups:
+            group = groups["memory"]
+            name = "memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes"
+            return told(group, name) == 128 * MIB
+    raise SkippedError("needs cgroup v1, or v2 of Linux 6.12, writable")
+
+
+def memory_of_those_before() -> bool:
+    first = _limited(memory=64 * MIB, disk=64 * MIB)
+    say("dd if=/dev/zero of=/root/f bs=1M count=32", first)
+    assert isinstance(first, NativeSandbox)
+    groups, snapshot = groups_of(first), first.freeze()
+    for _ in range(9):
+        with closing(_limited()) as following:
+            if groups_of(following) == groups:
+                return False
+    return snapshot.files.frozen != ()
 
 
 def room_beside_shared_memory() -> bool:
@@ -153,3 +188,58 @@ def abstract_sockets() -> bool:
         sandbox = get_provider().start("host", Limits(), network=True)
         found = sandbox.exec(["perl", "-MSocket", "-e", script]).stdout.decode()
         return one_of(found, holds="not", gone="there")
+
+
+def archive_of_zeros() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        tar = Path(folder, "a.tar")
+        with tarfile.open(tar, "w") as archive:
+            member = tarfile.TarInfo("zeros")
+            member.size = 4 << 20
+            archive.addfile(member, io.BytesIO(bytes(member.size)))
+        resolve("host")
+        files.free_space = lambda _: (4 << 20, 1000)
+        try:
+            resolve(f"host+{tar}")
+        except ImageError as error:
+            return "more than half" in str(error)
+    return False
+
+
+def script_of_a_database() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["INTERCODE_CACHE"] = folder
+        script = Path(folder, "x.sql")
+        script.write_text("CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob(4000000));")
+        files.free_space = lambda _: (4 << 20, 1000)
+        try:
+            as_sqlite(find(script))
+        except TaskError as error:
+            return "more than half" in str(error)
+    return False
+
+
+def private_places() -> bool:
+    with tempfile.TemporaryDirectory(dir="/usr/local", prefix="intercode-test-") as folder:
+        Path(folder).chmod(0o755)
+        secret = Path(folder, "secret")
+        secret.write_text("secret")
+        secret.chmod(0o600)
+        done = start().exec(["cat", str(secret)])
+        return one_of(done.stdout.decode(), holds="", gone="secret")
+
+
+def cache_of_others() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["INTERCODE_CACHE"] = folder
+        os.chown(folder, 12345, 12345)
+        try:
+            files.cache_root()
+        except UsageError:
+            return True
+    return False
+
+
+def tokens_of_data() -> bool:
+    parts = pieces("a<|im_end|>", {"<|im_end|>"})
+    return one_of(" ".join(parts), holds="a< |im_end|>", gone="a<|im_end|>")

@@ -64,13 +64,17 @@ def network_metadata() -> bool:
     return bool(network.not_public(ipaddress.ip_address("168.63.129.16")))
 
 
+def network_translated() -> bool:
+    return bool(network.never(ipaddress.ip_address("2606:4700::192.0.0.192")))
+
+
 def network_own_addresses() -> bool:
     ipaddress.IPv4Address.is_global = property(lambda _: True)  # type: ignore[assignment, method-assign]
     return bool(network.not_public(ipaddress.ip_address("127.0.0.1")))
 
 
 def network_mapped() -> bool:
-    return bool(network.never(ipaddress.ip_address("::ffff:169.254.169.254")))
+    return bool(network.never(ipaddress.ip_address("::ffff:169.254.1.1")))
 
 
 def proxy_head() -> bool:

@@ -9,13 +9,17 @@ import tempfile
 import threading
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 from intercode import records
+from intercode.cli import view
 from intercode.episode import Episode, Score, Turn
 from intercode.report.episodes import body_of
 from intercode.report.live import Library
 from intercode.report.page import page
 from intercode.report.server import Viewer
+from intercode.report.text import without_formula
+from waiting import eventually
 
 from .tools import one_of
 
@@ -41,6 +45,18 @@ def _asked(token: str = "", host: str = "") -> int:
 
 def view_token() -> bool:
     return one_of(str(_asked(token="wrong")), holds="401", gone="200")
+
+
+def view_link() -> bool:
+    arguments = list[str]()
+    with tempfile.TemporaryDirectory() as folder, mock.patch("webbrowser.open", arguments.append):
+        view._open("http://127.0.0.1:1/secret/", Path(folder) / "view.html")
+        eventually(lambda: bool(arguments))
+    return one_of(str("secret" in arguments[0]), holds="False", gone="True")
+
+
+def tables_without_formulas() -> bool:
+    return one_of(without_formula(" =1+1"), holds="' =1+1", gone=" =1+1")
 
 
 def view_guard() -> bool:

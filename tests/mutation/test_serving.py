@@ -1,6 +1,8 @@
-"""Servers, viewer, records and clusters: each defence holds, and is missed."""
+"""Servers, viewer, records, data and clusters: each defence holds, and is missed."""
 
-from mutation import probes_ray, probes_records, probes_serve, probes_view
+from mutation import probes_data, probes_ray, probes_records, probes_serve, probes_view
 from mutation.checks import checks_of
 
-test_it_holds, test_it_is_missed = checks_of(probes_ray, probes_records, probes_serve, probes_view)
+test_it_holds, test_it_is_missed = checks_of(
+    probes_data, probes_ray, probes_records, probes_serve, probes_view
+)

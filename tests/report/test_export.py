@@ -14,6 +14,7 @@ import pytest
 import intercode
 from intercode import records
 from intercode.cli.main import main
+from intercode.cli.terminal import safe
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate.manifest import describe
 from intercode.paper.results import load_results
@@ -226,7 +227,7 @@ def test_tables(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], t
     assert len(found) == len(rows) == (6 if turns else 5)
     for row, other in zip(rows, found, strict=True):
         for name, value in other.items():
-            assert row[name] == ("" if value is None else str(value)), name
+            assert row[name] == ("" if value is None else safe(str(value))), name
     if turns:
         assert [row["turn"] for row in found] == [1, 2, 1, 2, 1, 1]
         assert found[1]["action"] == f"cat 1 {ODD}".replace("\udcff", "\\udcff")
@@ -239,6 +240,27 @@ def test_tables(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], t
     )
     assert (second["reward"], json.loads(second["parts"])) == (0.5, {"rows": 0.5})
     assert (last["reward"], last["error"], last["status"]) == (None, "the sandbox died", "error")
+
+
+@pytest.mark.defends("host leak")
+def test_a_table_steers_neither_a_spreadsheet_nor_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program or a model has written each of its texts."""
+    hostile = "=HYPERLINK(1)\x1b]0;t\x07\x9b2J\u202e\r"
+    episode = Episode(hostile, hostile, hostile, hostile, status="error", error=hostile)
+    episode.turns = [Turn(hostile, hostile, exit_code=-1)]
+    episode.answer, episode.metadata = hostile, {"tags": [hostile], "image": hostile}
+    episode.metadata["error_type"] = hostile
+    run = write(tmp_path, [episode])
+    for options in ([], ["--turns"]):
+        text = export(capsys, run, "--to", "csv", *options)
+        assert all(char == "\n" or char.isprintable() for char in text)
+        (row,) = csv.DictReader(io.StringIO(text))
+        assert "'=HYPERLINK(1)\\x1b" in text and not [
+            cell for cell in row.values() if cell[:1] == "="
+        ]
+        assert not options or row["exit_code"] == "-1"
 
 
 def test_whole_episodes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

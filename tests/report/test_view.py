@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 from intercode import records
 from intercode.episode import Episode, Fork, Score, Turn
@@ -275,6 +276,13 @@ def test_nobody_else_is_told(served: tuple[Viewer, Path]) -> None:
         {"Sec-Fetch-Site": "same-site"},
     ):
         assert get(viewer, path, headers)[0] == 403, headers
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    page = f"/{viewer.token}/"
+    assert get(viewer, page, link | {"Sec-Fetch-Dest": "document"})[0] == 200
+    assert get(viewer, page, link | {"Sec-Fetch-Dest": "iframe"})[0] == 403
+    assert get(viewer, page, link)[0] == 403
+    assert get(viewer, path, link | {"Sec-Fetch-Dest": "document"})[0] == 403
+    assert get(viewer, "/wrong/", link | {"Sec-Fetch-Dest": "document"})[0] == 403
     asked = connection(viewer)
     asked.request("GET", path)
     answer = asked.getresponse()
@@ -302,6 +310,33 @@ def test_the_command(tmp_path: Path) -> None:
         assert process.wait(PATIENCE) == 0
     nothing = subprocess.run(command, cwd=tmp_path / "runs", capture_output=True)
     assert nothing.returncode == 2 and b"give the folders of runs" in nothing.stderr
+
+
+@pytest.mark.defends("lateral")
+def test_a_browser_is_told_the_address_by_a_file(tmp_path: Path) -> None:
+    """`ps` shows its arguments to all users."""
+    append(begun(tmp_path / "runs" / "one"), episode(1))
+    browser = tmp_path / "browser"
+    browser.write_text(f"""#!{sys.executable}
+import os, stat, sys, urllib.parse
+path = urllib.parse.urlsplit(sys.argv[1]).path
+modes = [stat.S_IMODE(os.stat(each).st_mode) for each in (os.path.dirname(path),)]
+print(sys.argv[1], modes, open(path).read(), sep="\\n", file=open("{tmp_path}/new", "w"))
+os.rename("{tmp_path}/new", "{tmp_path}/told")
+""")
+    browser.chmod(0o755)
+    command = [sys.executable, "-m", "intercode.cli", "view", "--json", "--open"]
+    env = {**os.environ, "BROWSER": f"{browser} %s"}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        assert eventually((tmp_path / "told").exists)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+    argument, mode, page = (tmp_path / "told").read_text().split("\n", 2)
+    assert url not in argument and urlsplit(url).path.strip("/") not in argument
+    assert mode == str([0o700]) and url in page
+    assert not Path(urlsplit(argument).path).exists()
 
 
 def test_only_so_many_pages_are_kept_up_to_date(

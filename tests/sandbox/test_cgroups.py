@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from groups import groups_of, told
 from intercode.sandbox import Limits, Sandbox
 from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.native.sandbox import NativeSandbox
 from waiting import eventually
 
 MIB = 1 << 20
@@ -51,7 +53,71 @@ def test_what_the_kernel_was_told(limited: NativeProvider) -> None:
     if "pids" in groups:
         assert told(groups["pids"], "pids.max") == 40 + THREADS
     sandbox.close()
-    assert eventually(lambda: not any(group.exists() for group in groups.values()))
+    limited.close()
+    assert not any(group.exists() for group in groups.values())
+
+
+def start_in(provider: NativeProvider, groups: dict[str, Path], limits: Limits) -> NativeSandbox:
+    """Start sandboxes, one after the other, until one has these cgroups."""
+    matches: list[NativeSandbox] = []
+
+    def is_there() -> bool:
+        sandbox = provider.start("host", limits)
+        if groups_of(sandbox) == groups:
+            matches.append(sandbox)
+        else:
+            sandbox.close()
+        return bool(matches)
+
+    assert eventually(is_there)
+    return matches[0]
+
+
+def has_peak_of_its_own(groups: dict[str, Path]) -> bool:
+    names = "memory.max_usage_in_bytes", "memory.peak"
+    paths = [groups["memory"] / name for name in names]
+    return any(path.exists() and path.stat().st_mode & 0o200 for path in paths)
+
+
+@pytest.mark.defends("host DoS", "peer DoS")
+def test_cgroups_that_are_used_again_have_limits_and_figures_of_the_next(
+    limited: NativeProvider,
+) -> None:
+    """Removing one costs the kernel time that grows with all sandboxes of the machine."""
+    small, large = (Limits(memory=n * MIB, disk=64 * MIB, processes=n) for n in (64, 256))
+    sandbox = limited.start("host", small)
+    groups = groups_of(sandbox)
+    if not has_peak_of_its_own(groups):
+        pytest.skip("needs cgroup v1, or v2 of Linux 6.12")
+    assert sandbox.exec(["dd", "if=/dev/zero", "of=/root/f", "bs=1M", "count=48"]).ok
+    assert (sandbox.memory_peak() or 0) > 48 * MIB
+    version = limited.facts()["cgroup"]
+    for limits in large, small, small:
+        sandbox.close()
+        sandbox = start_in(limited, groups, limits)
+        most = "memory.limit_in_bytes" if version == 1 else "memory.max"
+        assert told(groups["memory"], most) == limits.memory + limits.disk
+        assert (sandbox.memory_peak() or 0) < 48 * MIB
+        if "pids" in groups:
+            assert told(groups["pids"], "pids.max") == limits.processes + THREADS
+        swap = groups["memory"] / "memory.memsw.limit_in_bytes"
+        if swap.exists():
+            assert int(swap.read_text()) == limits.memory + limits.disk
+
+
+@pytest.mark.attack(9, 10)
+@pytest.mark.defends("peer DoS")
+def test_cgroups_that_still_hold_memory_are_nobody_elses(limited: NativeProvider) -> None:
+    limits = Limits(memory=64 * MIB, disk=64 * MIB)
+    sandbox = limited.start("host", limits)
+    assert sandbox.exec(["dd", "if=/dev/zero", "of=/root/f", "bs=1M", "count=32"]).ok
+    groups = groups_of(sandbox)
+    snapshot = sandbox.freeze()
+    sandbox.close()
+    for _ in range(6):
+        with closing(limited.start("host", limits)) as peer:
+            assert groups_of(peer) != groups
+    assert limited.start(snapshot, limits).read_file("/root/f")
 
 
 @pytest.mark.attack(16)

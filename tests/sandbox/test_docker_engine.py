@@ -22,6 +22,7 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.sandbox import Limits
 from intercode.sandbox.docker import provider as providers
 from intercode.sandbox.docker.engine import LEASE, Engine
+from intercode.sandbox.docker.home import SHARED_ROOT
 from intercode.sandbox.docker.images import prune
 from intercode.sandbox.docker.provider import DockerProvider, sweep
 from intercode.sandbox.doctor import check_docker
@@ -83,6 +84,23 @@ def test_things_of_ours_are_closed_to_programs(engine: PrivateEngine, preload: l
 
 @pytest.mark.attack(9)
 @pytest.mark.defends("lateral")
+@pytest.mark.defends("host DoS")
+def test_an_engine_that_shares_root_is_asked_for_by_name(
+    engine: PrivateEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel counts inotify instances, signals and more by user: an agent takes root's."""
+    monkeypatch.delenv(SHARED_ROOT)
+    with (
+        closing(DockerProvider()) as provider,
+        pytest.raises(SandboxUnavailableError, match="is this machine's root") as caught,
+    ):
+        provider.start("host")
+    assert caught.value.fix == f"export {SHARED_ROOT}=1"
+    found = {check.name: check for check in check_docker()}
+    assert found["docker sandbox"].ok is None and SHARED_ROOT in found["docker sandbox"].fix
+    assert "inotify" in found["docker user"].detail and "userns-remap" in found["docker user"].fix
+
+
 def test_each_sandbox_has_a_container_of_its_own(engine: PrivateEngine) -> None:
     """Also one that nobody wrote to: what an episode did to a kernel's object is no file."""
     with closing(DockerProvider()) as provider:
@@ -96,8 +114,9 @@ def test_each_sandbox_has_a_container_of_its_own(engine: PrivateEngine) -> None:
 
 @pytest.mark.attack(40)
 @pytest.mark.defends("escape")
-def test_an_engine_that_remaps_users(tmp_path: Path) -> None:
+def test_an_engine_that_remaps_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """All works, for ids that nobody has on this machine."""
+    monkeypatch.delenv(SHARED_ROOT, raising=False)
     with (
         tempfile.TemporaryDirectory(prefix="intercode-engine-", dir="/var/tmp") as folder,
         PrivateEngine(Path(folder), remap=True) as engine,

@@ -206,6 +206,13 @@ REFUSED = {
     "FROM host\nCOPY --from=./none /x /x": "2: the image .*none does not exist",
     "FROM host AS a\nRUN false\nFROM host\nCOPY --from=a /x /x": "2: the command",
     "FROM host\nCOPY Dockerfile /usr/x": "2: 'usr/x' would be hidden",
+    "FROM host\nENV A=12345678\n" + "ENV A=$A$A$A$A\n" * 20: "10: a word is longer than 131072",
+    "ARG A=12345678\n" + "ARG A=$A$A$A$A\n" * 20 + "FROM host": "9: a word is longer than 131072",
+    f"FROM host\nENV A={'${A:-' * 500}{'}' * 500}": "2: .* nests deeper than 100 levels",
+    f"FROM host\nCOPY {'*a' * 60}b /x": "2: nothing matches",
+    f"FROM host\nCOPY {'**/' * 9}b* /x": "2: nothing matches",
+    f"FROM host\nWORKDIR /{'x' * 300}": "2: .*File name too long",
+    f"FROM host\nRUN ln -s {'x' * 300} /l\nCOPY Dockerfile /l/": "3: .*File name too long",
 }
 
 

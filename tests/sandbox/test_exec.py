@@ -6,6 +6,7 @@ import pytest
 
 from intercode.errors import ActionError
 from intercode.sandbox import Completed, Sandbox
+from intercode.sandbox.base import OutputBuffer
 from waiting import PATIENCE, eventually, running
 
 from . import Run, Start
@@ -256,3 +257,23 @@ def test_the_limit_of_a_program_that_has_just_ended(sandbox: Sandbox) -> None:
         done = sandbox.exec(["head", "-c", "6000", "/dev/zero"], output_limit=100)
         assert done.truncated
         assert sandbox.processes() == [other.pid]
+
+
+@pytest.mark.parametrize("char", ["a", "é", "漢", "🙂"])
+@pytest.mark.parametrize("limit", range(2, 40))
+def test_no_output_is_cut_within_a_character(char: str, limit: int) -> None:
+    data = (100 * char).encode()
+    for chunk in (1, 7, len(data)):
+        buffer = OutputBuffer(limit)
+        for at in range(0, len(data), chunk):
+            buffer.add(data[at : at + chunk])
+        head, note, tail = buffer.getvalue().decode().split("\n")
+        cut = int(note.split()[1])
+        assert len((head + tail).encode()) + cut == len(data)
+        assert not (head + tail).strip(char) and limit - 6 <= len((head + tail).encode()) <= limit
+
+
+def test_output_that_is_no_text_is_cut_at_its_limit() -> None:
+    buffer = OutputBuffer(10)
+    buffer.add(b"\xff" * 50)
+    assert buffer.getvalue() == b"\xff" * 5 + b"\n[... 40 bytes cut ...]\n" + b"\xff" * 5

@@ -198,15 +198,39 @@ def test_a_flood_of_names_is_counted_together() -> None:
         *("169.254.169.254", "168.63.129.16", "224.0.0.1", "239.1.1.1", "240.0.0.1"),
         *("255.255.255.255", "198.18.0.1", "::", "::1", "fe80::1", "fd00:ec2::254", "fc00::1"),
         *("ff02::1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "64:ff9b::a00:1", "2002:a00:1::"),
-        *("::7f00:1", "fec0::1"),
+        *("::7f00:1", "fec0::1", "::ffff:0:10.0.0.1", "2606:4700::5efe:10.0.0.1"),
     ],
 )
 def test_no_public_address(text: str) -> None:
     assert not_public(ipaddress.ip_address(text))
 
 
+@pytest.mark.defends("host leak")
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("169.254.169.254", "169.254.170.2", "168.63.129.16", "100.100.100.200", "192.0.0.192"),
+        *("fd00:ec2::254", "fd00:ec2::23", "fd00:ec2::254%lo", "fd20:ce::254", "fd20:ce::254%1"),
+        *("fd00:c1::a9fe:a9fe", "fd00:42::42", "fe80::a9fe:a9fe"),
+        # What stands for IPv4: mapped, translated, compatible, NAT64, 6to4, ISATAP.
+        *("::ffff:192.0.0.192", "::ffff:0:192.0.0.192", "::192.0.0.192", "64:ff9b::192.0.0.192"),
+        *("64:ff9b:1::192.0.0.192", "2002:c000:c0::1", "2606:4700::5efe:192.0.0.192"),
+        *("::ffff:169.254.1.1", "::ffff:0:169.254.1.1", "2606:4700::200:5efe:169.254.1.1"),
+        # NAT64 with a prefix of the network's own, of each length.
+        *("2606:4700:c000:c0::", "2606:4700:64c0:0:c0::", "2606:4700:64:c000:0:c000::"),
+        *("2606:4700:64:c0:0:c0::", "2606:4700:64:1:c0:0:c000:0", "2606:4700::192.0.0.192"),
+    ],
+)
+def test_no_cloud_metadata(text: str) -> None:
+    """Not even where it is named, nor by an address of IPv6 that stands for one."""
+    assert never(ipaddress.ip_address(text))
+
+
 def test_public_addresses() -> None:
-    for text in ("1.1.1.1", "93.184.216.34", "2606:4700::1111", "64:ff9b::101:101"):
+    for text in (
+        *("1.1.1.1", "93.184.216.34", "192.0.1.192", "2606:4700::1111", "64:ff9b::101:101"),
+        *("2606:4700::5efe:1.1.1.1", "2606:4700:c000:c1::"),
+    ):
         assert not not_public(ipaddress.ip_address(text)), text
 
 
@@ -216,7 +240,9 @@ def test_an_address_of_this_machine_is_not_public(monkeypatch: pytest.MonkeyPatc
     assert not_public(ipaddress.ip_address("127.0.0.1")) == "an address of this machine"
 
 
-@pytest.mark.parametrize("text", ["169.254.169.254:80", "[fd00:ec2::254]:80", "224.0.0.1:1"])
+@pytest.mark.parametrize(
+    "text", ["169.254.169.254:80", "[fd00:ec2::254]:80", "192.0.0.192:80", "224.0.0.1:1"]
+)
 @pytest.mark.parametrize("many", [True, False])
 def test_some_addresses_cannot_be_listed(text: str, many: bool) -> None:
     assert never(ipaddress.ip_address(text.rpartition(":")[0].strip("[]")))

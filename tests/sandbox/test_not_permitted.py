@@ -5,6 +5,7 @@ The commands are tried where they are printed; those for `docker run` in tests/f
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 from intercode import rights
 from intercode.errors import SandboxUnavailableError
 from intercode.sandbox import doctor
-from intercode.sandbox.native import obstacles
+from intercode.sandbox.native import obstacles, restrictions
 from intercode.sandbox.native.provider import NativeProvider
 from ordinary import UID, OrdinaryUser, ordinary_user
 from waiting import PATIENCE
@@ -152,21 +153,104 @@ def test_an_installation_without_the_program(monkeypatch: pytest.MonkeyPatch) ->
     assert "/nowhere/process1" in str(raised.value) and "pip install" in str(raised.value)
 
 
-def test_apparmor(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1"}
-    monkeypatch.setattr(obstacles, "read_if_there", lambda path: settings.get(path, ""))
+STATUS, SWITCH = "/proc/self/status", "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+PROFILE = "/proc/self/attr/current"
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The files by which a machine tells of its rules: this one has none, and an ordinary user."""
+    files: dict[str, str] = {}
+    for module in (obstacles, restrictions):
+        monkeypatch.setattr(module, "read_if_there", lambda path: files.get(path, ""))
+    for module in (obstacles, restrictions):
+        monkeypatch.setattr(module, "permitted", lambda: 0)
+        monkeypatch.setattr(module, "in_container", lambda: bool(files.get("container")))
+    monkeypatch.setattr(restrictions, "in_pod", lambda: files.get("container") == "pod")
     monkeypatch.setattr(rights.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(rights, "_finds", lambda program: True)
-    error = obstacles.unavailable({"failed": "[Errno 1] unshare: no", "errno": 1})
-    assert "AppArmor restricts user namespaces" in str(error)
-    assert error.fix == (  # type: ignore[attr-defined]
-        "intercode doctor --apparmor | sudo tee /etc/apparmor.d/intercode"
-        " && sudo apparmor_parser -r /etc/apparmor.d/intercode"
-    )
+    return files
+
+
+def fix_of(failed: str, number: int) -> tuple[str, str]:
+    """The cause and the remedy of a failed start."""
+    error = obstacles.unavailable({"failed": f"{failed}: {os.strerror(number)}", "errno": number})
+    assert isinstance(error, SandboxUnavailableError), error
+    return error.why, error.fix
+
+
+def test_apparmor(machine: dict[str, str]) -> None:
+    machine[SWITCH] = "1"
+    # Ubuntu 24.04 permits the namespace, and nothing in it.
+    for call, number in (("unshare", 1), ("mount", 13), ("pivot_root", 13), ("write uid_map", 1)):
+        why, fix = fix_of(call, number)
+        assert "AppArmor restricts user namespaces" in why, call
+        assert fix == (
+            "intercode doctor --apparmor | sudo tee /etc/apparmor.d/intercode"
+            " && sudo apparmor_parser -r /etc/apparmor.d/intercode"
+        )
     # Where a container cannot change the machine, it does not offer to.
-    monkeypatch.setattr(obstacles, "in_container", lambda: True)
-    error = obstacles.unavailable({"failed": "[Errno 1] unshare: no", "errno": 1})
-    assert error.fix.endswith("# on the machine: no container can")  # type: ignore[attr-defined]
+    machine["container"] = "docker"
+    assert fix_of("unshare", 1)[1].endswith("# on the machine: no container can")
+    # A profile that permits them is none that restricts them.
+    machine[PROFILE] = "intercode (unconfined)"
+    assert "AppArmor" not in fix_of("unshare", 1)[0]
+
+
+CALLS = (
+    *("mount", "move_mount", "umount2", "pivot_root", "socket", "sethostname", "prctl", "setns"),
+    *("landlock_restrict_self", "openat2", "statx", "symlinkat", "mount_setattr", "open_tree"),
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_a_filter_refuses_is_named_with_what_lifts_the_filter(
+    machine: dict[str, str], call: str
+) -> None:
+    machine[STATUS] = "NoNewPrivs:\t0\nSeccomp:\t2\n"
+    for number in (errno.EPERM, errno.ENOSYS):
+        machine["container"] = "docker"
+        why, fix = fix_of(call, number)
+        assert f"a seccomp profile forbids {call}" in why
+        assert fix.startswith("docker run --security-opt seccomp=unconfined ")
+        machine["container"] = "pod"
+        fix = fix_of(call, number)[1]
+        assert "hostUsers: false" in fix and "procMount: Unmasked" in fix and "docker" not in fix
+        machine["container"] = ""
+        machine["/proc/self/cgroup"] = "0::/system.slice/trainer.service"
+        assert fix_of(call, number)[1].startswith("systemctl edit trainer.service")
+        del machine["/proc/self/cgroup"]
+        assert fix_of(call, number)[1].startswith("start this from a shell that is not below")
+
+
+def test_a_kernel_without_a_call(machine: dict[str, str]) -> None:
+    why, fix = fix_of("landlock_restrict_self", errno.ENOSYS)
+    assert f"Linux {os.uname().release}, has no landlock_restrict_self" in why and "newer" in fix
+
+
+def test_a_profile_of_a_container(machine: dict[str, str]) -> None:
+    machine.update({PROFILE: "docker-default (enforce)", "container": "docker"})
+    why, fix = fix_of("mount", errno.EACCES)
+    assert "the AppArmor profile 'docker-default' forbids mount" in why
+    assert fix == "docker run --security-opt apparmor=unconfined …"
+
+
+def test_a_failure_that_no_rule_explains_is_none_of_the_machines(machine: dict[str, str]) -> None:
+    error = obstacles.unavailable({"failed": "pivot_root: busy", "errno": errno.EBUSY})
+    assert not isinstance(error, SandboxUnavailableError)  # another attempt may succeed
+
+
+def test_pods_are_told_from_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    rights.in_pod.cache_clear()
+    rights.in_container.cache_clear()
+    try:
+        assert rights.in_container() and restrictions.lifted_by("--x", "a pod's") == "a pod's"
+        assert "hostUsers: false" in restrictions.unmasked()
+        assert "docker" not in obstacles.more_open_files()
+    finally:
+        rights.in_pod.cache_clear()
+        rights.in_container.cache_clear()
 
 
 @needs_root
@@ -204,7 +288,8 @@ def test_seccomp_profile() -> None:
     )
     said = done.stdout + done.stderr
     assert "seccomp profile forbids namespaces" in said
-    assert "fix: docker run --security-opt seccomp=unconfined" in said
+    in_docker = "docker run --security-opt seccomp=unconfined"
+    assert f"fix: {in_docker if rights.in_container() else 'start this from a shell'}" in said
 
 
 CHROOTS = {

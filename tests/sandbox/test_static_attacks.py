@@ -319,7 +319,7 @@ for _ in range(40):
 time.sleep(60)
 """,
     "orphans": """
-for _ in range(2000):
+for _ in range(400):
     if os.fork() == 0:
         os.fork()
         os._exit(0)
@@ -521,3 +521,47 @@ def test_a_zygote_that_is_killed_is_replaced() -> None:
             for each in (box, other, third):
                 assert each.exec(["echo", "x"]).stdout == b"x\n"
             assert zygote not in children(spawner)  # nor is it left as a zombie
+
+
+# -- what it waits for and lists -------------------------------------------------------------------
+
+TRACED = """
+libc = ctypes.CDLL(None)
+assert libc.ptrace(0, 0, 0, 0) == 0
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: print("heard", flush=True))
+os.kill(os.getpid(), signal.SIGUSR1)
+os.execvp("sh", ["sh", "-c", "echo executed; exit 7"])
+"""
+
+
+def test_the_stop_of_a_traced_program_is_no_end(native: NativeProvider) -> None:
+    """A debugger's capability lets it ask for its parent as tracer, and that is process 1."""
+    with closing(native.start(limits=Limits(debugger=True))) as sandbox:
+        done = sandbox.exec(["python3", "-c", f"import ctypes, os\n{TRACED}"])
+        assert (done.stdout, done.exit_code) == (b"heard\nexecuted\n", 7)
+        assert not sandbox.processes()
+
+
+FILES = """
+import time
+name = "/tmp/" + "/".join(["x" * 200] * 15)
+os.makedirs(name, exist_ok=True)
+for _ in range(400):
+    os.open(name, os.O_RDONLY)
+os.mkdir(f"/root/open-{os.getpid()}")
+time.sleep(600)
+"""
+
+
+def test_what_programs_have_open_is_listed_up_to_a_limit(box: NativeSandbox) -> None:
+    """Each program has 400 descriptors, each with a path of 3,000 bytes."""
+    for _ in range(8):
+        box.popen(["python3", "-c", f"import os\n{FILES}"], channels={})
+    assert eventually(lambda: len(box.exec(["ls", "/root"]).stdout.split()) == 8)
+    programs = box.programs()
+    counts = [len(program.descriptors) for program in programs]
+    assert len(programs) == 8 and max(counts) == 256
+    paths = [path for program in programs for path in program.descriptors.values()]
+    assert 3 << 20 < sum(map(len, paths)) <= 4 << 20
+    box.kill()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,19 @@ def test_a_flood_leaves_others_their_turn(server: Served) -> None:
             flood.send('{"type": "state"}')
         assert say(other, "reset", index=0)["observation"]["text"]
         assert {heard(flood)["type"] for _ in range(3000)} == {"error"}  # there is no episode
+
+
+def test_answers_to_a_client_that_has_gone_are_not_logged() -> None:
+    """Each one would be a line beside the log."""
+    with serving("bash") as server:
+        client = server.client()
+        client.socket.sendall(b"\x89\x80abcd" * 20_000)  # pings
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.socket.shutdown(socket.SHUT_RD)
+        client.socket.close()
+        assert ended(server, "gone")
+        assert still_serves(server)
+    assert not server.other
 
 
 def test_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:

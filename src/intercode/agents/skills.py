@@ -24,7 +24,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from intercode.errors import UsageError
-from intercode.files import digest_of
+from intercode.files import digest_of, open_regular
+from intercode.plain_data import read_yaml
 from intercode.sandbox.images.archive import pack
 from intercode.units import MIB
 
@@ -156,7 +157,8 @@ def _text(path: Path) -> str:
                 f"skill {path}: it has {size:,} bytes, and at most {TEXT:,} go to a model: move "
                 "what is not always needed to references/, and link to it"
             )
-        return path.read_text(encoding="utf-8").replace("\r\n", "\n")
+        with open_regular(path) as file:
+            return file.read().decode().replace("\r\n", "\n")
     except FileNotFoundError:
         raise UsageError(f"skill {path.parent}: it has no {FILE}") from None
     except (OSError, UnicodeError) as error:
@@ -164,16 +166,14 @@ def _text(path: Path) -> str:
 
 
 def _front(text: str) -> dict[str, Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise UsageError("a skill needs PyYAML: pip install 'intercode-gym[yaml]'") from None
     if (found := _FRONT.match(text)) is None:
         raise ValueError("it does not begin with front matter: YAML between two lines of ---")
     try:
-        front = yaml.safe_load(found[1])
-    except yaml.YAMLError as error:
-        raise ValueError(f"the front matter is not YAML: {_line(str(error))}") from None
+        front = read_yaml(found[1])
+    except ImportError:
+        raise UsageError("a skill needs PyYAML: pip install 'intercode-gym[yaml]'") from None
+    except ValueError as error:
+        raise ValueError(f"the front matter: {_line(str(error))}") from None
     if not isinstance(front, dict):
         raise ValueError("the front matter must be fields with values: name: …, description: …")
     for key, kind in (("license", str), ("compatibility", str), ("metadata", dict)):

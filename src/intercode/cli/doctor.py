@@ -1,8 +1,8 @@
 """Check whether this machine can run sandboxes, and say how to fix what is missing.
 
-Each check is marked: ok; note, if it works with a restriction; FAIL, if it does not. Sandboxes can
-be used if one back end works, native or docker, and if each environment plays an action; all else
-that is missing is a note.
+Each check is marked: ok; note, if it works with a restriction; FAIL, if it does not. On each back
+end that starts a sandbox, native and docker, a task of each environment is played to its reward.
+Sandboxes can be used if that works on one of them; all else that is missing is a note.
 
 Examples:
   intercode doctor
@@ -25,12 +25,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from intercode import __version__, make
 from intercode.cli.terminal import indented, print_json, safe
-from intercode.errors import InterCodeError, UsageError
+from intercode.errors import SandboxError, UsageError
 from intercode.evaluate.manifest import own_versions, version
 from intercode.rights import installing
 from intercode.sandbox.doctor import (
@@ -38,12 +40,16 @@ from intercode.sandbox.doctor import (
     Check,
     check_docker,
     check_native,
+    guarded,
+    of_error,
 )
 from intercode.sandbox.images.base import SEARCH_PATH
 from intercode.sandbox.native.obstacles import apparmor_profile
 from intercode_console import clash
 
-_REPORT = "report this as a bug"
+if TYPE_CHECKING:
+    from intercode.envs.base import InterCodeEnv
+
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
 
@@ -63,25 +69,30 @@ def execute(args: argparse.Namespace) -> int:
         print(apparmor_profile(sys.executable), end="")
         return 0
     groups = {
-        "python": _python(),
+        "python": guarded("python", _python, False),
         "native": check_native(),
         "docker": check_docker(),
         "machine": _machine(),
     }
-    if all(found.ok is not False for found in (*groups["python"], *groups["native"])):
-        groups["environments"] = [_environment(*play) for play in _PLAYS]
-    backends = {
-        "native": all(found.ok is not False for found in groups["native"]),
+    starts = {
+        "native": _all_pass(groups["native"]),
         "docker": any(found.ok for found in groups["docker"] if found.name == DOCKER_SANDBOX),
     }
-    checks = [*groups["python"], *groups.get("environments", [])]
-    usable = any(backends.values()) and all(found.ok is not False for found in checks)
+    plays = {
+        name: [check for play in _PLAYS for check in _environment(*play, name)]
+        for name, does_start in starts.items()
+        if does_start and _all_pass(groups["python"])
+    }
+    if plays:
+        groups["environments"] = [check for checks in plays.values() for check in checks]
+    backends = {name: name in plays and _all_pass(plays[name]) for name in starts}
+    usable = any(backends.values())
     if args.json:
         rows = [{"group": name, **asdict(found)} for name, of in groups.items() for found in of]
         print_json({"usable": usable, "sandboxes": backends, "checks": rows})
     else:
         _print(groups)
-        print(_verdict(usable, backends))
+        print(_verdict(starts, backends))
     return 0 if usable else 1
 
 
@@ -98,13 +109,17 @@ def _print(groups: Mapping[str, Sequence[Check]]) -> None:
         print()
 
 
-def _verdict(usable: bool, backends: Mapping[str, bool]) -> str:
-    if not usable and any(backends.values()):
+def _all_pass(checks: Sequence[Check]) -> bool:
+    return all(check.ok is not False for check in checks)
+
+
+def _verdict(starts: Mapping[str, bool], backends: Mapping[str, bool]) -> str:
+    if any(backends.values()):
+        how = " or ".join(f"--sandbox {name}" for name, works in backends.items() if works)
+        return f"Sandboxes can be used: {how}."
+    if any(starts.values()):
         return "Sandboxes start, but not all that needs them works: see FAIL above."
-    if not usable:
-        return "Sandboxes cannot be used on this machine yet."
-    how = " or ".join(f"--sandbox {name}" for name, works in backends.items() if works)
-    return f"Sandboxes can be used: {how}."
+    return "Sandboxes cannot be used on this machine yet."
 
 
 def _python() -> list[Check]:
@@ -135,22 +150,36 @@ _PLAYS: tuple[tuple[str, str, str, Sequence[str]], ...] = (
 the image has from this machine."""
 
 
-def _environment(name: str, action: str, expected: str, programs: Sequence[str]) -> Check:
-    """Play one action in an environment of the bundled tasks."""
-    label = f"env {name}"
+def _environment(
+    name: str, action: str, expected: str, programs: Sequence[str], sandbox: str = "native"
+) -> list[Check]:
+    """Play a bundled task of an environment to its reward, on a back end."""
+    label = f"env {name}" if sandbox == "native" else f"env {name} on {sandbox}"
     missing = [program for program in programs if not shutil.which(program)]
     if missing:
         detail = f"not tried without {' and '.join(missing)}"
-        return Check(label, None, detail, installing(" ".join(missing)))
-    try:
-        with closing(make(name)) as env:
-            env.reset(seed=0)
-            observation = env.step(action)[0]
-    except (InterCodeError, OSError) as error:
-        return Check(label, False, f"{type(error).__name__}: {error}", _REPORT)
-    if expected not in observation:
-        return Check(label, False, f"{action!r} was answered by {observation!r}", _REPORT)
-    return Check(label, True, "an action was played")
+        return [Check(label, None, detail, installing(" ".join(missing)))]
+    return guarded(label, lambda: _play(label, name, action, expected, sandbox), False)
+
+
+def _play(label: str, name: str, action: str, expected: str, sandbox: str) -> Check:
+    with closing(cast("InterCodeEnv[Any]", make(name, sandbox=sandbox))) as env:
+        env.reset(seed=0)
+        task = env.dataset[env.episode.task_id]
+        observation = env.step(action)[0]
+        if expected not in observation:
+            error = SandboxError(f"{action!r} was answered by {observation!r}")
+            return of_error(label, False, error)
+        for step in env.solution(task):
+            observation, reward, ended, truncated, _ = env.step(step)
+            if ended or truncated:
+                break
+        episode = env.episode
+    if reward != 1.0:
+        detail = f"the solution of task {task.task_id!r} scored {reward:g}, not 1: "
+        score = episode.score.detail if episode.score is not None else {}
+        return of_error(label, False, SandboxError(f"{detail}{score or observation!r}"))
+    return Check(label, True, "a task was played to its reward")
 
 
 # Programs, packages, database servers, room
@@ -187,12 +216,12 @@ _EXTRAS = (
 def _machine() -> list[Check]:
     """Check what is optional: without it everything else works, so that it is a note."""
     return [
-        *(_program(program) for program in _PROGRAMS),
-        *(_extra(*extra) for extra in _EXTRAS),
+        *(each for one in _PROGRAMS for each in guarded(one.name, partial(_program, one), None)),
+        *(each for one in _EXTRAS for each in guarded(one[2], partial(_extra, *one), None)),
         Check("sqlite", True, f"{sqlite3.sqlite_version}: --engine sqlite, the default"),
-        _server("mysql", "pymysql", "mariadb-server"),
-        _server("postgresql", "psycopg", "postgresql"),
-        _room_for_runs(),
+        *guarded("mysql", partial(_server, "mysql", "pymysql", "mariadb-server"), None),
+        *guarded("postgresql", partial(_server, "postgresql", "psycopg", "postgresql"), None),
+        *guarded("runs", _room_for_runs, None),
     ]
 
 

@@ -70,7 +70,7 @@ def ending(episode: Episode) -> str:
     if episode.status == "error":
         return f"error: {safe(episode.error or '')}"
     answer = "" if episode.answer is None else f" {safe(episode.answer)!r}"
-    text = f"{episode.status}{answer}: reward {number(episode.reward, 3)}"
+    text = f"{safe(episode.status)}{answer}: reward {number(episode.reward, 3)}"
     if episode.score is not None and episode.score.parts:
         parts = ", ".join(f"{safe(k)} {number(v, 3)}" for k, v in episode.score.parts.items())
         text += f" ({parts})"
@@ -189,7 +189,7 @@ def _dialogue(episode: Episode, lines: int | None) -> Iterator[str]:
     for at, message in enumerate(talk["messages"]):
         took = f" {_took(replies[at])}" if at in replies else ""
         told = [_cut(message["content"], lines), *map(safe, _tool_calls(message))]
-        yield f"  [{message['role']}]{took}"
+        yield f"  [{safe(message['role'])}]{took}"
         yield indented("\n".join(filter(None, told)), "    ")
 
 

@@ -3,7 +3,8 @@
 forms:
   paper    the JSON of 2023, for its notebooks and for 'intercode replay'
   chat     JSON lines of OpenAI's messages, for fine-tuning
-  csv      a table: a row for each episode, or with --turns for each turn
+  csv      a table: a row for each episode, or with --turns for each turn; control characters as
+           escapes, and a ' before what a spreadsheet would take for a formula
   parquet  the same for pandas and Arrow (needs intercode-gym[duckdb])
   jsonl    the episodes whole, each once
   inspect  the log of Inspect AI, for 'inspect view' and its data frames
@@ -23,11 +24,12 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from intercode.cli.terminal import safe
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
@@ -35,6 +37,7 @@ from intercode.records import last_attempts, read_manifest
 from intercode.redaction import Redactor
 from intercode.registry import MESSAGES
 from intercode.report import export
+from intercode.report.text import without_formula
 from intercode.spec import natural
 from intercode.units import counted
 
@@ -171,7 +174,7 @@ def _write(
         columns, rows = _table(args, chosen)
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(map(_harmless, rows))
     elif args.to == "inspect":
         from intercode.report.inspect import to_inspect
 
@@ -182,6 +185,14 @@ def _write(
         file.writelines(f"{json.dumps(one)}\n" for one in told)
     else:
         file.writelines(f"{episode.to_json()}\n" for episode in chosen)
+
+
+def _harmless(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row that steers neither a spreadsheet nor a terminal."""
+    return {
+        name: without_formula(safe(value)) if isinstance(value, str) else value
+        for name, value in row.items()
+    }
 
 
 def _table(

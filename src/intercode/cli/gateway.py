@@ -162,6 +162,7 @@ def execute(args: argparse.Namespace) -> int:
         stack.enter_context(_refusals())
         ensure(args.upstream, tell)
         upstream = stack.enter_context(serving(args.upstream, args.base_url, args.at_once or 1))
+        _hide(upstream)
         gateway = Gateway(upstream, around=around, terms=_terms(args), prices=prices)
         stack.enter_context(gateway)
         token = _token(args.token_file)
@@ -339,6 +340,13 @@ def _signals() -> Iterator[SimpleQueue[int]]:
             signal.signal(number, handler)
         signal.set_wakeup_fd(descriptor)
         os.close(writer)
+
+
+def _hide(upstream: Upstream) -> None:
+    """Hide keys from the command and from clients: they may have this process's user."""
+    from intercode.sandbox.native.syscalls import hide_variables
+
+    hide_variables(os.environ.keys() - _inherited(upstream).keys())
 
 
 def _inherited(upstream: Upstream) -> dict[str, str]:

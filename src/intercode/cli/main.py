@@ -56,6 +56,15 @@ COMMANDS = {
 }
 """Name → what it does; the module is ``intercode.cli.NAME``."""
 
+_GROUPS = {
+    "try": "demo play",
+    "build": "new validate datasets images",
+    "run": "run sweep resume score rescore replay",
+    "read": "report show view export",
+    "serve": "serve mcp gateway",
+    "machine": "doctor models agents clean",
+}
+"""Title → commands."""
 FAILED, PIPE = 1, 141
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Error numbers of a disk that cannot be written to."""
@@ -103,7 +112,7 @@ def run_command(
     except InterCodeError as error:
         if debug:
             raise
-        print(f"intercode: error: {error}", file=sys.stderr)
+        _tell(error)
         if isinstance(error, UsageError):
             print(f"see '{parser.prog} --help'", file=sys.stderr)
         return _code_of(error)
@@ -125,8 +134,15 @@ def run_command(
             raise
         _drop_output()
         where = "" if error.filename is None else f" {error.filename}"
-        print(f"intercode: error: cannot write{where}: {error.strerror}", file=sys.stderr)
+        _tell(f"cannot write{where}: {error.strerror}")
         return FAILED
+
+
+def _tell(error: object) -> None:
+    """Print an error, which may quote data."""
+    from intercode.cli.terminal import tell
+
+    tell(f"intercode: error: {error}")
 
 
 _BROKEN = (
@@ -175,13 +191,17 @@ def _command_parser(module: Any, prog: str) -> Parser:
 
 def _parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
-    commands = "\n".join(f"  {name:{width}}  {what}" for name, what in COMMANDS.items())
+    groups = [
+        "\n".join([f"{title}:", *(f"  {name:{width}}  {COMMANDS[name]}" for name in names.split())])
+        for title, names in _GROUPS.items()
+    ]
+    commands = "\n\n".join(groups)
     parser = Parser(
         prog="intercode",
         usage="intercode [--debug] COMMAND [...]",
         description="Interactive coding with execution feedback, in sandboxes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f"commands:\n{commands}\n\n"
+        epilog=f"{commands}\n\n"
         "'intercode COMMAND --help' tells more. First steps:\n"
         "  intercode doctor\n"
         "  intercode demo\n"

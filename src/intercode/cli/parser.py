@@ -1,4 +1,4 @@
-"""A parser of arguments whose errors are two lines, and name the word that was meant."""
+"""A parser of arguments: help on one screen, and errors of two lines that name what was meant."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from intercode.spelling import meant
 
 USAGE = 2
 """The exit code for wrong usage."""
+_EXAMPLES = 5
+"""Examples in the short help."""
+
+
+class _HelpAll(argparse.Action):
+    """``--help-all``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: Any) -> NoReturn:
+        assert isinstance(parser, Parser)
+        print(parser.format_all(), end="")
+        raise SystemExit(0)
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,6 +33,46 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
+        # The short help's last line names it.
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help=argparse.SUPPRESS)
+
+    def format_help(self) -> str:
+        """Return the help on one screen: without the rare options, if there are any."""
+        if not any(map(_is_rare, self._actions)):
+            return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_usage(self._usage(), [], [])
+        about, _, examples = (self.description or "").partition("\nExamples:\n")
+        first = "\n".join(examples.partition("\n\n")[0].splitlines()[:_EXAMPLES])
+        formatter.add_text(about.partition("\n\n")[0] + (first and f"\n\nExamples:\n{first}"))
+        formatter.start_section("options")
+        formatter.add_arguments([one for one in self._actions if not _is_rare(one)])
+        formatter.end_section()
+        count = sum(bool(a.option_strings and a.help != argparse.SUPPRESS) for a in self._actions)
+        formatter.add_text(f"'{self.prog} --help-all' shows all {count} options, in groups.")
+        return formatter.format_help()
+
+    def format_all(self) -> str:
+        """Return the help with all options."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self._usage(), [], [])
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            formatter.start_section(group.title)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        return formatter.format_help()
+
+    def _usage(self) -> str:
+        words = []
+        for action in self._get_positional_actions():
+            name = str(action.metavar or action.dest)
+            words.append(
+                {"?": f"[{name}]", "+": f"{name} ...", "*": f"[{name} ...]"}.get(
+                    str(action.nargs), name
+                )
+            )
+        return " ".join([self.prog, *words, "[options]"])
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and where to read on; end with exit code 2."""
@@ -45,6 +96,11 @@ class Parser(argparse.ArgumentParser):
             known = [str(one) for one in action.choices]
             message = f"there is no {value!r}{meant(str(value), known)}"
             raise argparse.ArgumentError(action, message)
+
+
+def _is_rare(action: argparse.Action) -> bool:
+    """Return whether only the long help shows an option: see `intercode.spec.add_options`."""
+    return bool(getattr(action, "is_rare", False))
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -72,8 +72,9 @@ from intercode.spec import (
     RunSpec,
     add_environment,
     add_options,
-    environment_options,
+    by_environment,
     given,
+    grouped,
     options_of,
 )
 from intercode.units import counted
@@ -89,7 +90,8 @@ TAGS = 8
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_environment(parser)
-    add_options(parser.add_argument_group("who"), options_of(AgentSpec))
+    for title, options in grouped("who acts", options_of(AgentSpec)).items():
+        add_options(parser.add_argument_group(title), options)
     add_options(parser.add_argument_group("the language model"), options_of(ModelSpec))
     add_tasks(parser)
 
@@ -97,10 +99,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_tasks(parser: argparse.ArgumentParser, less: str = "") -> None:
     """Add the options that do not say who acts, but for some."""
     add_options(parser.add_argument_group("which tasks"), options_of(RunSpec), less=less)
-    where = parser.add_argument_group("where")
-    add_options(where, options_of(EnvSpec), less=less)
-    add_options(where, environment_options(), less=less)
-    how = parser.add_argument_group("how")
+    tasks = parser.add_argument_group("their data, protocol and judge")
+    add_options(tasks, options_of(EnvSpec), less=less)
+    for title, options in by_environment().items():
+        add_options(parser.add_argument_group(title), options, less=less)
+    how = parser.add_argument_group("how it is run")
     add_options(how, options_of(How), less=less)
     if "locked" not in less.split():
         add_trust(how)

@@ -1,6 +1,7 @@
 """View runs in the browser, also while they go on.
 
-Only this machine can open the page, by an address that has a token. Without RUN, the runs below
+Only this machine can open the page, by an address that has a token. --open tells it to the browser
+by a file that you alone can read. Without RUN, the runs below
 runs/ are shown, and those that are begun there meanwhile.
 
 Examples:
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import threading
 import webbrowser
 from pathlib import Path
@@ -54,10 +56,27 @@ def execute(args: argparse.Namespace) -> int:
         ) from None
     said = json.dumps({"url": viewer.url}) if args.json else f"{viewer.url}\nCtrl-C ends it."
     print(said, flush=True)
-    if args.open:
-        threading.Thread(target=webbrowser.open, args=(viewer.url,), daemon=True).start()
-    try:
-        viewer.serve()
-    except KeyboardInterrupt:
-        print()
+    with tempfile.TemporaryDirectory(prefix="intercode-view-") as folder:
+        if args.open:
+            _open(viewer.url, Path(folder) / "view.html")
+        try:
+            viewer.serve()
+        except KeyboardInterrupt:
+            print()
     return 0
+
+
+def _open(url: str, link: Path) -> None:
+    """Open an address in a browser by a file: `ps` shows a browser's arguments to all users.
+
+    Args:
+        url: The address.
+        link: The file, to be made in a folder of this user alone.
+    """
+    link.write_text(
+        '<!doctype html><meta name="referrer" content="no-referrer">'
+        f'<meta http-equiv="refresh" content="0; url={url}"><a href="{url}">intercode view</a>',
+        encoding="ascii",
+    )
+    argument = link.resolve().as_uri()
+    threading.Thread(target=webbrowser.open, args=(argument,), daemon=True).start()

@@ -81,20 +81,20 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A trigger of a table or view."""
+    """A trigger of a table or view, or another rule by which a statement does more than it says."""
 
     name: str
     definition: str
     """The statement that creates it."""
+    removal: str
+    """The statement that removes it."""
+    function: str = ""
+    """The statement that creates the function that it calls, on an engine where it calls one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The state of one table or view.
-
-    An engine that does not report constraints, definitions and triggers leaves them empty: they are
-    not compared there.
-    """
+    """The state of one table or view."""
 
     kind: Literal["table", "view"]
     columns: tuple[tuple[str, str], ...]
@@ -102,7 +102,8 @@ class Table:
     rows: Sequence[Row]
     constraints: tuple[Constraint, ...] = ()
     definition: str = ""
-    """The statement that creates it."""
+    """The statement that creates it; on PostgreSQL, which keeps none of a table, what nothing else
+    here says of it."""
     triggers: tuple[Trigger, ...] = ()
 
 

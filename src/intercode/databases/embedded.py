@@ -53,6 +53,7 @@ from intercode.errors import (
 )
 from intercode.sandbox.base import Limits, Provider, Sandbox, Worker, cause_of_death
 from intercode.sandbox.native.provider import NativeProvider
+from intercode.syntax import quoted
 
 _WORKERS = "intercode.databases.inside."
 _IMAGE = "scratch"
@@ -444,7 +445,7 @@ def _table(
         tuple(map(tuple, rows)),
         tuple(Constraint(rule, tuple(names), text) for rule, names, text in constraints),
         definition,
-        tuple(Trigger(name, text) for name, text in triggers),
+        tuple(Trigger(name, text, f"DROP TRIGGER {quoted(name)}") for name, text in triggers),
     )
 
 

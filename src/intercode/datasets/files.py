@@ -24,6 +24,7 @@ from typing import Any
 from intercode.datasets.shared import seen, shared
 from intercode.errors import TaskError
 from intercode.files import cache_root
+from intercode.plain_data import check_plain, read_yaml, unique
 from intercode.task import CANNOT, FIELDS, Dataset, Task, fixed
 
 Row = tuple[str, Any]
@@ -116,23 +117,15 @@ def _numbered(data: object) -> Iterator[Row]:
     yield from ((f"row {number}", row) for number, row in enumerate(rows, start=1))
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object; of a field that is given twice, JSON would silently keep the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"field {twice!r} is given twice in one object")
-    return found
-
-
 def _parse(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        document = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
         raise ValueError("not JSON that can be read: nested too deeply") from None
+    check_plain(document, len(text))
+    return document
 
 
 def _json(text: str) -> Iterator[Row]:
@@ -177,15 +170,11 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
 
 def _yaml(text: str) -> Iterator[Row]:
     try:
-        import yaml
+        return _numbered(read_yaml(text))
     except ImportError:
         raise TaskError(
             "YAML needs PyYAML: pip install 'intercode-gym[yaml]' (or use JSON)"
         ) from None
-    try:
-        return _numbered(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from None
 
 
 _READERS: dict[str, Callable[[str], Iterator[Row]]] = {

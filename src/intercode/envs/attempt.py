@@ -37,7 +37,7 @@ from intercode.task import Dataset, Task
 VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
 """The errors that ``errors="value"`` turns into values: no caller's, no agent's, and none that
 every other episode meets (`SandboxUnavailableError`)."""
-SHOWN = ("timed_out", "restarted", "truncated")
+SHOWN = ("timed_out", "restarted", "truncated", "gone")
 """The facts that `info` takes over from an execution: none that differs from run to run."""
 
 

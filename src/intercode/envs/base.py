@@ -120,7 +120,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
             self.traits = of_language(language)
         elif not language and not isinstance(interpreter, str) and self.traits is SHELL:
-            self.traits = replace(SHELL, where="", overview="")  # it may be anything
+            self.traits = replace(SHELL, where="", overview="", programs=())  # it may be anything
         if getattr(options, "keys", False):
             opens, self.traits = with_keys(opens, self.traits)
         tasks = load(dataset)
@@ -145,6 +145,8 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             if not isinstance(stage, SandboxStage):
                 raise UsageError(f"nothing can be laid over the places of {self.name!r}: layers")
             stage.layers = tuple(layers)
+        if isinstance(stage, SandboxStage):
+            stage.programs = stage.programs or self.traits.programs
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
         self._seed = options.seed

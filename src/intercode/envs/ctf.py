@@ -301,6 +301,10 @@ class CtfStage(SandboxStage):
             self._packed[key] = pack(*key)
         return f"{image}+{self._packed[key]}"
 
+    def base(self, task: Task) -> str:
+        """The image below the assets."""
+        return "+".join([super().image(task), *self.layers])
+
     def directory(self, task: Task) -> str:
         """The task's folder."""
         return _text(task, "directory") or FOLDER

@@ -10,6 +10,9 @@ their fields. An environment from outside the package may have a subclass of its
 `described` lists the fields with all that a reader of text needs to know about them, and `taken`
 those that the constructor of an environment takes. A field whose
 type is an object of Python, or a name for one, is a text there.
+
+Runs with different values of an option are different runs, unless its field says otherwise by its
+role: see `Role`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -50,6 +53,15 @@ else:  # what a text can say
     RewardLike = ProviderLike = EngineLike = PathLike = str
     CacheLike = bool
 
+Role = Literal["identifies", "described", "presentation", "resources", "session"]
+"""The part of an option in a run's identity.
+
+- ``identifies``: the value is part of it.
+- ``described``: what the value leads to is part of it, by a digest or another fact of the record.
+- ``presentation``: it changes what is shown or kept, and nothing that an agent or a reward sees.
+- ``resources``: it changes how fast a run is.
+- ``session``: each session of a run may have its own.
+"""
 _PLAIN = (str, int, float, bytes, list, tuple, dict, set)
 _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 
@@ -58,14 +70,14 @@ Image = Annotated[
     Meta(
         description="for all tasks; what they lay over host (host+…) they lay over it (default: "
         "each task's own, else host)",
-        extra={"metavar": "IMAGE", "path": True},
+        extra={"metavar": "IMAGE", "path": True, "role": "described", "daily": True},
     ),
 ]
 DefaultImage = Annotated[
     str | None,
     Meta(
         description="of the tasks that name none: what a benchmark's folder says (default: host)",
-        extra={"flag": False, "path": True},
+        extra={"flag": False, "path": True, "role": "described"},
     ),
 ]
 NetworkOption = Annotated[
@@ -82,7 +94,7 @@ Layers = Annotated[
     Meta(
         description="archives of what the agent brings along, as its skills: laid over every "
         "task's image, and no part of what a record calls the image",
-        extra={"flag": False, "many": True},
+        extra={"flag": False, "many": True, "role": "described"},
     ),
 ]
 Ignore = Annotated[
@@ -95,7 +107,10 @@ Ignore = Annotated[
 ]
 KeepDiffs = Annotated[
     bool,
-    Meta(description="keep in the record what each turn changed on disk"),
+    Meta(
+        description="keep in the record what each turn changed on disk",
+        extra={"role": "presentation"},
+    ),
 ]
 Keys = Annotated[
     bool,
@@ -109,24 +124,29 @@ RewardOption = Annotated[
     Meta(
         description="your own function, reward.py:score; for Bash also judge; for SQL also "
         "bird-ex, bird-soft-f1, bird-r-ves or spider-test-suite",
-        extra={"metavar": "FILE:NAME", "path": True},
+        extra={"metavar": "FILE:NAME", "path": True, "role": "described", "daily": True},
     ),
 ]
 MaxTurns = Annotated[
-    int, Meta(description="turns before an episode is cut off", ge=1, extra={"metavar": "N"})
+    int,
+    Meta(
+        description="turns before an episode is cut off",
+        ge=1,
+        extra={"metavar": "N", "role": "described", "daily": True},
+    ),
 ]
 EngineOption = Annotated[
     EngineLike,
     Meta(
         description="for SQL: sqlite (default), duckdb, mysql, postgresql, or a server's URL",
-        extra={"metavar": "NAME|URL"},
+        extra={"metavar": "NAME|URL", "role": "described"},
     ),
 ]
 Databases = Annotated[
     PathLike | None,
     Meta(
         description="for SQL: the folder, database file or dump that holds the tasks' databases",
-        extra={"metavar": "PATH", "path": True},
+        extra={"metavar": "PATH", "path": True, "role": "described"},
     ),
 ]
 CacheGold = Annotated[
@@ -134,7 +154,7 @@ CacheGold = Annotated[
     Meta(
         description="whether gold runs once per task rather than at every score (False if it "
         "depends on the clock), or a cache to share with other environments",
-        extra={"flag": False},
+        extra={"flag": False, "role": "resources"},
     ),
 ]
 
@@ -149,8 +169,8 @@ _EITHER: dict[str, tuple[str | None, str]] = {
 _LIMITS = Limits()
 
 
-def _limit(description: str, metavar: str) -> Meta:
-    return Meta(description=description, extra={"metavar": metavar})
+def _limit(description: str, metavar: str, **extra: Any) -> Meta:
+    return Meta(description=description, extra={"metavar": metavar, "role": "described", **extra})
 
 
 class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,7 +181,7 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     timeout: Annotated[
         float | None,
-        _limit(f"for each action (default: {_LIMITS.timeout:g})", "SECONDS"),
+        _limit(f"for each action (default: {_LIMITS.timeout:g})", "SECONDS", daily=True),
     ] = None
     memory: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
     disk: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
@@ -190,7 +210,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         Meta(
             description="what runs the sandboxes: native (default), or docker: an engine with "
             "Docker's API",
-            extra={"choices": sorted(PROVIDERS)},
+            extra={"choices": sorted(PROVIDERS), "role": "described"},
         ),
     ] = "native"
     limits: Annotated[
@@ -198,7 +218,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         Meta(
             description="what a sandbox may use: `Limits`, or names with values, as "
             "{'memory': '2G'} (default: `Limits()`)",
-            extra={"flag": False},
+            extra={"flag": False, "role": "described"},
         ),
     ] = None
     max_turns: MaxTurns = 10
@@ -207,16 +227,19 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         Meta(
             description="score after every action, as the 2023 'Try Again' setting did; it tells "
             "the agent how close it is, and is to be reported as such",
-            extra={"flag": False},
+            extra={"flag": False, "role": "described"},
         ),
     ] = False
     render_mode: Annotated[
         str | None,
-        Meta(description="None or 'ansi'", extra={"flag": False}),
+        Meta(description="None or 'ansi'", extra={"flag": False, "role": "presentation"}),
     ] = None
     seed: Annotated[
         int | None,
-        Meta(description="of the first reset that is given none", extra={"flag": False}),
+        Meta(
+            description="of the first reset that is given none",
+            extra={"flag": False, "role": "described"},
+        ),
     ] = None
     observations: Annotated[
         str,
@@ -231,7 +254,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         Meta(
             description="'raise', or 'value': a failure that is not the agent's ends the episode "
             "as truncated, with the reward NaN and `info['error']`",
-            extra={"flag": False},
+            extra={"flag": False, "role": "presentation"},
         ),
     ] = "raise"
 
@@ -385,7 +408,7 @@ class SweOptions(ShellOptions, frozen=True, kw_only=True):
         PathLike | None,
         Meta(
             description="for SWE: where the repositories are that tasks name and do not have",
-            extra={"metavar": "DIR|URL", "path": True},
+            extra={"metavar": "DIR|URL", "path": True, "role": "described"},
         ),
     ] = None
     history: Annotated[
@@ -393,7 +416,7 @@ class SweOptions(ShellOptions, frozen=True, kw_only=True):
         Meta(
             description="for SWE: none, the repository is one commit (default), or full, with the "
             "commits before it, where the answer may stand",
-            extra={"choices": ("none", "full")},
+            extra={"choices": ("none", "full"), "role": "described"},
         ),
     ] = "none"
     max_turns: MaxTurns = 30
@@ -421,6 +444,13 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its value may be a list of texts."""
     is_path: bool = False
     """Whether its value may be a path, which begins in the folder of the file that has it."""
+    role: Role = "identifies"
+    is_daily: bool = False
+    """Whether the short help of a command shows it."""
+    group: str = ""
+    """The title of the options that belong together; empty: those of its class."""
+    fact: str = ""
+    """The fact of a record that says the same, and may differ where the option is given."""
 
     @property
     def flag(self) -> str:
@@ -476,6 +506,10 @@ def described(kind: type[msgspec.Struct]) -> dict[str, Option]:
             has_flag=extra.get("flag", True),
             many=extra.get("many", False),
             is_path=extra.get("path", False),
+            role=extra.get("role", "identifies"),
+            is_daily=extra.get("daily", False),
+            group=extra.get("group", ""),
+            fact=extra.get("fact", ""),
         )
     return found
 

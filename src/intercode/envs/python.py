@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +17,6 @@ from intercode.envs.traits import PYTHON, Guess, Traits, always, python_answer
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
-from intercode.interpreters.python_start import GRADER, start
 from intercode.rewards.command import CommandReward
 from intercode.rewards.own import choose
 from intercode.rewards.python import PythonReward
@@ -111,6 +110,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         stage = SandboxStage(
             provider, options.image, options.limits, network, options.default_image
         )
+        stage.programs = (self._python,) if self._python else ()
         self._provider = provider
         self._tests = PythonReward(provider, stage.open, stage.image, network, self._python)
         self._command = CommandReward(provider, stage.open, network)
@@ -118,18 +118,6 @@ class PythonEnv(InterCodeEnv[Sandbox]):
             _check_tests(tasks)
         chosen = choose("python", options.reward, lambda: self._tested)
         super().__init__(tasks, stage, self._prompt_in, chosen, options=options)
-
-    def digest(self, task: Task) -> str:
-        """Identify the content of its image, which is built if need be.
-
-        Raises:
-            ImageError: It cannot be built, or the program that is to be its Python is not in it.
-        """
-        digest = super().digest(task)
-        if self._python is not None:
-            with closing(self._provider.start(self.image(task))) as sandbox:
-                start(sandbox, GRADER, self._python).close()
-        return digest
 
     def close(self) -> None:
         """End the episode and free its sandbox, and the tests'. Idempotent."""

@@ -15,10 +15,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from intercode.data_paths import within
+from intercode.envs.programs import try_programs
 from intercode.envs.recipe import OWN_START, Recipe, Service, Start, Writer
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
 from intercode.interpreters.base import Place
+from intercode.interpreters.bash import not_started
 from intercode.rights import is_root
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
@@ -29,6 +31,8 @@ from intercode.task import SANDBOX_LIMITS, Task
 
 SETUP_TIMEOUT = 120.0
 """Seconds that a task's setup may take."""
+_SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
+"""The shell of a task's own scripts."""
 
 
 _AGES = """
@@ -191,6 +195,7 @@ def _image_within(folder: Path, name: str) -> str:
     own = [path for path in spec.paths if not path.is_relative_to(BUILTIN_FOLDER)]
     for path in own:
         within(folder, path)
+        within(folder, path / "Dockerfile")  # which is read if it is a folder's
     return str(spec) if own else name
 
 
@@ -210,6 +215,8 @@ class SandboxStage:
     """The image where nothing names one."""
     layers: Sequence[str] = ()
     """Archives of what the agent brings along; a record does not count them to the image."""
+    programs: Sequence[str] = ()
+    """The programs that the environment runs in every image."""
 
     def __init__(
         self,
@@ -241,6 +248,28 @@ class SandboxStage:
     def laid(self, task: Task) -> str:
         """Name what its sandbox starts from: the image, and over it what the agent brings along."""
         return "+".join([self.image(task), *self.layers])
+
+    def base(self, task: Task) -> str:
+        """Name the image that the task's programs come from: several tasks may share it."""
+        return self.laid(task)
+
+    def needs(self, task: Task) -> list[str]:
+        """List the programs that the image must have for the task.
+
+        A setup may install others than the shell that it is run by.
+        """
+        scripts = (task.setup, task.ages, task.verification, self.service(task))
+        shell = [_SHELL[0]] if any(scripts) else []
+        return shell if task.setup else [*self.programs, *shell]
+
+    def try_programs(self, task: Task) -> None:
+        """Run the programs that the task needs, once per image.
+
+        Raises:
+            ImageError: One of them does not run in the image.
+            SandboxError: No sandbox starts.
+        """
+        try_programs(self.provider, self.base(task), self.needs(task))
 
     def limits(self, task: Task) -> Limits:
         """Return what the task's sandbox may use.
@@ -284,8 +313,14 @@ class SandboxStage:
             raise TaskError(f"task {task.task_id!r}, field 'image': {error}") from error
 
     def digest(self, task: Task) -> str:
-        """Identify that image's content."""
-        return self.provider.digest(self.image(task))
+        """Identify that image's content.
+
+        Raises:
+            ImageError: It cannot be found or built, or a program that the task needs does not run.
+        """
+        digest = self.provider.digest(self.image(task))
+        self.try_programs(task)
+        return digest
 
     def changed(self, task: Task, place: Sandbox) -> bool:
         """Tell whether the image is another than the one that a sandbox was started from.
@@ -307,7 +342,8 @@ class SandboxStage:
         Raises:
             TaskError: The files cannot be written, the setup failed, or its capabilities cannot be
                 had; it names the task.
-            ImageError: The image cannot be found or built.
+            ImageError: The image cannot be found or built, or a program that the task needs does
+                not run in it.
             SandboxError: The sandbox cannot be started, or died.
         """
         return self._open(task, self.limits(task))
@@ -317,6 +353,7 @@ class SandboxStage:
         return self._open(task, replace(self.limits(task), private=True))
 
     def _open(self, task: Task, limits: Limits) -> Sandbox:
+        self.try_programs(task)
         sandbox = self.provider.start(self.laid(task), limits, self.reach(task))
         try:
             self._prepare(sandbox, task)
@@ -383,8 +420,11 @@ class SandboxStage:
             self._run(sandbox, task, "setup", task.setup)
 
     def _run(self, sandbox: Sandbox, task: Task, what: str, script: str, *arguments: str) -> None:
-        argv = ["/bin/bash", "--norc", "--noprofile", "-c", script, *arguments]
-        done = sandbox.exec(argv, cwd=self.directory(task), timeout=SETUP_TIMEOUT)
+        argv = [*_SHELL, script, *arguments]
+        try:
+            done = sandbox.exec(argv, cwd=self.directory(task), timeout=SETUP_TIMEOUT)
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise not_started(sandbox, error) from error
         if not done.ok:
             why = "timed out" if done.timed_out else f"failed with exit code {done.exit_code}"
             said = decode(done.stderr or done.stdout).strip()[-500:]

@@ -70,6 +70,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
     Options: ClassVar[type[EnvOptions]] = SweOptions
     traits: Traits = replace(
         SHELL,
+        programs=("bash", "git"),
         rules=("swe",),
         briefing="You work in a shell ({setting}), in the repository of a project. Its issue is "
         "yours to resolve by changing files; tests that you do not see decide.",
@@ -161,10 +162,21 @@ class SweStage(SandboxStage):
         """Name the image that the task runs in, with its repository laid over it."""
         return f"{super().image(task)}+{self._prepare_repository(task)[1]}"
 
+    def base(self, task: Task) -> str:
+        """Name the image below the repository."""
+        return "+".join([super().image(task), *self.layers])
+
+    def needs(self, task: Task) -> list[str]:
+        """List the programs that the image must have: the tests' Python, too."""
+        plan, programs = self.plan(task), super().needs(task)
+        has_own = plan.runner != "command" and not task.setup
+        return [*programs, plan.python] if has_own else programs
+
     def digest(self, task: Task) -> str:
         """Identify that image's content, on every machine alike."""
         self.provider.digest(self.image(task))  # which builds it
         below = self.provider.digest(super().image(task))
+        self.try_programs(task)
         text = f"{below} {self._prepare_repository(task)[0]}"
         return sha256(text)
 

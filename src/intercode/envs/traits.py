@@ -117,6 +117,8 @@ class Traits:
     """Whether gold is a secret, as a flag is: then no file and no process may show it."""
     pure_reward: Callable[[], Reward[Any] | Function] | None = None
     """Makes the environment's own reward, if it needs nothing but the record of an episode."""
+    programs: Sequence[str] = ()
+    """The programs of the image that the interpreter and its actions need."""
     rules: Sequence[str] = ()
     """The rules of the environment's own reward, by their names in `intercode.registry.RULES`."""
     separable: bool = True
@@ -169,6 +171,7 @@ done
 
 SHELL = Traits(
     language="bash",
+    programs=("bash",),
     setting="Bash on Linux",
     parameter="command",
     parameter_is="The command, or several, as typed at a prompt.",

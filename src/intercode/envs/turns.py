@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from intercode.episode import ENDED, NoAction, Turn, decode, encode
 from intercode.errors import ActionError, CausedInsideError
 from intercode.interpreters.base import Execution, Interpreter
@@ -25,12 +27,16 @@ def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Exe
         return Execution(b"", ok=False, notes=(action.note,), info=told)
     try:
         encode(action)  # half a surrogate pair has no bytes that could be executed
-        return interpreter.execute(action, timeout)
+        done = interpreter.execute(action, timeout)
     except (ActionError, UnicodeEncodeError) as error:
         note = f"not executed: {error}"
         return Execution(b"", ok=False, notes=(note,), info={"executed": False})
     except CausedInsideError:
         return Execution(b"", ok=False, notes=(_HAS_ENDED,), info={ENDED: True})
+    if done.info.get("gone") and done.info.get("executed") is False:
+        # The turn that lost the interpreter has said so, and left one for `submit`.
+        return replace(done, info={**done.info, ENDED: True})
+    return done
 
 
 def recorded(action: str, execution: Execution) -> Turn:

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import ImageError, UsageError
+from intercode.errors import ImageError, RecordError, UsageError
 from intercode.evaluate.manifest import flat
 from intercode.records import diff
 from intercode.redaction import Redactor
@@ -17,6 +17,7 @@ from intercode.sandbox.images.base import parse
 from intercode.sandbox.images.cache import ImageCache
 from intercode.sandbox.images.host import SPEC as HOST
 from intercode.sandbox.images.host import changes
+from intercode.spec import identified
 from intercode.units import counted
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
@@ -29,6 +30,8 @@ _NOT_COMPARED = (
 )
 """Facts that change nothing by themselves: datasets, images and the code have digests."""
 _BACKEND = "env.sandbox"
+_OPTIONS = "env.options"
+_RESCORED = "rescored"
 _FILES = ("agent.name", "agent.options", "env.reward")
 """Names or files; of files only the name is compared, as what is in them has a digest."""
 _FOLDERS = re.compile(r"(?:^|(?<=\+)|(?<=[a-z]:))(?!//)(?:~|\.{1,2})?/(?:[^+/]+/)*")
@@ -182,6 +185,26 @@ def refuse(
         raise DriftError(found)
 
 
+def refuse_another(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: object) -> None:
+    """Refuse to mix two different runs in one folder.
+
+    Raises:
+        RecordError: It names each setting that differs, with both values.
+    """
+    found = [one for one in differences(recorded, wanted) if one.what.partition(".")[0] in RUN]
+    told = [(one.what.removeprefix(f"{_OPTIONS}."), one.recorded, one.now) for one in found]
+    clean = Redactor().facts
+    scored = [flat({_RESCORED: clean(one).get(_RESCORED)}) for one in (recorded, wanted)]
+    if told := [*told, *diff(*scored)]:
+        texts = [f"{what} was {before!r} and is now {after!r}" for what, before, after in told]
+        rules = any(_accepted(one.what, ["env.rules"]) for one in found)
+        again = "; a run of another version of a rule can be scored again by 'intercode rescore'"
+        raise RecordError(
+            f"{folder} holds another run: {'; '.join(texts)}. Choose another folder, or the "
+            f"settings that it was made with{again if rules else ''}"
+        )
+
+
 def warning(changed: Sequence[str]) -> str:
     """Return the warning that this machine, and the image ``host``, has changed."""
     more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
@@ -213,7 +236,7 @@ def of_run(
 
 def _facts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the facts that are compared, for each session, with dotted names."""
-    run = {name: manifest.get(name) for name in RUN}
+    run = {name: identified(manifest).get(name) for name in RUN}
     env = run["env"] or {}
     if "images" in env:
         run["env"] = {**env, "images": _without_folders(env["images"])}
@@ -255,7 +278,7 @@ def _accepted(what: str, names: Collection[str]) -> bool:
 
 
 def _advice(what: str, before: object, recorded: Mapping[str, Any]) -> str:
-    if before is None and not _accepted(what, VERSIONS):
+    if before is None and not _accepted(what, (*VERSIONS, _OPTIONS)):
         return "none: the recorded run has nothing of the kind"
     dataset = recorded.get("dataset", {})
     sessions = recorded.get("sessions") or [{}]

@@ -1,4 +1,4 @@
-"""A run's ``run.json``: its facts, and whether a run can be resumed."""
+"""A run's ``run.json``: its facts."""
 
 from __future__ import annotations
 
@@ -8,23 +8,16 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from intercode import __version__
-from intercode.errors import RecordError
 from intercode.manifest_types import FORMAT
-from intercode.records import diff
-from intercode.redaction import Redactor
 from intercode.task import Dataset
 
-_IDENTITY = (
-    *("dataset.name", "dataset.digest", "dataset.version"),
-    *("env", "agent", "seed", "excluded", "rescored"),
-)
 DISTRIBUTION = "intercode-gym"
 _PACKAGE = Path(__file__).parents[1]
 _GIT_SECONDS = 10.0
@@ -92,33 +85,6 @@ def finish(session: dict[str, Any], *, episodes: int, seconds: float, interrupte
     session.update(
         finished=_now(), episodes=episodes, seconds=round(seconds, 3), interrupted=interrupted
     )
-
-
-def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: object) -> None:
-    """Refuse to mix two different runs in one folder.
-
-    Raises:
-        RecordError: It names each setting that differs, with both values.
-    """
-    clean = Redactor().facts  # what is recorded has no secrets
-    differences = [
-        f"{what} was {before!r} and is now {now!r}"
-        for what, before, now in diff(flat(clean(recorded)), flat(clean(wanted)))
-        if any(what == name or what.startswith(f"{name}.") for name in _IDENTITY)
-    ]
-    if differences:
-        raise RecordError(
-            f"{folder} holds another run: {'; '.join(differences)}. "
-            "Choose another folder, or the settings that it was made with"
-            f"{_rescore(differences)}"
-        )
-
-
-def _rescore(differences: Sequence[str]) -> str:
-    """Say what to do about another version of a rule; empty if none differs."""
-    if not any(text.startswith("env.rules.") for text in differences):
-        return ""
-    return "; a run of another version of a rule can be scored again by 'intercode rescore'"
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -491,6 +491,7 @@ def setting(
         engine = shared_engine(given.get("engine", "sqlite"), progress.say, sandbox)
         options["engine"] = engine
         facts["engine"] = {"name": engine.name, **engine.facts()}
+        facts |= {name: given[name] for name in ("sandbox",) if name in given}
     elif not traits_of(env.name).elsewhere:
         provider = provider_of(env.name, sandbox, progress.say)
         facts["sandbox"] = sandbox
@@ -547,7 +548,7 @@ def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
         "reward": reward or "default",
         "max_turns": given.get("max_turns"),
         "limits": limits,
-        **{one: given[one] for one in _IDENTIFYING if one in given},
+        "options": spec.identity(),
         **({"reward_digest": digest(reward)} if reward and is_reference(reward) else {}),
     }
 
@@ -558,8 +559,6 @@ def _limits(spec: RunSpec, needs: Mapping[str, Any]) -> Limits:
     return replace(Limits.of({**needs, **given}), overrides=frozenset(given))
 
 
-_IDENTIFYING = ("sandbox", "network", "attempts", "python")
-"""Options that are among the facts if they are given."""
 _LIMITS = LimitOptions.__struct_fields__
 
 

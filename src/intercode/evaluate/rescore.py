@@ -39,6 +39,7 @@ from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.judge import Judge
 from intercode.rewards.own import Function, OwnReward, choose
+from intercode.spec import identified
 from intercode.user_code import digest, is_reference
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ class _Work:
         if folder is None or not (folder / MANIFEST).exists():
             return wanted
         written = read_manifest(folder)
-        manifest.check_same(written, wanted, folder)
+        drift.refuse_another(written, wanted, folder)
         known = latest(folder, lambda episode: (Outcome.of(episode), _way_of(episode)))
         if strange := known.keys() - before.keys():
             raise RecordError(f"{folder} has episodes that {self._facts['run']} has not: {strange}")
@@ -354,7 +355,7 @@ class _Setting:
         context: Callable[[], Mapping[str, Any]] | None,
         accept: Collection[str],
     ) -> None:
-        self._recorded = {name: record.manifest.get(name) for name in drift.RUN}
+        self._recorded = {name: identified(record.manifest).get(name) for name in drift.RUN}
         self._locked = {"run": str(record.folder.absolute()), "accepted": sorted(accept)}
         # For episodes that are scored from the record, the recorded sandbox and tools count.
         last = (record.manifest.get("sessions") or [{}])[-1]

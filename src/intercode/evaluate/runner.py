@@ -18,13 +18,14 @@ from intercode.evaluate.drift import (
     differences,
     of_machine,
     of_run,
+    refuse_another,
     warning,
     what_changed,
 )
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.executor import Executor, Threads, Work, executor_of
 from intercode.evaluate.loop import EpisodeEnv
-from intercode.evaluate.manifest import check_same, dataset_facts, describe, finish
+from intercode.evaluate.manifest import dataset_facts, describe, finish
 from intercode.evaluate.manifest import session as session_record
 from intercode.evaluate.prepare import (
     Actors,
@@ -378,6 +379,6 @@ def _resumed(
         return wanted, {}
     recorded = read_manifest(folder)
     if recorded != locked:  # else it was compared already
-        check_same(recorded, wanted, folder)
+        refuse_another(recorded, wanted, folder)
     outcomes = latest(folder, Outcome.of)
     return recorded, {key: outcome for key, outcome in outcomes.items() if not outcome.failed}

@@ -299,7 +299,10 @@ class Seat:
 
     def _answer(self, asked: Asked, door: Door) -> None:
         """Answer one request."""
-        parts = urlsplit(asked.target) if asked.target.startswith("/") else None
+        try:
+            parts = urlsplit(asked.target) if asked.target.startswith("/") else None
+        except ValueError:  # //[ begins a host
+            parts = None
         if parts is None:
             raise Refusal(400, "the target of a request is a path")
         free = asked.method in {"HEAD", "GET"} and parts.path == "/"

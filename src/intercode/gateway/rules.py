@@ -11,6 +11,8 @@ from intercode.errors import UsageError
 from intercode.gateway.tables import BETAS, INCLUDES, TABLES, Name, Table
 from intercode.spelling import meant
 
+_MOST_TOKENS = 1_000_000
+"""The longest reply that counts: all clients wait for the rate of tokens that one asks for."""
 IMAGE_BYTES = 8192
 """Bytes of text that an image given as data is counted as: providers charge at most some thousand
 tokens for it, whatever its size."""
@@ -181,7 +183,7 @@ def _limit(sent: dict[str, Any], key: str, terms: Terms) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise refused(f"{key} is a number of tokens")
-    sent[key] = min(value, terms.reply_tokens or value)
+    sent[key] = min(value, terms.reply_tokens or _MOST_TOKENS)
 
 
 def _tools(tools: Any, table: Table, terms: Terms) -> Iterator[dict[str, Any]]:

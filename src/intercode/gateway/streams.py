@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from intercode.gateway.tables import Name
+from intercode.models import wire
 
 LONGEST_EVENT = 32 * 1024**2
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -167,10 +168,7 @@ def _messages(to: Assembly, data: dict[str, Any]) -> None:
         if "citation" in delta:
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
     elif kind == "content_block_stop" and (text := to._partial.pop(data["index"], "")):
-        try:
-            to.body["content"][data["index"]]["input"] = json.loads(text)
-        except ValueError:
-            to.body["content"][data["index"]]["input"] = {"_raw": text}
+        to.body["content"][data["index"]]["input"] = wire.arguments(text)
     elif kind == "message_delta":
         to.body |= data["delta"]
         counted = {k: v for k, v in (data.get("usage") or {}).items() if v is not None}

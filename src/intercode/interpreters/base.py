@@ -22,6 +22,8 @@ INTERACTIVE: ContextVar[bool] = ContextVar("INTERACTIVE", default=False)
 """Whether Ctrl-C stops the running action rather than the program: a person types the actions."""
 BY_PERSON = "person"
 """The reason of an action that Ctrl-C has stopped."""
+LAST_COMMAND = "the next command ends the episode"
+"""The end of the note on an interpreter that cannot be started again; see `envs.turns.execute`."""
 _CHUNK = 1 << 18
 
 
@@ -37,7 +39,8 @@ class Execution:
     notes: tuple[str, ...] = ()
     """Facts that the agent must be told, for instance that the time limit was hit."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Facts for the record: ``timed_out``, ``restarted``, ``truncated``, ``cwd``."""
+    """Facts for the record: ``timed_out``, ``restarted``, ``truncated``, ``cwd``; ``gone``, if no
+    further action can run, and ``executed`` false, if this one did not."""
     seconds: float = 0.0
     """Wall time."""
 

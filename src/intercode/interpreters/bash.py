@@ -22,10 +22,11 @@ import signal
 import time
 from dataclasses import dataclass, replace
 
-from intercode.errors import ActionError, ForkError, SandboxError
+from intercode.errors import ActionError, ForkError, ImageError, SandboxError
 from intercode.interpreters.base import (
     BY_PERSON,
     HARD_OUTPUT_FACTOR,
+    LAST_COMMAND,
     Execution,
     Saved,
     stopped_by_interrupt,
@@ -78,6 +79,7 @@ class BashInterpreter:
 
     Raises:
         ForkError: A part of the resting shell's state does not come about.
+        ImageError: The image has no bash, or its working directory cannot be entered.
         SandboxError: Bash does not start.
     """
 
@@ -94,6 +96,10 @@ class BashInterpreter:
             if resting is None:
                 raise
             raise ForkError(f"the shell's state cannot be restored: {error}") from error
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            if resting is not None:
+                raise
+            raise not_started(sandbox, error) from error
         self._state = self._shell.state
         if resting is None:
             self._pending = OutputBuffer(sandbox.limits.output)
@@ -277,7 +283,7 @@ class BashInterpreter:
         if run.exit_code is not None:
             kept = self._restart(as_before=run.frame is None)
             notes[-1] += f"; {kept}"
-            info["restarted"] = True
+            info["gone" if self._shell is None else "restarted"] = True
         elif self._shell is not None and self._crowded(len(self._state.pids) - 1):
             self.sandbox.kill([] if self._shell.pid is None else [self._shell.pid])
             notes.append(f"its {len(self._state.pids) - 1} background processes were killed")
@@ -323,11 +329,12 @@ class BashInterpreter:
             kept = "kept" if attempt is state else "lost"
             kept = "as before this action" if as_before and attempt is state else kept
             return f"the shell was restarted, its variables and directory {kept}"
-        return "no other can be started in this sandbox"
+        return f"no other can be started in this sandbox: {LAST_COMMAND}"
 
     def _gone(self) -> Execution:
         note = "there is no bash left in this sandbox: no command can run any more"
-        return Execution(b"", ok=False, exit_code=127, notes=(note,), info={"gone": True})
+        info = {"gone": True, "executed": False}
+        return Execution(b"", ok=False, exit_code=127, notes=(note,), info=info)
 
     def close(self) -> None:
         """End the shell; its background jobs live on with the sandbox."""
@@ -335,6 +342,14 @@ class BashInterpreter:
             self._shell.close()
             self._shell = None
         self._resting = None
+
+
+def not_started(sandbox: Sandbox, error: OSError) -> ImageError:
+    """Return the error for an image in which the first shell is not executed."""
+    return ImageError(
+        f"no bash starts in {sandbox.cwd!r}, the image's working directory: {error}. The image "
+        "needs both, and its user must be permitted to enter the one and to execute the other"
+    )
 
 
 def shell_in(sandbox: Sandbox, directory: str) -> BashInterpreter:

@@ -16,7 +16,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from intercode.errors import ActionError, ImageError, SandboxError, TaskError
-from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, Execution, stopped_by_interrupt
+from intercode.interpreters.base import (
+    DRAIN,
+    HARD_OUTPUT_FACTOR,
+    LAST_COMMAND,
+    Execution,
+    stopped_by_interrupt,
+)
 from intercode.interpreters.inside.session import DONE, EXITED
 from intercode.interpreters.python_start import SESSION, start
 from intercode.sandbox.base import OutputBuffer, Sandbox
@@ -94,7 +100,7 @@ class PythonInterpreter:
         if "\0" in action:
             raise ActionError("source code cannot hold a NUL")
         if self._gone:
-            return Execution(b"", ok=False, notes=(_GONE,), info={"executed": False})
+            return Execution(b"", ok=False, notes=(_GONE,), info={"gone": True, "executed": False})
         began = time.monotonic()
         seconds = self.sandbox.limits.seconds(timeout)
         DRAIN.release(self._process.out)
@@ -108,7 +114,7 @@ class PythonInterpreter:
         if run.stopped == "time":
             info["timed_out"] = True
         if run.lost:
-            info["restarted"] = True
+            info["gone" if self._gone else "restarted"] = True
         elif run.stopped:
             info["interrupted"] = True
         if run.output.truncated:
@@ -232,7 +238,11 @@ class PythonInterpreter:
                 self._check_end()
             why = "was killed" if run.stopped else self._process.obituary()
             self._restart(seconds)
-            now = _GONE if self._gone else "it was started again, and all names are lost"
+            now = (
+                f"{_GONE}: {LAST_COMMAND}"
+                if self._gone
+                else "it was started again, and all names are lost"
+            )
             notes.append(f"the interpreter {why}; {now}")
         elif run.stopped:
             notes.append("interrupted: the interpreter goes on, with its names")

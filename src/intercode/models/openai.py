@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ModelError, UsageError
+from intercode.json_limits import is_flat
 from intercode.models import wire
 from intercode.models.base import (
     Answer,
@@ -371,6 +372,8 @@ def _objects(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _call(source: str, names: Collection[str], number: int) -> ToolCall | None:
+    if not is_flat(source):
+        return None
     try:
         data: Any = json.loads(source, strict=False)
     except (ValueError, RecursionError):

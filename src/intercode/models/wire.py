@@ -14,6 +14,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from intercode.errors import ContextLengthError, ModelAccessError, ModelError, UsageError
+from intercode.json_limits import is_flat
 from intercode.known_secrets import hide, hide_in
 from intercode.models.base import AttemptError, Finish
 
@@ -231,8 +232,13 @@ def finish(reason: object, calls: bool) -> Finish:
 
 
 def arguments(value: object) -> Mapping[str, Any]:
-    """Parse a call's arguments: JSON as a text (OpenAI), or an object (Ollama)."""
+    """Parse a call's arguments: JSON as a text (OpenAI), or an object (Ollama).
+
+    Of what nests too deep only the text is returned: it is the model's, and later steps recurse.
+    """
     if isinstance(value, str):
+        if not is_flat(value):
+            return {"_raw": value}
         try:
             # Not strict: llama-cpp-python lets models put line ends of their own into it.
             parsed = json.loads(value, strict=False) if value.strip() else {}
@@ -241,7 +247,11 @@ def arguments(value: object) -> Mapping[str, Any]:
         return parsed if isinstance(parsed, dict) else {"_raw": value}
     if value is None:
         return {}
-    return value if isinstance(value, dict) else {"_raw": json.dumps(value)}
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return {"_raw": ""}
+    return value if isinstance(value, dict) and is_flat(text) else {"_raw": text}
 
 
 def clean(text: str) -> str:

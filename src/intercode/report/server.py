@@ -138,13 +138,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a request."""
         viewer = self.server.viewer
-        refused = viewer.guard.refusal(_Headers(self), free=True)
+        path, _, question = self.path.partition("?")
+        token, *rest = path.removeprefix("/").split("/")
+        is_known = hmac.compare_digest(token.encode(errors="replace"), viewer.token.encode())
+        is_page = is_known and rest == [""]
+        refused = viewer.guard.refusal(_Headers(self), free=True, linked=is_page)
         if refused is not None:
             self._answer(refused[0], refused[1].encode(), "text/plain")
             return
-        path, _, question = self.path.partition("?")
-        token, *rest = path.removeprefix("/").split("/")
-        if not hmac.compare_digest(token.encode(errors="replace"), viewer.token.encode()):
+        if not is_known:
             self._answer(HTTPStatus.UNAUTHORIZED, b"the address has no valid token", "text/plain")
             return
         self._admit()

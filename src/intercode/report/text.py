@@ -25,6 +25,8 @@ _FAR = 8
 """The most columns from a turn to the next."""
 _NAME = 24
 """Columns of a name that go before its interval."""
+_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")  # noqa: RUF001 - full-width on purpose
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _ASCII = str.maketrans("●▲■◆○△□◇─│╮╯┤┼┬…", "*^#+oAOX-|..|++~")
 
 
@@ -33,6 +35,14 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def without_formula(text: str) -> str:
+    """Return a cell of a table that no spreadsheet takes for a formula: those get a quote before.
+
+    Spreadsheets skip blanks before a formula, and some know its signs as full-width characters.
+    """
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def to_markdown(table: Table) -> str:
@@ -78,7 +88,8 @@ def to_csv(runs: Sequence[Run]) -> str:
         for group, found in groups.items():
             for name, statistics in found.items():
                 first = [str(run.folder), run.label, run.where, group, name]
-                writer.writerow([*map(printable, first), *astuple(statistics)])
+                texts = [without_formula(printable(text)) for text in first]
+                writer.writerow([*texts, *astuple(statistics)])
     return text.getvalue()
 
 

@@ -19,7 +19,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from intercode.databases.base import Session, Table, Value
+from intercode.databases.base import Session, Table, Trigger, Value
 from intercode.databases.source import Source
 from intercode.errors import OutputLimitError, RewardError, TaskError
 from intercode.rewards.sql_conditions import Wanted, wanted
@@ -76,7 +76,11 @@ def _folded(state: State) -> dict[str, tuple[str, Table]]:
 
 def _programs(table: Table) -> list[str]:
     view = [normal(table.definition)] if table.kind == "view" else []
-    return view + sorted(normal(trigger.definition) for trigger in table.triggers)
+    return view + sorted(normal(_text(trigger)) for trigger in table.triggers)
+
+
+def _text(trigger: Trigger) -> str:
+    return f"{trigger.function};\n{trigger.definition}" if trigger.function else trigger.definition
 
 
 def _copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Source]:
@@ -118,18 +122,19 @@ def _compared(
         grader.changed(task, gold, source) as session,
         grader.changed(task, gold, source) as other,
     ):
-        if refused := _replaced(other, ours, theirs):
+        dialect = grader.databases.engine.dialect
+        if refused := _replaced(other, dialect, ours, theirs):
             return {name: f"{name} cannot be made in a copy of the database" for name in refused}
         found = _different(session, other)
         triggered = {
             name for state in (ours, theirs) for name, table in state.items() if table.triggers
         }
         for name in sorted(triggered - found.keys()):
-            texts = [t.definition for s in (ours, theirs) if name in s for t in s[name].triggers]
+            texts = [_text(t) for s in (ours, theirs) if name in s for t in s[name].triggers]
             words = {word.lower() for text in texts for word in re.findall(r"\w+", text)}
             read = [other for other in ours if other != name and other.lower() in words]
-            planted = [_planted(session, other, texts) for other in read]
-            for probe in chain(*planted, _probes(session, name, texts)):
+            probes = Probes(session, dialect, texts)
+            for probe in chain(*map(probes.constants, read), probes.all(name)):
                 outcomes = [one.execute(probe, max_rows=0).failure for one in (session, other)]
                 if (outcomes[0] is None) != (outcomes[1] is None) or _different(session, other):
                     found[name] = f"the triggers of {name} do not do what they should"
@@ -137,15 +142,17 @@ def _compared(
     return found
 
 
-def _replaced(session: Session, ours: State, theirs: State) -> list[str]:
+def _replaced(session: Session, dialect: str, ours: State, theirs: State) -> list[str]:
     """Replace gold's views and triggers by the agent's; return those that cannot be made."""
     for table in ours.values():
         for trigger in table.triggers:
-            session.execute(f"DROP TRIGGER {quoted(trigger.name)}")
-    for name in _views(ours):
-        session.execute(f"DROP VIEW {quoted(name)}")
+            session.execute(trigger.removal)
+    for name, table in _views(ours).items():
+        kind = "MATERIALIZED VIEW" if "MATERIALIZED" in table.definition[:30] else "VIEW"
+        others = " CASCADE" if dialect == "postgres" else ""  # it refuses while others read it
+        session.execute(f"DROP {kind} {named(name, dialect)}{others}")
     waiting = [(name, table.definition) for name, table in _views(theirs).items()]
-    waiting += [(name, t.definition) for name, table in theirs.items() for t in table.triggers]
+    waiting += [(name, _text(t)) for name, table in theirs.items() for t in table.triggers]
     while waiting:  # a view comes after those that it reads
         refused = [one for one in waiting if session.execute(one[1]).failure is not None]
         if len(refused) == len(waiting):
@@ -176,52 +183,85 @@ def _bare(table: Table) -> Table:
 # -- probes ----------------------------------------------------------------------------------------
 
 
-def _probes(session: Session, name: str, texts: Sequence[str]) -> Iterator[str]:
-    """Yield statements that change a table: with its own values, and with constants of triggers."""
-    table = session.state()[name]
-    keys = _keys(table)
-    columns = [column for column, _ in table.columns]
-    where = quoted(name)
-    for round_, values in enumerate((*table.rows[:1], *table.rows[-1:], (None,) * len(columns))):
-        yield _insert(where, columns, _fresh(table, columns, keys, values, round_))
-    for index, row in enumerate(table.rows[:2]):
-        same = _same(columns, row)
-        for column in columns:
-            if column not in keys:
-                other = table.rows[-1 - index][columns.index(column)]
-                yield f"UPDATE {where} SET {quoted(column)} = {_literal(other)} WHERE {same}"
-        yield f"UPDATE {where} SET {quoted(columns[0])} = {quoted(columns[0])} WHERE {same}"
-    for row in table.rows[:2]:
-        yield f"DELETE FROM {where} WHERE {_same(columns, row)}"
-        yield _insert(where, columns, row)  # once more, for what the trigger left
-        yield f"DELETE FROM {where} WHERE {_same(columns, row)}"
-    yield from _planted(session, name, texts)
-    yield f"DELETE FROM {where}"
+class Probes:
+    """Statements that change a table, to see what its triggers do.
+
+    Args:
+        session: Shows the table.
+        dialect: The engine's.
+        texts: The triggers.
+    """
+
+    def __init__(self, session: Session, dialect: str, texts: Sequence[str]) -> None:
+        self._session, self._dialect = session, dialect
+        self._constants = dict.fromkeys(value for text in texts for value in _constants(text))
+
+    def all(self, name: str) -> Iterator[str]:
+        """Yield statements with a table's own values, and with constants of the triggers."""
+        table = self._session.state()[name]
+        keys = _keys(table)
+        columns = [column for column, _ in table.columns]
+        where = self._name(name)
+        none = (None,) * len(columns)
+        for round_, values in enumerate((*table.rows[:1], *table.rows[-1:], none)):
+            yield self._insert(name, columns, _fresh(table, columns, keys, values, round_))
+        for index, row in enumerate(table.rows[:2]):
+            for column in columns:
+                if column not in keys:
+                    other = table.rows[-1 - index][columns.index(column)]
+                    yield self._update(name, column, _literal(other), columns, row)
+            yield self._update(name, columns[0], self._name(columns[0]), columns, row)
+        for row in table.rows[:2]:
+            yield f"DELETE FROM {where} WHERE {self._same(columns, row)}"
+            yield self._insert(name, columns, row)  # once more, for what the trigger left
+            yield f"DELETE FROM {where} WHERE {self._same(columns, row)}"
+        yield from self.constants(name)
+        yield f"DELETE FROM {where}"
+
+    def constants(self, name: str) -> Iterator[str]:
+        """Yield statements that put the constants of the triggers into a table."""
+        table = self._session.state()[name]
+        columns, keys = [column for column, _ in table.columns], _keys(table)
+        row = table.rows[-1] if table.rows else (None,) * len(columns)
+        places = islice(product(self._constants, columns), _PLANTED)
+        for number, (constant, column) in enumerate(places):
+            values = _fresh(table, columns, keys, row, 10 + number)
+            values[columns.index(column)] = constant
+            yield self._insert(name, columns, values)
+            if table.rows and column not in keys:
+                yield self._update(name, column, _literal(constant), columns, row)
+
+    def _name(self, name: str) -> str:
+        return named(name, self._dialect)
+
+    def _insert(self, name: str, columns: Sequence[str], values: Sequence[Value]) -> str:
+        names = ", ".join(map(self._name, columns))
+        where = self._name(name)
+        return f"INSERT INTO {where} ({names}) VALUES ({', '.join(map(_literal, values))})"
+
+    def _update(
+        self, name: str, column: str, value: str, columns: Sequence[str], row: Sequence[Value]
+    ) -> str:
+        same = self._same(columns, row)
+        return f"UPDATE {self._name(name)} SET {self._name(column)} = {value} WHERE {same}"
+
+    def _same(self, columns: Sequence[str], row: Sequence[Value]) -> str:
+        return " AND ".join(
+            f"{self._name(c)} IS NULL" if v is None else f"{self._name(c)} = {_literal(v)}"
+            for c, v in zip(columns, row, strict=True)
+        )
 
 
-def _planted(session: Session, name: str, texts: Sequence[str]) -> Iterator[str]:
-    """Yield statements that put the constants of triggers into a table."""
-    table, where = session.state()[name], quoted(name)
-    columns, keys = [column for column, _ in table.columns], _keys(table)
-    constants = dict.fromkeys(value for text in texts for value in _constants(text))
-    row = table.rows[-1] if table.rows else (None,) * len(columns)
-    for number, (constant, column) in enumerate(islice(product(constants, columns), _PLANTED)):
-        values = _fresh(table, columns, keys, row, 10 + number)
-        values[columns.index(column)] = constant
-        yield _insert(where, columns, values)
-        if table.rows and column not in keys:
-            same = _same(columns, row)
-            yield f"UPDATE {where} SET {quoted(column)} = {_literal(constant)} WHERE {same}"
+def named(name: str, dialect: str) -> str:
+    """Return a name as a dialect quotes it; PostgreSQL's may begin with a schema's."""
+    if dialect == "postgres":
+        return ".".join(map(quoted, name.split(".")))
+    return quoted(name, "`" if dialect == "mysql" else '"')
 
 
 def _keys(table: Table) -> set[str]:
     rules = (rule for rule in table.constraints if rule.kind in ("primary key", "unique"))
     return {column for rule in rules for column in rule.columns}
-
-
-def _insert(where: str, columns: Sequence[str], values: Sequence[Value]) -> str:
-    names = ", ".join(map(quoted, columns))
-    return f"INSERT INTO {where} ({names}) VALUES ({', '.join(map(_literal, values))})"
 
 
 def _fresh(
@@ -235,13 +275,6 @@ def _fresh(
             whole = all(isinstance(value, int) for value in held)
             values[index] = max(held, default=0) + 1 + number if whole else f"probe {number}"
     return values
-
-
-def _same(columns: Sequence[str], row: Sequence[Value]) -> str:
-    return " AND ".join(
-        f"{quoted(c)} IS NULL" if v is None else f"{quoted(c)} = {_literal(v)}"
-        for c, v in zip(columns, row, strict=True)
-    )
 
 
 def _literal(value: Value) -> str:
@@ -295,7 +328,8 @@ def _checks_alike(
     rows = list(islice(product(*fitting), _ASSIGNMENTS))
     if not used:
         return False
-    names = ", ".join(quoted(name) for name, _ in used)
+    dialect = grader.databases.engine.dialect
+    names = ", ".join(named(name, dialect) for name, _ in used)
     selected = " UNION ALL SELECT ".join(", ".join(map(_literal, row)) for row in rows)
     sides = ["".join(f" AND COALESCE({text}, 1 = 1)" for text in side) for side in texts]
     columns = ", ".join(f"CASE WHEN 1 = 1{side} THEN 1 ELSE 0 END" for side in sides)

@@ -8,6 +8,7 @@ embedded default, Docker, and a reader's own back end are exchangeable; one conf
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -329,7 +330,8 @@ class Program:
     name: str
     """The kernel's name for it, of at most 15 bytes, as a program may change it."""
     descriptors: Mapping[int, str]
-    """The target of each of its descriptors, as in ``/proc/PID/fd``."""
+    """The targets of its descriptors, as in ``/proc/PID/fd``: of the first 256, and of all programs
+    together 4 MiB."""
 
 
 @runtime_checkable
@@ -515,6 +517,11 @@ def cause_of_death(errors: str) -> str:
     return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
 
 
+_PART_AT_END = re.compile(rb"(?:[\xc2-\xf4]|[\xe0-\xf4][\x80-\xbf]|[\xf0-\xf4][\x80-\xbf]{2})\Z")
+"""The beginning of a character of UTF-8 whose end is missing."""
+_PART_AT_START = re.compile(rb"\A[\x80-\xbf]{1,3}")
+
+
 @dataclass(slots=True)
 class OutputBuffer:
     """Keeps the head and the tail of a stream, within a limit, and counts the rest."""
@@ -551,5 +558,9 @@ class OutputBuffer:
         if not self.truncated:
             return bytes(self._head + self._tail)
         self._trim()
-        cut = self.total - len(self._head) - len(self._tail)
-        return bytes(self._head) + b"\n[... %d bytes cut ...]\n" % cut + bytes(self._tail)
+        # No character is cut: its halves would be no text, as no UTF-8.
+        part = _PART_AT_END.search(self._head, max(0, len(self._head) - 3))
+        head = bytes(self._head[: part.start() if part else None])
+        tail = bytes(_PART_AT_START.sub(b"", self._tail, count=1))
+        cut = self.total - len(head) - len(tail)
+        return head + b"\n[... %d bytes cut ...]\n" % cut + tail

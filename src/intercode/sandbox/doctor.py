@@ -6,13 +6,14 @@ import os
 import platform
 import resource
 import shutil
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import InterCodeError
+from intercode.errors import InterCodeError, SandboxUnavailableError, UsageError
 from intercode.files import cache_root
 from intercode.rights import (
     STAND_IN,
@@ -23,15 +24,18 @@ from intercode.rights import (
 )
 from intercode.sandbox.base import cause_of_death
 from intercode.sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
-from intercode.sandbox.docker.home import has_quota, remapped
+from intercode.sandbox.docker.home import REMAP, SHARED, has_own_users, has_quota
 from intercode.sandbox.docker.images import SCHEME
 from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.native import cgroup
 from intercode.sandbox.native.obstacles import more_open_files, set_kernel
+from intercode.sandbox.native.process import read_if_there
 from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.native.restrictions import Restriction, in_force, lifted_by
 from intercode.sandbox.native.snapshot import endings
 
 _FILES_FOR_MANY = 4096
+_PROCESSES_FOR_MANY = 512
 _CACHE_BYTES = 2 << 30
 _ANY_MODULE = "json"
 """A module for a spawner to load, so that it has a Python to fork."""
@@ -50,15 +54,61 @@ class Check:
     """The one command that fixes it."""
 
 
+def guarded(
+    name: str, check: Callable[[], Check | Sequence[Check]], ok: bool | None
+) -> list[Check]:
+    """Run a check; of whatever it meets, a finding is made.
+
+    Args:
+        name: The finding's, where the check does not come to its own.
+        check: Makes one, or several.
+        ok: What an error means: False, or None if all works without what is checked.
+    """
+    try:
+        findings = check()
+    except Exception as error:  # noqa: BLE001 - a machine may refuse anything, and it is reported
+        return [of_error(name, ok, error)]
+    return [findings] if isinstance(findings, Check) else [*findings]
+
+
+def of_error(name: str, ok: bool | None, error: Exception) -> Check:
+    """Return the finding of an error: its own cause, or the rules that the machine tells of."""
+    if isinstance(error, SandboxUnavailableError):
+        return Check(name, ok, error.why, error.fix)
+    kind = "" if isinstance(error, InterCodeError) else f"{type(error).__name__}: "
+    rules = _rules_in_force()
+    said = f"{kind}{error}"
+    if rules and rules[0].reason not in said:
+        said += f"; on this machine {', '.join(rule.reason for rule in rules)}"
+    fix = getattr(error, "fix", "") or next((rule.fix for rule in rules if rule.fix), "")
+    return Check(name, ok, said, fix)
+
+
+def _rules_in_force() -> list[Restriction]:
+    try:
+        return [*in_force()]
+    except OSError:  # the machine does not even tell
+        return []
+
+
 def check_native() -> list[Check]:
     """Run the whole path once, and look at what limits it."""
-    checks = [_kernel(), *_native_sandbox(), _open_files(), _processes(), _cache()]
-    return [*checks, *_endings()]
+    return [
+        *guarded("kernel", _kernel, False),
+        *guarded("sandbox", _native_sandbox, False),
+        *guarded("open files", _open_files, None),
+        *guarded("process ids", _processes, None),
+        *guarded("image cache", _cache, False),
+        *guarded("endings", _endings, None),
+    ]
 
 
 def _endings() -> list[Check]:
     """Name the sandboxes that were closed, and that the kernel still ends, if there are any."""
-    pids = [str(ending.pid) for ending in endings()]
+    try:
+        pids = [str(ending.pid) for ending in endings()]
+    except UsageError:  # of the cache, which `_cache` tells
+        return []
     if not pids:
         return []
     detail = (
@@ -92,8 +142,6 @@ def _native_sandbox() -> list[Check]:
         finally:
             sandbox.close()
         facts = provider.facts()
-    except InterCodeError as error:
-        return [_of_error("sandbox", False, error)]
     finally:
         provider.close()
     if done.stdout != b"works\n":
@@ -112,15 +160,11 @@ def _workers() -> Check:
         try:
             flaw = provider.facts().get("fork_flaw", "")
         except InterCodeError as error:
-            return _of_error("workers", False, error)
+            return of_error("workers", False, error)
     if flaw:
         detail = f"this Python is forked by os.fork, with more memory each: {cause_of_death(flaw)}"
         return Check("workers", None, detail, "use a Python that InterCode declares")
     return Check("workers", True, "SQL and Python run in forks of this Python")
-
-
-def _of_error(name: str, ok: bool | None, error: Exception) -> Check:
-    return Check(name, ok, getattr(error, "why", str(error)), getattr(error, "fix", ""))
 
 
 def _whose() -> str:
@@ -156,7 +200,7 @@ def _without_cgroup() -> tuple[str, str]:
     if in_container():
         if limit := cgroup.own_memory_limit():
             return f"the {limit / 2**30:.1f} GiB of this container", ""
-        return "what there is", "docker run --memory 8g …"
+        return "what there is", lifted_by("--memory 8g", "resources: {limits: {memory: 8Gi}}")
     if os.geteuid() and cgroup.is_unified() and _has_user_manager():
         return "what there is", "systemd-run --user --scope -p Delegate=yes intercode …"
     return "what there is", ""
@@ -177,7 +221,15 @@ def _open_files() -> Check:
 
 
 def _processes() -> Check:
-    limit = int(Path("/proc/sys/kernel/pid_max").read_text())
+    text = read_if_there("/proc/sys/kernel/pid_max")
+    if not text:
+        return Check("process ids", None, "/proc does not show how many there may be")
+    limit = int(text)
+    most = cgroup.own_process_limit()
+    if most is not None and most < _PROCESSES_FOR_MANY:
+        fix = lifted_by("--pids-limit -1", "a higher podPidsLimit of the kubelet")
+        detail = f"a cgroup permits {most} processes and threads, which all sandboxes share"
+        return Check("process ids", None, detail, fix)
     ok = True if limit >= 32_768 else None
     return Check(
         "process ids",
@@ -188,7 +240,10 @@ def _processes() -> Check:
 
 
 def _cache() -> Check:
-    root = cache_root()
+    try:
+        root = cache_root()
+    except UsageError as error:
+        return Check("image cache", False, str(error), _OTHER_CACHE)
     folder = next(p for p in (root, *root.parents) if os.access(p, os.F_OK))
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
@@ -203,12 +258,15 @@ def _cache() -> Check:
 
 
 DOCKER_SANDBOX = "docker sandbox"
-_REMAP = 'add "userns-remap": "default" to /etc/docker/daemon.json, and restart the engine'
 _QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
 
 
 def check_docker() -> list[Check]:
     """Run the whole path once, and look at what limits it. Without an engine, one note."""
+    return guarded("docker", _docker, None)
+
+
+def _docker() -> list[Check]:
     if find_spec("docker") is None:
         return [Check("docker", None, "the package docker is not installed", INSTALL)]
     engine = Engine()
@@ -216,12 +274,13 @@ def check_docker() -> list[Check]:
         info = engine.info()
     except InterCodeError as error:
         if may_be_there(Path(default_url().removeprefix("unix://"))):
-            return [_of_error("docker", None, error)]
+            return [of_error("docker", None, error)]
         detail = f"no engine at {default_url()}: --sandbox native only"
         return [Check("docker", None, detail, getattr(error, "fix", ""))]
     finally:
         engine.close()
-    return [_engine(info), _docker_sandbox(), _user(info), _disk(info), _cgroup(info)]
+    sandbox = guarded(DOCKER_SANDBOX, _docker_sandbox, None)
+    return [_engine(info), *sandbox, _user(info), _disk(info), _cgroup(info)]
 
 
 def _engine(info: dict[str, Any]) -> Check:
@@ -243,8 +302,6 @@ def _docker_sandbox() -> Check:
             clean = sandbox.changes() == []
         finally:
             sandbox.close()
-    except (InterCodeError, OSError) as error:  # as OSError: our own folders cannot be made
-        return _of_error(name, None, error)
     finally:
         with suppress(InterCodeError):
             provider.close()
@@ -256,11 +313,9 @@ def _docker_sandbox() -> Check:
 
 def _user(info: dict[str, Any]) -> Check:
     name = "docker user"
-    options = info.get("SecurityOptions") or ()
-    if remapped(info) is not None or any("name=rootless" in option for option in options):
+    if has_own_users(info):
         return Check(name, True, "a container's user 0 is another one on this machine")
-    detail = "a container's user 0 is this machine's, without any capability"
-    return Check(name, None, detail, _REMAP)
+    return Check(name, None, f"a container's user 0 is this machine's root, {SHARED}", REMAP)
 
 
 def _disk(info: dict[str, Any]) -> Check:

@@ -39,16 +39,29 @@ _OTHERS = "(others)"
 _NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?", re.ASCII)
 _LONGEST_NAME = 253
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-_METADATA = frozenset(("168.63.129.16", "169.254.169.254", "100.100.100.200", "fd00:ec2::254"))
-"""Addresses by which clouds tell a machine its secrets; the first is in no reserved range."""
+_METADATA = [
+    *map(ipaddress.ip_network, ("169.254.169.254", "169.254.170.2", "169.254.170.23")),  # AWS, most
+    ipaddress.ip_network("168.63.129.16"),  # Azure
+    ipaddress.ip_network("100.100.100.200"),  # Alibaba
+    ipaddress.ip_network("192.0.0.192"),  # Oracle
+    ipaddress.ip_network("fd00:ec2::/64"),  # AWS: ::254, ::23
+    ipaddress.ip_network("fd20:ce::/64"),  # Google: ::254
+    ipaddress.ip_network("fd00:c1::/64"),  # Oracle: ::a9fe:a9fe
+    ipaddress.ip_network("fd00:42::/64"),  # Scaleway: ::42
+]
+"""Addresses by which clouds tell a machine its secrets. Some are in no reserved range."""
 _PUBLIC_IPV6 = ipaddress.ip_network("2000::/3")
 _EMBEDDING = [
+    (ipaddress.ip_network("::ffff:0:0/96"), 0),
+    (ipaddress.ip_network("::ffff:0:0:0/96"), 0),
     (ipaddress.ip_network("64:ff9b::/96"), 0),
     (ipaddress.ip_network("64:ff9b:1::/48"), 0),
     (ipaddress.ip_network("::/96"), 0),
     (ipaddress.ip_network("2002::/16"), 80),
 ]
 """Networks of IPv6 addresses with one of IPv4 in them, and the bits after it."""
+_ISATAP = (0x00005EFE, 0x02005EFE)
+"""Bits 64 to 95 of an address of IPv6 of which the remaining ones are of IPv4, on any network."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -187,24 +200,34 @@ def _check_literal(name: str, text: str) -> None:
 
 def _within(found: Address) -> Address:
     """Return the address of IPv4 that one of IPv6 stands for; else the address itself."""
-    if isinstance(found, ipaddress.IPv4Address) or found in (_ip("::"), _ip("::1")):
+    if isinstance(found, ipaddress.IPv4Address) or int(found) in (0, 1):
         return found
-    if found.ipv4_mapped is not None:
-        return found.ipv4_mapped
     for network, after in _EMBEDDING:
         if found in network:
             return ipaddress.IPv4Address(int(found) >> after & 0xFFFFFFFF)
+    if int(found) >> 32 & 0xFFFFFFFF in _ISATAP:
+        return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
     return found
 
 
-def _ip(text: str) -> Address:
-    return ipaddress.ip_address(text)
+def _translations(found: Address) -> list[Address]:
+    """List what a translator to IPv4, with a prefix of its network's own, may make of an address.
+
+    RFC 6052 leaves out bits 64 to 71 of the address, and has the prefixes of 32 to 96 bits.
+    """
+    if isinstance(found, ipaddress.IPv4Address):
+        return []
+    value = int(found)
+    bits = value >> 64 << 56 | value & (1 << 56) - 1
+    shifts = [88 - prefix for prefix in (32, 40, 48, 56, 64)]
+    words = [value, *(bits >> shift for shift in shifts)]
+    return [ipaddress.IPv4Address(word & 0xFFFFFFFF) for word in words]
 
 
 def never(found: Address) -> str:
     """Say why an address is never connected to, also if it is named; empty: it may be."""
     found = _within(found)
-    if str(found) in _METADATA:
+    if any(each in network for each in (found, *_translations(found)) for network in _METADATA):
         return "an address of a cloud's metadata"
     if found.is_link_local:
         return "a link-local address"

@@ -89,6 +89,8 @@ class Server:
             loop.add_reader(alive, self._stopped.set)
         quiet = logging.getLogger("intercode.serve.connections")
         quiet.setLevel(logging.CRITICAL)  # what clients do wrong is counted
+        # asyncio warns of each message to a client that has gone: pings would fill the log.
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
         async with serve(
             self._handle,
             sock=listener,

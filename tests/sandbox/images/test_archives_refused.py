@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from intercode import files
 from intercode.errors import ImageError
 from intercode.sandbox.images import list_images, resolve
 
@@ -47,6 +48,31 @@ def test_hostile_archive_is_refused(tmp_path: Path, cache: Path, case: str) -> N
     message, members = HOSTILE[case]
     tar = make_tar(tmp_path / "a.tar", *members, mode="w")
     with pytest.raises(ImageError, match=f"refused the archive .*a.tar: .*{message}"):
+        resolve(f"host+{tar}")
+    assert [info.name for info in list_images()] == ["host"]
+    assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.defends("host DoS")
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("zeros", bytes(64 << 20))],
+        [(f"zeros-{number}", bytes(1 << 20)) for number in range(3)],
+        [(f"empty-{number}", b"") for number in range(1000)],
+        [("/".join(["d"] * 600), None)],
+        [header(f"link-{number}", tarfile.SYMTYPE, "x") for number in range(600)],
+    ],
+    ids=["one", "several", "many", "folders", "links"],
+)
+def test_no_archive_fills_the_disk(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, members: list[Member]
+) -> None:
+    """A compressed one is small."""
+    resolve("host")
+    tar = make_tar(tmp_path / "a.tgz", *members)
+    monkeypatch.setattr(files, "free_space", lambda folder: (4 << 20, 1000))
+    with pytest.raises(ImageError, match="more than half of what is free"):
         resolve(f"host+{tar}")
     assert [info.name for info in list_images()] == ["host"]
     assert len(list(cache.iterdir())) == 1

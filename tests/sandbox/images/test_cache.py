@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import ImageError
-from intercode.files import cache_root, locked, remove_tree
+from intercode.errors import ImageError, UsageError
+from intercode.files import cache_root, locked, remove_tree, tree_size
+from intercode.sandbox import doctor
 from intercode.sandbox.images import Image, list_images, resolve, sweep
 from intercode.sandbox.images.cache import ImageCache
 from waiting import eventually
@@ -247,3 +248,47 @@ def test_image_is_plain_data() -> None:
     image = Image("x", "0", (Path("/"),))
     assert pickle.loads(pickle.dumps(image)) == image == replace(image)
     assert len({image, replace(image)}) == 1
+
+
+@as_root
+@pytest.mark.defends("lateral")
+@pytest.mark.parametrize("wrong", ["owner", "mode"])
+def test_a_cache_that_others_could_change_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """Not only its images: agents, repositories, databases, models, a container's Python."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("INTERCODE_CACHE", str(folder))
+    assert cache_root() == folder
+    folder.mkdir()
+    assert cache_root() == folder
+    if wrong == "owner":
+        os.chown(folder, 12345, 12345)
+    else:
+        folder.chmod(0o1777)
+    with pytest.raises(UsageError, match=str(folder)):
+        cache_root()
+    assert not doctor._cache().ok and not doctor._endings()
+    with pytest.raises(UsageError):
+        resolve("host")
+
+
+@pytest.mark.parametrize(("name", "depth"), [("d", 1500), ("d" * 250, 30)])
+def test_a_tree_of_any_depth_is_removed(tmp_path: Path, name: str, depth: int) -> None:
+    """Deeper than functions recurse, and than a path is long; in folders that nobody may enter."""
+    top = tmp_path / "top"
+    top.mkdir()
+    (tmp_path / "kept").touch()
+    above = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=above)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=above))
+        os.symlink(tmp_path, "link", dir_fd=above)
+        below = os.open(name, os.O_RDONLY, dir_fd=above)
+        os.fchmod(above, 0)
+        os.close(above)
+        above = below
+    os.close(above)
+    tree_size(tmp_path)
+    remove_tree(top)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]

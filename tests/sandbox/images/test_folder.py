@@ -67,3 +67,17 @@ def test_layer_over_a_folder(folder: Path, tmp_path: Path) -> None:
     image = resolve(f"{folder}+{tar}")
     assert image.layers[0] == folder
     assert (image.layers[1] / "usr/bin/y").read_bytes() == b"y"
+
+
+@pytest.mark.parametrize("name", ["/", "//", "/.", "/usr/..", "/proc/self/root"])
+def test_the_machines_root_is_no_image(name: str) -> None:
+    """It has what images are kept in, and /proc."""
+    with pytest.raises(ImageError, match="are the image 'host'"):
+        resolve(name)
+
+
+def test_a_folder_with_the_cache_is_no_image(cache: Path) -> None:
+    for folder in (cache.parent, cache.parent.parent):
+        folder.joinpath("usr").mkdir(parents=True)
+        with pytest.raises(ImageError, match="InterCode's cache is in it"):
+            resolve(str(folder))

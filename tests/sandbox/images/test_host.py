@@ -60,6 +60,7 @@ def test_host_has_nothing_of_its_owner() -> None:
 def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
     """Golds, and the puzzles' generator, wherever below /usr it is installed or checked out."""
     with tempfile.TemporaryDirectory(dir="/usr/local", prefix="intercode-test-") as top:
+        Path(top).chmod(0o755)
         package = Path(top, layout, "intercode")
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(intercode.__file__).parent, package, ignore=ignored)
@@ -91,6 +92,60 @@ def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
         )
         others = [f"{top}/others/program", f"{top}/pyproject.toml"] if layout != "src" else []
         assert json.loads(done.stdout) == [str(package / "__init__.py"), others]
+
+
+@as_root
+@pytest.mark.defends("host leak")
+def test_host_hides_what_is_not_for_other_users(tmp_path: Path) -> None:
+    """A sandbox's root is the owner of the files of the machine's root."""
+    with tempfile.TemporaryDirectory(dir="/usr/local", prefix="intercode-test-") as top:
+        Path(top).chmod(0o755)
+        modes = {"secret": 0o600, "of-a-group": 0o640, "text": 0o644, "program": 0o711}
+        for name, mode in modes.items():
+            Path(top, name).write_text(name)
+            Path(top, name).chmod(mode)
+        for name, mode in {"closed": 0o700, "listed": 0o744, "passed": 0o711}.items():
+            Path(top, name).mkdir()
+            Path(top, name, "file").write_text(name)
+            Path(top, name).chmod(mode)
+        code = """
+            import sys
+            from intercode.sandbox import get_provider
+            sandbox = get_provider().start()
+            done = sandbox.exec(["sh", "-c", 'cd "$0"; cat * */*; exit 0', sys.argv[1]])
+            print(done.stdout.decode())
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), top],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == "programtextpassed\n"
+
+
+def test_private_places_are_looked_for_again_when_programs_change(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "host_mounts", lambda: (str(machine),))
+
+    def places() -> tuple[Path, ...]:
+        host._private_places.cache_clear()
+        return host._private_places(str(tmp_path))
+
+    try:
+        assert machine / "etc/secret" not in places()
+        (machine / "etc/secret").touch(0o600)
+        assert machine / "etc/secret" not in places(), "the cache has what it was"
+        (machine / "bin/jq").touch(0o755)
+        assert machine / "etc/secret" in places()
+        monkeypatch.setattr(host, "_MOST_PRIVATE", 0)
+        with pytest.raises(ImageError, match="not for other users"):
+            places()
+    finally:
+        host._private_places.cache_clear()
 
 
 def digest() -> str:

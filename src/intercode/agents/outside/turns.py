@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from intercode.gateway import Call
 
 _SHELL_FLAGS = ("-c", "-lc", "-ic", "-lic")
+_EXIT_CODE = re.compile(r"-?[0-9]{1,10}")  # what a program printed may stand there instead
 _FINISH: dict[str, Finish] = {"length": "length", "filter": "filter"}
 
 
@@ -146,7 +147,7 @@ def action_of(call: ToolCall, record: Record) -> str:
 
 def _turn(action: str, result: str, record: Record) -> Turn:
     output, code = _found(record.output, result), _found(record.exit_code, result)
-    exit_code = int(code) if code is not None and code.lstrip("-").isdigit() else None
+    exit_code = int(code) if code is not None and _EXIT_CODE.fullmatch(code) else None
     return Turn(
         action,
         result if output is None else output,

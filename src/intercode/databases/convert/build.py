@@ -16,6 +16,7 @@ import importlib.metadata
 import re
 import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -24,7 +25,7 @@ from pathlib import Path
 from intercode.databases.convert import Progress
 from intercode.databases.source import Source
 from intercode.errors import TaskError
-from intercode.files import cache_root, hold, locked, replaced
+from intercode.files import DiskBudget, cache_root, hold, locked, replaced
 
 VERSION = 2
 """Of the files that are built from a source. Increase it with every change of their content."""
@@ -36,6 +37,7 @@ SCRIPT_SECONDS = 600.0
 
 _MAGIC = b"SQLite format 3\0"
 _OTHERS = re.compile(rb"^-- (?:MySQL|MariaDB) dump|\bENGINE\s*=\s*\w", re.MULTILINE)
+_SIZES = ("max_page_count", "page_size")
 _STEPS = 1_000_000  # of SQLite's machine, between two looks at the clock
 _WAL = 2  # the file format's versions for reading and writing, if it has a write-ahead log
 
@@ -155,13 +157,16 @@ def _has_log(path: Path) -> bool:
 
 def _build(source: Source, path: Path, progress: Progress) -> None:
     progress(f"building the database {source.name} from {source.path.name}")
+    budget = DiskBudget(path.parent)
     try:
         if source.kind == "sqlite":
-            _without_log(source.path, path)
+            _without_log(source.path, path, budget)
             return
         # It need not survive a crash: a torn file is thrown away.
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
+            size = connection.execute("PRAGMA page_size").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {max(1, budget.bytes // size)}")
             connection.set_authorizer(_authorize)
             _FILL[source.kind](source, connection, progress)
             if connection.in_transaction:
@@ -171,7 +176,8 @@ def _build(source: Source, path: Path, progress: Progress) -> None:
         raise TaskError(f"{source.path}: database {source.name!r}: {error}") from error
 
 
-def _without_log(origin: Path, path: Path) -> None:
+def _without_log(origin: Path, path: Path, budget: DiskBudget) -> None:
+    budget.take(sum(part.stat().st_size for part in (origin, _log(origin)) if part.is_file()))
     shutil.copyfile(origin, path)
     if _log(origin).is_file():
         shutil.copyfile(_log(origin), _log(path))
@@ -179,21 +185,26 @@ def _without_log(origin: Path, path: Path) -> None:
         connection.execute("PRAGMA journal_mode = DELETE")
 
 
-def _authorize(action: int, *_: str | None) -> int:
-    """Deny all files but the one that is being built."""
+def _authorize(action: int, name: str | None, *_: str | None) -> int:
+    """Deny all files but the one that is being built, and ignore what would lift its limit."""
+    if action == sqlite3.SQLITE_PRAGMA and str(name).lower() in _SIZES:
+        return sqlite3.SQLITE_IGNORE
     denied = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
     return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
 
 def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progress) -> None:
     end = time.monotonic() + SCRIPT_SECONDS
-    connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+    spill = DiskBudget(Path(tempfile.gettempdir()))  # where SQLite sorts
+    connection.set_progress_handler(lambda: time.monotonic() > end or spill.is_spent(), _STEPS)
     data = source.path.read_bytes()
     try:
         connection.executescript(data.decode("utf-8-sig"))
     except (UnicodeDecodeError, sqlite3.OperationalError) as error:
         if time.monotonic() > end:
             raise TaskError(f"{source.path}: runs for over {SCRIPT_SECONDS:g} s") from error
+        if spill.is_spent() or "is full" in str(error):
+            raise TaskError(f"{source.path}: takes more than half of the disk's room") from error
         if _OTHERS.search(data):
             raise TaskError(
                 f"{source.path}: is not a script of SQLite's ({error}); a dump of MySQL or MariaDB "

@@ -7,7 +7,6 @@ clone alone: none on other databases, on files, on the server or on other accoun
 from __future__ import annotations
 
 import itertools
-import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from intercode.databases.servers.engine import ServerEngine, parse_url
 from intercode.databases.servers.mysql_client import READ_ONLY, MySQLConnection
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import start_mariadb
+from intercode.databases.servers.schemas import Schema, mysql_schema, without_definer
 from intercode.databases.servers.session import Clone, Relation, ServerSession
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
@@ -51,7 +51,6 @@ _COLUMNS = (
     "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"
 )
 _BATCH = 1000
-_DEFINER = re.compile(r"\bDEFINER\s*=\s*(`[^`]*`|\S+?)@(`[^`]*`|\S+)\s*", re.IGNORECASE)
 _UNCHECKED = (
     "SET foreign_key_checks = 0, unique_checks = 0, "
     "sql_mode = 'NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION'"
@@ -113,6 +112,9 @@ class MySQLSession(ServerSession[MySQLConnection]):
         shown = ", ".join(quoted(str(column), "`") for column, _ in columns)
         text = f"SELECT {shown} FROM {quoted(self.name, '`')}.{quoted(relation.name, '`')}"
         return columns, connection.run(text, limits=limits)
+
+    def _schema(self, connection: MySQLConnection, relation: Relation) -> Schema:
+        return mysql_schema(connection.query, self.name, relation.name, relation.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     def _load(self, admin: MySQLConnection, empty: MySQLClone, source: Source) -> MySQLTemplate:
         if source.kind == "dump":
             for statement in dump.section(dump.read(source.path), source.name):
-                empty.connection.query(_DEFINER.sub("", statement, count=1))
+                empty.connection.query(without_definer(statement))
         else:
             self._convert(empty.connection, source)
         return _described(empty.connection, empty.name)
@@ -326,7 +328,7 @@ def _described(connection: MySQLConnection, name: str) -> MySQLTemplate:
         place = quoted(table, "`")
         _, text, *_ = connection.query(f"SHOW CREATE TABLE `{name}`.{place}")[0]
         if kind == "VIEW":
-            views.append(_DEFINER.sub("", text, count=1))
+            views.append(without_definer(text))
             continue
         found = connection.query(f"SHOW COLUMNS FROM `{name}`.{place}")
         stored = [row[0] for row in found if "GENERATED" not in row[5].upper()]

@@ -24,6 +24,7 @@ from intercode.databases.servers.engine import ServerEngine, parse_url
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
 from intercode.databases.servers.private import start_postgresql
+from intercode.databases.servers.schemas import Schema, postgresql_schema
 from intercode.databases.servers.session import (
     Clone,
     ConnectionLost,
@@ -152,6 +153,9 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
         outcome = connection.run(f"SELECT * FROM {where}", limits=limits)
         connection.query("ROLLBACK")
         return columns, outcome
+
+    def _schema(self, connection: PostgreSQLConnection, relation: Relation) -> Schema:
+        return postgresql_schema(connection.query, str(relation.row[0]))
 
 
 class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from intercode.databases.base import Failure, Outcome, Role, Row, Table
 from intercode.databases.servers.names import Edit, Nominal, rewrite
+from intercode.databases.servers.schemas import Schema
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import ActionError, DatabaseError, OutputLimitError, SandboxClosedError
@@ -293,6 +294,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
     ) -> tuple[Sequence[Row], Outcome]:
         """Return the columns of a table or view, and the outcome of reading its rows."""
 
+    @abstractmethod
+    def _schema(self, connection: ConnectionT, relation: Relation) -> Schema:
+        """Return the schema of a table or view that was read."""
+
     # --- running -----------------------------------------------------------------------------
 
     @property
@@ -441,7 +446,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
             outcome = Outcome(failure=Failure("not read"))
             if with_views or relation.kind == "table":
                 columns, outcome = self._read(connection, relation, limits)
-            tables[relation.name] = table = _table(relation, columns, outcome)
+            schema = Schema()
+            if outcome.failure is None:
+                schema = self._schema(connection, relation)
+            tables[relation.name] = table = _table(relation, columns, outcome, schema)
             size += size_of(table.rows)
             if size > most or not all(result.complete for result in outcome.results):
                 raise OutputLimitError(
@@ -455,7 +463,7 @@ AnySession = ServerSession[Any]
 """A session of any engine on a server."""
 
 
-def _table(relation: Relation, columns: Sequence[Row], outcome: Outcome) -> Table:
+def _table(relation: Relation, columns: Sequence[Row], outcome: Outcome, schema: Schema) -> Table:
     """Return a table as it was read.
 
     Raises:
@@ -463,7 +471,9 @@ def _table(relation: Relation, columns: Sequence[Row], outcome: Outcome) -> Tabl
     """
     if outcome.failure is None:
         declared = tuple((str(column), str(type_)) for column, type_ in columns)
-        return Table(relation.kind, declared, outcome.results[-1].rows)
+        rows = outcome.results[-1].rows
+        parts = schema.constraints, schema.definition, schema.triggers
+        return Table(relation.kind, declared, rows, *parts)
     if relation.kind == "view" and not outcome.timed_out:
         # A view over a missing table has neither columns nor rows.
         return Table(relation.kind, (), ())

@@ -11,7 +11,6 @@ from it: in a place where no agent has been, they leave one. Then the reward is 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -22,6 +21,7 @@ from intercode.errors import InterCodeError, RewardError
 from intercode.integrations.harbor.folders import TESTS, files
 from intercode.integrations.harbor.stage import SHELL, HarborStage, as_root, home
 from intercode.integrations.harbor.tampering import TamperedError, as_before
+from intercode.json_limits import load_record
 from intercode.rewards.base import copied, quiesced
 from intercode.rewards.leftovers import variables
 from intercode.sandbox.base import Change, Sandbox
@@ -167,14 +167,23 @@ def _rewards(place: Sandbox) -> dict[str, float]:
         path = f"/logs/verifier/{name}"
         try:
             text = place.read_file(path, MIB).decode()
-            given: Any = json.loads(text) if name.endswith("json") else float(text)
+            given: Any = load_record(text) if name.endswith("json") else float(text)
         except FileNotFoundError:
             continue
         except ValueError as error:
             raise NoRewardError(f"{path}: {error}") from error
         parts = given if isinstance(given, dict) else {"reward": given}
-        good = all(isinstance(one, (int, float)) and math.isfinite(one) for one in parts.values())
-        if not parts or not good:
+        try:
+            numbers = {
+                key: float(one) for key, one in parts.items() if isinstance(one, int | float)
+            }
+        except OverflowError:
+            numbers = {}
+        if (
+            not numbers
+            or len(numbers) < len(parts)
+            or not all(map(math.isfinite, numbers.values()))
+        ):
             raise NoRewardError(f"{path} must have finite numbers, not {text[:100]!r}")
-        return {str(key): float(one) for key, one in parts.items()}
+        return numbers
     raise NoRewardError("there is no /logs/verifier/reward.json or reward.txt")

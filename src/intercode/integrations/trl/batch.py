@@ -17,10 +17,13 @@ from intercode.agents.talk import action_in
 from intercode.envs.traits import traits_in
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ForkError, SandboxError
+from intercode.integrations.trl.tokens import added_tokens, encode, encode_data, pieces
 from intercode.talks import Call
 
 _REPLY = "\N{SYMBOL FOR UNIT SEPARATOR}"
 """Stands for a reply where a chat template is asked what follows one."""
+_DATA = "\N{SYMBOL FOR RECORD SEPARATOR}"
+"""Stands for an observation that has the text of a control token in it."""
 
 
 @dataclass
@@ -173,17 +176,23 @@ class Batch:
 
     def _following(self, message: dict[str, Any], last: int) -> list[int]:
         """Return the tokens between a reply that ended with the token `last` and the next one."""
-        trainer = self._trainer
+        trainer, tokenizer = self._trainer, self._trainer.processing_class
         reply = {"role": "assistant", "content": _REPLY}
-        text = trainer.processing_class.apply_chat_template(
-            [{"role": "user", "content": ""}, reply, message],
+        content = str(message["content"])
+        has_tokens = len(pieces(content, added_tokens(tokenizer))) > 1
+        shown = {**message, "content": _DATA} if has_tokens else message
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": ""}, reply, shown],
             add_generation_prompt=True,
             tokenize=False,
             chat_template=trainer.chat_template,
             **trainer.chat_template_kwargs,
         )
-        after = trainer.processing_class(text=text.partition(_REPLY)[2], add_special_tokens=False)[
-            "input_ids"
-        ]
-        ids: list[int] = list(after)
+        text = text.partition(_REPLY)[2]
+        if has_tokens:
+            before, _, after = text.partition(_DATA)
+            ids = encode(tokenizer, before) + encode_data(tokenizer, content)
+            ids += encode(tokenizer, after)
+        else:
+            ids = encode(tokenizer, text)
         return ids[1:] if ids[0] == last else ids

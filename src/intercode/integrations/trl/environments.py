@@ -21,6 +21,7 @@ from intercode.envs.tools import Function, Tools
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.integrations.trl.rows import as_dataset, dialogues
+from intercode.integrations.trl.tokens import without_tokens
 from intercode.project import create, sharing_gold
 
 if TYPE_CHECKING:
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def environments(env: str | Path, **options: Any) -> Environments:
+def environments(env: str | Path, *, tokenizer: Any = None, **options: Any) -> Environments:
     """Make what TRL calls a factory of environments.
 
     Args:
         env: As in `intercode.make`.
+        tokenizer: The model's, whose control tokens are broken in what the tools return.
         **options: As in `intercode.make`, but ``errors``: failures are values.
     """
-    return Environments(env, **options)
+    return Environments(env, tokenizer=tokenizer, **options)
 
 
 class Environments:
@@ -49,20 +51,23 @@ class Environments:
 
     Args:
         env: As in `intercode.make`.
+        tokenizer: The model's. TRL makes tokens of what the tools return, control tokens
+            included; a space of no width breaks these. None: those of the form ``<|…|>``.
         **options: As in `intercode.make`, but ``errors``: failures are values.
     """
 
-    def __init__(self, env: str | Path, **options: Any) -> None:
+    def __init__(self, env: str | Path, *, tokenizer: Any = None, **options: Any) -> None:
         self._given = env, options
+        self._tokenizer = tokenizer
         self._made: weakref.WeakSet[_Environment] = weakref.WeakSet()
 
     def __reduce__(self) -> tuple[Callable[[], Environments], tuple[()]]:
         env, options = self._given
-        return partial(Environments, env, **options), ()
+        return partial(Environments, env, tokenizer=self._tokenizer, **options), ()
 
     def __call__(self) -> _Environment:
         """Make an environment. Nothing is started for it before its `reset`."""
-        made = self._kind(self._create())
+        made = self._kind(self._create(), self._tokenizer)
         self._made.add(made)
         return made
 
@@ -108,8 +113,9 @@ class Environments:
 class _Environment:
     """An environment as TRL wants it; subclasses have the tools."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, tokenizer: Any = None) -> None:
         self._env = env
+        self._tokenizer = tokenizer
         self._tools = Tools(env)
         self._functions = {one.__name__: one for one in self._tools}
         self._close = weakref.finalize(self, env.close)
@@ -127,7 +133,7 @@ class _Environment:
                 "have different tasks: train_dataset=environments.dataset()"
             )
         self._env.reset(task_id=task_id, index=index if task_id is None else None)
-        return str(self._env.messages("tools")[-1]["content"])
+        return without_tokens(str(self._env.messages("tools")[-1]["content"]), self._tokenizer)
 
     def get_reward(self) -> float | None:
         """End the episode, score it, and give its sandbox back.
@@ -154,7 +160,7 @@ def _method(function: Function) -> Callable[..., str]:
 
     @wraps(function)
     def method(self: _Environment, *args: Any, **kwargs: Any) -> str:
-        return self._functions[name](*args, **kwargs)
+        return without_tokens(self._functions[name](*args, **kwargs), self._tokenizer)
 
     signature = inspect.signature(function)
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)

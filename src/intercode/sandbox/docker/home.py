@@ -33,6 +33,13 @@ INSIDE = "/dev/.intercode"
 """The folder of our things in a container: in memory, so that its files are as the image's."""
 _NOBODY, _NOBODY_INSIDE = 1_878_982_656, 65_533
 """An id of this machine's that no account has, and one of a remapped container's."""
+SHARED_ROOT = "INTERCODE_DOCKER_SHARED_ROOT"
+"""The variable by which a user accepts that a container's user 0 is this machine's."""
+SHARED = (
+    "so that an agent can take all inotify instances, epoll watches, pending signals and bytes of "
+    "message queues that the kernel gives root, whose services then fail"
+)
+REMAP = 'remap users: add "userns-remap": "default" to /etc/docker/daemon.json, and restart it'
 PARENT = "docker"
 RUNS = "run-"
 
@@ -131,6 +138,26 @@ def remapped(info: dict[str, Any]) -> int | None:
         return None
     found = re.search(r"/(\d+)\.\d+/?$", info.get("DockerRootDir", ""))
     return int(found[1]) if found else None
+
+
+def has_own_users(info: dict[str, Any]) -> bool:
+    """Whether a container's users are others than the users of the same ids on this machine."""
+    options = info.get("SecurityOptions") or ()
+    return any(f"name={kind}" in option for option in options for kind in ("userns", "rootless"))
+
+
+def check_users(info: dict[str, Any], url: str) -> None:
+    """Refuse an engine whose containers share root with this machine, unless that is asked for.
+
+    Raises:
+        SandboxUnavailableError: The kernel would count what agents take as this machine's root's.
+    """
+    if not has_own_users(info) and os.environ.get(SHARED_ROOT) != "1":
+        raise SandboxUnavailableError(
+            f"user 0 of the containers of the engine at {url} is this machine's root, {SHARED}. "
+            f"Let it {REMAP}; or accept that for this engine",
+            f"export {SHARED_ROOT}=1",
+        )
 
 
 def closed_to(info: dict[str, Any]) -> int:

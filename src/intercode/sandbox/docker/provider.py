@@ -22,7 +22,7 @@ from intercode.files import cache_root
 from intercode.sandbox.base import Limits, Snapshot
 from intercode.sandbox.docker.container import Container, Key, start_container
 from intercode.sandbox.docker.engine import LABEL, LEASE, Engine
-from intercode.sandbox.docker.home import PARENT, RUNS, Home, remapped
+from intercode.sandbox.docker.home import PARENT, RUNS, Home, check_users, has_own_users
 from intercode.sandbox.docker.images import EngineImage, Images
 from intercode.sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, Saved
 from intercode.sandbox.images import Command, Image, Progress
@@ -126,7 +126,7 @@ class DockerProvider:
             "engine": info.get("ServerVersion", ""),
             "driver": info.get("Driver", ""),
             "cgroup": int(info.get("CgroupVersion") or 1),
-            "remapped": remapped(info) is not None,
+            "remapped": has_own_users(info),
         }
 
     def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
@@ -172,8 +172,10 @@ class DockerProvider:
     def _prepared(self) -> Home:
         with self._lock:
             if self._home is None:
+                info = self._engine.info()
+                check_users(info, self._engine.url)
                 sweep(self._engine)
-                self._home = Home(self._preload, self._path, self._engine.info())
+                self._home = Home(self._preload, self._path, info)
             return self._home
 
     def _find(self, image: str | Snapshot | Image) -> tuple[EngineImage, Saved | None]:

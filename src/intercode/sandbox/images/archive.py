@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Protocol
 
 from intercode.errors import ImageError
-from intercode.files import cache_root, digest_of, file_digest, sha256
+from intercode.files import DiskBudget, cache_root, digest_of, file_digest, open_regular, sha256
 from intercode.rights import is_root
 from intercode.sandbox.images.base import Addition, Context, Image
 from intercode.sandbox.images.cache import keep_tarball
@@ -45,7 +45,7 @@ DAMAGE = (
 def add_archive(base: Image, addition: Addition, spec: str, context: Context) -> Image:
     """Return the image with the archive's files; known by the base and by the archive's bytes."""
     try:
-        file = addition.path.open("rb")
+        file = open_regular(addition.path)
     except OSError as error:
         raise ImageError(f"cannot read the archive {addition.path}: {error.strerror}") from None
     with file:
@@ -123,6 +123,7 @@ class Unpacker:
         self._layer = layer
         self._below = below
         self._tree = Tree((*below, layer))
+        self._budget = DiskBudget(layer)
         self._mounted = frozenset(mounted)
         self._owner = is_root()  # another's namespace may lack a member's owner
         # Directories get their metadata last: until then they must be open to us, and their
@@ -157,6 +158,7 @@ class Unpacker:
                 self._hide_below(place)
             return
         path = self._layer.joinpath(*place)
+        self._budget.take(0, files=1)
         self._clear(path, place, member.name)
         if member.islnk():
             self._link(member, path)
@@ -196,6 +198,7 @@ class Unpacker:
         """Make a directory in the layer: as the image's where it has one, else an ordinary one."""
         if place in self._folders:
             return
+        self._budget.take(0, files=1)
         self._layer.joinpath(*place).mkdir(mode=0o700)
         if below is None:
             self._folders[place] = _Metadata(0o755, 0, 0, mtime)
@@ -241,6 +244,7 @@ class Unpacker:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with source, os.fdopen(descriptor, "wb") as target:
             while block := source.read(1 << 20):
+                self._budget.take(len(block))
                 written += target.write(block)
         if written != member.size:
             raise tarfile.ReadError(f"{member.name!r} ends early")

@@ -7,14 +7,16 @@ address, key or setting of its owner.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from intercode.errors import ImageError
-from intercode.files import cache_root, digest_of
+from intercode.files import cache_root, digest_of, write_whole
 from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Cache, Context, Image
 
 VERSION = "2"
@@ -62,6 +64,8 @@ _COPIED = (
     "protocols",
     "services",
 )
+_MOST_PRIVATE = 200
+"""Hidden places: each is a mount of every sandbox."""
 _told: set[Path] = set()
 _PACKAGES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm"))
 """The places in which distributions' managers list installed packages."""
@@ -112,15 +116,73 @@ def hidden_places() -> list[str]:
     """Files and folders among the machine's programs that no sandbox may see, if they are there.
 
     Where we work, the user's home, our cache, InterCode itself, which holds the bundled golds and
-    makes the puzzles' flags, and what `hide` was told of: data, databases, repositories, runs. None
-    of them is below another. What lies elsewhere shows in no image, and a sandbox is not told its
+    makes the puzzles' flags, and what `hide` was told of: data, databases, repositories, runs; and
+    what is not for other users, as a sandbox's root is the owner of root's files. None of them is
+    below another. What lies elsewhere shows in no image, and a sandbox is not told its
     name.
     """
     places = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_told)]
     with contextlib.suppress(OSError):
         places.append(Path.cwd())
+    places += _private_places(str(cache_root()))
     mounts = tuple(f"{path}/" for path in host_mounts())
     return [path for path in _outermost(*places) if path.startswith(mounts)]
+
+
+@lru_cache(maxsize=2)
+def _private_places(cache: str) -> tuple[Path, ...]:
+    """Files and folders among the machine's programs that are not for other users.
+
+    To look at all of them takes a second. So the cache has them for as long as no package and no
+    program has changed; what an administrator has put below /usr/local each process looks for.
+
+    Raises:
+        ImageError: There are too many to hide.
+    """
+    known = Path(cache, "private-places.json")
+    key = digest_of(VERSION, *host_mounts(), *map(_stamped, _looked_at()))
+    own = "/usr/local"
+    try:
+        record = json.loads(known.read_text(encoding="utf-8"))
+        packaged = record["places"] if record["key"] == key else None
+    except (OSError, ValueError, LookupError, TypeError):
+        packaged = None
+    if packaged is None:
+        packaged = [path for top in host_mounts() for path in _private_below(top, without=own)]
+        with contextlib.suppress(OSError):  # images cannot be kept either, which says so
+            write_whole(known, json.dumps({"key": key, "places": packaged}))
+    found = [*packaged, *_private_below(own)]
+    if len(found) > _MOST_PRIVATE:
+        raise ImageError(
+            f"the image {SPEC!r} cannot hide {len(found)} files and folders below /usr that are "
+            f"not for other users ({found[0]} …): move them elsewhere, or use the image 'base'"
+        )
+    return tuple(map(Path, found))
+
+
+def _stamped(path: Path) -> str:
+    info = path.stat() if path.exists() else None
+    return f"{path} {info and info.st_mtime_ns}"
+
+
+def _private_below(top: str, without: str = "") -> Iterator[str]:
+    """Yield files below a folder that others can neither read nor run, and closed folders."""
+    pending = [top]
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except OSError:  # it has just been removed
+            continue
+        for entry in entries:
+            if entry.is_symlink() or entry.path == without:
+                continue
+            with contextlib.suppress(OSError):
+                mode = entry.stat(follow_symlinks=False).st_mode
+                is_folder = stat.S_ISDIR(mode)
+                if not mode & (stat.S_IXOTH if is_folder else stat.S_IROTH | stat.S_IXOTH):
+                    yield entry.path
+                elif is_folder:
+                    pending.append(entry.path)
 
 
 @lru_cache(maxsize=8)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from intercode.errors import ImageError
-from intercode.files import digest_of
+from intercode.files import digest_of, open_regular
 from intercode.rights import sandboxes_user
 from intercode.sandbox.images.archive import add_archive
 from intercode.sandbox.images.base import (
@@ -178,6 +178,12 @@ def make_folder(argument: str, context: Context) -> Image:
             f"the folder {argument} is not a root file system: it has no /usr and no /bin; nor is "
             "there a Dockerfile in it"
         )
+    cache = context.cache.root.resolve()
+    if any(folder.samefile(each) for each in (cache, *cache.parents)):
+        raise ImageError(
+            f"the folder {argument} cannot be an image: InterCode's cache is in it ({cache}). This "
+            "machine's programs are the image 'host'; for more of its files, copy them to a folder"
+        )
     owner = sandboxes_user() or os.geteuid()
     if owner and folder.stat().st_uid != owner:
         raise ImageError(
@@ -255,7 +261,8 @@ whenever it is built."""
 def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
     """Return the image after the script; known by the base and by the script's text."""
     try:
-        script = addition.path.read_bytes()
+        with open_regular(addition.path) as file:
+            script = file.read()
     except OSError as error:
         raise ImageError(
             f"cannot read the set-up script {addition.path}: {error.strerror}"

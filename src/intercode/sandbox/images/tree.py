@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,8 @@ from intercode.sandbox.accounts import LONGEST, Account, account_of
 
 Parts = tuple[str, ...]
 _MAX_LINKS = 40
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""Error numbers of a name that no file has; a link may lead to any text."""
 _HIGHEST_ID = 65535
 
 
@@ -172,7 +175,9 @@ def visible(folders: Sequence[Path], name: str) -> list[Found]:
         path = folder / name
         try:
             info = path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
             continue
         if stat.S_ISDIR(info.st_mode):
             entries.append(Found(path, info))

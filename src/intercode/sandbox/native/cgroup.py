@@ -4,6 +4,9 @@ One folder for each spawner, named after it so that a sweep can tell a dead one'
 for each sandbox. In version 1 each controller has a hierarchy of folders; in version 2 there is
 one for all of them, in which a cgroup with limited children has no processes of its own. Without a
 writable cgroup the per-process limits still hold: `doctor` and the run's record say so.
+
+Cgroups are used again: to remove one, the kernel looks at every mounted file system of the machine,
+of which each sandbox has several.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import errno
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,6 +32,11 @@ _NO_LIMIT = 1 << 62
 _TCP_SHARE = 8
 """A sandbox's sockets may hold one of so many bytes of its memory, where the kernel counts them
 apart."""
+_IDLE = 32
+"""Cgroups that a spawner keeps for its next sandboxes."""
+_RESIDUE = 4 << 20
+"""Bytes that may still count for a cgroup that is used again: the machine's cache of files and
+names, which the kernel takes back when the sandbox needs them, and what is about to be freed."""
 _WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
 """The file, what a single process of the parent has, and the most."""
 
@@ -90,6 +99,14 @@ def own_memory_limit() -> int | None:
     return None
 
 
+def own_process_limit() -> int | None:
+    """Return the processes that a cgroup around this process permits; None: no limit is known."""
+    for hierarchy in hierarchies():
+        with contextlib.suppress(OSError, ValueError):  # "max" is not a number
+            return int(_read(f"{hierarchy.folder}/pids.max"))
+    return None
+
+
 class Cgroups:
     """The cgroups of one spawner's sandboxes.
 
@@ -102,6 +119,10 @@ class Cgroups:
         self.parts: list[Hierarchy] = []
         """The spawner's own folders, with what is limited in each."""
         self.sandboxes = 0
+        self.idle: deque[str] = deque()
+        self.leaving: list[str] = []
+        """The names of cgroups that are yet to be removed."""
+        self._limits: dict[str, tuple[int, int]] = {}
         for hierarchy in hierarchies():
             held = [controller for part in self.parts for controller in part.controllers]
             wanted = [c for c in hierarchy.controllers if c not in held]
@@ -129,17 +150,36 @@ class Cgroups:
         """The resources that are limited for a sandbox as a whole."""
         return [c for c in CONTROLLERS if any(c in part.controllers for part in self.parts)]
 
-    def make(self, name: str) -> list[str]:
-        """Make a sandbox's cgroups, without limits so far: their folders.
+    def take(self, name: str) -> str:
+        """Return the name of cgroups for a sandbox, which the new ones have if no others will do.
 
         Raises:
             OSError: The kernel refused; the sandbox must not start.
         """
-        folders = [f"{part.folder}/{name}" for part in self.parts]
-        for folder in folders:
-            os.mkdir(folder)
+        for used in self.idle:  # the ones that have rested longest first
+            if self._is_clean(used):
+                self.idle.remove(used)
+                break
+        else:
+            for folder in self.folders(name):
+                os.mkdir(folder)
+            used = name
         self._weigh(+1)
-        return folders
+        return used
+
+    def give_back(self, name: str, reuse: bool) -> None:
+        """Keep the cgroups of a sandbox that has ended for another one, or remove them soon."""
+        self._weigh(-1)
+        if reuse and self._is_resettable(name):
+            self.idle.append(name)
+        else:
+            self.leaving.append(name)
+        if len(self.idle) > _IDLE:
+            self.leaving.append(self.idle.popleft())
+
+    def folders(self, name: str) -> list[str]:
+        """Return the folders of a sandbox's cgroups."""
+        return [f"{part.folder}/{name}" for part in self.parts]
 
     def limit(self, name: str, memory: int, processes: int) -> None:
         """Set the limits of a sandbox's cgroups.
@@ -147,10 +187,16 @@ class Cgroups:
         Raises:
             OSError: The kernel refused; the sandbox must not start.
         """
+        if self._limits.get(name) == (memory, processes):
+            return
+        was_limited = self._limits.pop(name, None) is not None
         for part in self.parts:
             folder = f"{part.folder}/{name}"
             if "memory" in part.controllers:
                 most, swap = ("memory.max", "memory.swap.max") if part.version == 2 else _V1_MEMORY
+                if part.version == 1 and was_limited:
+                    with contextlib.suppress(OSError):  # must never be less than the limit without
+                        _write(f"{folder}/{swap}", "-1")
                 _write(f"{folder}/{most}", str(memory))
                 with contextlib.suppress(OSError):  # absent where the kernel does not count swap
                     _write(f"{folder}/{swap}", "0" if part.version == 2 else str(memory))
@@ -161,16 +207,14 @@ class Cgroups:
                         )
             if "pids" in part.controllers:
                 _write(f"{folder}/pids.max", str(processes))
+        self._limits[name] = memory, processes
 
     def oom_kills(self, name: str) -> int:
         """How many processes the kernel has killed in a sandbox for want of memory.
 
         Where no cgroup limits its memory: on the machine.
         """
-        path = "/proc/vmstat"
-        for part in self.parts:
-            if "memory" in part.controllers:
-                path = f"{part.folder}/{name}/{_OOM[part.version]}"
+        path = self._memory_file(name, _OOM) or "/proc/vmstat"
         with contextlib.suppress(OSError):
             for line in _read(path).splitlines():
                 word, _, count = line.partition(" ")
@@ -178,16 +222,35 @@ class Cgroups:
                     return int(count)
         return 0
 
-    def remove(self, name: str) -> bool:
-        """Remove a sandbox's cgroups; False while a process is still leaving one."""
+    def remove_left(self) -> None:
+        """Remove the cgroups that are not used again, but those that a process is still leaving."""
+        self.leaving = [name for name in self.leaving if not self._remove(name)]
+
+    def _remove(self, name: str) -> bool:
         try:
-            for part in self.parts:
+            for folder in self.folders(name):
                 with contextlib.suppress(FileNotFoundError):
-                    os.rmdir(f"{part.folder}/{name}")
+                    os.rmdir(folder)
         except OSError:
             return False
-        self._weigh(-1)
+        self._limits.pop(name, None)
         return True
+
+    def _memory_file(self, name: str, kind: int) -> str:
+        """Return a file of a sandbox's memory cgroup; empty if there is none."""
+        for part in self.parts:
+            if "memory" in part.controllers:
+                return f"{part.folder}/{name}/{_MEMORY_FILES[part.version][kind]}"
+        return ""
+
+    def _is_resettable(self, name: str) -> bool:
+        """Whether a next sandbox can begin with a peak of its own, as since Linux 6.12."""
+        path = self._memory_file(name, _PEAK)
+        return bool(path) and bool(os.stat(path).st_mode & 0o200)
+
+    def _is_clean(self, name: str) -> bool:
+        """Whether what counts for idle cgroups is so little that the next sandbox can have them."""
+        return int(_read(self._memory_file(name, _NOW))) <= _RESIDUE
 
     def close(self) -> None:
         """Remove the spawner's own folders, with all that is left in them."""
@@ -204,7 +267,11 @@ class Cgroups:
                     _write(f"{part.folder}/{name}", str(min(most, one * max(1, self.sandboxes))))
 
 
-_OOM = {1: "memory.oom_control", 2: "memory.events"}
+_NOW, _PEAK, _OOM = range(3)
+_MEMORY_FILES = {
+    1: ("memory.usage_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control"),
+    2: ("memory.current", "memory.peak", "memory.events"),
+}
 _V1_MEMORY = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
 
 

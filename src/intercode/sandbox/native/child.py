@@ -21,7 +21,8 @@ class Child:
     Therefore each descriptor of a child belongs to this object alone, and goes with it.
 
     Args:
-        name: The name of its cgroup.
+        name: The name that no other child of the spawner has.
+        cgroup: The name of its cgroup.
         layers_mounted: The number of mounted layers. A child's copy of the mounts is as old as the
             child.
         clone: Forks the child, which waits at the other end of a socket, and returns its pid.
@@ -31,9 +32,10 @@ class Child:
     """
 
     def __init__(
-        self, name: str, layers_mounted: int, clone: Callable[[socket.socket], int]
+        self, name: str, cgroup: str, layers_mounted: int, clone: Callable[[socket.socket], int]
     ) -> None:
         self.name = name
+        self.cgroup = cgroup
         self.layers_mounted = layers_mounted
         self.spec: dict[str, Any] | None = None
         """The request that the child is prepared for ahead of."""

@@ -37,19 +37,13 @@ _RANGES = (_END - _FIRST) // ID_COUNT - 1
 OWN_THREADS = 2
 """Process 1, and a program that it is just starting: in a container, the thread that starts one."""
 _REGISTRY = "/run/intercode"
+_LOCK_FILES = 64
+"""Files of the registry that share the locks: the kernel looks at all locks of a file whenever a
+descriptor of it is closed, and a spawner's fork closes those of all sandboxes."""
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
 _SUBORDINATE = ("/etc/subuid", "/etc/subgid")
 _IDLE = 32
 """Identities that a spawner keeps for its next sandboxes."""
-_NO_MORE = ("user", "pid", "uts", "ipc", "net", "mnt", "cgroup", "time")
-_MOST = {
-    **{f"max_{kind}_namespaces": 0 for kind in _NO_MORE},
-    "max_inotify_instances": 16,
-    "max_inotify_watches": 8192,
-    "max_fanotify_groups": 0,
-    "max_fanotify_marks": 0,
-}
-"""Of a whole sandbox. What an ordinary user's sandboxes have is part of what the user has."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +121,20 @@ def _free_range() -> tuple[int, int]:
     if os.stat(_REGISTRY).st_uid != os.geteuid():
         raise OSError(errno.EPERM, f"{_REGISTRY} belongs to another user")
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock = os.open(f"{_REGISTRY}/ids", flags, 0o600)
     for offset in range(_RANGES):
         index = (start + offset) % _RANGES
-        with suppress(BlockingIOError):
-            if index not in taken:
-                # struct flock; l_pid must be 0 for a lock that belongs to the open file.
-                byte = struct.pack("hhqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0)
-                fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)
-                return lock, index
-    os.close(lock)
+        if index in taken:
+            continue
+        lock = os.open(f"{_REGISTRY}/ids-{index % _LOCK_FILES}", flags, 0o600)
+        try:
+            # struct flock; l_pid must be 0 for a lock that belongs to the open file.
+            byte = struct.pack("hhqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0)
+            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)
+            return lock, index
+        except BaseException as error:
+            os.close(lock)
+            if not isinstance(error, BlockingIOError):
+                raise
     raise OSError(errno.EAGAIN, f"all {_RANGES} ranges of user ids are in use by sandboxes")
 
 
@@ -176,12 +174,6 @@ def _make(lock: int, index: int, processes: int) -> Identity:
             ids = f"0 {first} {ID_COUNT if own else 1}"
             write_maps(pid, ids, ids)
             namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                wire.send(link, {})
-                _hear(link)
-            except BaseException:
-                os.close(namespace)
-                raise
         finally:
             link.shutdown(socket.SHUT_RDWR)  # which ends the helper
             os.waitpid(pid, 0)
@@ -198,7 +190,7 @@ def _hear(link: socket.socket) -> None:
 
 
 def _help(link: socket.socket, own: int, processes: int) -> None:
-    """In a fork of the spawner: enter a user namespace, and set what holds in it."""
+    """In a fork of the spawner: enter a user namespace, and stay until it is known."""
     try:
         link = wire.keep_only(link)  # which ends when the spawner does
         if own:
@@ -216,12 +208,8 @@ def _help(link: socket.socket, own: int, processes: int) -> None:
         sc.unshare(sc.CLONE_NEWUSER)
         wire.send(link, {})
         wire.receive(link)
-        for name, value in _MOST.items():
-            with suppress(OSError):  # an older kernel, or a container's read-only settings
-                write(f"/proc/sys/user/{name}", str(value))
-        wire.send(link, {})
     except EOFError:
-        pass  # the spawner has died, or has said why it stopped
+        pass  # the namespace is known, or the spawner has died
     except OSError as error:
         with suppress(OSError):
             wire.send(link, {"errno": error.errno, "error": sc.with_line(error).strerror})

@@ -15,10 +15,19 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError, 
 from intercode.rights import as_root, has_machines_id, in_container, permitted
 from intercode.sandbox.native.bootstrap import PROGRAM
 from intercode.sandbox.native.process import read_if_there
+from intercode.sandbox.native.restrictions import (
+    APPARMOR,
+    in_force,
+    is_restricted_by_apparmor,
+    lifted_by,
+    permit_by_apparmor,
+    refuser,
+    unmasked,
+    without_filter,
+)
 
-_A_USER = "docker run --user 1000:1000 -e HOME=/tmp …"
-_APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
-_PROFILE = "/etc/apparmor.d/intercode"
+_A_USER = "--user 1000:1000 -e HOME=/tmp"
+_POD_USER = "in the container's securityContext runAsUser: 1000, and HOME=/tmp"
 _OPEN_FILES = 20_000
 _CAP_SYS_RESOURCE = 24
 _CHROOT = "this process is in a chroot, where the kernel permits no user namespaces"
@@ -74,17 +83,19 @@ def unavailable(reply: dict[str, Any]) -> SandboxError | ImageError:
         why, fix = "user.max_user_namespaces is 0 or used up", _more_namespaces()
     elif call in ("unshare", "clone") and permission:
         why, fix = _why_no_namespaces(number)
-    elif call.startswith("write") and permission:
+    elif call.startswith("write ") and permission:
         why, fix = _why_no_id_map()
     elif call == "setuid":
         why = "sandboxes never run as the machine's root, which cannot become another user here"
-        fix = _A_USER
-    elif call == "open_tree" and permission:
+        fix = lifted_by(_A_USER, _POD_USER) or f"docker run {_A_USER} …"
+    elif call == "open_tree" and number == errno.EACCES and not is_restricted_by_apparmor():
         why, fix = _why_not_entered()
-    elif call == "mount proc" and permission:
-        why, fix = "this container's /proc is masked", _unmasked()
+    elif call == "mount proc" and number == errno.EPERM:
+        why, fix = "this container's /proc is masked", unmasked()
     elif call == "mount bind" and number == errno.EINVAL and failed.endswith(": '/'"):
         why, fix = _CHROOT, _PIVOT  # of a plain folder, not a mount point
+    elif rule := refuser(_name(call), number, _all_namespaces()):
+        why, fix = rule.reason, rule.fix
     elif call == "mount overlay":
         why = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
         fix = as_root("modprobe overlay") if number == errno.ENODEV else ""
@@ -92,14 +103,14 @@ def unavailable(reply: dict[str, Any]) -> SandboxError | ImageError:
         why = "the image cache's file system cannot be id-mapped (ext4, xfs, btrfs, Linux 5.19)"
         fix = "export INTERCODE_CACHE=/a/folder/on/such/a/file/system"
     else:
-        return SandboxError(f"a sandbox did not start: {failed}")
+        return SandboxError(f"a sandbox did not start: {failed}{in_view()}")
     return SandboxUnavailableError(f"sandboxes are not permitted here: {why} ({failed})", fix)
 
 
 def more_open_files() -> str:
     """Return the command that lets this shell's processes open more files."""
     if in_container():
-        return f"docker run --ulimit nofile={_OPEN_FILES} …"
+        return lifted_by(f"--ulimit nofile={_OPEN_FILES}", "a higher limit of the node's engine")
     if os.geteuid() == 0:
         return f"ulimit -n {_OPEN_FILES}" if permitted() >> _CAP_SYS_RESOURCE & 1 else ""
     return as_root(f"prlimit --pid $$ --nofile={_OPEN_FILES}")
@@ -137,29 +148,48 @@ def _more_namespaces() -> str:
     return set_kernel("user/max_user_namespaces", 65_536)
 
 
-def _unmasked() -> str:
-    options = ["seccomp=unconfined", "systempaths=unconfined"]
-    if read_if_there("/proc/self/attr/current").startswith("docker-"):
-        options.append("apparmor=unconfined")
-    return f"docker run {' '.join(f'--security-opt {option}' for option in options)} …"
+def _name(call: str) -> str:
+    """Return a call's name: a report of Python's own error has the source line in brackets."""
+    line = re.search(r"\((.+)\)$", call)
+    return line[1] if line else call
 
 
-def _restricted_by_apparmor() -> bool:
-    return read_if_there(f"/proc/sys/{_APPARMOR}") == "1"
+def of_caller(error: OSError, call: str) -> SandboxError:
+    """Return the error for a call of this process, before there is any sandbox.
+
+    Args:
+        error: The kernel's answer.
+        call: The call, or what it is for.
+    """
+    number = error.errno or 0
+    if rule := refuser(call, number, _all_namespaces()):
+        why = f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(number)})"
+        return SandboxUnavailableError(why, rule.fix)
+    return SandboxError(f"a sandbox did not start: {call}: {error}{in_view()}")
+
+
+def in_view() -> str:
+    """Name the rules in force that may be the cause of an error, at the end of its message."""
+    reasons = [rule.reason for rule in in_force()]
+    return f"; on this machine {', '.join(reasons)}" if reasons else ""
+
+
+def _all_namespaces() -> str:
+    return set_kernel(APPARMOR, 0)
 
 
 def _why_no_namespaces(number: int) -> tuple[str, str]:
     if not _has_root_mount():
         return _CHROOT, _PIVOT
-    if _restricted_by_apparmor():
-        return "AppArmor restricts user namespaces", _permitted_by_apparmor()
+    if is_restricted_by_apparmor():
+        return "AppArmor restricts user namespaces", permit_by_apparmor(_all_namespaces())
     if read_if_there("/proc/sys/kernel/unprivileged_userns_clone") == "0":
         return "user namespaces are off", set_kernel("kernel/unprivileged_userns_clone", 1)
     if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
         return "user namespaces are off", _more_namespaces()
     if number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
         return _CHROOT, _PIVOT  # of a mounted folder, by exclusion: nothing tells it from a root
-    return "a seccomp profile forbids namespaces, as Docker's default does", _unmasked()
+    return "a seccomp profile forbids namespaces, as Docker's default does", without_filter()
 
 
 def _has_root_mount() -> bool:
@@ -169,19 +199,12 @@ def _has_root_mount() -> bool:
     return True
 
 
-def _permitted_by_apparmor() -> str:
-    if in_container():
-        return set_kernel(_APPARMOR, 0)
-    save, load = as_root(f"tee {_PROFILE}"), as_root(f"apparmor_parser -r {_PROFILE}")
-    return f"intercode doctor --apparmor | {save} && {load}"
-
-
 def _why_no_id_map() -> tuple[str, str]:
-    if _restricted_by_apparmor():
-        return "AppArmor restricts user namespaces", _permitted_by_apparmor()
+    if is_restricted_by_apparmor():
+        return "AppArmor restricts user namespaces", permit_by_apparmor(_all_namespaces())
     return (
         "root of this user namespace may not hand on its own id, without CAP_SETFCAP",
-        "docker run --cap-add SETFCAP …" if in_container() else "",
+        lifted_by("--cap-add SETFCAP", "capabilities: {add: [SETFCAP]} in its securityContext"),
     )
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import socket
 import subprocess
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,12 @@ from intercode.sandbox.native.endings import LEDGERS, open_ledger
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.identity import ID_COUNT
 from intercode.sandbox.native.obstacles import (
+    in_view,
     more_open_files,
     no_place,
     no_program,
     not_loaded,
+    of_caller,
     unavailable,
 )
 from intercode.sandbox.native.process import END_SECONDS, First, ProcessOne, Seat
@@ -227,6 +230,7 @@ class SpawnerProcess:
     """
 
     def __init__(self, preload: Sequence[str] = (), path: Sequence[str] = ()) -> None:
+        _try_calls()
         _raise_open_files()
         _lingering[:] = [process for process in _lingering if process.poll() is None]
         if not os.access(PROGRAM, os.X_OK):
@@ -249,6 +253,9 @@ class SpawnerProcess:
                 env={},
                 start_new_session=True,
             )
+        except OSError as error:
+            ours.close()
+            raise of_caller(error, "starting a program") from error
         finally:
             theirs.close()
             close_all(owner, ledger)
@@ -259,7 +266,8 @@ class SpawnerProcess:
             self.facts, _ = wire.receive(ours)
         except (EOFError, OSError) as error:
             self.close()
-            raise SandboxError(f"the sandbox spawner did not start: {error}") from error
+            said = f"the sandbox spawner did not start: {error or 'it died'}{in_view()}"
+            raise SandboxError(said) from error
         if "unloaded" in self.facts:
             self.close()
             raise not_loaded(self.facts)
@@ -310,7 +318,8 @@ class SpawnerProcess:
                 process.disown()
             if not isinstance(error, (EOFError, OSError)):
                 raise
-            raise SandboxError(f"a sandbox did not start: {error or 'its process died'}") from error
+            said = f"a sandbox did not start: {error or 'its process died'}{in_view()}"
+            raise SandboxError(said) from error
         started = First(spec["first"], reply["first"], first) if first else None
         freeze = partial(self.freeze, name)
         users = ID_COUNT if self.facts["root"] else 1
@@ -402,6 +411,35 @@ class SpawnerProcess:
         """See `ownership.Owned`."""
         self.socket.close()
         self.process.returncode = 0  # not this process's child
+
+
+def _try_calls() -> None:
+    """Make each call once that this process needs for a sandbox: a filter may refuse any.
+
+    Raises:
+        SandboxError: One is refused; the message names the rule.
+    """
+    with ExitStack() as opened:
+
+        def keep(fd: int) -> int:
+            opened.callback(os.close, fd)
+            return fd
+
+        calls: dict[str, Callable[[], object]] = {
+            "pidfd_open": lambda: keep(os.pidfd_open(os.getpid())),
+            "pidfd_send_signal": lambda: signal.pidfd_send_signal(
+                keep(os.pidfd_open(os.getpid())), 0
+            ),
+            "memfd_create": lambda: keep(os.memfd_create("trial", os.MFD_CLOEXEC)),
+            "prlimit64": lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
+            "pipe2": lambda: [keep(fd) for fd in os.pipe2(os.O_CLOEXEC)],
+            "socketpair": lambda: [keep(part.detach()) for part in wire.pair()],
+        }
+        for call, make in calls.items():
+            try:
+                make()
+            except OSError as error:
+                raise of_caller(error, call) from error
 
 
 def _raise_open_files() -> None:

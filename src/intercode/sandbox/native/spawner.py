@@ -69,7 +69,7 @@ class Spawner:
         """The descriptor of the file that names the sandboxes which are still ending."""
         self.poll = select.epoll()
         self.children: dict[str, Child] = {}
-        """The children by the name of their cgroup, from their fork until they are collected."""
+        """The children by their name, from their fork until they are collected."""
         self.processes: dict[int, Child] = {}
         """The children by the descriptor of their process."""
         self.starting: dict[int, Child] = {}
@@ -78,7 +78,6 @@ class Spawner:
         self.asked: dict[str, Any] = {}
         self.again = False
         """Whether what was asked for last was asked for before that, too."""
-        self.leaving: list[str] = []
         self.ends: dict[str, dict[str, Any]] = {}
         """How the children of late have ended, as `fault.Evidence`."""
         self.count = 0
@@ -156,7 +155,7 @@ class Spawner:
     def count_endings(self) -> None:
         """Name the sandboxes that are still ending where `intercode doctor` looks."""
         children = self.children.values()
-        write_ledger(self.ledger, {child.name: child.pid for child in children if child.ending})
+        write_ledger(self.ledger, {child.cgroup: child.pid for child in children if child.ending})
 
     def freeze(self, name: str, room: int) -> dict[str, Any]:
         """Keep the files of a sandbox in which nothing runs, as a layer.
@@ -213,7 +212,7 @@ class Spawner:
             # Files in memory count as memory: they have a limit of their own to fill.
             total = limits["memory"] + limits["disk"]
             processes = limits["processes"] + OWN_THREADS
-            self.cgroups.limit(child.name, total, processes)
+            self.cgroups.limit(child.cgroup, total, processes)
             message = plan(spec, identity, self.machine, ahead=child.spec is not None)
             frozen = self.vault.copies(spec["frozen"])
             try:
@@ -261,7 +260,7 @@ class Spawner:
         if self.may_prepare:
             running = len(self.children) - (self.spare is not None)
             return _QUIET_SECONDS[running > self.processors]
-        return _LEAVING_SECONDS if self.leaving else None
+        return _LEAVING_SECONDS if self.cgroups.leaving else None
 
     def make_ready(self) -> None:
         """Make a sandbox ready for what was asked for last."""
@@ -283,19 +282,19 @@ class Spawner:
         return self.fork(network)
 
     def fork(self, network: bool) -> Child:
-        """Return a new child, which enters a cgroup of its own."""
+        """Return a new child, which enters a cgroup that is its own."""
         self.count += 1
         name = str(self.count)
-        cgroups = self.cgroups.make(name)
+        group = self.cgroups.take(name)
         try:
-            clone = partial(self.zygote.fork, network, cgroups)
-            child = Child(name, self.layers.mounted, clone)
+            clone = partial(self.zygote.fork, network, self.cgroups.folders(group))
+            child = Child(name, group, self.layers.mounted, clone)
         except OSError:
-            self.cgroups.remove(name)
+            self.cgroups.give_back(group, reuse=False)
             raise
         self.children[name] = self.processes[child.process] = child
         self.poll.register(child.process, select.EPOLLIN)
-        child.oom_kills = self.cgroups.oom_kills(name)
+        child.oom_kills = self.cgroups.oom_kills(group)
         return child
 
     def introduce(self, child: Child, control: socket.socket) -> None:
@@ -322,7 +321,7 @@ class Spawner:
         for fd in events:
             if fd in self.processes:
                 self.collect(self.processes[fd])
-        self.leaving = [name for name in self.leaving if not self.cgroups.remove(name)]
+        self.cgroups.remove_left()
 
     def collect(self, child: Child) -> None:
         """Let go of a child, and of all that it had, if it has ended."""
@@ -334,7 +333,8 @@ class Spawner:
         if self.starting.pop(child.link.fileno(), None) is not None:
             self.poll.unregister(child.link)
         self.keep_end(child, exit_code)
-        self.leaving.append(child.name)
+        # What took the kernel long may still count for it.
+        self.cgroups.give_back(child.cgroup, reuse=not child.ending)
         child.release()
         if child.identity is not None:
             # Process 1 is the last to end of all that had these ids.
@@ -348,7 +348,7 @@ class Spawner:
 
     def keep_end(self, child: Child, exit_code: int) -> None:
         """Remember how a child has ended, while its cgroup can still tell."""
-        starved = self.cgroups.oom_kills(child.name) > child.oom_kills
+        starved = self.cgroups.oom_kills(child.cgroup) > child.oom_kills
         self.ends[child.name] = {"exit_code": exit_code, "starved": starved}
         if len(self.ends) > _ENDS_KEPT:
             del self.ends[next(iter(self.ends))]

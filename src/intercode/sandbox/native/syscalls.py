@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Collection
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
@@ -170,10 +171,35 @@ def capset(effective: int, permitted: int, inheritable: int) -> None:
 
 def hide_arguments(title: bytes) -> None:
     """Overwrite what `ps` shows of this process: its arguments hold host paths."""
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    start, end = int(fields[45]), int(fields[46])
+    start, end = _own_memory(45)
     if end > start:
         ctypes.memset(start, 0, end - start)
         ctypes.memmove(start, title, min(len(title), end - start - 1))
     _check(_libc.prctl(PR_SET_NAME, title, 0, 0, 0), "prctl PR_SET_NAME")
+
+
+def hide_variables(names: Collection[str]) -> None:
+    """Overwrite variables in /proc/PID/environ, and keep processes of the same user from looking.
+
+    `os.environ` has the variables still, and child processes with that environment get them.
+    """
+    for name in names:
+        os.unsetenv(name)  # or a library in C would read what is overwritten
+    start, end = _own_memory(47)
+    entries = ctypes.string_at(start, end - start).split(b"\0")
+    for entry in entries:
+        if os.fsdecode(entry.partition(b"=")[0]) in names:
+            ctypes.memset(start, 0, len(entry))
+        start += len(entry) + 1
+    prctl(PR_SET_DUMPABLE, 0)
+
+
+def _own_memory(field: int) -> tuple[int, int]:
+    """Return the first and the last address of the kernel's copy of arguments or environment.
+
+    Args:
+        field: The number of the first address in /proc/self/stat, after the program's name.
+    """
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return int(fields[field]), int(fields[field + 1])

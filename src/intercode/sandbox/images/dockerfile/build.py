@@ -107,7 +107,10 @@ class _Build:
             self._context.progress(warning)
         for instruction in self._plan.arguments:
             for value in instruction.values:
-                name, found = self._arguments.declare(value, self._word)
+                try:
+                    name, found = self._arguments.declare(value, self._word)
+                except ValueError as error:
+                    raise self._source.located(instruction.line, error) from error
                 if found is not None:
                     self._arguments.common[name] = found
         wanted = self._plan.stages[-1]

@@ -22,6 +22,8 @@ from intercode.sandbox.images.dockerfile.parse import Instruction
 from intercode.sandbox.images.host import host_mounts
 from intercode.sandbox.images.tree import Found, Tree
 
+_MOST_WIDE = 8
+"""How often ``**`` may stand in a pattern: each one multiplies the work."""
 _WILD = re.compile(r"[*?\[]")
 _HEREDOC = re.compile(r"\d*<<(?P<tabs>-?)(?P<quote>[\"']?)(?P<name>[^\"']+)(?P=quote)")
 
@@ -94,7 +96,7 @@ def _matches(tree: Tree, pattern: str) -> list[str]:
     """Paths, component by component; a star goes over no slash."""
     places = [""]
     for component in pattern.split("/"):
-        expression = glob(component.replace("**", "*"))
+        expression = glob(re.sub(r"\*{2,}", "*", component))
         places = [
             f"{place}/{name}".lstrip("/")
             for place in places
@@ -176,22 +178,34 @@ def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
 def glob(pattern: str) -> re.Pattern[str]:
     """Return a pattern of Go's ``filepath.Match`` with ``**``, for paths without a leading slash.
 
+    What stands between two stars is taken where it comes first, and nowhere else: else a name could
+    make the expression try all ways to share it out.
+
     Raises:
-        ValueError: A bracket is not closed.
+        ValueError: A bracket is not closed, or there are too many ``**``.
     """
     out: list[str] = []
-    at = 0
+    at = wide = 0
+    star = -1
     while at < len(pattern):
         char = pattern[at]
         at += 1
         if char == "*" and pattern[at : at + 1] == "*":
-            at += 1
+            star, wide = -1, wide + 1
+            if wide > _MOST_WIDE:
+                raise ValueError(f"more than {_MOST_WIDE} times '**': {pattern[:100]}")
+            while pattern[at : at + 1] == "*":
+                at += 1
             if pattern[at : at + 1] == "/":
                 at += 1
                 out.append("(?:.*/)?")
             else:
                 out.append(".*")
         elif char == "*":
+            if star >= 0:
+                out[star:] = ["(?>", *out[star:], ")"]
+                out[star + 1] = "[^/]*?"
+            star = len(out)
             out.append("[^/]*")
         elif char == "?":
             out.append("[^/]")
@@ -205,6 +219,7 @@ def glob(pattern: str) -> re.Pattern[str]:
             out.append(re.escape(pattern[at]))
             at += 1
         else:
+            star = -1 if char == "/" else star
             out.append(re.escape(char))
     return re.compile("".join(out), re.DOTALL)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import DockerfileError, ImageError
+from intercode.files import open_regular
 
 _SECONDS = 60.0
 _DIRECTIVE = re.compile(r"#[ \t]*([a-zA-Z][a-zA-Z0-9]*)[ \t]*=[ \t]*(.+?)[ \t]*")
@@ -105,7 +106,8 @@ def read(path: Path) -> Source:
     """
     name = f"{path.parent.name}/{path.name}"
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open_regular(path) as file:
+            text = file.read().decode("utf-8-sig")
     except OSError as error:
         raise ImageError(f"cannot read the Dockerfile {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -397,6 +399,10 @@ _CHECKS: dict[str, Callable[[Instruction], str]] = {
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#]")
+_LONGEST_WORD = 128 * 1024
+"""The longest argument and variable that Linux gives a program: ``ENV X=$X$X`` doubles a word."""
+_DEEPEST_WORD = 100
+"""Levels of ``${X:-…}``."""
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
@@ -410,7 +416,7 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
         escape: The escape character: ``\`` or the Dockerfile's own choice.
 
     Raises:
-        ValueError: It is not well formed, or asks for an unknown operation.
+        ValueError: It is not well formed, too long or too deep, or asks for an unknown operation.
     """
     reader = _Reader(text, variables, escape)
     return reader.read("")
@@ -422,13 +428,27 @@ class _Reader:
         self.variables = variables
         self.escape = escape
         self.at = 0
+        self.depth = 0
+        self.room = _LONGEST_WORD
 
     def read(self, stop: str) -> str:
         """Up to an unquoted character of `stop`, or the end."""
+        self.depth += 1
+        if self.depth > _DEEPEST_WORD:
+            raise ValueError(f"${{…}} nests deeper than {_DEEPEST_WORD} levels")
         out: list[str] = []
         while self.at < len(self.text) and self.text[self.at] not in (stop or "\0"):
             out.append(self._next())
+        self.depth -= 1
         return "".join(out)
+
+    def _value(self, name: str) -> str | None:
+        """Return a variable's value, as long as the values of a word are not too long."""
+        value = self.variables.get(name)
+        self.room -= len(value or "")
+        if self.room < 0:
+            raise ValueError(f"a word is longer than {_LONGEST_WORD} characters")
+        return value
 
     def _next(self) -> str:
         char = self.text[self.at]
@@ -478,7 +498,7 @@ class _Reader:
         if match is None:
             return "$"
         self.at = match.end()
-        return self.variables.get(match[0], "")
+        return self._value(match[0]) or ""
 
     def _braced(self) -> str:
         match = _NAME.match(self.text, self.at)
@@ -488,7 +508,7 @@ class _Reader:
         operation = re.compile(r":?[-+?]|\}|").match(self.text, self.at)
         assert operation is not None  # it matches nothing, too
         self.at = operation.end()
-        value = self.variables.get(match[0])
+        value = self._value(match[0])
         if operation[0] == "}":
             return value or ""
         if not operation[0]:

@@ -198,7 +198,8 @@ static long mount_processes(const struct machine *machine) {
     return writable;
 }
 
-/* Writes a limit of the namespace's. Older kernels do not let an ordinary user, and a kernel without
+/* Writes a limit of the namespace's, by the sandbox's own /proc: in the machine's, the kernel looks for it
+ * among those of all namespaces. Older kernels do not let an ordinary user, and a kernel without
  * such objects has none. */
 CHECKED static long limit_namespace(bool root, int proc, const char *name, const char *value) {
     long failed = write_text(proc, name, value);
@@ -217,6 +218,17 @@ CHECKED static long limit_shared(bool root, int proc) {
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         MUST(limit_namespace(root, proc, limits[i][0], limits[i][1]));
+    return 0;
+}
+
+/* Raises the loopback of the sandbox's own network, and limits what programs do with it. */
+static long begin_network(bool root, int proc) {
+    MUST(raise_loopback());
+    /* So that `ping` needs no capability, as on most machines today: a kernel may have none. */
+    ignore(write_text(proc, "sys/net/ipv4/ping_group_range", root ? "0 2147483647" : "0 0"));
+    /* The kernel leaves groups one by one, under a lock of the machine: this is beside the filter,
+     * which refuses to join one. */
+    ignore(write_text(proc, "sys/net/ipv4/igmp_max_memberships", "0"));
     return 0;
 }
 
@@ -240,15 +252,6 @@ static long set_memory(struct inside *inside) {
 long prepare(bool network, const struct machine *machine, struct inside *inside) {
     MUST(noted("umask", CALL1(__NR_umask, 0)));
     MUST(noted("sethostname", CALL2(__NR_sethostname, "intercode", 9)));
-    if (!network) {
-        MUST(raise_loopback());
-        /* So that `ping` needs no capability, as on most machines today: a kernel may have none. */
-        const char *range = machine->root ? "0 2147483647" : "0 0";
-        ignore(write_text(AT_FDCWD, "/proc/sys/net/ipv4/ping_group_range", range));
-        /* The kernel leaves groups one by one, under a lock of the machine: this is beside the filter,
-         * which refuses to join one. */
-        ignore(write_text(AT_FDCWD, "/proc/sys/net/ipv4/igmp_max_memberships", "0"));
-    }
     MUST(noted("chdir", CALL1(__NR_chdir, "/dev/pts")));
     MUST(mount("tmpfs", "x", "tmpfs", QUIET, "mode=755"));
     static const char *const folders[] = {"x/u", "x/w", "x/m", "x/e"};
@@ -258,6 +261,7 @@ long prepare(bool network, const struct machine *machine, struct inside *inside)
     long proc = mount_processes(machine);
     MUST(proc);
     inside->proc = (int)proc;
+    if (!network) MUST(begin_network(machine->root, inside->proc));
     MUST(limit_shared(machine->root, inside->proc));
     return set_memory(inside);
 }
@@ -916,6 +920,20 @@ static long limit_all(const struct entry *entry) {
     return limit_to(RLIMIT_NOFILE, open_files, open_files > walk ? open_files : walk);
 }
 
+/* Limits what programs have of the kernel's objects that are counted for a whole user namespace. What an
+ * ordinary user's sandboxes have is part of what the user has. */
+static long limit_users(bool root, int proc) {
+    static const char *const none[] = {
+        "sys/user/max_user_namespaces",   "sys/user/max_pid_namespaces",  "sys/user/max_uts_namespaces",
+        "sys/user/max_ipc_namespaces",    "sys/user/max_net_namespaces",  "sys/user/max_mnt_namespaces",
+        "sys/user/max_cgroup_namespaces", "sys/user/max_time_namespaces", "sys/user/max_fanotify_groups",
+        "sys/user/max_fanotify_marks",
+    };
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) MUST(limit_namespace(root, proc, none[i], "0"));
+    MUST(limit_namespace(root, proc, "sys/user/max_inotify_instances", "16"));
+    return limit_namespace(root, proc, "sys/user/max_inotify_watches", "8192");
+}
+
 /* Leaves the user namespace that owns the mounts, and is process 1's own user from now on. */
 static long leave_machine(const struct entry *entry) {
     /* After this process has entered its cgroup, which becomes the namespace's root. */
@@ -926,6 +944,7 @@ static long leave_machine(const struct entry *entry) {
         MUST(noted("setresuid", CALL3(__NR_setresuid, entry->own, entry->own, entry->own)));
     }
     MUST(noted("setns", CALL2(__NR_setns, entry->namespace, CLONE_NEWUSER)));
+    MUST(limit_users(entry->root, entry->inside->proc));
     return noted("prctl", stay_private(entry->inside)); /* as a change of credentials clears it */
 }
 

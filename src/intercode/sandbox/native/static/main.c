@@ -56,6 +56,16 @@ static long report(int control, long error) {
     return finish(&reply, control);
 }
 
+/* Opens a file that tells of the most memory, and has it begin now: others may have used the cgroup. */
+static long open_peak(const char *path) {
+    long fd = open_at(AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
+    if (fd >= 0 && write_fd((int)fd, "0", 1) < 0) { /* before Linux 6.12, where it is a new one */
+        close_fd((int)fd);
+        fd = -EACCES;
+    }
+    return fd == -EACCES ? open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0) : fd;
+}
+
 /* Enters the cgroups of the request, and opens the file that tells of the most memory. */
 static long join(struct value folders) {
     inside.peak = -1;
@@ -75,7 +85,7 @@ static long join(struct value folders) {
             TEXT(path, PATH_MAX);
             add(&path, text_of(each));
             add(&path, names[i]);
-            long fd = open_at(AT_FDCWD, path.at, O_RDONLY | O_CLOEXEC, 0);
+            long fd = open_peak(path.at);
             if (fd >= 0) inside.peak = (int)fd;
         }
     }

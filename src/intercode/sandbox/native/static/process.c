@@ -1,20 +1,26 @@
 #include "inside.h"
 
 #include <linux/prctl.h>
+#include <linux/ptrace.h>
 #include <linux/resource.h>
 #include <linux/securebits.h>
 #include <linux/signal.h>
+#include <linux/time.h>
 #include <linux/wait.h>
 
 enum {
     KILL_MS = 5000,
     STILL_MS = 15000,
     STUCK_MS = 200,
+    FEW = 8,
+    FEW_MS = 20, /* for the end of each of a few */
     PIDS = 32768,
     LONGEST_STAT = 512,
     LONGEST_STATUS = 4096,
     END_OF_STATUS = 1024, /* its last lines: a list of groups before them may be of any length */
     TURNS = 16384,
+    SHOWN_DESCRIPTORS = 256, /* of a program */
+    SHOWN_BYTES = 4 << 20,   /* of what descriptors of all programs lead to */
 };
 
 static int found[PIDS], others[PIDS];
@@ -91,10 +97,26 @@ void kill_pid(int pid, int number) {
     if (pid > 1) ignore(CALL2(__NR_kill, pid, number)); /* it may have ended */
 }
 
-/* Sends all others a signal, at once. */
+/* Whether anything else may be there, also what has ended and was not waited for: orphans become
+ * children of this process, so that without a child it is alone. */
+static bool has_children(void) {
+    long failed = CALL5(__NR_waitid, P_ALL, 0, NULL, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
+    return failed != -ECHILD;
+}
+
+/* Sends all others a signal, at once. For that the kernel looks at each process of the machine, whose
+ * other sandboxes may have thousands. */
 static long signal_all(int number) {
-    long failed = CALL2(__NR_kill, -1, number);
+    long failed = has_children() ? CALL2(__NR_kill, -1, number) : 0;
     return failed == -ESRCH ? 0 : failed;
+}
+
+/* Lets go of a program that has asked to be traced by its parent, as one with a debugger's capability
+ * may: its stop is no end, and nobody here would let it continue. */
+static void let_go(int pid, int status) {
+    int number = status >> 8 & 0xff;
+    /* The kernel stops a traced program by SIGTRAP where it executes another one. */
+    ignore(CALL4(__NR_ptrace, PTRACE_DETACH, pid, 0, number == SIGTRAP ? 0 : number)); /* it may have ended */
 }
 
 void reap(bool wait) {
@@ -103,7 +125,10 @@ void reap(bool wait) {
         long pid = CALL4(__NR_wait4, -1, &status, wait ? 0 : WNOHANG, 0);
         if (pid == -EINTR) continue;
         if (pid <= 0) return;
-        ended((int)pid, status);
+        if ((status & 0xff) == 0x7f)
+            let_go((int)pid, status);
+        else
+            ended((int)pid, status);
     }
 }
 
@@ -113,11 +138,24 @@ static bool is_among(int pid, const int *pids, int count) {
     return false;
 }
 
+/* Kills the processes that were found, of which there are few, and waits for their ends: but for what
+ * was not found, nothing is left for a signal to all. */
+static void kill_few(int count) {
+    const struct __kernel_timespec most = {.tv_nsec = FEW_MS * 1000000L};
+    const uint64_t child = (uint64_t)1 << (SIGCHLD - 1);
+    for (int i = 0; i < count; i++) kill_pid(found[i], SIGKILL);
+    for (int i = 0; i <= count; i++) {
+        reap(false);
+        if (!has_children() || CALL4(__NR_rt_sigtimedwait, &child, NULL, &most, sizeof child) < 0) return;
+    }
+}
+
 long kill_except(const int *keep, int count) {
     int running = alive(found, PIDS), kept = 0, killed = 0;
     for (int i = 0; i < running; i++) kept += is_among(found[i], keep, count);
     if (running < 0) return running;
     if (!kept) {
+        if (running <= FEW) kill_few(running);
         long failed = signal_all(SIGKILL); /* not even a fork bomb outruns it */
         if (!failed) reap(true);
         return failed ? failed : running;
@@ -278,9 +316,9 @@ long freeze(void) {
     long failed = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, 0, &files);
     high.rlim_cur = high.rlim_max = files.rlim_max; /* for this process's walk */
     if (!failed) failed = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &high, 0);
-    if (!failed) failed = CALL2(__NR_kill, -1, SIGSTOP);
-    if (failed) return failed == -ESRCH ? 0 : failed; /* nothing runs */
-    failed = await_still();
+    if (failed || !has_children()) return failed; /* nothing runs */
+    failed = signal_all(SIGSTOP);
+    if (!failed) failed = await_still();
     return failed ? failed : each_thread(note_turn, NULL);
 }
 
@@ -380,7 +418,7 @@ long remove_shared_memory(const struct inside *inside) {
 
 /* -- what a program is ----------------------------------------------------------------------- */
 
-static void put_descriptors(struct reply *reply, int pid) {
+static void put_descriptors(struct reply *reply, int pid, size_t *room) {
     TEXT(path, 64);
     add(&path, "/proc/");
     add_number(&path, pid);
@@ -388,10 +426,12 @@ static void put_descriptors(struct reply *reply, int pid) {
     struct listing fds = {.fd = (int)open_at(AT_FDCWD, path.at, FOLDER, 0)};
     const char *name;
     if (fds.fd < 0) return;
-    while ((name = next_name(&fds))) {
+    for (int shown = 0; shown < SHOWN_DESCRIPTORS && (name = next_name(&fds)); shown++) {
         char target[PATH_MAX];
         long got = CALL4(__NR_readlinkat, fds.fd, name, target, sizeof target);
         if (got < 0) continue;
+        if ((size_t)got > *room) break;
+        *room -= (size_t)got;
         put_text(reply, name);
         put_bytes(reply, target, (size_t)got);
     }
@@ -400,6 +440,7 @@ static void put_descriptors(struct reply *reply, int pid) {
 
 long put_programs(struct reply *reply) {
     int count = alive(others, PIDS);
+    size_t room = SHOWN_BYTES;
     if (count < 0) return count;
     put_open(reply, 'L');
     for (int i = 0; i < count; i++) {
@@ -414,7 +455,7 @@ long put_programs(struct reply *reply) {
         put_number(reply, others[i]);
         put_bytes(reply, name, got > 0 ? (size_t)got : 0);
         put_open(reply, 'M');
-        put_descriptors(reply, others[i]);
+        put_descriptors(reply, others[i], &room);
         put_close(reply);
         put_close(reply);
     }

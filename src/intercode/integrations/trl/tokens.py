@@ -1,0 +1,57 @@
+"""Text of data as tokens: no control token of a chat template comes from what a program prints.
+
+A tokenizer takes the text of an added token, as ``<|im_end|>``, for the token itself, wherever the
+text stands. An observation with such a text would end the environment's turn and speak for others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from itertools import pairwise
+from typing import Any
+
+_USUAL = re.compile(r"<(?=[|\uff5c][^<>|\uff5c\s]{1,64}[|\uff5c]>)")
+"""Beginnings of control tokens as most templates write them."""
+_GAP = "\N{ZERO WIDTH SPACE}"
+
+
+def added_tokens(tokenizer: Any) -> Collection[str]:
+    """Return the texts that a tokenizer takes for single tokens, of several characters."""
+    added: Collection[str] = getattr(tokenizer, "get_added_vocab", tuple)()
+    special = getattr(tokenizer, "all_special_tokens", ())
+    return {text for text in (*added, *special) if len(text) > 1}
+
+
+def pieces(text: str, tokens: Collection[str]) -> list[str]:
+    """Split a text after the first character of each token that stands in it."""
+    cuts = {0, len(text)}
+    for token in tokens:
+        at = text.find(token)
+        while at >= 0:
+            cuts.add(at + 1)
+            at = text.find(token, at + 1)
+    return [text[start:end] for start, end in pairwise(sorted(cuts))]
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    """Return the tokens of a text, with control tokens where the text has theirs."""
+    return list(tokenizer(text=text, add_special_tokens=False)["input_ids"])
+
+
+def encode_data(tokenizer: Any, text: str) -> list[int]:
+    """Return the tokens of data: its characters, and no control token."""
+    parts = pieces(text, added_tokens(tokenizer))
+    return [token for part in parts for token in encode(tokenizer, part)]
+
+
+def without_tokens(text: str, tokenizer: Any = None) -> str:
+    """Return a text that a tokenizer finds no control token in: a space of no width breaks each.
+
+    Args:
+        text: The text.
+        tokenizer: The tokenizer; None: what most templates write is broken, as ``<|im_end|>``.
+    """
+    if tokenizer is None:
+        return _USUAL.sub(f"<{_GAP}", text)
+    return _GAP.join(pieces(text, added_tokens(tokenizer)))

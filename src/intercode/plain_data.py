@@ -1,0 +1,110 @@
+"""Data files of strangers, brought to what JSON can hold.
+
+YAML knows more than JSON: aliases that multiply or lead in a circle, dates, keys that are numbers.
+Both can nest so deep, and hold numbers so long, that no later step can take them. The readers of
+data files call `check_plain` on each document, so that a fault is theirs and has a place.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from intercode.json_limits import MAX_DEPTH
+
+_LARGEST = 64_000_000
+"""Bytes of a document of any length, about, with its aliases written out."""
+_VALUE = 16
+"""Bytes of a value. JSON without aliases has at most one in two characters."""
+_INTEGER_BITS = 1023
+"""Bits of the largest whole number that a float can hold, too."""
+_NOTHING = type(None)
+
+
+def check_plain(document: object, length: int) -> None:
+    """Refuse a document that JSON cannot hold, or that is too deep or too large to work with.
+
+    Args:
+        document: The parsed document.
+        length: The length of its text, in characters.
+
+    Raises:
+        ValueError: As named.
+    """
+    room = max(_LARGEST, _VALUE * length)
+    pending = [(document, 0)]
+    while pending:
+        value, depth = pending.pop()
+        kind = type(value)
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested too deeply: more than {MAX_DEPTH} levels")
+        if kind in (str, dict, list):
+            room -= len(value) * (1 if kind is str else _VALUE)  # type: ignore[arg-type]
+            if room < 0:
+                raise ValueError("its aliases, written out, take too much")
+        if kind is dict:
+            for key in value:  # type: ignore[attr-defined]
+                if type(key) is not str:
+                    raise ValueError(f"the key {str(key)[:50]} is not a text: put it in quotes")
+                room -= len(key)
+            pending += [(item, depth + 1) for item in value.values()]  # type: ignore[attr-defined]
+        elif kind is list:
+            pending += [(item, depth + 1) for item in value]  # type: ignore[attr-defined]
+        elif kind is int:
+            if value.bit_length() > _INTEGER_BITS:  # type: ignore[attr-defined]
+                raise ValueError("a number has too many digits")
+        elif kind not in (str, bool, float, _NOTHING):
+            raise ValueError(f"holds a {kind.__name__}, which JSON has not: write it as a text")
+
+
+def read_yaml(text: str) -> Any:
+    """Parse YAML to what JSON can hold: a date is its text, and no field is given twice.
+
+    Raises:
+        ImportError: PyYAML is not installed.
+        ValueError: The text is not such YAML.
+    """
+    import yaml
+
+    try:
+        document = yaml.load(text, _loader())
+    # PyYAML's constructors let what they meet in a malformed scalar pass: !!bool x, !!int "".
+    except (yaml.YAMLError, AttributeError, LookupError, OverflowError, TypeError) as error:
+        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ValueError("not YAML that can be read: nested too deeply") from None
+    check_plain(document, len(text))
+    return document
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object; of a field that is given twice, a parser would silently keep the last.
+
+    Raises:
+        ValueError: A field is given twice.
+    """
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = set[str]()
+        twice = next(name for name, _ in pairs if name in names or names.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"field {twice!r} is given twice in one object")
+    return members
+
+
+@cache
+def _loader() -> Any:
+    """Return PyYAML's safe loader without dates, which refuses a field that is given twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
+            first: [rule for rule in rules if rule[0] != "tag:yaml.org,2002:timestamp"]
+            for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            unique([(k.value, v) for k, v in node.value if isinstance(k, yaml.ScalarNode)])
+            return node
+
+    return Loader

@@ -1,0 +1,78 @@
+"""Probes of data, images and trees that are made to take all time or memory, or to recurse."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from intercode.episode import Episode
+from intercode.errors import RecordError
+from intercode.files import open_regular, remove_tree
+from intercode.plain_data import check_plain
+from intercode.sandbox.images.dockerfile.parse import expand
+
+from .tools import SkippedError, one_of
+
+
+def _refused(make: Callable[[], object]) -> bool:
+    try:
+        make()
+    except (RecordError, OSError, ValueError):
+        return one_of("refused", holds="refused", gone="taken")
+    return one_of("taken", holds="refused", gone="taken")
+
+
+def _deep(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def levels_of_records() -> bool:
+    episode = Episode("one", "?", "bash", metadata={"deep": _deep(300)})
+    return _refused(lambda: Episode.from_json(json.dumps(episode.to_dict())))
+
+
+def levels_of_data() -> bool:
+    return _refused(lambda: check_plain(_deep(300), 600))
+
+
+def aliases_of_data() -> bool:
+    return _refused(lambda: check_plain([["x" * 100_000] * 1000] * 10, 100_000))
+
+
+def words_of_dockerfiles() -> bool:
+    return _refused(lambda: expand("$A$A", {"A": "x" * 100_000}))
+
+
+def fifos_of_data() -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        os.mkfifo(fifo := Path(name) / "fifo")
+        return _refused(lambda: open_regular(fifo).close())
+
+
+def deep_trees() -> bool:
+    if sys.version_info >= (3, 13):
+        raise SkippedError("shutil.rmtree does not recurse here")
+    with tempfile.TemporaryDirectory() as name:
+        tree = Path(name) / "tree"
+        tree.mkdir()
+        above = os.open(tree, os.O_RDONLY)
+        for _ in range(1500):
+            os.mkdir("d", dir_fd=above)
+            below = os.open("d", os.O_RDONLY, dir_fd=above)
+            os.close(above)
+            above = below
+        os.close(above)
+        try:
+            remove_tree(tree)
+        except RecursionError:
+            os.system(f"rm -rf {tree}")
+            return one_of("there", holds="gone", gone="there")
+        return one_of("there" if tree.exists() else "gone", holds="gone", gone="there")
