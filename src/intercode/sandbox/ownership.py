@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from intercode.errors import EnvironmentStateError, SandboxError
@@ -54,6 +56,9 @@ os.register_at_fork(after_in_child=_disown_all)
 class OneCaller:
     """Lets in one call at a time, and only of the process that made this.
 
+    The call's frame is the holder, not a lock: Ctrl-C can strike on the way in or out, and a lock
+    would then stay locked for good. A frame that has ended holds nothing.
+
     Args:
         what: Names the thing that is guarded, for messages.
     """
@@ -62,6 +67,8 @@ class OneCaller:
         self._what = what
         self._owner = os.getpid()
         self._lock = threading.Lock()
+        self._holder: FrameType | None = None
+        """The frame of the running call."""
 
     @property
     def forked(self) -> bool:
@@ -79,15 +86,27 @@ class OneCaller:
                 f"{self._what} was made by process {self._owner}, and this is its fork, process "
                 f"{os.getpid()}: sandboxes are not shared. Make the environment here, in the child"
             )
-        if not self._lock.acquire(blocking=False):
-            raise EnvironmentStateError(
-                f"another call of {self._what} is running: it serves one thread at a time. Make "
-                "one environment for each thread, or use intercode.make_vec"
-            )
+        with self._lock:  # for a moment: an exception never leaves it locked
+            if self._holder is None or not _is_executing(self._holder):
+                self._holder = sys._getframe(1)
+                return
+        raise EnvironmentStateError(
+            f"another call of {self._what} is running: it serves one thread at a time. Make "
+            "one environment for each thread, or use intercode.make_vec"
+        )
 
     def __exit__(self, *exception: object) -> None:
         """End a call."""
-        self._lock.release()
+        self._holder = None
+
+
+def _is_executing(frame: FrameType) -> bool:
+    """Whether a frame has not ended; one that has is cleared."""
+    try:
+        frame.clear()
+    except RuntimeError:  # the only answer that Python gives to this question
+        return True
+    return False
 
 
 def when_gone(

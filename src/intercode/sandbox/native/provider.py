@@ -22,6 +22,7 @@ from typing import Any
 from intercode.capabilities import OF_SEVERAL_USERS
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.files import cache_root
+from intercode.interruption import is_callers
 from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
@@ -306,7 +307,7 @@ class SpawnerProcess:
             close_all(*first)
             if process is not None:
                 process.disown()
-            if not isinstance(error, (EOFError, OSError)):
+            if not isinstance(error, (EOFError, OSError)) or is_callers(error):
                 raise
             raise SandboxError(f"a sandbox did not start: {error or 'its process died'}") from error
         started = First(spec["first"], reply["first"], first) if first else None

@@ -21,6 +21,7 @@ from intercode.errors import (
     SandboxTimeoutError,
     UsageError,
 )
+from intercode.interruption import is_callers
 from intercode.sandbox import proxy
 from intercode.sandbox.accounts import look_up_user
 from intercode.sandbox.base import (
@@ -545,11 +546,14 @@ class NativeSandbox:
                 if seconds != _ANSWER_SECONDS:
                     self._control.settimeout(_ANSWER_SECONDS)
                 answered = True
-            except TimeoutError as error:
+            except (EOFError, OSError) as error:
+                if is_callers(error):
+                    raise
+                if not isinstance(error, TimeoutError):
+                    died = SandboxClosedError(f"the sandbox died: {error}")
+                    raise self._ended(died) from error
                 said = f"the sandbox did not answer {message['op']!r} within {seconds:.0f} s"
                 raise self._ended(SandboxTimeoutError(said)) from error
-            except (EOFError, OSError) as error:
-                raise self._ended(SandboxClosedError(f"the sandbox died: {error}")) from error
             finally:
                 if not answered and self._end is None:
                     # Also after Ctrl-C: the next question must not get this one's answer.

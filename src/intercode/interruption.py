@@ -1,0 +1,43 @@
+"""Exceptions of the caller: Ctrl-C, and what the handler of another signal raises.
+
+They can strike at any place, also where an error of a socket is expected. The idiom for an alarm is
+a handler that raises `TimeoutError`, and a socket raises that as well.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from types import CodeType
+
+
+def is_callers(error: BaseException) -> bool:
+    """Tell whether the caller raised an exception, and not a call of ours.
+
+    The frame of a signal's handler is in the traceback of the exception that it raises, below the
+    line that it has interrupted.
+
+    Args:
+        error: An exception that was caught around calls of InterCode's.
+    """
+    if not isinstance(error, Exception):
+        return True
+    entry, handlers = error.__traceback__, {*_handlers()}
+    while entry is not None:
+        if entry.tb_frame.f_code in handlers:
+            return True
+        entry = entry.tb_next
+    return False
+
+
+def _handlers() -> Iterator[CodeType]:
+    """Yield the code of each handler of a signal that is in Python."""
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        while hasattr(handler, "func"):  # a partial
+            handler = handler.func
+        if not hasattr(handler, "__code__"):  # an object that can be called
+            handler = getattr(type(handler), "__call__", None)
+        code = getattr(handler, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
