@@ -116,6 +116,23 @@ def when_gone(
     return weakref.finalize(thing, _if_owner, os.getpid(), work, arguments)
 
 
+def free_when_gone(
+    thing: object, work: Callable[..., object], *arguments: Any
+) -> weakref.finalize[..., Any]:
+    """Register the freeing of what an object holds, for an owner who drops it without `close`.
+
+    It may be done in any thread, at any line: `work` takes no lock that is not reentrant, and waits
+    for nothing. At the end of this process the kernel does it. A fork does it, too: its descriptors
+    are its own.
+
+    Returns:
+        The finalizer. Who closes the object calls it, so that it is done once.
+    """
+    finalizer = weakref.finalize(thing, work, *arguments)
+    finalizer.atexit = False
+    return finalizer
+
+
 def _if_owner(pid: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     if os.getpid() == pid:
         work(*arguments)

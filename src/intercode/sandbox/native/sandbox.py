@@ -68,7 +68,7 @@ from intercode.sandbox.network import (
     handlers,
     proxy_variables,
 )
-from intercode.sandbox.ownership import disown_in_forks
+from intercode.sandbox.ownership import disown_in_forks, free_when_gone
 from intercode.units import MIB
 
 _ANSWER_SECONDS = 30.0
@@ -119,6 +119,7 @@ class NativeSandbox:
         self._end: SandboxError | None = None
         """The error of all further requests; None while it serves them."""
         seat.control.settimeout(_ANSWER_SECONDS)
+        free_when_gone(self, _hang_up, self._forwards)  # their threads would hold them for good
         disown_in_forks(self)
 
     # -- programs --------------------------------------------------------------------------------
@@ -621,6 +622,11 @@ class NativeSandbox:
         self._control.close()
         if self._process is not None:
             self._process.disown()
+
+
+def _hang_up(forwards: list[Forward]) -> None:
+    for forward in forwards:
+        forward.hang_up()
 
 
 @contextmanager
