@@ -20,7 +20,17 @@ def is_callers(error: BaseException) -> bool:
     Args:
         error: An exception that was caught around calls of InterCode's.
     """
-    if not isinstance(error, Exception):
+    return not isinstance(error, Exception) or is_handlers(error)
+
+
+def is_handlers(error: BaseException) -> bool:
+    """Tell whether the handler of a signal raised an exception, that of Ctrl-C among them.
+
+    Args:
+        error: An exception that was caught around calls of the caller's own code, which may raise
+            any other by itself.
+    """
+    if isinstance(error, KeyboardInterrupt):
         return True
     entry, handlers = error.__traceback__, {*_handlers()}
     while entry is not None:
@@ -36,8 +46,8 @@ def _handlers() -> Iterator[CodeType]:
         handler = signal.getsignal(number)
         while hasattr(handler, "func"):  # a partial
             handler = handler.func
-        if not hasattr(handler, "__code__"):  # an object that can be called
-            handler = getattr(type(handler), "__call__", None)
-        code = getattr(handler, "__code__", None)
+        # Of a function or a method; or of an object that can be called.
+        call = handler if hasattr(handler, "__code__") else vars(type(handler)).get("__call__")
+        code = getattr(call, "__code__", None)
         if isinstance(code, CodeType):
             yield code

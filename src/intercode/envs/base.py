@@ -33,7 +33,6 @@ from intercode.episode import ENDED, Episode, Status, Turn
 from intercode.errors import (
     ActionError,
     CausedInsideError,
-    EnvironmentStateError,
     ImageError,
     SandboxError,
     TaskError,

@@ -307,18 +307,6 @@ class SpawnerProcess:
                     process = ProcessOne(fds[0], partial(self.evidence, name))
             if process is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            started = First(spec["first"], reply["first"], first) if first else None
-            seat = Seat(
-                ours,
-                process,
-                self.forget,
-                partial(self.freeze, name),
-                partial(self.hand_over, name),
-                started,
-                packed=True,
-                ids=ID_COUNT if self.facts["root"] else 1,
-                workers=self.preload,
-            )
         except BaseException as error:
             ours.close()
             close_all(*first)
@@ -327,6 +315,13 @@ class SpawnerProcess:
             if not isinstance(error, (EOFError, OSError)) or is_callers(error):
                 raise
             raise SandboxError(f"a sandbox did not start: {error or 'its process died'}") from error
+        started = First(spec["first"], reply["first"], first) if first else None
+        freeze = partial(self.freeze, name)
+        users = ID_COUNT if self.facts["root"] else 1
+        hand_over = partial(self.hand_over, name)
+        seat = Seat(
+            ours, process, self.forget, freeze, hand_over, started, True, users, self.preload
+        )
         free_when_gone(seat, ours.close)
         return seat
 
