@@ -162,7 +162,9 @@ def test_an_agent_that_raises_costs_its_episode_only(tmp_path: Path) -> None:
     result = evaluate(TASKS, lambda task: Broken(), Factory(TASKS))
     assert result.statistics.errors == 1
     [episode] = [e for e in result.episodes() if e.status == "error"]
-    assert episode.error == "the agent raised KeyError: 'x'"
+    assert re.fullmatch(
+        rf"the agent raised {re.escape(__file__)}, line \d+: KeyError: 'x'", str(episode.error)
+    )
 
 
 def test_a_machine_without_sandboxes_stops_the_run() -> None:

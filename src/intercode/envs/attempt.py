@@ -210,6 +210,10 @@ class Attempt(Generic[PlaceT]):
         The running call fails, with `SandboxClosedError` or `EnvironmentStateError`. Idempotent.
         """
         self._stopped = True
+        self.abort()
+
+    def abort(self) -> None:
+        """End a call that runs on another thread, as `stop` does, but only that one."""
         if (place := self._place) is not None:
             place.close()
 
@@ -309,8 +313,9 @@ class Attempt(Generic[PlaceT]):
 
         Call it between two calls of others, or where one of them has raised the exception.
         """
-        if self._episode is not None and is_callers(error):
+        if self._episode is not None and self._episode.status == "running" and is_callers(error):
             interrupt(self._episode, error)
+            self._episode.seconds = time.monotonic() - self._clock
 
     @contextmanager
     def _failures_recorded(self) -> Iterator[None]:

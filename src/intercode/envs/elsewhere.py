@@ -183,8 +183,7 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
                 except VALUES as failed:
                     return "", float("nan"), False, True, self._failed(failed)
         except BaseException as error:  # also on the way out: the observation is lost
-            if self._episode is not None and is_callers(error):
-                interrupt(self._episode, error)
+            self.interrupt(error)
             raise
 
     def _checked_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -254,6 +253,13 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
             info |= {} if turn.exit_code is None else {"exit_code": turn.exit_code}
             info |= {name: turn.info[name] for name in SHOWN if name in turn.info}
         return info
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the running episode by an exception, as `InterCodeEnv.interrupt` does."""
+        if self._episode is not None and self._episode.status == "running" and is_callers(error):
+            interrupt(self._episode, error)
+            self._episode.seconds = time.monotonic() - self._clock
+            self._free()
 
     @contextmanager
     def _failures_recorded(self) -> Iterator[None]:
