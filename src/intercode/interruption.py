@@ -40,6 +40,19 @@ def is_handlers(error: BaseException) -> bool:
     return False
 
 
+def reraise_callers(error: BaseException) -> None:
+    """Raise the exception of the caller that a library has turned into an error of its own.
+
+    Args:
+        error: The library's error.
+    """
+    context = error.__context__
+    while context is not None:
+        if is_callers(context):
+            raise context
+        context = context.__context__
+
+
 def _handlers() -> Iterator[CodeType]:
     """Yield the code of each handler of a signal that is in Python."""
     for number in signal.valid_signals():

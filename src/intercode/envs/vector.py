@@ -266,7 +266,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         for index in ids:
             self._running[index].exception()
             del self._running[index]
-        self._unread.difference_update(ids)
+            self._unread.discard(index)
 
     def _send(self, actions: Sequence[str], ids: Sequence[int]) -> None:
         self._refuse_running(ids)
@@ -344,6 +344,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         errors: dict[int, BaseException] = {}
         for index in ids:
             step = self._running.pop(index)
+            self._unread.discard(index)
             error = step.exception()
             if error is not None:
                 errors[index] = error
