@@ -6,13 +6,12 @@ any other.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import closing
 from types import FrameType
 from typing import Any
 
@@ -24,7 +23,8 @@ from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError
 from intercode.rewards.gold import GoldCache
 from intercode.sandbox.ownership import OneCaller
-from waiting import PATIENCE, eventually
+from striking import struck_in_a_call
+from waiting import PATIENCE
 
 from .toy import Gate, Toy, many, toy
 
@@ -56,22 +56,6 @@ def strikes() -> Iterator[Callable[[type[BaseException]], int]]:
 
     yield strikes
     signal.signal(signal.SIGUSR1, before)
-
-
-@contextmanager
-def struck_in_a_call(env: Any, number: int) -> Iterator[None]:
-    """Send this process a signal as soon as a call of the environment runs."""
-
-    def strike() -> None:
-        if eventually(lambda: env.unwrapped._calls._holder is not None):
-            os.kill(os.getpid(), number)
-
-    thread = threading.Thread(target=strike)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, RuntimeError, Struck])

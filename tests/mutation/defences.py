@@ -54,6 +54,7 @@ RETENTION = "intercode/gateway/retention.py"
 LEDGER = "intercode/integrations/ray/ledger.py"
 TRUST = "intercode/trust.py"
 RECORDS = "intercode/records.py"
+OWNERSHIP = "intercode/sandbox/ownership.py"
 
 
 @dataclass(frozen=True)
@@ -1302,6 +1303,49 @@ DEFENCES = [
     _one(
         "record_digest_is_no_path", "host leak", "intercode/sandbox/images/cache.py",
         "        if not digest.isalnum():", "        if False:",
+    ),
+    Defence(
+        "interrupted_attempt", "correctness",
+        (
+            Edit("intercode/envs/base.py", "            self.interrupt(error)\n", ""),
+            Edit(
+                "intercode/envs/attempt.py",
+                "        except BaseException as error:\n            if is_callers(error):",
+                "        except Exception as error:\n            if False:",
+            ),
+        ),
+    ),
+    _one(
+        "interrupted_call", "correctness", OWNERSHIP,
+        " or not _is_executing(self._holder):", ":",
+    ),
+    _one(
+        "owed_answer", "correctness", "intercode/databases/embedded.py",
+        "        self.owes = True\n", "",
+    ),
+    _one(
+        "dropped_pipes", "correctness", OWNERSHIP,
+        "    finalizer = weakref.finalize(thing, work, ",
+        "    finalizer = weakref.finalize(free_when_gone, work, ",
+    ),
+    Defence(
+        "exit_in_an_agent", "correctness",
+        (
+            Edit(
+                "intercode/evaluate/loop.py",
+                "    except BaseException as error:  # sys.exit() in an agent",
+                "    except Exception as error:  # sys.exit() in an agent",
+            ),
+            Edit(
+                "intercode/evaluate/worker.py",
+                "            except BaseException as error:  # a callback",
+                "            except Exception as error:  # a callback",
+            ),
+        ),
+    ),
+    _one(
+        "exit_code_of_a_command", "correctness", "intercode/cli/main.py",
+        "        if debug or error.code:", "        if True:",
     ),
     _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
     Defence(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ import intercode
 from intercode.cli.main import main
 from intercode.serve.client import TOKEN
 from serve.served import Served, serving
+from striking import struck_in_a_call
 from waiting import eventually, new_marker, sleepers
 
 TASK = intercode.load_dataset("bash")[0]
@@ -165,3 +167,15 @@ def test_a_run_of_a_server_of_ours(server: Served, tmp_path: Path, capsys: Any) 
     asked = ["run", f"openenv:{server.url}/bash", "--agent", f"{agent}:Knowing", "--limit", "6"]
     assert main([*asked, "--workers", "2", "--json", "--out", str(tmp_path / "run")]) == 0
     assert '"success_rate": 1.0' in capsys.readouterr().out
+
+
+def test_an_interrupted_action_ends_the_attempt_and_the_next_reset_connects_again() -> None:
+    with serving("bash", "--max-sessions", "1") as server:
+        with closing(intercode.connect(server.url, errors="value")) as env:
+            env.reset(index=0)
+            with pytest.raises(KeyboardInterrupt), struck_in_a_call(env, signal.SIGINT):
+                env.step("while :; do sleep 100; done")
+            with pytest.raises(intercode.EnvironmentStateError, match="KeyboardInterrupt has inter"):
+                env.step("echo the other")
+            env.reset(index=0)
+            assert env.step("echo the other")[0] == "the other\n"

@@ -78,8 +78,8 @@ class Interpreter(Protocol):
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action.
 
-        After an exception of the caller's own (Ctrl-C), the action may still run: its output
-        belongs to the next one. From another thread, the sandbox can be closed meanwhile, but not
+        After an exception of the caller's own (Ctrl-C), the action may still run, and no other may
+        be run here: an environment ends the attempt. From another thread, the sandbox can be closed meanwhile, but not
         the interpreter.
 
         Args:
