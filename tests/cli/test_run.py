@@ -256,7 +256,9 @@ def test_an_agent_of_ones_own(cli: Run, data: Path, tmp_path: Path) -> None:
     arguments[5] = "crash"
     told = parsed(cli(*arguments, "--agent", "mine.py:Mine", code=1))
     said = told["errors"][0]["error"]
-    assert re.fullmatch("the agent raised .*mine.py, line 3: ZeroDivisionError: division by .*", said)
+    assert re.fullmatch(
+        "the agent raised .*mine.py, line 3: ZeroDivisionError: division by .*", said
+    )
     assert 'mine.py", line 3, in act' in cli("show", "crash", "--full").stdout
     (tmp_path / "mine.py").write_text("def (")
     done = cli(*arguments, "--agent", "mine.py:Mine", code=2)

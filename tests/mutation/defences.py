@@ -605,7 +605,7 @@ DEFENCES = [
     ),
     _one(
         "one_episodes_exceptions", "host DoS", "intercode/evaluate/worker.py",
-        "            except Exception as error:", "            except SandboxError as error:",
+        "            except BaseException as error:", "            except SandboxError as error:",
     ),
     _one(
         "a_crash_of_ours", "cheating", "intercode/interpreters/python_start.py",
@@ -1305,7 +1305,7 @@ DEFENCES = [
         "        if not digest.isalnum():", "        if False:",
     ),
     Defence(
-        "interrupted_attempt", "correctness",
+        "interrupted_attempt", "cheating",
         (
             Edit("intercode/envs/base.py", "            self.interrupt(error)\n", ""),
             Edit(
@@ -1316,20 +1316,20 @@ DEFENCES = [
         ),
     ),
     _one(
-        "interrupted_call", "correctness", OWNERSHIP,
+        "interrupted_call", "cheating", OWNERSHIP,
         " or not _is_executing(self._holder):", ":",
     ),
     _one(
-        "owed_answer", "correctness", "intercode/databases/embedded.py",
+        "owed_answer", "cheating", "intercode/databases/embedded.py",
         "        self.owes = True\n", "",
     ),
     _one(
-        "dropped_pipes", "correctness", OWNERSHIP,
+        "dropped_pipes", "cheating", OWNERSHIP,
         "    finalizer = weakref.finalize(thing, work, ",
         "    finalizer = weakref.finalize(free_when_gone, work, ",
     ),
     Defence(
-        "exit_in_an_agent", "correctness",
+        "exit_in_an_agent", "cheating",
         (
             Edit(
                 "intercode/evaluate/loop.py",
@@ -1344,7 +1344,7 @@ DEFENCES = [
         ),
     ),
     _one(
-        "exit_code_of_a_command", "correctness", "intercode/cli/main.py",
+        "exit_code_of_a_command", "cheating", "intercode/cli/main.py",
         "        if debug or error.code:", "        if True:",
     ),
     _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),

@@ -175,7 +175,9 @@ def test_an_interrupted_action_ends_the_attempt_and_the_next_reset_connects_agai
             env.reset(index=0)
             with pytest.raises(KeyboardInterrupt), struck_in_a_call(env, signal.SIGINT):
                 env.step("while :; do sleep 100; done")
-            with pytest.raises(intercode.EnvironmentStateError, match="KeyboardInterrupt has inter"):
+            with pytest.raises(
+                intercode.EnvironmentStateError, match="KeyboardInterrupt has inter"
+            ):
                 env.step("echo the other")
             env.reset(index=0)
             assert env.step("echo the other")[0] == "the other\n"
