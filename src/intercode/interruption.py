@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from types import CodeType
+from typing import Any
 
 
 def is_callers(error: BaseException) -> bool:
@@ -56,7 +57,7 @@ def reraise_callers(error: BaseException) -> None:
 def _handlers() -> Iterator[CodeType]:
     """Yield the code of each handler of a signal that is in Python."""
     for number in signal.valid_signals():
-        handler = signal.getsignal(number)
+        handler: Any = signal.getsignal(number)
         while hasattr(handler, "func"):  # a partial
             handler = handler.func
         # Of a function or a method; or of an object that can be called.

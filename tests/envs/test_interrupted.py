@@ -33,7 +33,7 @@ ENDLESS = {
     "ctf": "while :; do sleep 100; done",
     "swe": "while :; do sleep 100; done",
     "python": "import time\nwhile True: time.sleep(100)",
-    "sql": "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r",
+    "sql": "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT MAX(n) FROM r",
 }
 SHORT = {"python": "print('the other')", "sql": "SELECT 'the other'"}
 

@@ -170,14 +170,14 @@ def test_a_run_of_a_server_of_ours(server: Served, tmp_path: Path, capsys: Any) 
 
 
 def test_an_interrupted_action_ends_the_attempt_and_the_next_reset_connects_again() -> None:
-    with serving("bash", "--max-sessions", "1") as server:
-        with closing(intercode.connect(server.url, errors="value")) as env:
-            env.reset(index=0)
-            with pytest.raises(KeyboardInterrupt), struck_in_a_call(env, signal.SIGINT):
-                env.step("while :; do sleep 100; done")
-            with pytest.raises(
-                intercode.EnvironmentStateError, match="KeyboardInterrupt has inter"
-            ):
-                env.step("echo the other")
-            env.reset(index=0)
-            assert env.step("echo the other")[0] == "the other\n"
+    with (
+        serving("bash", "--max-sessions", "1") as server,
+        closing(intercode.connect(server.url, errors="value")) as env,
+    ):
+        env.reset(index=0)
+        with pytest.raises(KeyboardInterrupt), struck_in_a_call(env, signal.SIGINT):
+            env.step("while :; do sleep 100; done")
+        with pytest.raises(intercode.EnvironmentStateError, match="KeyboardInterrupt has inter"):
+            env.step("echo the other")
+        env.reset(index=0)
+        assert env.step("echo the other")[0] == "the other\n"

@@ -470,7 +470,7 @@ class EmbeddedWorker:
         self.module = module
         self.process: Worker = sandbox.worker(module)
         self.owes = False
-        """Whether an answer is still to come, or may be: nobody has waited for it to its end."""
+        """Whether an answer is still to come, or may be: the wait for it had no end."""
 
     @property
     def alive(self) -> bool:

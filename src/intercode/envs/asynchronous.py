@@ -7,7 +7,7 @@ the order in which they were made.
 A cancelled call leaves nothing half done. One that has not begun never begins; one that runs
 continues in the background, and its environment takes the next call when it has ended. Only
 `close` ends a running call. An action whose wait is cancelled, also before it began, ends the
-attempt: nobody has seen its observation, and the next action is refused until `reset`.
+attempt: its observation is lost, and the next action is refused until `reset`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Job(Generic[T]):
     discard: Callable[[T], object]
     """Frees a result that is no longer awaited."""
     abandon: Callable[[], object]
-    """Is called between two calls, when this one is no longer awaited."""
+    """Called between two calls, when this one is no longer awaited."""
 
 
 class Calls:

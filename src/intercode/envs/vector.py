@@ -82,7 +82,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self._running: dict[int, Future[Result]] = {}
         """Steps and resets that were begun and not yet received, by the environments' indices."""
         self._unread: set[int] = set()
-        """Those of them whose wait an exception of the caller has interrupted."""
+        """Indices of steps and resets whose wait an exception of the caller has interrupted."""
         self._observations = [""] * self.num_envs
         self._begun: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         self._ended: Flags = np.zeros(self.num_envs, dtype=np.bool_)
@@ -260,7 +260,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             raise
 
     def _give_up(self, ids: Iterable[int]) -> None:
-        """End steps whose results nobody waits for any more."""
+        """End steps and resets, and discard their results."""
         for index in ids:
             getattr(self._inner[index], "abort", bool)()
         for index in ids:

@@ -79,8 +79,8 @@ class Interpreter(Protocol):
         """Run one action.
 
         After an exception of the caller's own (Ctrl-C), the action may still run, and no other may
-        be run here: an environment ends the attempt. From another thread, the sandbox can be closed meanwhile, but not
-        the interpreter.
+        be run here: an environment ends the attempt. From another thread, the sandbox can be closed
+        meanwhile, but not the interpreter.
 
         Args:
             action: Code in the interpreter's language.
