@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -181,3 +184,28 @@ def test_an_interrupted_action_ends_the_attempt_and_the_next_reset_connects_agai
             env.step("echo the other")
         env.reset(index=0)
         assert env.step("echo the other")[0] == "the other\n"
+
+
+def test_remotes_that_are_dropped_give_their_connections_back(server: Served) -> None:
+    def count() -> tuple[int, int]:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    def drop() -> None:
+        env = intercode.connect(server.url)
+        env.reset(index=0)
+        env.step(f"sleep {marker} & echo 1")
+        envs = intercode.connect_vec(server.url, 2)
+        envs.reset(seed=0)
+        envs.step(("echo 1", f"sleep {marker} & echo 2"))
+
+    marker = new_marker()
+    drop()
+    assert eventually(lambda: not (gc.collect(), sleepers(marker))[1])
+    before = count()
+    for _ in range(3):
+        drop()
+    assert eventually(
+        lambda: all(now < most + 3 for now, most in zip(count(), before, strict=True))
+    )
+    assert eventually(lambda: not sleepers(marker))
