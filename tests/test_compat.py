@@ -297,6 +297,21 @@ def test_a_time_limit_of_a_block():
     container.stop()
 
 
+def test_an_interrupt_ends_the_episode(bash, monkeypatch):
+    def interrupted(action):
+        raise KeyboardInterrupt
+
+    bash.reset(0)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(bash, "exec_action", interrupted)
+        bash.step("ls")
+    for action in ("ls", "submit"):
+        with pytest.raises(EnvironmentStateError, match=r"KeyboardInterrupt has .* call reset\(\)"):
+            bash.step(action)
+    bash.reset(0)
+    assert bash.step("echo again")[0] == "again\n"
+
+
 def test_preprocess_that_fails():
     def preprocess(record: Dict) -> str:  # noqa: UP006
         return f"use {record['extra']['db']}x"

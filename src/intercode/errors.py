@@ -78,7 +78,7 @@ class VectorError(InterCodeError, RuntimeError):
             resets it.
     """
 
-    def __init__(self, errors: Mapping[int, Exception], results: Any) -> None:
+    def __init__(self, errors: Mapping[int, BaseException], results: Any) -> None:
         index, first = next(iter(errors.items()))
         super().__init__(
             f"{len(errors)} of the environments failed, first environment {index}: "

@@ -11,7 +11,11 @@ from types import ModuleType
 from typing import Any
 
 from intercode.errors import UsageError
+from intercode.interruption import is_handlers
 from intercode.spelling import meant
+
+INSTALLED = ("site-packages", "dist-packages")
+_NOT_THEIRS = sys.stdlib_module_names | {"intercode"}
 
 
 def is_reference(name: str) -> bool:
@@ -66,6 +70,22 @@ def line_of(error: BaseException, file: str) -> str:
     return ""
 
 
+def described(error: BaseException) -> str:
+    """Describe an error of a user's own code: ``file, line N: TypeError: …``.
+
+    The line is the innermost that is neither InterCode's nor of a package that is installed.
+    """
+    places = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        module = str(frame.f_globals.get("__name__", ""))
+        is_installed = any(part in INSTALLED for part in Path(file).parts)
+        if module.partition(".")[0] not in _NOT_THEIRS and not is_installed:
+            places.append(f"{file}, line {line}: ")
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"{places[-1] if places else ''}{text}"
+
+
 def _module(what: str, reference: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"{what} {reference}: there is no file {path}")
@@ -81,7 +101,9 @@ def _module(what: str, reference: str, path: Path) -> ModuleType:
         sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_handlers(error):
+            raise
         where = line_of(error, str(path.absolute())) or line_of(error, str(path)) or path
         raise UsageError(
             f"{what} {reference}: {where} cannot be imported: {type(error).__name__}: {error}"

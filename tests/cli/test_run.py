@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -254,11 +255,41 @@ def test_an_agent_of_ones_own(cli: Run, data: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(crash)
     arguments[5] = "crash"
     told = parsed(cli(*arguments, "--agent", "mine.py:Mine", code=1))
-    assert told["errors"][0]["error"] == "the agent raised ZeroDivisionError: division by zero"
+    said = told["errors"][0]["error"]
+    assert re.fullmatch(
+        "the agent raised .*mine.py, line 3: ZeroDivisionError: division by .*", said
+    )
     assert 'mine.py", line 3, in act' in cli("show", "crash", "--full").stdout
     (tmp_path / "mine.py").write_text("def (")
     done = cli(*arguments, "--agent", "mine.py:Mine", code=2)
     assert "cannot be imported: SyntaxError" in done.stderr
+
+
+@pytest.mark.parametrize("where", ["make", "act", "check", "import", "reward"])
+def test_no_code_that_calls_exit_ends_a_run_well(
+    cli: Run, data: Path, tmp_path: Path, where: str
+) -> None:
+    """A run without a result for each episode says so, and does not exit with 0."""
+    source = {
+        "make": "import sys\ndef make(task): sys.exit(0)\n",
+        "act": "import argparse\nclass A:\n    def act(self, *_):\n"
+        "        argparse.ArgumentParser().parse_args(['--help'])\ndef make(task): return A()\n",
+        "check": "import sys\nclass Make:\n    def check(self, tasks): sys.exit(0)\n"
+        "    def __call__(self, task): return None\nmake = Make()\n",
+        "import": "import sys\nsys.exit(0)\n",
+        "reward": "import sys\ndef make(task, episode, sandbox): sys.exit(0)\n",
+    }[where]
+    (tmp_path / "mine.py").write_text(source)
+    option = "--reward" if where == "reward" else "--agent"
+    command = ["run", "bash", "--data", data, "--out", "run", option, "mine.py:make"]
+    done = cli(*command, code=2 if where == "import" else 1)
+    line = source[: source.index("exit(0)" if "exit(0)" in source else "parse_")].count("\n") + 1
+    assert f"mine.py, line {line}: SystemExit: 0" in done.stdout + done.stderr or (
+        f"mine.py, line {line} cannot be imported: SystemExit: 0" in done.stderr
+    )
+    if where not in ("check", "import"):
+        again = cli("resume", "run", "--data", data, option, "mine.py:make", code=1)
+        assert "ended in an error" in again.stdout
 
 
 def test_replaying_a_run(cli: Run, data: Path) -> None:

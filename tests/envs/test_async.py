@@ -109,10 +109,31 @@ def test_cancelled_before_it_begins_and_while_it_runs() -> None:
                 await cancelled(first)
                 assert not third.done()
                 gate.opened.set()
-                assert (await third)[0] == "then\n"
-                assert [turn.action for turn in env.episode.turns] == ["wait", "then"]
+                with pytest.raises(EnvironmentStateError, match="CancelledError has interrupted"):
+                    await third
+                assert [turn.action for turn in env.episode.turns] == ["wait"]
+                assert env.episode.status == "error"
                 await env.reset()
                 assert env.episode.turns == []
+                assert (await env.step("again"))[0] == "again\n"
+
+    run(main)
+
+
+def test_an_action_that_is_cancelled_before_it_begins_ends_the_attempt() -> None:
+    async def main() -> None:
+        with Gate() as gate:
+            async with AsyncEnv(toy(many(1), Toy({"wait": gate}))) as env:
+                await env.reset()
+                first = asyncio.create_task(env.step("wait"))
+                await reached(gate)
+                second = asyncio.create_task(env.call("bash", {"command": "never"}))
+                await asyncio.sleep(0)  # allow sleep: it lets the task begin
+                await cancelled(second)
+                gate.opened.set()
+                assert (await first)[0] == "wait\n"
+                with pytest.raises(EnvironmentStateError, match="CancelledError has interrupted"):
+                    await env.step("then")
 
     run(main)
 

@@ -315,17 +315,21 @@ def test_a_place_that_cannot_be_started_is_an_error_and_no_reward() -> None:
     assert forks[1].step("b")[0] == "a b"
 
 
-def test_an_interrupted_start_is_tried_again() -> None:
+def test_an_interrupted_start_ends_the_fork_and_leaves_its_snapshot() -> None:
     def interrupt() -> None:
         if len(place.made) == 2:
             raise KeyboardInterrupt
 
     env = begun(place := Memory(), "a", "b")
+    snapshot = env.snapshot()
     (fork,) = env.fork()
     place.calls["b"] = interrupt
     with pytest.raises(KeyboardInterrupt):
         fork.step("c")
     assert not place.made[1].open_now
+    with pytest.raises(EnvironmentStateError, match="KeyboardInterrupt has interrupted"):
+        fork.step("c")
+    fork.restore(snapshot)
     assert fork.step("c")[0] == "a b c"
 
 

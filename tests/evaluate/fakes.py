@@ -32,7 +32,7 @@ class FakeEnv:
         tasks: Dataset,
         *,
         delay: float = 0.0,
-        fail: Callable[[str, str], Exception | None] = lambda task_id, action: None,
+        fail: Callable[[str, str], BaseException | None] = lambda task_id, action: None,
         max_turns: int = 10,
     ) -> None:
         self.tasks = tasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -162,7 +163,77 @@ def test_an_agent_that_raises_costs_its_episode_only(tmp_path: Path) -> None:
     result = evaluate(TASKS, lambda task: Broken(), Factory(TASKS))
     assert result.statistics.errors == 1
     [episode] = [e for e in result.episodes() if e.status == "error"]
-    assert episode.error == "the agent raised KeyError: 'x'"
+    assert re.fullmatch(
+        rf"the agent raised {re.escape(__file__)}, line \d+: KeyError: 'x'", str(episode.error)
+    )
+
+
+class Left(BaseException):
+    """An exception that is no `Exception`."""
+
+
+LEAVES = [SystemExit(0), SystemExit("bye"), GeneratorExit(), Left("bye")]
+
+
+@pytest.mark.parametrize("error", LEAVES, ids=repr)
+@pytest.mark.parametrize("where", ["factory", "act", "run", "metadata", "action", "environment"])
+def test_what_would_end_python_ends_an_episode_only(
+    tmp_path: Path, where: str, error: BaseException
+) -> None:
+    def leave() -> None:
+        raise type(error)(*error.args)
+
+    class Acts:
+        def act(self, observation: str, history: object) -> str:
+            if where == "act" and observation == "say 4":
+                leave()
+            return "submit"
+
+        def episode_metadata(self) -> dict[str, Any]:
+            if where == "metadata":
+                leave()
+            return {}
+
+    class Plays:
+        def run(self, env: Any) -> None:
+            if env.observation == "say 4":
+                leave()
+
+    class Watcher(Progress):
+        def action(self, task: Task, action: str) -> None:
+            if where == "action":
+                leave()
+
+    def make(task: Task) -> Any:
+        if where == "factory" and task.task_id == "t4":
+            leave()
+        return Plays() if where == "run" else Acts()
+
+    def fail(task_id: str, action: str) -> BaseException | None:
+        is_here = where == "environment" and task_id == "t4"
+        return type(error)(*error.args) if is_here else None
+
+    factory = Factory(TASKS, fail=fail)
+    result = evaluate(TASKS, make, factory, workers=2, out=tmp_path, progress=Watcher())
+    assert (len(result.outcomes), result.planned) == (10, 10)
+    assert result.statistics.errors == (10 if where in ("metadata", "action") else 1)
+    assert not result.complete
+    lines = {"environment": "fakes.py"}
+    for episode in result.episodes():
+        if episode.status == "error":
+            place = rf"{lines.get(where, 'test_runner.py')}, line \d+: {type(error).__name__}"
+            assert re.search(place, str(episode.error))
+
+
+@pytest.mark.parametrize("error", LEAVES, ids=repr)
+def test_an_environment_that_cannot_be_made_ends_the_run_and_not_python(
+    error: BaseException,
+) -> None:
+    def make() -> Any:
+        raise error
+
+    with pytest.raises(UsageError, match=r"no environment can be made: .*test_runner.py, line"):
+        evaluate(TASKS, "oracle", make)
 
 
 def test_a_machine_without_sandboxes_stops_the_run() -> None:
@@ -182,7 +253,8 @@ def test_no_exception_of_one_episode_ends_the_run(tmp_path: Path, at: str) -> No
     assert (result.statistics.successes, result.statistics.errors) == (9, 1)
     assert all(env.closed for env in factory.made)
     [episode] = [e for e in result.episodes() if e.status == "error"]
-    assert (episode.task_id, episode.error, fail.left) == ("t4", "bug", 0)
+    assert (episode.task_id, fail.left) == ("t4", 0)
+    assert re.fullmatch(r".*/fakes\.py, line \d+: ZeroDivisionError: bug", str(episode.error))
     assert "fakes.py" in episode.metadata["traceback"]
     resumed = evaluate(TASKS, "oracle", Factory(TASKS), out=tmp_path)
     assert (resumed.ran, resumed.complete) == (1, True)

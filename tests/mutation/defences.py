@@ -56,6 +56,7 @@ RETENTION = "intercode/gateway/retention.py"
 LEDGER = "intercode/integrations/ray/ledger.py"
 TRUST = "intercode/trust.py"
 RECORDS = "intercode/records.py"
+OWNERSHIP = "intercode/sandbox/ownership.py"
 
 
 @dataclass(frozen=True)
@@ -611,7 +612,7 @@ DEFENCES = [
     ),
     _one(
         "one_episodes_exceptions", "host DoS", "intercode/evaluate/worker.py",
-        "            except Exception as error:", "            except SandboxError as error:",
+        "            except BaseException as error:", "            except SandboxError as error:",
     ),
     _one(
         "a_crash_of_ours", "cheating", "intercode/interpreters/python_start.py",
@@ -1379,6 +1380,50 @@ DEFENCES = [
     _docker(
         "owner", "host DoS", STATIC + "serve.c", "        if (polls[2].revents) leave(0);\n", "",
     ),
+    Defence(
+        "interrupted_attempt", "cheating",
+        (
+            Edit("intercode/envs/base.py", "            self.interrupt(error)\n", ""),
+            Edit(
+                "intercode/envs/attempt.py",
+                "        except BaseException as error:\n            if is_callers(error):",
+                "        except Exception as error:\n            if False:",
+            ),
+        ),
+    ),
+    _one(
+        "interrupted_call", "cheating", OWNERSHIP,
+        " or not _is_executing(self._holder):", ":",
+    ),
+    _one(
+        "owed_answer", "cheating", "intercode/databases/embedded.py",
+        "        self.owes = True\n", "",
+    ),
+    _one(
+        "dropped_pipes", "cheating", OWNERSHIP,
+        "    finalizer = weakref.finalize(thing, work, ",
+        "    finalizer = weakref.finalize(free_when_gone, work, ",
+    ),
+    Defence(
+        "exit_in_an_agent", "cheating",
+        (
+            Edit(
+                "intercode/evaluate/loop.py",
+                "    except BaseException as error:  # sys.exit() in an agent",
+                "    except Exception as error:  # sys.exit() in an agent",
+            ),
+            Edit(
+                "intercode/evaluate/worker.py",
+                "            except BaseException as error:  # a callback",
+                "            except Exception as error:  # a callback",
+            ),
+        ),
+    ),
+    _one(
+        "exit_code_of_a_command", "cheating", "intercode/cli/main.py",
+        "        if debug or error.code:", "        if True:",
+    ),
+    _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
     Defence(
         DOCKER + "close", "host DoS",
         (

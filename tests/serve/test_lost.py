@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +18,7 @@ import intercode
 from intercode.cli.main import main
 from intercode.serve.client import TOKEN
 from serve.served import Served, serving
+from striking import struck_in_a_call
 from waiting import eventually, new_marker, sleepers
 
 TASK = intercode.load_dataset("bash")[0]
@@ -165,3 +170,42 @@ def test_a_run_of_a_server_of_ours(server: Served, tmp_path: Path, capsys: Any) 
     asked = ["run", f"openenv:{server.url}/bash", "--agent", f"{agent}:Knowing", "--limit", "6"]
     assert main([*asked, "--workers", "2", "--json", "--out", str(tmp_path / "run")]) == 0
     assert '"success_rate": 1.0' in capsys.readouterr().out
+
+
+def test_an_interrupted_action_ends_the_attempt_and_the_next_reset_connects_again() -> None:
+    with (
+        serving("bash", "--max-sessions", "1") as server,
+        closing(intercode.connect(server.url, errors="value")) as env,
+    ):
+        env.reset(index=0)
+        with pytest.raises(KeyboardInterrupt), struck_in_a_call(env, signal.SIGINT):
+            env.step("while :; do sleep 100; done")
+        with pytest.raises(intercode.EnvironmentStateError, match="KeyboardInterrupt has inter"):
+            env.step("echo the other")
+        env.reset(index=0)
+        assert env.step("echo the other")[0] == "the other\n"
+
+
+def test_remotes_that_are_dropped_give_their_connections_back(server: Served) -> None:
+    def count() -> tuple[int, int]:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    def drop() -> None:
+        env = intercode.connect(server.url)
+        env.reset(index=0)
+        env.step(f"sleep {marker} & echo 1")
+        envs = intercode.connect_vec(server.url, 2)
+        envs.reset(seed=0)
+        envs.step(("echo 1", f"sleep {marker} & echo 2"))
+
+    marker = new_marker()
+    drop()
+    assert eventually(lambda: not (gc.collect(), sleepers(marker))[1])
+    before = count()
+    for _ in range(3):
+        drop()
+    assert eventually(
+        lambda: all(now < most + 3 for now, most in zip(count(), before, strict=True))
+    )
+    assert eventually(lambda: not sleepers(marker))

@@ -27,6 +27,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.spelling import meant
+from intercode.user_code import described
 from intercode_console import INTERRUPTED, interruptible
 
 COMMANDS = {
@@ -116,6 +117,12 @@ def run_command(
         if isinstance(error, UsageError):
             print(f"see '{parser.prog} --help'", file=sys.stderr)
         return _code_of(error)
+    except SystemExit as error:
+        if debug or error.code:
+            raise
+        # Of code that was given: a command says by its own exit code whether all was done.
+        print(f"intercode: error: not finished: {described(error)}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         if debug:
             raise

@@ -17,6 +17,7 @@ from rich.logging import RichHandler
 
 from intercode.compat.utils import Container, IntercodeDataLoader, Record, place_of
 from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
+from intercode.interruption import is_callers
 from intercode.paper.bash import LIMITS, MALFORMED
 from intercode.sandbox import get_provider
 from intercode.sandbox.images import hide
@@ -89,6 +90,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             RuntimeError: A command of `preprocess` failed.
             SandboxError, ImageError: The sandbox cannot be started.
         """
+        self._interrupted = ""
         self.info: dict[str, Any] = {}
         self.trajectory: list[tuple[str, Any]] = []
         self.observation: Any = None
@@ -116,11 +118,25 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             Observation, reward, whether the episode has ended, info.
 
         Raises:
-            EnvironmentStateError: There was no `reset` yet.
+            EnvironmentStateError: There was no `reset` yet; or an exception of the caller (Ctrl-C)
+                has interrupted the last action.
             SandboxError: The sandbox was lost, and not by what ran in it.
         """
         if not hasattr(self, "trajectory"):
             raise EnvironmentStateError("there is no episode yet: call reset() first")
+        if self._interrupted:
+            raise EnvironmentStateError(
+                f"the episode has ended: {self._interrupted} has interrupted an action before its "
+                "observation came: call reset() first"
+            )
+        try:
+            return self._step(action)
+        except BaseException as error:
+            if is_callers(error):
+                self._interrupted = type(error).__name__
+            raise
+
+    def _step(self, action: str) -> tuple[Any, float, bool, dict[str, Any]]:
         if action == "skip":
             return "skipped", 0, True, {}
         if action.startswith("submit"):

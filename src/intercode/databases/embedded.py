@@ -51,6 +51,7 @@ from intercode.errors import (
     SandboxError,
     UsageError,
 )
+from intercode.interruption import is_callers
 from intercode.sandbox.base import Limits, Provider, Sandbox, Worker, cause_of_death
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.syntax import quoted
@@ -316,7 +317,7 @@ class EmbeddedSession:
         with self._lock:
             if self._closed:
                 raise SandboxClosedError("the session is closed")
-            if self._stale:
+            if self._stale or self._worker.owes:
                 self._restart()
             if not self._worker.alive:
                 said = f"the database was lost: {self._worker.obituary()}"
@@ -399,7 +400,7 @@ class EmbeddedSession:
                 self._worker.sandbox.close()
                 return
         try:
-            if self._written or self._stale:
+            if self._written or self._stale or self._worker.owes:
                 # A process that only read is as good as new; after anything else a new one is.
                 self._worker.restart()
             self._worker.request(("close",), _CLOSE_SECONDS, 0)
@@ -468,11 +469,13 @@ class EmbeddedWorker:
         self.sandbox = sandbox
         self.module = module
         self.process: Worker = sandbox.worker(module)
+        self.owes = False
+        """Whether an answer is still to come, or may be: the wait for it had no end."""
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
-        return self.process.poll() is None
+        """Whether the process runs, and answers the next request and no other."""
+        return self.process.poll() is None and not self.owes
 
     def request(
         self, message: Sequence[Any], seconds: float, size: int, fds: Sequence[int] = ()
@@ -493,6 +496,11 @@ class EmbeddedWorker:
         channel, limit = self.process.socket, wire.frame_limit(size)
         deadline = time.monotonic() + seconds
         operation, *arguments = message
+        if self.owes:
+            self.interrupt()
+            raise WorkerEndedError("the answer to the last request was not awaited")
+        # Before the request, and not when its wait fails: an exception can strike at any place.
+        self.owes = True
         try:
             channel.settimeout(seconds)
             wire.send(channel, wire.encode([operation, limit, *arguments]), fds)
@@ -502,16 +510,24 @@ class EmbeddedWorker:
                 lambda: channel.settimeout(max(deadline - time.monotonic(), 0.001)),
             )
             done, value = wire.decode(data)
-        except TimeoutError as error:
-            raise WorkerLateError(f"no answer within {seconds:g} s") from error
-        except (EOFError, OSError) as error:
-            raise WorkerEndedError(self.obituary()) from error
-        except (TypeError, ValueError) as error:
-            self.interrupt()  # what it may still say would be taken for another answer
-            raise DatabaseError(f"the database process answered nonsense: {error}") from error
+            self.owes = False
+        except (EOFError, OSError, TypeError, ValueError) as error:
+            if is_callers(error):
+                raise
+            raise self._failure(error, seconds) from error
         if not done:
             raise WorkerRefusedError(str(value))
         return value
+
+    def _failure(self, error: Exception, seconds: float) -> DatabaseError:
+        """Return the error of a request whose answer did not come, or is malformed."""
+        if isinstance(error, TimeoutError):
+            return WorkerLateError(f"no answer within {seconds:g} s")
+        self.owes = False  # nothing more can come
+        if isinstance(error, EOFError | OSError):
+            return WorkerEndedError(self.obituary())
+        self.interrupt()  # what it may still say would be taken for another answer
+        return DatabaseError(f"the database process answered nonsense: {error}")
 
     def obituary(self) -> str:
         """Return why the process has ended."""
@@ -536,6 +552,7 @@ class EmbeddedWorker:
         """
         self.sandbox.kill()
         process, self.process = self.process, self.sandbox.worker(self.module)
+        self.owes = False
         process.close()
 
     def close(self) -> None:

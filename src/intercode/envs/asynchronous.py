@@ -6,7 +6,8 @@ the order in which they were made.
 
 A cancelled call leaves nothing half done. One that has not begun never begins; one that runs
 continues in the background, and its environment takes the next call when it has ended. Only
-`close` ends a running call.
+`close` ends a running call. An action whose wait is cancelled, also before it began, ends the
+attempt: its observation is lost, and the next action is refused until `reset`.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class _Job(Generic[T]):
     answer: asyncio.Future[T]
     discard: Callable[[T], object]
     """Frees a result that is no longer awaited."""
+    abandon: Callable[[], object]
+    """Called between two calls, when this one is no longer awaited."""
 
 
 class Calls:
@@ -84,13 +87,17 @@ class Calls:
         self._idle: list[Callable[[], object]] = []
 
     async def __call__(
-        self, call: Callable[[], T], discard: Callable[[T], object] = lambda result: None
+        self,
+        call: Callable[[], T],
+        discard: Callable[[T], object] = lambda result: None,
+        abandon: Callable[[], object] = lambda: None,
     ) -> T:
         """Run a call when all before it have ended, and wait for its result.
 
         Args:
             call: Runs on a thread.
             discard: Frees the result if the wait for it was cancelled.
+            abandon: Is called if the wait was cancelled, before the next call begins.
 
         Raises:
             EnvironmentStateError: The thing is closed, or was closed before the call began.
@@ -98,7 +105,7 @@ class Calls:
         if self._closing is not None:
             raise EnvironmentStateError(f"{self._what} is closed")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Job(call, answer, discard))
+        self._waiting.append(_Job(call, answer, discard, abandon))
         self._next()
         return await answer
 
@@ -119,7 +126,9 @@ class Calls:
     def _next(self) -> None:
         while self._waiting and self._running is None:
             job = self._waiting.popleft()
-            if not job.answer.done():
+            if job.answer.done():
+                job.abandon()
+            else:
                 executor = self._executor or threads(os.getpid())
                 self._running = job.answer.get_loop().run_in_executor(executor, job.call)
                 self._running.add_done_callback(partial(self._ended, job))
@@ -134,8 +143,10 @@ class Calls:
                 job.answer.set_result(running.result())
             else:
                 job.answer.set_exception(error)
-        elif error is None:
-            closers(os.getpid()).submit(job.discard, running.result())
+        else:
+            job.abandon()
+            if error is None:
+                closers(os.getpid()).submit(job.discard, running.result())
         self._next()
 
     async def _end(self) -> None:
@@ -199,13 +210,22 @@ class AsyncEnv:
         """Take an action; see `InterCodeEnv.step`.
 
         If the wait for it is cancelled, the action is taken nevertheless, unless it waited for
-        another call: `episode` has its turn when the next call begins.
+        another call: `episode` has its turn when the next call begins. The attempt has ended then.
+
+        Raises:
+            EnvironmentStateError: As `InterCodeEnv.step`; or an action before it was cancelled.
         """
-        return await self._calls(partial(self.env.step, action))  # type: ignore[arg-type]
+        return await self._act(partial(self.env.step, action))  # type: ignore[arg-type]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
         """Call a tool; see `InterCodeEnv.call`."""
-        return await self._calls(partial(self._inner.call, name, arguments))
+        return await self._act(partial(self._inner.call, name, arguments))
+
+    async def _act(self, call: Callable[[], Result]) -> Result:
+        def abandon() -> None:
+            self._inner.interrupt(asyncio.CancelledError())
+
+        return await self._calls(call, abandon=abandon)
 
     async def score(
         self,

@@ -30,6 +30,7 @@ from intercode.errors import (
     TaskError,
 )
 from intercode.interpreters.base import Interpreter
+from intercode.interruption import is_callers
 from intercode.rewards.base import Reward
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
@@ -61,7 +62,28 @@ def is_value(error: Exception, episode: Episode, errors: str) -> bool:
         errors: The environment's option of that name.
     """
     is_permanent = isinstance(error, SandboxUnavailableError)
-    return errors == "value" and episode.status == "error" and not is_permanent
+    is_ours = "interrupted" not in episode.metadata
+    return errors == "value" and episode.status == "error" and is_ours and not is_permanent
+
+
+def interrupt(episode: Episode, error: BaseException) -> None:
+    """End an episode by an exception of the caller that struck before an observation had come.
+
+    The effects of the action are not known, and its observation could be taken for another one's.
+    """
+    name = type(error).__name__
+    episode.status = "error"
+    episode.error = f"interrupted by {name}: {error}".removesuffix(": ")
+    episode.score = None
+    episode.metadata["interrupted"] = name
+
+
+def has_ended(episode: Episode) -> EnvironmentStateError:
+    """Make the error of an action after the end of an episode."""
+    reason = ""
+    if name := episode.metadata.get("interrupted"):
+        reason = f": {name} has interrupted an action before its observation came"
+    return EnvironmentStateError(f"the episode has ended{reason}: call reset() first")
 
 
 class Submissions:
@@ -188,6 +210,10 @@ class Attempt(Generic[PlaceT]):
         The running call fails, with `SandboxClosedError` or `EnvironmentStateError`. Idempotent.
         """
         self._stopped = True
+        self.abort()
+
+    def abort(self) -> None:
+        """End a call that runs on another thread, as `stop` does, but only that one."""
         if (place := self._place) is not None:
             place.close()
 
@@ -282,14 +308,26 @@ class Attempt(Generic[PlaceT]):
             raise error
         return {**self._info(), "error": failure(error)}
 
+    def interrupt(self, error: BaseException) -> None:
+        """End the running episode by an exception, if that is the caller's.
+
+        Call it between two calls of others, or where one of them has raised the exception.
+        """
+        if self._episode is not None and self._episode.status == "running" and is_callers(error):
+            interrupt(self._episode, error)
+            self._episode.seconds = time.monotonic() - self._clock
+
     @contextmanager
     def _failures_recorded(self) -> Iterator[None]:
         """End the episode as an error, and raise it, where a failure is not the agent's fault."""
         try:
             yield
-        except Exception as error:
-            self.episode.status = "error"
-            self.episode.error = f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            if is_callers(error):
+                interrupt(self.episode, error)
+            else:
+                self.episode.status = "error"
+                self.episode.error = f"{type(error).__name__}: {error}"
             self.episode.seconds = time.monotonic() - self._clock
             raise
 

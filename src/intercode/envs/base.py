@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 import gymnasium
 
 from intercode.datasets import load
-from intercode.envs.attempt import VALUES, Submissions
+from intercode.envs.attempt import VALUES, Submissions, has_ended
 from intercode.envs.diffs import ShowsFiles, Watch
 from intercode.envs.fork import Forkable, random_of
 from intercode.envs.keys import with_keys
@@ -33,7 +33,6 @@ from intercode.episode import ENDED, Episode, Status, Turn
 from intercode.errors import (
     ActionError,
     CausedInsideError,
-    EnvironmentStateError,
     ImageError,
     SandboxError,
     TaskError,
@@ -262,20 +261,25 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
 
         Raises:
             EnvironmentStateError: There is no episode, or it has ended; or the environment was made
-                by another process, or another thread is using it.
+                by another process, or another thread is using it. An exception of the caller
+                (Ctrl-C, the handler of an alarm) that comes before the observation ends it.
             ActionError: The action is not a text.
             SandboxError: The sandbox was lost, and not by what ran in it. The episode counts as an
                 error, never as a reward.
             RewardError: The episode cannot be scored. With ``errors="value"`` this and the one
                 before truncate the episode, with the reward NaN and ``info["error"]``.
         """
-        with self._calls:
-            try:
-                self._awake()
-                taken = self._step(self._meant(action))
-            except VALUES as error:
-                taken = "", float("nan"), False, True, self._failed(error)
-            return self._said(taken)
+        try:
+            with self._calls:
+                try:
+                    self._awake()
+                    taken = self._step(self._meant(action))
+                except VALUES as error:
+                    taken = "", float("nan"), False, True, self._failed(error)
+                return self._said(taken)
+        except BaseException as error:  # also on the way out: the observation is lost
+            self.interrupt(error)
+            raise
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         task, interpreter = self._task, self._interpreter
@@ -283,7 +287,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             self._untold = None
             raise error
         if self.episode.status != "running" or task is None or interpreter is None:
-            raise EnvironmentStateError("the episode has ended: call reset() first")
+            raise has_ended(self.episode)
         if not isinstance(action, str):
             raise ActionError(f"an action must be a text, not {type(action).__name__}")
         with self._failures_recorded():
@@ -326,7 +330,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             raise UsageError(f"nothing shows what there is in {self.name!r}")
         with self._calls:
             if self.episode.status != "running" or self._task is None:
-                raise EnvironmentStateError("the episode has ended: call reset() first")
+                raise has_ended(self.episode)
             task = self._task
             turn = self._look(task, self.traits.overview)
         if not turn.ok:

@@ -19,7 +19,7 @@ import gymnasium
 
 from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
-from intercode.envs.attempt import SHOWN, VALUES, failure, is_value
+from intercode.envs.attempt import SHOWN, VALUES, failure, has_ended, interrupt, is_value
 from intercode.envs.options import EnvOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.tools import action_of, tools_of
@@ -33,6 +33,7 @@ from intercode.errors import (
     TaskError,
     UsageError,
 )
+from intercode.interruption import is_callers
 from intercode.registry import MESSAGES
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
@@ -175,20 +176,27 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action, as `InterCodeEnv.step` does."""
-        with self._calls:
-            episode = self.episode
-            try:
-                if (error := self._untold) is not None:  # of `reset`, which cannot truncate
-                    self._untold = None
-                    raise error
-                if episode.status != "running" or not self._begun:
-                    raise EnvironmentStateError("the episode has ended: call reset() first")
-                if not isinstance(action, str):
-                    raise ActionError(f"an action must be a text, not {type(action).__name__}")
-                with self._failures_recorded():
-                    return self._step(episode, action)
-            except VALUES as failed:
-                return "", float("nan"), False, True, self._failed(failed)
+        try:
+            with self._calls:
+                try:
+                    return self._checked_step(action)
+                except VALUES as failed:
+                    return "", float("nan"), False, True, self._failed(failed)
+        except BaseException as error:  # also on the way out: the observation is lost
+            self.interrupt(error)
+            raise
+
+    def _checked_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        episode = self.episode
+        if (error := self._untold) is not None:  # of `reset`, which cannot truncate
+            self._untold = None
+            raise error
+        if episode.status != "running" or not self._begun:
+            raise has_ended(episode)
+        if not isinstance(action, str):
+            raise ActionError(f"an action must be a text, not {type(action).__name__}")
+        with self._failures_recorded():
+            return self._step(episode, action)
 
     def _step(self, episode: Episode, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         ending = self._ending(action)
@@ -246,14 +254,24 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
             info |= {name: turn.info[name] for name in SHOWN if name in turn.info}
         return info
 
+    def interrupt(self, error: BaseException) -> None:
+        """End the running episode by an exception, as `InterCodeEnv.interrupt` does."""
+        if self._episode is not None and self._episode.status == "running" and is_callers(error):
+            interrupt(self._episode, error)
+            self._episode.seconds = time.monotonic() - self._clock
+            self._free()
+
     @contextmanager
     def _failures_recorded(self) -> Iterator[None]:
         """End the episode as an error, and raise it, where there was a failure."""
         try:
             yield
-        except Exception as error:
-            self.episode.status = "error"
-            self.episode.error = f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            if is_callers(error):
+                interrupt(self.episode, error)
+            else:
+                self.episode.status = "error"
+                self.episode.error = f"{type(error).__name__}: {error}"
             self.episode.seconds = time.monotonic() - self._clock
             self._free()
             raise

@@ -81,8 +81,12 @@ class Forkable(Remade, Attempt[PlaceT]):
             EnvironmentStateError: There is no episode; or an action is running.
             SandboxError: The sandbox was lost.
         """
-        with self._calls:
-            return self._save(how, lossy)
+        try:
+            with self._calls:
+                return self._save(how, lossy)
+        except BaseException as error:  # the interpreter may not have told all of its state
+            self.interrupt(error)
+            raise
 
     def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
         """Begin a fork of a snapshot's episode here, in place of the current episode.
@@ -126,7 +130,7 @@ class Forkable(Remade, Attempt[PlaceT]):
         """
         if n < 1:
             raise UsageError(f"the number of forks must be at least 1, not {n}")
-        with self._calls, ExitStack() as made, self._save(how, lossy) as snapshot:
+        with ExitStack() as made, self.snapshot(how, lossy) as snapshot:
             forks = []
             for _ in range(n):
                 fork = made.enter_context(closing(self.another(self.dataset)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -16,6 +17,7 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.elsewhere import Elsewhere, StandIn
 from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
+from intercode.interruption import is_callers
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Task
 
@@ -79,6 +81,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self._order: Iterator[Task] | None = None
         self._running: dict[int, Future[Result]] = {}
         """Steps and resets that were begun and not yet received, by the environments' indices."""
+        self._unread: set[int] = set()
+        """Indices of steps and resets whose wait an exception of the caller has interrupted."""
         self._observations = [""] * self.num_envs
         self._begun: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         self._ended: Flags = np.zeros(self.num_envs, dtype=np.bool_)
@@ -100,13 +104,15 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
 
         Raises:
             UsageError, TaskNotFoundError: An option cannot be; no episode was begun.
-            EnvironmentStateError: Results of `send` have not been received.
+            EnvironmentStateError: Results of `send` have not been received. Those whose wait was
+                interrupted are given up.
             VectorError: Environments failed, after all have ended their reset.
         """
-        with self._calls:
+        with self._calls, self._interruptible():
             seeds = self._seeds(self._seed if seed is None else seed)
             options = dict(options or {})
             ids = self._chosen(options.pop("reset_mask", np.ones(self.num_envs)))
+            self._give_up(self._unread.intersection(ids))
             self._refuse_running(ids)
             shares = self._shares(options)
             named = {index: self._inner[index].named(shares[index]) for index in ids}
@@ -152,7 +158,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         """
         ids = [n for n in range(self.num_envs) if n != index] if into is None else list(into)
         self._refuse_unknown([index, *ids])
-        with self._calls:
+        with self._calls, self._interruptible():
             self._refuse_running([index, *ids])
             with self._inner[index].snapshot(how, lossy) as snapshot:
                 for one in ids:
@@ -173,8 +179,11 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             ActionError, EnvironmentStateError: As `send` does; no environment has stepped.
             VectorError: Environments failed, after all have ended their step. Its `results` are
                 what this method would have returned.
+
+        After an exception of the caller's own, such as Ctrl-C, `recv` returns the results that were
+        not awaited, and `reset` gives them up.
         """
-        with self._calls:
+        with self._calls, self._interruptible(range(self.num_envs)):
             self._send(actions, range(self.num_envs))
             return _checked(self._gather(range(self.num_envs)))
 
@@ -196,7 +205,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         """
         ids = range(self.num_envs) if env_ids is None else [int(index) for index in env_ids]
         self._refuse_unknown(ids)
-        with self._calls:
+        with self._calls, self._interruptible(ids):
             self._send(actions, ids)
 
     def recv(self, at_least: int = 1) -> Batch:
@@ -213,7 +222,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             VectorError: Environments failed. Its `results` are what this method would have
                 returned, those that failed among them.
         """
-        with self._calls:
+        with self._calls, self._interruptible():
             if not 1 <= at_least <= len(self._running):
                 raise UsageError(
                     f"{at_least} results were asked for, and {len(self._running)} steps are "
@@ -232,6 +241,32 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
                 {**_only(infos, ids), "env_id": np.array(ids)},
             )
             return _checked((batch, errors))
+
+    @contextmanager
+    def _interruptible(self, ids: Iterable[int] = ()) -> Iterator[None]:
+        """Note the results that an exception of the caller leaves unread, or loses.
+
+        Args:
+            ids: The environments that take an action, beside those whose results are awaited.
+        """
+        awaited = {*ids, *self._running}
+        try:
+            yield
+        except BaseException as error:
+            if is_callers(error):
+                self._unread = set(self._running)
+                for index in awaited - self._unread:
+                    self._inner[index].interrupt(error)
+            raise
+
+    def _give_up(self, ids: Iterable[int]) -> None:
+        """End steps and resets, and discard their results."""
+        for index in ids:
+            getattr(self._inner[index], "abort", bool)()
+        for index in ids:
+            self._running[index].exception()
+            del self._running[index]
+            self._unread.discard(index)
 
     def _send(self, actions: Sequence[str], ids: Sequence[int]) -> None:
         self._refuse_running(ids)
@@ -278,7 +313,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         observation, reward, terminated, truncated, info = self.envs[index].step(action)
         return observation, float(reward), terminated, truncated, info
 
-    def _gather(self, ids: Sequence[int]) -> tuple[Batch, dict[int, Exception]]:
+    def _gather(self, ids: Sequence[int]) -> tuple[Batch, dict[int, BaseException]]:
         """Wait for environments; return their results, and the errors of those that failed."""
         results, errors = self._awaited(ids)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -301,16 +336,17 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             infos = self._add_info(infos, info, index)
         return (tuple(self._observations), rewards, terminated, truncated, infos), errors
 
-    def _awaited(self, ids: Sequence[int]) -> tuple[dict[int, Result], dict[int, Exception]]:
+    def _awaited(self, ids: Sequence[int]) -> tuple[dict[int, Result], dict[int, BaseException]]:
         """Wait for all of them, before any result is taken: Ctrl-C loses none."""
         for index in ids:
             self._running[index].exception()
         results: dict[int, Result] = {}
-        errors: dict[int, Exception] = {}
+        errors: dict[int, BaseException] = {}
         for index in ids:
             step = self._running.pop(index)
+            self._unread.discard(index)
             error = step.exception()
-            if isinstance(error, Exception):
+            if error is not None:
                 errors[index] = error
                 said: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
                 if self._inner[index].options.errors == "value":  # as the others' have it
@@ -384,7 +420,7 @@ def _inner(env: gymnasium.Env[str, str]) -> Any:
     return inner
 
 
-def _checked(gathered: tuple[Batch, dict[int, Exception]]) -> Batch:
+def _checked(gathered: tuple[Batch, dict[int, BaseException]]) -> Batch:
     """Return a batch, or raise what failed in it."""
     batch, errors = gathered
     if errors:

@@ -36,7 +36,9 @@ from intercode.errors import (
     TaskError,
     UsageError,
 )
+from intercode.interruption import is_handlers
 from intercode.redaction import Redactor
+from intercode.user_code import described
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -296,10 +298,12 @@ def _held(actor: HoldsEnvironment, held: HeldEnv, terms: Terms) -> HeldEnv:
         returned = actor.run(held)
     except (ModelError, Stopped):
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_handlers(error):
+            raise
         if terms.failure is not None:
             raise terms.failure from None
-        raise AgentError(f"the agent raised {_described(error)}") from error
+        raise AgentError(f"the agent raised {described(error)}") from error
     if terms.failure is not None:
         raise terms.failure
     chosen = next((one for one in terms.held if returned is one.episode), None)
@@ -321,8 +325,10 @@ def _made(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | HoldsEnvi
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):
         raise  # the same for every task, or of the place that it has looked at
-    except Exception as error:
-        raise AgentError(f"the agent could not be made: {_described(error)}") from error
+    except BaseException as error:
+        if is_handlers(error):
+            raise
+        raise AgentError(f"the agent could not be made: {described(error)}") from error
 
 
 def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
@@ -330,8 +336,10 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
         action = actor.act(observation, turns)
     except (ModelError, Stopped):
         raise  # not the agent's fault
-    except Exception as error:
-        raise AgentError(f"the agent raised {_described(error)}") from error
+    except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
+        if is_handlers(error):
+            raise
+        raise AgentError(f"the agent raised {described(error)}") from error
     if not isinstance(action, str):
         raise AgentError(f"the agent's action is not a text but {type(action).__name__}")
     return action
@@ -349,7 +357,7 @@ def episode_seed(seed: int, epoch: int, task_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
 
 
-def failed(error: Exception, partial: Episode) -> Episode:
+def failed(error: BaseException, partial: Episode) -> Episode:
     """Make the record of an episode without a result.
 
     Args:
@@ -359,7 +367,8 @@ def failed(error: Exception, partial: Episode) -> Episode:
     partial.status = "error"
     partial.score = None
     redactor = Redactor()
-    partial.error = redactor.text(str(error)) or type(error).__name__
+    message = str(error) if isinstance(error, InterCodeError) else described(error)
+    partial.error = redactor.text(message) or type(error).__name__
     partial.metadata["error_type"] = type(error).__name__
     # A failure in code that is likely the user's own, who wants to find it.
     written = error.__cause__ if isinstance(error, AgentError) else error
@@ -367,7 +376,3 @@ def failed(error: Exception, partial: Episode) -> Episode:
         text = "".join(traceback.format_exception(written))
         partial.metadata["traceback"] = redactor.text(text)
     return partial
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

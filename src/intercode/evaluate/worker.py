@@ -26,7 +26,9 @@ from intercode.errors import (
 )
 from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed
 from intercode.evaluate.progress import Progress
+from intercode.interruption import is_handlers
 from intercode.records import Key
+from intercode.user_code import described
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -133,12 +135,16 @@ class Worker:
                 break
             except (Stopped, *_SAME_FOR_ALL):
                 raise
-            except Exception as error:
+            except BaseException as error:  # a callback, or an environment, may call sys.exit()
+                if is_handlers(error):
+                    raise
                 if self._stopped:
                     raise Stopped from error
                 retried = isinstance(error, SandboxError)
-                if self._making and not retried:
-                    raise  # no environment can be made: it is not the task's fault
+                if self._making and not retried:  # it is not the task's fault
+                    if isinstance(error, Exception):
+                        raise
+                    raise UsageError(f"no environment can be made: {described(error)}") from error
                 partial = self._partial(job)
                 self.close()
                 if not retried or len(lost) >= self._orders.max_retries:

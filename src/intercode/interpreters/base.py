@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import select
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from intercode.sandbox.base import OutputBuffer
@@ -79,9 +81,9 @@ class Interpreter(Protocol):
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action.
 
-        After an exception of the caller's own (Ctrl-C), the action may still run: its output
-        belongs to the next one. From another thread, the sandbox can be closed meanwhile, but not
-        the interpreter.
+        After an exception of the caller's own (Ctrl-C), the action may still run, and no other may
+        be run here: an environment ends the attempt. From another thread, the sandbox can be closed
+        meanwhile, but not the interpreter.
 
         Args:
             action: Code in the interpreter's language.
@@ -157,12 +159,20 @@ class Drain:
 
     def _forget(self) -> None:
         self._owner = os.getpid()
-        self._lock = threading.Lock()
-        self._buffers: dict[int, tuple[OutputBuffer, int]] = {}
+        # Reentrant, as a process can be garbage-collected at any line, also below.
+        self._lock = threading.RLock()
+        self._pipes: dict[int, _Pipe] = {}
         self._epoll: select.epoll | None = None
 
-    def watch(self, fd: int, buffer: OutputBuffer, limit: int) -> None:
-        """Read `fd`, which does not block, into `buffer`, until that has taken `limit` bytes."""
+    def watch(self, owner: object, fd: int, buffer: OutputBuffer, limit: int) -> None:
+        """Read `fd`, which does not block, into `buffer`, until that has taken `limit` bytes.
+
+        Args:
+            owner: The object that closes `fd` at its own end, and so ends the watch, too.
+            fd: A pipe.
+            buffer: For what comes.
+            limit: Bytes.
+        """
         if self._owner != os.getpid():
             self._forget()  # a fork has no thread
         with self._lock:
@@ -171,7 +181,7 @@ class Drain:
                 threading.Thread(
                     target=self._serve, args=(self._epoll,), name="intercode-drain", daemon=True
                 ).start()
-            self._buffers[fd] = buffer, limit
+            self._pipes[fd] = _Pipe(buffer, limit, weakref.ref(owner, partial(self._lose, fd)))
             self._epoll.register(fd, select.EPOLLIN)
 
     def release(self, fd: int) -> None:
@@ -181,26 +191,46 @@ class Drain:
                 self._drop(fd)
 
     def _drop(self, fd: int) -> None:
-        if self._buffers.pop(fd, None) is not None and self._epoll is not None:
-            self._epoll.unregister(fd)
+        if self._pipes.pop(fd, None) is not None and self._epoll is not None:
+            with suppress(OSError):  # the owner has gone, and closed it first
+                self._epoll.unregister(fd)
+
+    def _lose(self, fd: int, owner: weakref.ref[object]) -> None:
+        """Leave a pipe alone whose owner was garbage-collected; its number may be another's now."""
+        with self._lock:
+            if (pipe := self._pipes.get(fd)) is not None and pipe.owner is owner:
+                self._drop(fd)
 
     def _serve(self, epoll: select.epoll) -> None:
         while True:
             for fd, _ in epoll.poll():
                 with self._lock:
-                    if fd in self._buffers and not self._take(fd):
+                    pipe = self._pipes.get(fd)
+                    if pipe is not None and not pipe.take(fd):
                         self._drop(fd)
 
-    def _take(self, fd: int) -> bool:
-        buffer, limit = self._buffers[fd]
+
+@dataclass(frozen=True, slots=True)
+class _Pipe:
+    """A pipe that the drain reads."""
+
+    buffer: OutputBuffer
+    limit: int
+    owner: weakref.ref[object]
+
+    def take(self, fd: int) -> bool:
+        """Read once; return whether to go on."""
+        owner = self.owner()  # held meanwhile, so that `fd` stays its own
+        if owner is None:
+            return False
         try:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:
             return True
         except OSError:
             return False
-        buffer.add(data)
-        return bool(data) and buffer.total < limit
+        self.buffer.add(data)
+        return bool(data) and self.buffer.total < self.limit
 
 
 DRAIN = Drain()

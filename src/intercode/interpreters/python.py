@@ -151,7 +151,7 @@ class PythonInterpreter:
         if self._gone:
             return
         limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
-        DRAIN.watch(self._process.out, self._pending, limit)
+        DRAIN.watch(self._process, self._process.out, self._pending, limit)
 
     def _run(self, run: _Run, source: str) -> None:
         """Have the worker run source, until that has ended by itself, or is stopped."""

@@ -25,7 +25,8 @@ from intercode.interpreters.inside.session import DONE
 from intercode.interpreters.inside.wire import STARTED, Frames, frame
 from intercode.sandbox import Process, Provider, Sandbox, get_provider
 from intercode.sandbox.base import Freezes, cause_of_death
-from intercode.sandbox.ownership import disown_in_forks
+from intercode.sandbox.native.channels import close_all
+from intercode.sandbox.ownership import disown_in_forks, free_when_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,6 +121,7 @@ class PythonProcess:
         self._write = write
         self._frames = Frames(LONGEST_ANSWER)
         self._own = {read, write, out} - {-1, *process.fds.values()}
+        self._free = free_when_gone(self, close_all, *self._own)
         for fd in {read, write, out} - {-1}:
             os.set_blocking(fd, False)
         disown_in_forks(self)
@@ -199,9 +201,8 @@ class PythonProcess:
 
     def close(self) -> None:
         """Kill it, if it runs. Idempotent."""
-        own, self._own, self.out = self._own, set(), -1
-        for fd in own:
-            os.close(fd)
+        self._own, self.out = set(), -1
+        self._free()
         self.process.close()
 
     def disown(self) -> None:

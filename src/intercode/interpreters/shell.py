@@ -181,7 +181,8 @@ class Shell:
 
     def rest(self, pending: OutputBuffer) -> None:
         """Collect the output of background jobs in `pending` until `wake`."""
-        DRAIN.watch(self._out, pending, pending.limit * HARD_OUTPUT_FACTOR)
+        limit = pending.limit * HARD_OUTPUT_FACTOR
+        DRAIN.watch(self._process, self._out, pending, limit)
 
     def wake(self) -> None:
         """Leave the output to `read` from now on."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from intercode.errors import UsageError
 from intercode.sandbox.base import HasTerminals, Sandbox
+from intercode.sandbox.ownership import free_when_gone
 
 if TYPE_CHECKING:
     import pyte
@@ -118,6 +119,7 @@ class Terminal:
         self._sandbox = sandbox
         assert isinstance(sandbox, HasTerminals)  # its interpreter has checked
         self._master = sandbox.terminal()
+        self._free = free_when_gone(self, os.close, self._master)
         try:
             number = struct.unpack("=i", fcntl.ioctl(self._master, _TIOCGPTN, bytes(4)))[0]
             fcntl.ioctl(self._master, _TIOCSPTLCK, bytes(4))
@@ -126,7 +128,7 @@ class Terminal:
             argv = ("bash", "-c", _START, f"/dev/pts/{number}")
             self._process = sandbox.popen(argv, channels={}, env=_ENV)
         except BaseException:
-            os.close(self._master)
+            self._free()
             raise
         self._screen = Screen()
         try:
@@ -179,4 +181,4 @@ class Terminal:
     def close(self) -> None:
         """End the shell, and hang up."""
         self._process.close()
-        os.close(self._master)
+        self._free()

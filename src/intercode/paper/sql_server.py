@@ -30,6 +30,7 @@ from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import Server, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
+from intercode.interruption import reraise_callers
 from intercode.paper.sql_databases import (
     MAX_ROWS,
     TIMEOUT,
@@ -237,6 +238,8 @@ class MySQLConnection:
         self._tables: dict[str, Tables] = {}
         self._full_group_by = True
         self._had_rows = False
+        self._owes = False
+        """Whether an answer is still to come: its wait was interrupted."""
         self._connection: Any = None
         self._open()
 
@@ -250,14 +253,19 @@ class MySQLConnection:
         """Run one statement."""
         if not sql:  # the driver did nothing, and the old result had no further rows
             return [] if self._had_rows else None
+        if self._owes:
+            self._reopen()
+        self._owes = True
         try:
             answer = self._run(sql)
         except self._errors.MySQLError as error:
+            reraise_callers(error)
             if not self._connection.open or error.args[0] in _LOST:
                 self._reopen()  # the agent's own KILL, or the limit; a dead server raises here
             answer = failed(str(error.args[-1]))
         except UnicodeEncodeError as error:  # half a surrogate pair has no bytes to send
             answer = failed(str(error))
+        self._owes = False
         self._had_rows = isinstance(answer, list)
         return answer
 

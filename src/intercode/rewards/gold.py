@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from intercode.episode import decode, encode
 from intercode.errors import CausedInsideError, OutputLimitError, RewardError, SandboxError
 from intercode.interpreters.base import Interpreter
+from intercode.interruption import is_callers
 from intercode.rewards import archive
 from intercode.rewards.answer import Answer, normalise
 from intercode.sandbox.base import Change, Sandbox
@@ -110,26 +111,29 @@ class GoldCache:
 
     def get(self, key: str, compute: Callable[[], T]) -> T:
         """Return the result for `key`; the first caller computes it, and others wait for it."""
-        with self._lock:
-            future = self._results.get(key)
-            first = future is None
-            if future is None:
-                future = self._results[key] = Future()
+        own: Future[Any] = Future()
+        try:
+            with self._lock:
+                future = self._results.setdefault(key, own)
+                self._results.move_to_end(key)
                 while len(self._results) > self._size:
                     self._results.popitem(last=False)
-            else:
-                self._results.move_to_end(key)
-        if first:
-            try:
-                future.set_result(compute())
-            except BaseException as error:
-                # Callers that wait get the error, too; a later one tries again.
-                with self._lock:
-                    if self._results.get(key) is future:
-                        del self._results[key]
-                future.set_exception(error)
-                raise
-        result: T = future.result()
+            if future is own:
+                own.set_result(compute())
+        except BaseException as error:
+            with self._lock:
+                if self._results.get(key) is own:
+                    del self._results[key]
+            # Callers that wait get the error, too, unless it is this caller's own (Ctrl-C).
+            if not is_callers(error):
+                own.set_exception(error)
+            elif own.cancel():
+                own.set_running_or_notify_cancel()
+            raise
+        try:
+            result: T = future.result()
+        except CancelledError:
+            return self.get(key, compute)
         return result
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Generic
 
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RewardError, UsageError
+from intercode.interruption import is_handlers
 from intercode.registry import REWARDS
 from intercode.rewards.base import PlaceT, Reward
 from intercode.task import Task
@@ -54,7 +55,9 @@ class OwnReward(Generic[PlaceT]):
             given = self._function(task, episode, place, **self._more)
         except InterCodeError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # sys.exit() in a reward ends no run
+            if is_handlers(error):
+                raise
             where = line_of(error, _file(self._function)) or _name(self._function)
             raise RewardError(
                 f"task {task.task_id!r}: its reward failed: {where}: "

@@ -103,6 +103,7 @@ class Forward:
             listener.close()
             raise
         self._leave(listener)
+        self._wait()
         self._thread = threading.Thread(
             target=self._accept_all,
             args=(listener,),
@@ -113,6 +114,11 @@ class Forward:
 
     def close(self) -> None:
         """Close the port and all of its connections. Idempotent."""
+        self.hang_up()
+        self._wait()
+
+    def hang_up(self) -> None:
+        """Begin to close it: its threads do the rest."""
         self._closed = True
         self._leave(None)
 
@@ -124,6 +130,9 @@ class Forward:
                 with suppress(OSError):  # it has ended
                     each.shutdown(socket.SHUT_RDWR)  # wakes the thread that has it
             self._changed.notify_all()
+
+    def _wait(self) -> None:
+        """Wait for the thread that accepts connections."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_SECONDS)
 

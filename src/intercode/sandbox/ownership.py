@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from intercode.errors import EnvironmentStateError, SandboxError
@@ -54,6 +56,9 @@ os.register_at_fork(after_in_child=_disown_all)
 class OneCaller:
     """Lets in one call at a time, and only of the process that made this.
 
+    The call's frame is the holder, not a lock: Ctrl-C can strike on the way in or out, and a lock
+    would then stay locked for good. A frame that has ended holds nothing.
+
     Args:
         what: Names the thing that is guarded, for messages.
     """
@@ -62,6 +67,8 @@ class OneCaller:
         self._what = what
         self._owner = os.getpid()
         self._lock = threading.Lock()
+        self._holder: FrameType | None = None
+        """The frame of the running call."""
 
     @property
     def forked(self) -> bool:
@@ -79,15 +86,27 @@ class OneCaller:
                 f"{self._what} was made by process {self._owner}, and this is its fork, process "
                 f"{os.getpid()}: sandboxes are not shared. Make the environment here, in the child"
             )
-        if not self._lock.acquire(blocking=False):
-            raise EnvironmentStateError(
-                f"another call of {self._what} is running: it serves one thread at a time. Make "
-                "one environment for each thread, or use intercode.make_vec"
-            )
+        with self._lock:  # for a moment: an exception never leaves it locked
+            if self._holder is None or not _is_executing(self._holder):
+                self._holder = sys._getframe(1)
+                return
+        raise EnvironmentStateError(
+            f"another call of {self._what} is running: it serves one thread at a time. Make "
+            "one environment for each thread, or use intercode.make_vec"
+        )
 
     def __exit__(self, *exception: object) -> None:
         """End a call."""
-        self._lock.release()
+        self._holder = None
+
+
+def _is_executing(frame: FrameType) -> bool:
+    """Whether a frame has not ended; one that has is cleared."""
+    try:
+        frame.clear()
+    except RuntimeError:  # the only answer that Python gives to this question
+        return True
+    return False
 
 
 def when_gone(
@@ -95,6 +114,23 @@ def when_gone(
 ) -> weakref.finalize[..., Any]:
     """Register work for when an object is gone, or this process ends; a fork never does it."""
     return weakref.finalize(thing, _if_owner, os.getpid(), work, arguments)
+
+
+def free_when_gone(
+    thing: object, work: Callable[..., object], *arguments: Any
+) -> weakref.finalize[..., Any]:
+    """Register the freeing of what an object holds, for an owner who drops it without `close`.
+
+    It may be done in any thread, at any line: `work` takes no lock that is not reentrant, and waits
+    for nothing. At the end of this process the kernel does it. A fork does it, too: its descriptors
+    are its own.
+
+    Returns:
+        The finalizer. Who closes the object calls it, so that it is done once.
+    """
+    finalizer = weakref.finalize(thing, work, *arguments)
+    finalizer.atexit = False
+    return finalizer
 
 
 def _if_owner(pid: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:

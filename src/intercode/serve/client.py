@@ -33,6 +33,7 @@ from intercode.errors import (
     SandboxError,
     UsageError,
 )
+from intercode.interruption import is_callers
 from intercode.registry import ENVS
 from intercode.serve import TOKEN
 from intercode.spelling import meant
@@ -209,12 +210,12 @@ class Session:
             with suppress(ConnectionClosed):  # it may have had a last word
                 self._connection.send(message(kind, data), text=True)
             answer = msgspec.json.decode(self._connection.recv(decode=False))
-        except (ConnectionClosed, OSError, msgspec.DecodeError) as error:
+        except BaseException as error:  # the answer would be taken for that to the next message
             self.close()
+            is_loss = isinstance(error, ConnectionClosed | OSError | msgspec.DecodeError)
+            if is_callers(error) or not is_loss:
+                raise
             raise self._lost(str(error)) from error
-        except BaseException:  # the answer would be taken for that to the next message
-            self.close()
-            raise
         told: dict[str, Any] = answer["data"]
         if answer["type"] != "error":
             return told

@@ -23,6 +23,7 @@ from intercode.databases.servers.schemas import Schema
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import ActionError, DatabaseError, OutputLimitError, SandboxClosedError
+from intercode.interruption import reraise_callers
 from intercode.sandbox.base import Limits
 
 _GRACE_SECONDS = 0.5
@@ -192,6 +193,8 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._using = threading.Lock()
         self._closing = threading.Lock()
         self._closed = False
+        self._owes = False
+        """Whether an answer is still to come on the connection: its wait was interrupted."""
         self._configure()
 
     # --- the contract ------------------------------------------------------------------------
@@ -202,6 +205,8 @@ class ServerSession(ABC, Generic[ConnectionT]):
         seconds = self.limits.seconds(timeout)
         with self._using:
             self._check_open()
+            self._recover()
+            self._owes = True
             self._limit.start(seconds + _GRACE_SECONDS)
             try:
                 outcome = self._try(text, seconds, max_rows)
@@ -209,7 +214,9 @@ class ServerSession(ABC, Generic[ConnectionT]):
                     self._check_alive()
                     outcome = _interrupted(outcome, seconds)
             except ConnectionLost as lost:
+                reraise_callers(lost)
                 outcome = self._after_loss(lost, self._limit.stop(), seconds)
+            self._owes = False
             self._check_open()  # else another thread ended it by closing the session
             return self._nominal.outcome(outcome, self._edits)
 
@@ -217,11 +224,14 @@ class ServerSession(ABC, Generic[ConnectionT]):
         """Read the state; see `intercode.databases.base.Session.state`."""
         with self._using:
             self._check_open()
+            self._recover()
+            self._owes = self.written
             if self.written:
                 self._commit_in_time()
             tables = self._state()
             if self.written:
                 self._check_kept()
+            self._owes = False
             return self._nominal.state(tables)
 
     def kill(self) -> None:
@@ -236,6 +246,9 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._closed = True
         self._acquire()
         try:
+            if self._owes:
+                self._limit.stop()
+                self._interrupt(2)
             pristine = self._is_pristine()
             if not pristine:
                 self._connection.close()  # and so release its locks
@@ -322,6 +335,17 @@ class ServerSession(ABC, Generic[ConnectionT]):
         if self._closed:
             raise SandboxClosedError(f"the session with {self.source.name} is closed")
 
+    def _recover(self) -> None:
+        """Connect again if an exception of the caller has interrupted the wait for an answer.
+
+        Raises `DatabaseError` if the server itself was lost.
+        """
+        if self._owes:
+            self._limit.stop()
+            self._interrupt(2)
+            self._reconnect(ConnectionLost("the last answer was not awaited"))
+            self._owes = False
+
     def _try(self, text: str, seconds: float, max_rows: int) -> Outcome:
         if not self.written and not plainly_reads(text):
             self._begin_writing()
@@ -374,7 +398,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     def _is_pristine(self) -> bool:
         """Return whether the clone is as good as new."""
-        if self.written or self._clone.generation != self._home.generation:
+        if self.written or self._owes or self._clone.generation != self._home.generation:
             return False
         try:
             return self._begins_again()

@@ -9,9 +9,10 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from intercode.sandbox.native import wire
 from intercode.sandbox.native.channels import channel, close_all
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.zygote import packed
-from intercode.sandbox.ownership import disown_in_forks
+from intercode.sandbox.ownership import disown_in_forks, free_when_gone
 
 HARD_OUTPUT_FACTOR = 64
 """A program that prints this many times its limit is killed: the rest is not read."""
@@ -43,9 +44,9 @@ class NativeProcess:
         self._exit_fd = exit_fd
         self._send = send
         self._code: int | None = None
-        self._closed = False
         self.lost = False
         """Whether the sandbox has gone before it said how this ended."""
+        self._free = free_when_gone(self, close_all, *self._fds.values(), exit_fd)
         disown_in_forks(self)
 
     @property
@@ -77,17 +78,15 @@ class NativeProcess:
 
     def close(self) -> None:
         """Kill it, if it runs, and close our ends."""
-        if self._closed:
+        if not self._free.alive:
             return
-        self._closed = True
         with suppress(OSError, SandboxError):  # the sandbox may die just now, and it with it
             self.signal(signal.SIGKILL)
-        for fd in (*self._fds.values(), self._exit_fd):
-            os.close(fd)
+        self._free()
 
     def disown(self) -> None:
         """See `ownership.Owned`. The numbers stay valid, with nothing behind them."""
-        if not self._closed:
+        if self._free.alive:
             nothing = os.memfd_create("nothing", os.MFD_CLOEXEC)
             for fd in (*self._fds.values(), self._exit_fd):
                 os.dup2(nothing, fd, inheritable=False)
@@ -107,6 +106,7 @@ class NativeWorker(NativeProcess):
     ) -> None:
         super().__init__(pid, {2: errors}, exit_fd, send)
         self.socket = ours
+        free_when_gone(self, ours.close)
 
     def errors(self) -> str:
         """Read what the worker wrote to its error output, for a diagnosis; then it is gone."""
@@ -137,7 +137,7 @@ class First:
     """Our ends of its channels, then that of its exit pipe."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Seat:
     """A place in which a sandbox runs. One that was frozen gets another."""
 
@@ -157,6 +157,12 @@ class Seat:
     """How many users there can be."""
     workers: tuple[str, ...] = ()
     """The modules of workers that it can start."""
+    _free_first: weakref.finalize[..., Any] | None = field(init=False, default=None)
+    """Closes the descriptors of the first program, also if the seat is dropped without an end."""
+
+    def __post_init__(self) -> None:
+        if self.first is not None:
+            self._free_first = free_when_gone(self, close_all, *self.first.fds)
 
     def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Send a request to its process 1."""
@@ -167,13 +173,15 @@ class Seat:
         if self.first is None or self.first.program != program:
             return None
         first, self.first = self.first, None
+        if self._free_first is not None:
+            self._free_first.detach()
         return first
 
     def end(self) -> None:
         """End all that runs in it, or hand it over to its keeper where the kernel takes long."""
-        if self.first is not None:
-            close_all(*self.first.fds)
-            self.first = None
+        self.first = None
+        if self._free_first is not None:
+            self._free_first()
         self.control.close()
         if self.process is not None and not self.process.end():
             self.hand_over()
@@ -191,6 +199,7 @@ class ProcessOne:
         self, fd: int, evidence: Callable[[], Evidence] = lambda: Evidence(keeper=False)
     ) -> None:
         self._file = FileIO(fd)
+        free_when_gone(self, self._file.close)
         self.evidence = evidence
         self._killed_at: float | None = None
         self._lock = threading.Lock()

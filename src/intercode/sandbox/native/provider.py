@@ -23,6 +23,7 @@ from typing import Any
 from intercode.capabilities import OF_SEVERAL_USERS
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.files import cache_root
+from intercode.interruption import is_callers
 from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
@@ -47,7 +48,12 @@ from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
 from intercode.sandbox.native.zygote import spelled_out
 from intercode.sandbox.network import Network, Policy
-from intercode.sandbox.ownership import close_at_exit, disown_in_forks, new_lease
+from intercode.sandbox.ownership import (
+    close_at_exit,
+    disown_in_forks,
+    free_when_gone,
+    new_lease,
+)
 
 
 class NativeProvider:
@@ -316,7 +322,7 @@ class SpawnerProcess:
             close_all(*first)
             if process is not None:
                 process.disown()
-            if not isinstance(error, (EOFError, OSError)):
+            if not isinstance(error, (EOFError, OSError)) or is_callers(error):
                 raise
             said = f"a sandbox did not start: {error or 'its process died'}{in_view()}"
             raise SandboxError(said) from error
@@ -324,7 +330,9 @@ class SpawnerProcess:
         freeze = partial(self.freeze, name)
         users = ID_COUNT if self.facts["root"] else 1
         hand_over = partial(self.hand_over, name)
-        return Seat(ours, process, self.forget, freeze, hand_over, started, users, self.preload)
+        seat = Seat(ours, process, self.forget, freeze, hand_over, started, users, self.preload)
+        free_when_gone(seat, ours.close)
+        return seat
 
     def _open_ledger(self) -> int:
         """Open the spawner's ledger; without a writable cache, a file without a name."""

@@ -21,6 +21,7 @@ from intercode.errors import (
     SandboxTimeoutError,
     UsageError,
 )
+from intercode.interruption import is_callers
 from intercode.sandbox import proxy
 from intercode.sandbox.accounts import look_up_user
 from intercode.sandbox.base import (
@@ -66,7 +67,7 @@ from intercode.sandbox.network import (
     handlers,
     proxy_variables,
 )
-from intercode.sandbox.ownership import disown_in_forks
+from intercode.sandbox.ownership import disown_in_forks, free_when_gone
 from intercode.units import MIB
 
 _ANSWER_SECONDS = 30.0
@@ -117,6 +118,7 @@ class NativeSandbox:
         self._end: SandboxError | None = None
         """The error of all further requests; None while it serves them."""
         seat.control.settimeout(_ANSWER_SECONDS)
+        free_when_gone(self, _hang_up, self._forwards)  # their threads would hold them for good
         disown_in_forks(self)
 
     # -- programs --------------------------------------------------------------------------------
@@ -542,11 +544,14 @@ class NativeSandbox:
                 if seconds != _ANSWER_SECONDS:
                     self._control.settimeout(_ANSWER_SECONDS)
                 answered = True
-            except TimeoutError as error:
+            except (EOFError, OSError) as error:
+                if is_callers(error):
+                    raise
+                if not isinstance(error, TimeoutError):
+                    died = SandboxClosedError(f"the sandbox died: {error}")
+                    raise self._ended(died) from error
                 said = f"the sandbox did not answer {message['op']!r} within {seconds:.0f} s"
                 raise self._ended(SandboxTimeoutError(said)) from error
-            except (EOFError, OSError) as error:
-                raise self._ended(SandboxClosedError(f"the sandbox died: {error}")) from error
             finally:
                 if not answered and self._end is None:
                     # Also after Ctrl-C: the next question must not get this one's answer.
@@ -614,6 +619,11 @@ class NativeSandbox:
         self._control.close()
         if self._process is not None:
             self._process.disown()
+
+
+def _hang_up(forwards: list[Forward]) -> None:
+    for forward in forwards:
+        forward.hang_up()
 
 
 @contextmanager
