@@ -1423,7 +1423,6 @@ DEFENCES = [
         "exit_code_of_a_command", "cheating", "intercode/cli/main.py",
         "        if debug or error.code:", "        if True:",
     ),
-    _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
     Defence(
         DOCKER + "close", "host DoS",
         (
