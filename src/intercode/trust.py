@@ -100,8 +100,11 @@ class Effect:
     @property
     def words(self) -> list[str]:
         """The words of a command line that name the option again."""
-        flag = f"--{self.option.replace('_', '-')}"
         values = self.value if isinstance(self.value, list) else [self.value]
+        if self.option not in _DEEDS and self.option not in INERT:  # of an environment from outside
+            texts = (str(v).lower() if isinstance(v, bool) else v for v in values)
+            return [word for text in texts for word in ("-o", f"{self.option}={text}")]
+        flag = f"--{self.option.replace('_', '-')}"
         if self.option in ("network", "capabilities") and values is self.value:
             values = [",".join(map(str, values))]
         return [word for v in values for word in ((flag,) if v is True else (flag, str(v)))]
@@ -229,7 +232,7 @@ def _is_image(value: str, options: Mapping[str, Any]) -> bool:
 def _is_engine(value: str, options: Mapping[str, Any]) -> bool:
     from intercode.databases import ENGINES
 
-    return value in ENGINES
+    return ENGINES.is_trusted(value)
 
 
 def _is_reward(value: str, options: Mapping[str, Any]) -> bool:
@@ -239,7 +242,7 @@ def _is_reward(value: str, options: Mapping[str, Any]) -> bool:
 def _is_provider(value: str, options: Mapping[str, Any]) -> bool:
     from intercode.sandbox import PROVIDERS
 
-    return value in PROVIDERS
+    return PROVIDERS.is_trusted(value)
 
 
 _HARMLESS: Mapping[str, Callable[[str, Mapping[str, Any]], object]] = {

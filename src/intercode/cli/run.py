@@ -71,8 +71,8 @@ from intercode.spec import (
     Options,
     RunSpec,
     add_environment,
+    add_environment_options,
     add_options,
-    environment_options,
     given,
     options_of,
 )
@@ -99,7 +99,7 @@ def add_tasks(parser: argparse.ArgumentParser, less: str = "") -> None:
     add_options(parser.add_argument_group("which tasks"), options_of(RunSpec), less=less)
     where = parser.add_argument_group("where")
     add_options(where, options_of(EnvSpec), less=less)
-    add_options(where, environment_options(), less=less)
+    add_environment_options(where, less=less)
     how = parser.add_argument_group("how")
     add_options(how, options_of(How), less=less)
     if "locked" not in less.split():
