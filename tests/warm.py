@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 

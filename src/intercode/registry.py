@@ -137,7 +137,7 @@ class Registry:
             names: The names that would do; default: all.
         """
         near = meant(name, self.names() if names is None else names)
-        own = f" (or your own, as {_FILE})" if self._takes_files else ""
+        own = _OR_YOUR_OWN if self._takes_files else ""
         return UsageError(f"there is no {self.kind} {name!r}{near}{own}")
 
     def file_of(self, name: str) -> str:
@@ -157,7 +157,7 @@ class Registry:
         self._group = None
 
 
-_FILE = "path/to/file.py:name"
+_OR_YOUR_OWN = " (or your own, as path/to/file.py:name)"
 
 DATASETS = Registry(
     "dataset",
@@ -276,7 +276,12 @@ def environment(name: str, protocol: str = "default") -> Any:
     if entry not in ENVS and entry in SOURCES:
         return SOURCES.get(entry)
     if name in ENVS and entry not in ENVS:
-        raise UsageError(f"environment {name!r} has no protocol {protocol!r}")
+        known = [
+            "default",
+            *(one[len(name) + 1 :] for one in ENVS.names() if one.startswith(f"{name}:")),
+        ]
+        near = f"{meant(protocol, known)}{_OR_YOUR_OWN}"
+        raise UsageError(f"environment {name!r} has no protocol {protocol!r}{near}")
     return ENVS.get(entry)
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from intercode.errors import ImageError, TrustError
-from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES
+from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
+from intercode.user_code import is_reference
 
 INERT = frozenset(
     {
@@ -174,8 +175,10 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
         return next((name for name in _PASSWORDS if find(name)), "")
     if option not in _MODEL_OF:
         return ""
-    provider = str(options.get(_MODEL_OF[option]) or "").partition("/")[0]
-    if provider in _KEYLESS:
+    model = str(options.get(_MODEL_OF[option]) or "")
+    provider = model.partition("/")[0]
+    is_code = is_reference(model) and provider not in MODELS
+    if provider in _KEYLESS or (is_code and option == _MODEL_OF[option]):  # no address of ours
         return ""
     if (name := _KEYS.get(provider)) is None:  # it finds its keys, and its address, by itself
         return f"the key of {provider or 'the provider'}"

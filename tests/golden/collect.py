@@ -39,10 +39,15 @@ REGISTRIES = {
     "agents": AGENTS,
     "commands": COMMANDS,
     "datasets": registry.DATASETS,
+    "engines": ENGINES,
     "environments": registry.ENVS,
+    "executors": registry.EXECUTORS,
+    "image schemes": SCHEMES,
     "interpreters": INTERPRETERS,
     "models": MODELS,
     "rewards": registry.REWARDS,
+    "sandboxes": PROVIDERS,
+    "vectors": registry.VECTORS,
 }
 RUNS = {
     **{
