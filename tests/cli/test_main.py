@@ -50,7 +50,10 @@ def test_every_command_has_examples_and_json(cli: Run, name: str) -> None:
         (["run", "--agnet", "oracle"], "there is no option --agnet; did you mean '--agent'?"),
         (["run", "--nope"], "there is no option --nope\n"),
         (["run", "bash", "sql"], "unexpected argument 'sql'"),
-        (["run", "bash", "--sandbox", "dokcer"], "sandbox provider 'dokcer'; did you mean 'docker'?"),
+        (
+            ["run", "bash", "--sandbox", "dokcer"],
+            "sandbox provider 'dokcer'; did you mean 'docker'?",
+        ),
         (["images", "list", "--jsno"], "there is no option --jsno; did you mean '--json'?"),
         (["images", "lst"], "there is no 'lst'; did you mean 'list'?"),
         (["run", "bahs"], "there is no environment 'bahs'; did you mean 'bash'?"),

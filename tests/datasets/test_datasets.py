@@ -97,7 +97,7 @@ def test_a_registry_imports_when_asked() -> None:
         registry.register("late", len)
     registry.register("late", len, replace=True)
     assert registry.get("late") is len
-    with pytest.raises(UsageError, match="no thing named 'x'; known: here, late"):
+    with pytest.raises(UsageError, match="no thing 'x'; known: here, late"):
         registry.get("x")
     assert "bash" in DATASETS
 

@@ -364,7 +364,7 @@ def test_an_option_that_makes_no_sense(cli: Commands, words: str, told: str) -> 
     assert lines == [] and not (cli.folder / "none").exists()
 
 
-@pytest.mark.parametrize("command", ["play", "validate", "sweep", "run --locked options"])
+@pytest.mark.parametrize("command", ["play", "validate", "sweep", "run --locked locked"])
 def test_options_in_every_command_that_makes_environments(cli: Commands, command: str) -> None:
     words = {
         "play": ["play", "own.py:Maze", "--data", "tasks.json"],
@@ -372,8 +372,8 @@ def test_options_in_every_command_that_makes_environments(cli: Commands, command
         "sweep": ["sweep", "own.py:Maze=tasks.json", "--agent", "noop", "--out", "sweep"],
     }.get(command, [*command.split(), "--env", "own.py:Maze", "--data", "tasks.json"])
     if "--locked" in words:
-        cli("run", "own.py:Maze", "--data", "tasks.json", "--quiet", "--out", "options")
-        words += ["--out", "locked"]
+        cli("run", "own.py:Maze", "--data", "tasks.json", "--quiet", "--out", "locked")
+        words += ["--out", "after"]
     _, err = cli(*words, "-o", "widht=3", code=2)
     assert "environment 'maze' has no option 'widht'; did you mean 'width'?" in err
 
