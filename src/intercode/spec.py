@@ -36,6 +36,7 @@ from intercode.envs.options import (
     SqlOptions,
     SweOptions,
     described,
+    readable,
     taken,
 )
 from intercode.errors import ImageError, UsageError
@@ -638,8 +639,11 @@ def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> d
     """
     if not texts:
         return {}
-    options = taken(environment(env, protocol)).items()
-    known = {name: one for name, one in options if one.kinds and name not in project.NO_TEXTS}
+    known = {
+        name: option
+        for name, option in readable(environment(env, protocol)).items()
+        if name not in project.NO_TEXTS
+    }
     values: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -552,6 +552,19 @@ def taken(kind: Callable[..., Any]) -> dict[str, Option]:
     }
 
 
+def readable(kind: Callable[..., Any]) -> dict[str, Option]:
+    """List those of the options that `taken` lists which a text can give.
+
+    A parameter in no class of options has the type of its default.
+    """
+    options = {}
+    for name, option in taken(kind).items():
+        kinds = option.kinds or (type(option.default),)
+        if kinds[0] in (str, bool, int, float):
+            options[name] = msgspec.structs.replace(option, kinds=kinds)
+    return options
+
+
 def _taken_apart(hint: Any) -> tuple[list[Any], list[Meta]]:
     """The plain types of an annotation, and all that is said of them."""
     if metas := [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]:
