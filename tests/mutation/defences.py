@@ -1269,8 +1269,8 @@ DEFENCES = [
     ),
     _one(
         "record_of_another_value", "host leak", "intercode/spec.py",
-        "        if any(form.get(name) == value for form in forms) and (name in given or is_source)",
-        "        if given",
+        "        if any(form.get(name) == value for form in forms) and (",
+        "        if given or (",
     ),
     _one(
         "record_of_a_datasets_path", "host leak", TRUST,
