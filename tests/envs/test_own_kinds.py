@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from intercode.errors import UsageError
+from intercode.integrations.harbor.writer import task_id
+
 from .test_sixth_environment import Commands
 
 OWN = '''
@@ -430,3 +433,12 @@ def test_a_task_names_no_code(cli: Commands, tmp_path: Path, image: str) -> None
         fresh.close()
     assert "a task may not run it by itself" in err
     assert (cli.folder / "used.txt").read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["own.py:Maze", "./own", "/own", "own/maze", "bash:paper"])
+def test_a_folder_of_harbors_names_no_code(name: str) -> None:
+    metadata = {"intercode": {"environment": name, "task_id": "a"}}
+    with pytest.raises(UsageError, match="names no environment"):
+        task_id(metadata, Path("task.toml"))
+    metadata["intercode"]["environment"] = "bash"
+    assert task_id(metadata, Path("task.toml")) == ("bash", "a")
