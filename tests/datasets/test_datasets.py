@@ -180,17 +180,19 @@ def other():
 def test_a_loader_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(LOADER)
-    assert len(load(f"{file}:load")) == 1 and len(load(f"{file}:load:count=3")) == 3
+    assert (
+        len(datasets.load(f"{file}:load")) == 1 and len(datasets.load(f"{file}:load:count=3")) == 3
+    )
     loader = DATASETS.resolve(f"{file}:load")
     assert DATASETS.resolve(f"{file}:load") is loader, "its file is run once"
     assert not DATASETS.is_trusted(f"{file}:load")
     with pytest.raises(TaskError, match=rf"{file}, line 8: KeyError"):
-        load(f"{file}:fails")
+        datasets.load(f"{file}:fails")
     with pytest.raises(TaskError, match=r"must return a Dataset, not \[1\]"):
-        load(f"{file}:other")
+        datasets.load(f"{file}:other")
     with pytest.raises(UsageError, match="unexpected keyword argument 'size'"):
-        load(f"{file}:load:size=1")
+        datasets.load(f"{file}:load:size=1")
     with pytest.raises(UsageError, match="no function 'laod'; did you mean 'load'"):
-        load(f"{file}:laod")
+        datasets.load(f"{file}:laod")
     file.write_text(LOADER.replace("count=1", "count=2"))  # of the same size and second
-    assert len(load(f"{file}:load")) == 2
+    assert len(datasets.load(f"{file}:load")) == 2
