@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -170,8 +169,8 @@ def prepare() -> None:
     from intercode.cli.main import COMMANDS
     from intercode.registry import ENVS
 
-    for name in COMMANDS:
-        import_module(f"intercode.cli.{name}")
+    for name in COMMANDS.names(packages=False):
+        COMMANDS.get(name)
     for name in ENVS.names(packages=False):
         ENVS.get(name)
     gc.collect()

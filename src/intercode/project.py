@@ -29,7 +29,7 @@ from intercode.registry import ENVS, VECTORS, environment, scheme_of
 from intercode.sandbox.base import Limits
 from intercode.spelling import meant
 from intercode.units import LIMITS
-from intercode.user_code import is_reference, load
+from intercode.user_code import absolute, is_reference
 
 if TYPE_CHECKING:
     import gymnasium
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 FILE = "intercode.toml"
 
-_NOT_IN_A_FILE = {
+NO_TEXTS = {
     "limits",
     "render_mode",
     "default_image",
@@ -57,8 +57,8 @@ _NOT_IN_A_FILE = {
     "layers",
     "ignore",
 }
-"""Options that are not keys: limits are keys one by one, a folder's `image` is the default one, and
-how an environment answers is for the program that holds it."""
+"""Options that no file and no command line gives: limits are given one by one, a folder's `image`
+is the default one, and how an environment answers is for the program that holds it."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 
@@ -97,6 +97,8 @@ def read(folder: str | Path) -> Project:
     given = _parse(path)
     env = _env(folder, path, given.pop("env", None))
     tasks = _text(path, "tasks", given.pop("tasks", "tasks.jsonl"))
+    if is_reference(tasks):
+        raise UsageError(f"{path}: 'tasks' {_NO_CODE}: {tasks!r}; name it yourself, with --data")
     split = _text(path, "split", given.pop("split")) if "split" in given else None
     name = _text(path, "name", given.pop("name", folder.resolve().name or "benchmark"))
     if name_in(tasks) is None or (folder / tasks).exists():
@@ -106,7 +108,7 @@ def read(folder: str | Path) -> Project:
     all_known = taken(ENVS.get(env))
     names = LimitOptions.__struct_fields__ if "limits" in all_known else ()
     limits = {key: _limit(path, key, given.pop(key)) for key in names if key in given}
-    known = {key: one for key, one in all_known.items() if key not in _NOT_IN_A_FILE}
+    known = {key: one for key, one in all_known.items() if key not in NO_TEXTS}
     if unknown := sorted(set(given) - set(known)):
         near = meant(unknown[0], {"env", "tasks", "split", "name", *known, *names})
         raise UsageError(f"{path}: environment {env!r} has no option {unknown[0]!r}{near}")
@@ -181,9 +183,10 @@ def create(
     """Make an environment: what `gymnasium.make` and `intercode.make` call.
 
     Args:
-        env: Its short name: ``"bash"``; a folder with an ``intercode.toml``; or an address of tasks
-            elsewhere: ``"harbor:FOLDER"``.
-        protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk.
+        env: Its short name: ``"bash"``; a folder with an ``intercode.toml``; a class of your own:
+            ``"maze.py:Maze"``; or an address of tasks elsewhere: ``"harbor:FOLDER"``.
+        protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk; or
+            a class of your own.
         max_episode_steps: Gymnasium's name of `max_turns`; of two limits the lower one holds.
             `gymnasium.make` does not pass its own on: that is read where it has it.
         split: One of `intercode.datasets.splits` of the data; None: its default, or all tasks.
@@ -200,6 +203,7 @@ def create(
     split = below if split is None else split
     if split is not None:
         options["data"] = load_dataset(options.get("data", env), split)
+    protocol = admit_protocol(env, protocol)
     made: gymnasium.Env[str, str] = environment(env, protocol)(**limited(options, steps))
     return made
 
@@ -242,7 +246,7 @@ def create_vec(
             "vector_kwargs={'shared_memory': False})"
         )
     if backend != "threads":
-        made: ThreadVectorEnv = VECTORS.get(backend)(
+        made: ThreadVectorEnv = VECTORS.resolve(backend)(
             env,
             num_envs,
             seed=seed,
@@ -266,7 +270,7 @@ def sharing_gold(env: str | Path, options: Mapping[str, Any]) -> tuple[str, dict
         options: As in `create`.
     """
     env, options = _opened(env, dict(options))
-    kind = environment(env, options.get("protocol", "default"))
+    kind = environment(env, admit_protocol(env, options.get("protocol", "default")))
     if "cache_gold" in taken(kind) and options.get("cache_gold", True) is True:
         from intercode.rewards.gold import GoldCache
 
@@ -276,6 +280,8 @@ def sharing_gold(env: str | Path, options: Mapping[str, Any]) -> tuple[str, dict
 
 def _opened(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Read a folder: its environment, with its options; others are left as they are given."""
+    if isinstance(env, str):
+        env = admit(env)
     if isinstance(env, str) and (env in ENVS or not is_project(env)):
         scheme = None if env in ENVS else scheme_of(env)
         return (env, options) if scheme is None else (scheme, {"data": env, **options})
@@ -302,15 +308,41 @@ def _parse(path: Path) -> dict[str, Any]:
 def _env(folder: Path, path: Path, given: object) -> str:
     name = _text(path, "env", given)
     if is_reference(name):
-        return _register(path, load("environment", str(folder / name)))
+        return _register(path, ENVS.resolve(str(folder / name)))
     if name not in ENVS or ":" in name:
-        near = meant(name, [known for known in ENVS.names() if ":" not in known])
-        raise UsageError(f"{path}: there is no environment {name!r}{near}")
+        unknown = ENVS.unknown(name, [known for known in ENVS.names() if ":" not in known])
+        raise UsageError(f"{path}: {unknown}")
     return name
 
 
-def _register(path: Path, made: Any) -> str:
-    """Register a folder's own environment, and return its name."""
+def admit(env: str) -> str:
+    """Register an environment of a user's file, ``maze.py:Maze``, and return its name.
+
+    Any other name, which may come from elsewhere, is returned as it is.
+
+    Raises:
+        UsageError: There is no such class, or it has no name of its own.
+    """
+    return _register(env, ENVS.resolve(env)) if env not in ENVS and is_reference(env) else env
+
+
+def admit_protocol(env: str, protocol: str) -> str:
+    """Register a protocol of a user's file, ``maze.py:StrictBash``, and return its name.
+
+    Any other name is returned as it is.
+
+    Raises:
+        UsageError: There is no such class.
+    """
+    if not is_reference(protocol):
+        return protocol
+    protocol = absolute(protocol)
+    ENVS.register(f"{env}:{protocol}", ENVS.resolve(protocol), replace=True)
+    return protocol
+
+
+def _register(path: object, made: Any) -> str:
+    """Register a user's own environment, and return its name."""
     name = getattr(made, "name", None)
     theirs = not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name)
     if name in ENVS and getattr(ENVS.get(str(name)), "__module__", "") != made.__module__:
@@ -351,6 +383,8 @@ def _value(path: Path, option: Option, value: Any) -> Any:
     """
     if wrong := option.wrong(value):
         raise UsageError(f"{path}: {option.name!r} must be {wrong}, not {value!r}")
+    if isinstance(value, str) and _runs_code(option.name, value):
+        raise UsageError(f"{path}: {option.name!r} {_NO_CODE}: {value!r}; name it yourself")
     if not option.is_path:
         return value
     if option.name == "reward":
@@ -358,6 +392,24 @@ def _value(path: Path, option: Option, value: Any) -> Any:
     if option.name == "image":
         return _image(path.parent, value)
     return value if _URL.match(value) else str(path.parent / value)
+
+
+_NO_CODE = "may not name code, as the folder may be a stranger's"
+
+
+def _runs_code(option: str, value: str) -> bool:
+    """Tell whether a value names code that no benchmark's file may name: only its user may."""
+    from intercode.databases import ENGINES
+    from intercode.sandbox import PROVIDERS
+    from intercode.sandbox.images.base import parse
+    from intercode.sandbox.images.resolve import SCHEMES
+
+    registry = {"engine": ENGINES, "image": SCHEMES, "sandbox": PROVIDERS}.get(option)
+    try:
+        name = parse(value).scheme if option == "image" else value
+    except ImageError:  # which its use tells
+        return False
+    return registry is not None and registry.is_foreign(name) and not registry.is_trusted(name)
 
 
 def _image(folder: Path, text: str) -> str:

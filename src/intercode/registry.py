@@ -1,32 +1,38 @@
 """Names for things that are imported when first used.
 
-A registry maps a short name to ``"package.module:attribute"``; `Registry.get` imports it. So a
-back end, an environment or a dataset costs nothing until it is asked for, lower layers reach
-higher ones without importing them, and a reader's own things are on a par with ours::
+A registry maps a short name to ``"package.module:attribute"``, which is imported when the name is
+used. So a back end, an environment or a dataset costs nothing until it is asked for, lower layers
+reach higher ones without importing them, and a user's own things are on a par with ours. They are
+named in one of three ways:
 
-    from intercode.registry import DATASETS
-    DATASETS.register("mine", "my_package.tasks:load")
-
-An installed package does the same by an entry point, in ``pyproject.toml``::
+- A file: ``path/to/file.py:name``, wherever a name of the kind is taken (`Registry.resolve`).
+- An entry point of an installed package, in ``pyproject.toml``::
 
     [project.entry-points."intercode.datasets"]
     mine = "my_package.tasks:load"
 
-The groups are ``intercode.environments``, ``intercode.datasets``, ``intercode.rewards`` and
-``intercode.sources``. They
-are looked through when a name is not one of ours, or all names are wanted.
+- A call: ``DATASETS.register("mine", "my_package.tasks:load")``.
+
+The groups of entry points are ``intercode.`` and ``environments``, ``datasets``, ``rewards``,
+``agents``, ``models``, ``engines``, ``sandboxes``, ``images``, ``executors``, ``vectors``,
+``commands`` or ``sources``. They are looked through when a name is not one of ours, or all names
+are wanted.
+
+A name may come from a stranger: from a run's record, a task, a benchmark's ``intercode.toml``. Such
+a name is checked by `Registry.is_trusted`, and is never resolved.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
 from intercode.errors import UsageError
 from intercode.spelling import meant
+from intercode.user_code import is_reference, load, reference_of
 
 
 class Registry:
@@ -34,7 +40,7 @@ class Registry:
 
     Args:
         kind: What they are, for messages: ``"dataset"``.
-        entries: Name → ``"module:attribute"``, or the thing itself.
+        entries: Name → ``"module:attribute"``, ``"module"``, or the thing itself.
         group: The group of entry points by which installed packages add to them.
     """
 
@@ -44,6 +50,7 @@ class Registry:
         self.kind = kind
         self._entries: dict[str, Any] = dict(entries or {})
         self._group = group
+        self._takes_files = group is not None
         self._packages: set[str] = set()
 
     def __contains__(self, name: object) -> bool:
@@ -81,7 +88,7 @@ class Registry:
         """Tell whether a name runs nothing new, wherever the name comes from.
 
         Names of InterCode's own and those that this process has registered are trusted; those of
-        an installed package once the process has imported its module.
+        an installed package once the process has imported its module. No file is.
         """
         if name not in self:
             return False
@@ -89,20 +96,53 @@ class Registry:
         is_imported = not isinstance(target, str) or target.partition(":")[0] in sys.modules
         return is_imported or name not in self._packages
 
+    def is_foreign(self, name: str) -> bool:
+        """Tell whether a name is that of a file's object, or of an installed package's."""
+        return name in self._packages if name in self else is_reference(name)
+
+    def resolve(self, text: str) -> Any:
+        """Return the thing that a user names: by a known name, or as ``path/to/file.py:name``.
+
+        The file is run: a name that comes from elsewhere than the user has to pass `is_trusted`.
+
+        Raises:
+            UsageError: There is no such name, or no such object in the file.
+            ImportError: Its module, or something that this needs, is not installed.
+        """
+        if text not in self and is_reference(text):
+            return load(self.kind, text)
+        return self.get(text)
+
     def get(self, name: str) -> Any:
-        """The thing of this name, imported now if it was not yet.
+        """Return the thing of a known name, imported now if it was not yet.
 
         Raises:
             UsageError: There is none.
             ImportError: Its module, or something that this needs, is not installed.
         """
         if name not in self:
-            raise UsageError(f"there is no {self.kind} named {name!r}{meant(name, self.names())}")
+            raise self.unknown(name)
         target = self._entries[name]
         if not isinstance(target, str):
             return target
         module, _, attribute = target.partition(":")
-        return attrgetter(attribute)(importlib.import_module(module))
+        imported = importlib.import_module(module)
+        return attrgetter(attribute)(imported) if attribute else imported
+
+    def unknown(self, name: str, names: Iterable[str] | None = None) -> UsageError:
+        """Return the error of a name that is not known: what was meant, or what there is.
+
+        Args:
+            name: The name.
+            names: The names that would do; default: all.
+        """
+        near = meant(name, self.names() if names is None else names)
+        own = _OR_YOUR_OWN if self._takes_files else ""
+        return UsageError(f"there is no {self.kind} {name!r}{near}{own}")
+
+    def file_of(self, name: str) -> str:
+        """Return the reference of a thing that came from a user's file; empty for any other."""
+        return reference_of(self._entries.get(name))
 
     def _look_for_packages(self) -> None:
         """Add what installed packages register, once. Nothing of theirs is imported."""
@@ -116,6 +156,8 @@ class Registry:
                 self._packages.add(point.name)
         self._group = None
 
+
+_OR_YOUR_OWN = " (or your own, as path/to/file.py:name)"
 
 DATASETS = Registry(
     "dataset",
@@ -183,11 +225,33 @@ SOURCES = Registry(
 """Scheme of an address, as in ``intercode run harbor:FOLDER``, → the environment that tries the
 tasks there. Its class method ``tasks(rest)`` returns them, as a `Dataset`."""
 
-EXECUTORS = Registry("place to run on", {"ray": "intercode.integrations.ray:Ray"})
+MODELS = Registry(
+    "provider of models",
+    {
+        "anthropic": "intercode.models.anthropic:anthropic",
+        "litellm": "intercode.models.litellm:litellm",
+        "llama.cpp": "intercode.models.openai:llama_cpp",
+        "local": "intercode.models.local.client:local",
+        "ollama": "intercode.models.openai:ollama",
+        "openai": "intercode.models.openai:openai",
+        "openai-compatible": "intercode.models.openai:compatible",
+        "openai-completions": "intercode.models.openai:openai_completions",
+        "scripted": "intercode.models.scripted:scripted",
+        "vllm": "intercode.models.openai:vllm",
+    },
+    "intercode.models",
+)
+"""A provider's name → the factory of its `intercode.models.base.Client`."""
+
+EXECUTORS = Registry(
+    "place to run on", {"ray": "intercode.integrations.ray:Ray"}, "intercode.executors"
+)
 """Scheme of ``--on SCHEME[://ADDRESS]`` → its executor (`intercode.evaluate.executor`), which takes
 all of that text."""
 
-VECTORS = Registry("backend of vectors", {"ray": "intercode.integrations.ray.vector:make"})
+VECTORS = Registry(
+    "backend of vectors", {"ray": "intercode.integrations.ray.vector:make"}, "intercode.vectors"
+)
 """Name → a function that makes a vector, from the arguments of `intercode.project.create_vec`."""
 
 
@@ -212,7 +276,12 @@ def environment(name: str, protocol: str = "default") -> Any:
     if entry not in ENVS and entry in SOURCES:
         return SOURCES.get(entry)
     if name in ENVS and entry not in ENVS:
-        raise UsageError(f"environment {name!r} has no protocol {protocol!r}")
+        known = [
+            "default",
+            *(one[len(name) + 1 :] for one in ENVS.names() if one.startswith(f"{name}:")),
+        ]
+        near = f"{meant(protocol, known)}{_OR_YOUR_OWN}"
+        raise UsageError(f"environment {name!r} has no protocol {protocol!r}{near}")
     return ENVS.get(entry)
 
 

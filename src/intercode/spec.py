@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from msgspec import Meta
 
 from intercode import project, units
 from intercode.agents import presets
+from intercode.datasets import name_in
 from intercode.envs.options import (
     BashOptions,
     CtfOptions,
@@ -35,16 +36,19 @@ from intercode.envs.options import (
     SqlOptions,
     SweOptions,
     described,
+    readable,
     taken,
 )
 from intercode.errors import ImageError, UsageError
 from intercode.records import MANIFEST, Difference, diff
 from intercode.redaction import GONE
-from intercode.registry import ENVS, environment, scheme_of
+from intercode.registry import ENVS, MODELS, environment, scheme_of
 from intercode.rewards.judge import VOTES
 from intercode.sandbox.images.base import parse
+from intercode.spelling import meant
 from intercode.trust import Effect, check, effects
 from intercode.units import LIMITS
+from intercode.user_code import absolute, is_reference
 
 Options = Mapping[str, Any]
 """A spec, or some of it, as a flat object: option → value."""
@@ -79,7 +83,8 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _says(
             "FILE",
-            "tasks (JSON, JSONL, CSV, TSV, YAML), or a dataset's name (default: the bundled)",
+            "tasks (JSON, JSONL, CSV, TSV, YAML), a dataset's name, or your own loader, qa.py:load "
+            "(default: the bundled)",
             daily=True,
         ),
     ] = None
@@ -109,9 +114,8 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
     protocol: Annotated[
         str,
         _says(
-            None,
-            "'paper' has the semantics of 2023, quirks included",
-            choices=("default", "paper"),
+            "NAME|FILE:NAME",
+            "'paper' has the semantics of 2023, quirks included; or a class of your own",
         ),
     ] = "default"
     judge_model: Annotated[
@@ -283,7 +287,8 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _says(
             "NAME",
-            "PROVIDER/NAME, as openai/gpt-4o; local/NAME runs here, without a key",
+            "PROVIDER/NAME, as openai/gpt-4o; local/NAME runs here, without a key; or your own "
+            "client, my.py:make",
             daily=True,
         ),
     ] = msgspec.field(name="model", default=None)
@@ -320,7 +325,8 @@ class How(_Part, frozen=True, kw_only=True):
         str | None,
         _says(
             "PLACE",
-            "the machines of a cluster: ray, or ray://ADDRESS (default: threads of this process)",
+            "the machines of a cluster: ray, or ray://ADDRESS; or your own executor, "
+            "my.py:Executor (default: threads of this process)",
         ),
     ] = None
     show: Annotated[bool, _says(None, "print each episode as it ends", daily=True)] = False
@@ -384,10 +390,12 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         """Make a spec from options, where a later layer goes before an earlier one.
 
         An environment that is a folder with an ``intercode.toml`` is opened: what the file says
-        lies below all layers.
+        lies below all layers. One of a user's file, ``maze.py:Maze``, is loaded.
 
         Args:
-            layers: Option → value; None takes back what an earlier layer says.
+            layers: Option → value; None takes back what an earlier layer says. ``options`` are
+                texts, ``NAME=VALUE``, for options of the environment, which are read as its
+                declarations say.
 
         Raises:
             UsageError: An option's value makes no sense, or the folder's file is malformed.
@@ -402,6 +410,17 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             if flat.get("data") is not None:
                 below.pop("split", None)  # of the folder's own tasks
             flat = {**below, **_given(flat), "env": below["env"]}
+        elif name:
+            flat["env"] = project.admit(str(name))
+        texts = flat.pop("options", None)
+        if env := flat.get("env"):
+            flat["protocol"] = protocol = project.admit_protocol(
+                env, flat.get("protocol") or "default"
+            )
+            values = read_options(texts or (), env, protocol)
+            for layer in layers:
+                _refuse_twice(layer, values)
+            flat |= values
         parts: dict[str, Any] = {part: {} for part in PARTS}
         others: dict[str, Any] = {}
         for option, value in _given(flat).items():
@@ -467,7 +486,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             TrustError: The record acts, and is not trusted.
             UsageError: The record has left a password out, and it was not given.
         """
-        given = _given(given or {})
+        given = _read_given(given or {}, manifest, trust=trust)
         recorded = inherited_options(manifest, given, resumes=resumes)
         named = _named_again(recorded, given)
         check(record, effects(recorded, named), {**recorded, **given}, trust=trust)
@@ -631,10 +650,10 @@ def inherited_options(
 
 
 def effects_of(
-    manifest: Mapping[str, Any], given: Options, *, resumes: bool = False
+    manifest: Mapping[str, Any], given: Options, *, trust: bool = False, resumes: bool = False
 ) -> list[Effect]:
     """List what a record would run, read or reach that is not given again: see `from_record`."""
-    given = _given(given)
+    given = _read_given(given, manifest, trust=trust)
     recorded = inherited_options(manifest, given, resumes=resumes)
     return effects(recorded, _named_again(recorded, given))
 
@@ -645,13 +664,83 @@ def _named_again(recorded: Options, given: Options) -> set[str]:
     A folder with an ``intercode.toml`` gives all that its file says.
     """
     spec = RunSpec.of(given)
-    again = json.loads(json.dumps({**spec.flat(), **spec.recorded()}))
+    forms = [json.loads(json.dumps(form)) for form in (spec.flat(), spec.recorded())]
     is_source = "env" in given and given["env"] not in ENVS
     return {
         name
         for name, value in recorded.items()
-        if again.get(name) == value and (name in given or is_source)
+        if any(form.get(name) == value for form in forms) and (name in given or is_source)
     }
+
+
+def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> dict[str, Any]:
+    """Read options of an environment, ``NAME=VALUE``, as its declarations say.
+
+    Args:
+        texts: The options. One whose value is a list is given several times.
+        env: The environment's name.
+        protocol: Its protocol.
+
+    Raises:
+        UsageError: There is no such option, it is given twice, or its value makes no sense.
+    """
+    if not texts:
+        return {}
+    known = {
+        name: option
+        for name, option in readable(environment(env, protocol)).items()
+        if name not in project.NO_TEXTS
+    }
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise UsageError(f"-o {text}: write NAME=VALUE")
+        if name not in known:
+            raise UsageError(f"environment {env!r} has no option {name!r}{meant(name, known)}")
+        if name in _part_of() and not any(name in described(kind) for kind in environment_kinds()):
+            raise UsageError(f"-o {name}: every run has an option of this name, --{name}")
+        try:
+            read = _limit(name, value) if name in LIMITS else known[name].read(value)
+        except ValueError as error:
+            raise UsageError(f"-o {name}: {error}") from None
+        if name in values and not known[name].many:
+            raise UsageError(f"-o {name} is given twice")
+        values[name] = [*_listed(values[name]), read] if name in values else read
+    return values
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _refuse_twice(layer: Options, values: Options) -> None:
+    """Refuse an option that is given by its own name and, otherwise, among ``options``."""
+    if layer.get("options"):
+        for name in values:
+            if layer.get(name) not in (None, values[name]):
+                raise UsageError(f"{name} is given twice: {layer[name]!r} and {values[name]!r}")
+
+
+def _read_given(given: Options, manifest: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
+    """Read the texts among options that are given beside a record: see `read_options`.
+
+    They stay unread where only the record names the environment, and may not: it is refused then.
+    """
+    given = _given(given)
+    texts = given.pop("options", ())
+    recorded = recorded_options(manifest)
+    env = given.get("env") or recorded.get("env")
+    if not texts or not ("env" in given or trust or ENVS.is_trusted(str(env))):
+        return given
+    protocol = given.get("protocol") or recorded.get("protocol")
+    if not (protocol in (None, "default", "paper") or "protocol" in given or trust):
+        return given
+    opened = RunSpec.of({"env": env, "protocol": protocol}).env
+    values = read_options(texts, opened.name, opened.protocol)
+    _refuse_twice({**given, "options": texts}, values)
+    return {**given, **values}
 
 
 def _limit(name: str, value: object) -> Any:
@@ -749,7 +838,7 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
         UsageError: There is no such preset, or it is for another environment; or two environments
             are named.
     """
-    known = _part_of().keys() | environment_options().keys()
+    known = _part_of().keys() | environment_options().keys() | {"options"}
     found = _given({name: value for name, value in vars(args).items() if name in known})
     other = getattr(args, "env_option", None)
     network = found.get("network")
@@ -802,6 +891,24 @@ def add_options(
             flag = _REPEATED.get(name, option.flag)
             action = parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
             vars(action)["is_rare"] = not option.is_daily  # for `intercode.cli.parser`
+
+
+def add_environment_options(parser: argparse._ActionsContainer, *, less: str = "") -> None:
+    """Add the options of the package's environments, and ``-o`` for those of all."""
+    add_options(parser, environment_options(), less=less)
+    add_named(parser)
+
+
+def add_named(parser: argparse._ActionsContainer) -> None:
+    """Add ``-o``."""
+    action = parser.add_argument(
+        "-o",
+        action="append",
+        dest="options",
+        metavar="NAME=VALUE",
+        help="an option of the environment, also of one from outside; may be given several times",
+    )
+    vars(action)["is_rare"] = True
 
 
 _REPEATED = {"tasks": "--task", "accept": "--accept", "skill": "--skill"}
@@ -916,12 +1023,24 @@ def _place(value: str) -> str:
     return str(path.absolute()) if found else str(portable(value))
 
 
+def _data(value: str) -> str:
+    is_code = is_reference(value) and is_reference(name_in(value) or "")
+    return absolute(value) if is_code else _place(value)
+
+
 def _code(value: str) -> str:
     """Make the path in ``file.py:name`` absolute."""
     if value.endswith(".toml") and not value.startswith("cli:"):  # an agent's profile
         return _place(value)
-    file, colon, name = value.rpartition(":")
-    return f"{_place(file)}{colon}{name}" if file.endswith(".py") else value
+    return absolute(value)
+
+
+def _model(value: str) -> str:
+    return value if value.partition("/")[0] in MODELS else absolute(value)
+
+
+def _engine(value: str) -> str:
+    return str(portable(value)) if "://" in value else absolute(value)
 
 
 def _image(value: str) -> str:
@@ -934,7 +1053,11 @@ def _image(value: str) -> str:
 _PORTABLE: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("cache", "prices", "prompt", "recording"), _path),
     "skill": lambda folders: [_path(folder) for folder in folders],
-    **dict.fromkeys(("data", "databases", "env", "repositories"), _place),
-    **dict.fromkeys(("agent", "reward"), _code),
+    "data": _data,
+    "env": lambda name: ENVS.file_of(name) or _place(name),
+    **dict.fromkeys(("databases", "repositories"), _place),
+    **dict.fromkeys(("agent", "protocol", "reward", "sandbox"), _code),
+    **dict.fromkeys(("judge_model", "model"), _model),
+    "engine": _engine,
     **dict.fromkeys(("image", "default_image"), _image),
 }

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from intercode.errors import ImageError, TrustError
-from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES
+from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
+from intercode.user_code import is_reference
 
 INERT = frozenset(
     {
@@ -100,8 +101,11 @@ class Effect:
     @property
     def words(self) -> list[str]:
         """The words of a command line that name the option again."""
-        flag = f"--{self.option.replace('_', '-')}"
         values = self.value if isinstance(self.value, list) else [self.value]
+        if self.option not in _DEEDS and self.option not in INERT:  # of an environment from outside
+            texts = (str(v).lower() if isinstance(v, bool) else v for v in values)
+            return [word for text in texts for word in ("-o", f"{self.option}={text}")]
+        flag = f"--{self.option.replace('_', '-')}"
         if self.option in ("network", "capabilities") and values is self.value:
             values = [",".join(map(str, values))]
         return [word for v in values for word in ((flag,) if v is True else (flag, str(v)))]
@@ -171,8 +175,10 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
         return next((name for name in _PASSWORDS if find(name)), "")
     if option not in _MODEL_OF:
         return ""
-    provider = str(options.get(_MODEL_OF[option]) or "").partition("/")[0]
-    if provider in _KEYLESS:
+    model = str(options.get(_MODEL_OF[option]) or "")
+    provider = model.partition("/")[0]
+    is_code = is_reference(model) and provider not in MODELS
+    if provider in _KEYLESS or (is_code and option == _MODEL_OF[option]):  # no address of ours
         return ""
     if (name := _KEYS.get(provider)) is None:  # it finds its keys, and its address, by itself
         return f"the key of {provider or 'the provider'}"
@@ -229,7 +235,7 @@ def _is_image(value: str, options: Mapping[str, Any]) -> bool:
 def _is_engine(value: str, options: Mapping[str, Any]) -> bool:
     from intercode.databases import ENGINES
 
-    return value in ENGINES
+    return ENGINES.is_trusted(value)
 
 
 def _is_reward(value: str, options: Mapping[str, Any]) -> bool:
@@ -239,7 +245,7 @@ def _is_reward(value: str, options: Mapping[str, Any]) -> bool:
 def _is_provider(value: str, options: Mapping[str, Any]) -> bool:
     from intercode.sandbox import PROVIDERS
 
-    return value in PROVIDERS
+    return PROVIDERS.is_trusted(value)
 
 
 _HARMLESS: Mapping[str, Callable[[str, Mapping[str, Any]], object]] = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
+import threading
 import traceback
+from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +18,9 @@ from intercode.spelling import meant
 
 INSTALLED = ("site-packages", "dist-packages")
 _NOT_THEIRS = sys.stdlib_module_names | {"intercode"}
+_lock = threading.RLock()
+"""Held while a file is run: two threads would make two classes of one."""
+_PREFIX = "intercode_file_"
 
 
 def is_reference(name: str) -> bool:
@@ -23,8 +28,31 @@ def is_reference(name: str) -> bool:
     return ".py:" in name
 
 
+def split(text: str, separator: str) -> tuple[str, str]:
+    """Split a name, of a file's object too, from what follows it: ``my.py:make/NAME`` at ``/``."""
+    start = text.index(".py:") + 4 if is_reference(text) else 0
+    name, _, rest = text[start:].partition(separator)
+    return text[:start] + name, rest
+
+
+def absolute(text: str) -> str:
+    """Return a name that means the same in any working directory."""
+    if not is_reference(text):
+        return text
+    file, _, rest = text.partition(".py:")
+    return f"{Path(f'{file}.py').expanduser().absolute()}:{rest}"
+
+
+def reference_of(target: object) -> str:
+    """Return the reference of a class or function of a user's file; empty for any other object."""
+    module = getattr(target, "__module__", None) or ""
+    if not module.startswith(_PREFIX):
+        return ""
+    return f"{sys.modules[module].__file__}:{getattr(target, '__qualname__', '')}"
+
+
 def load(what: str, reference: str) -> Any:
-    """Run a file, and return the object that a reference names.
+    """Return the object that a reference names. Its file is run once, and again when it changes.
 
     Args:
         what: The kind of object, for messages: ``"agent"``.
@@ -35,14 +63,13 @@ def load(what: str, reference: str) -> Any:
             can be called.
     """
     file, _, attribute = reference.rpartition(":")
-    module = _module(what, reference, Path(file))
-    found = getattr(module, attribute, None)
-    if not callable(found):
-        near = meant(
-            attribute, (n for n, one in vars(module).items() if callable(one)), listed=False
-        )
+    module = _module(what, reference, Path(file).expanduser())
+    target = getattr(module, attribute, None)
+    if not callable(target):
+        names = (name for name, value in vars(module).items() if callable(value))
+        near = meant(attribute, names, listed=False)
         raise UsageError(f"{what} {reference}: {file} has no function {attribute!r}{near}")
-    return found
+    return target
 
 
 def digest(reference: str) -> str:
@@ -53,7 +80,7 @@ def digest(reference: str) -> str:
     """
     if not is_reference(reference):
         return ""
-    path = Path(reference.rpartition(":")[0])
+    path = Path(f"{reference.partition('.py:')[0]}.py").expanduser()
     try:
         return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     except OSError as error:
@@ -87,25 +114,44 @@ def described(error: BaseException) -> str:
 
 
 def _module(what: str, reference: str, path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UsageError(f"{what} {reference}: there is no file {path}")
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        reason = f": {error.strerror}" if path.exists() else ""
+        told = f"cannot read {path}" if reason else f"there is no file {path}"
+        raise UsageError(f"{what} {reference}: {told}{reason}") from None
     # Files of the same name in two folders are two modules.
     mark = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
-    name = f"intercode_{what}_{path.stem}_{mark}"
+    name = f"{_PREFIX}{path.stem}_{mark}"
+    with _lock:
+        module = sys.modules.get(name)
+        if module is not None and module.__dict__["__source__"] == source:
+            return module
+        return _run(f"{what} {reference}", name, path, source)
+
+
+def _run(label: str, name: str, path: Path, source: bytes) -> ModuleType:
+    """Run a file's source as a module of this name."""
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # a .py file always has both
+    assert spec is not None and isinstance(spec.loader, SourceLoader)  # as for all .py files
     module = importlib.util.module_from_spec(spec)
+    module.__dict__["__source__"] = source
+    before = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
     # As for a script: its folder is importable; but last, so that it shadows nothing.
     if (folder := str(path.parent.resolve())) not in sys.path:
         sys.path.append(folder)
     try:
-        spec.loader.exec_module(module)
+        # Not exec_module: its cache takes a file of the same second and size for the same.
+        exec(spec.loader.source_to_code(source, str(spec.origin)), module.__dict__)
     except BaseException as error:
+        sys.modules.pop(name)
+        if before is not None:
+            sys.modules[name] = before
         if is_handlers(error):
             raise
         where = line_of(error, str(path.absolute())) or line_of(error, str(path)) or path
         raise UsageError(
-            f"{what} {reference}: {where} cannot be imported: {type(error).__name__}: {error}"
+            f"{label}: {where} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     return module

@@ -15,15 +15,19 @@ from typing import Any
 import pytest
 
 from evaluate.fakes import Factory, dataset
+from intercode.agents.registry import AGENTS
 from intercode.cli.main import main
+from intercode.databases import ENGINES
 from intercode.envs.options import described
 from intercode.errors import RecordError, TrustError
 from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
 from intercode.paper.tables import rates
 from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, read_manifest
-from intercode.registry import ENVS, SOURCES, Registry
+from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES, Registry
 from intercode.report.live import Library
+from intercode.sandbox import PROVIDERS
+from intercode.sandbox.images.resolve import SCHEMES
 from intercode.spec import (
     PARTS,
     How,
@@ -144,6 +148,14 @@ NAMING: dict[str, Naming] = {
     "python": lambda trap: {"env": "python", "python": "/bin/evil"},
     "skill": lambda trap: {"skill": [str(trap.folder)]},
     "unknown": lambda trap: {"of_tomorrow": 1},
+    "data of a function": lambda trap: {"data": f"{trap.code}:score"},
+    "data of a function with options": lambda trap: {"data": f"{trap.code}:score:seed=1"},
+    "env of a file": lambda trap: {"env": f"{trap.code}:make"},
+    "protocol": lambda trap: {"protocol": f"{trap.code}:make"},
+    "engine of a file": lambda trap: {"env": "sql", "engine": f"{trap.code}:make"},
+    "sandbox": lambda trap: {"sandbox": f"{trap.code}:make"},
+    "image of a function": lambda trap: {"image": f"{trap.code}:make:x"},
+    "default_image of a function": lambda trap: {"default_image": f"{trap.code}:make"},
     "judge_url": lambda trap: {
         **{"reward": "judge", "judge_model": "vllm/m"},
         "judge_url": f"http://{trap.place}/v1",
@@ -156,6 +168,7 @@ OF_AGENTS: dict[str, Naming] = {
     "recording": lambda trap: {"agent": "replay", "recording": str(trap.tasks)},
     "base_url": lambda trap: {**MODEL, "base_url": f"http://{trap.place}/v1"},
     "model of a file": lambda trap: {**MODEL, "model": f"local/{trap.folder}/x.gguf"},
+    "model of a function": lambda trap: {**MODEL, "model": f"{trap.code}:make/name"},
     "model with an address": lambda trap: {**MODEL, "model": f"litellm/x/http://{trap.place}"},
     "prompt": lambda trap: {**MODEL, "model": "vllm/m", "prompt": str(trap.code)},
     "cache": lambda trap: {**MODEL, "model": "vllm/m", "cache": str(trap.folder)},
@@ -188,8 +201,11 @@ def test_nothing_of_a_record_acts(
     assert main(COMMANDS[command]) == 2
     told = capsys.readouterr().err
     option = naming.partition(" ")[0].rstrip(",").replace("_", "-")
-    option = {"unknown": "of-tomorrow"}.get(option, option)
-    assert f"  --{option}" in told and "nothing of it was run, read or sent" in told
+    foreign = {"unknown": "-o of_tomorrow=1", "limits": "-o 'limits=", "options": "-o 'options="}
+    assert (
+        f"  {foreign.get(option, f'--{option}')}" in told
+        and "nothing of it was run, read or sent" in told
+    )
     assert "--trust" in told and "Traceback" not in told
     assert trap.is_untouched
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
@@ -441,6 +457,69 @@ def test_no_module_of_a_package_is_imported_because_a_record_names_it(
     assert trap.is_untouched
     monkeypatch.setattr(registry, "_packages", set())
     assert registry.is_trusted("bait"), "what this process has registered is its own"
+
+
+PACKAGES: dict[str, tuple[Registry, dict[str, Any]]] = {
+    "agent": (AGENTS, {"agent": "bait"}),
+    "data": (DATASETS, {"data": "bait"}),
+    "engine": (ENGINES, {"env": "sql", "engine": "bait"}),
+    "image": (SCHEMES, {"image": "bait:x"}),
+    "model": (MODELS, {"agent": "try-again", "model": "bait/x"}),
+    "protocol": (ENVS, {"protocol": "bait"}),
+    "reward": (REWARDS, {"reward": "bait"}),
+    "sandbox": (PROVIDERS, {"sandbox": "bait"}),
+}
+"""Option → its registry, and what names something of an installed package there."""
+
+
+@pytest.mark.parametrize("option", PACKAGES)
+def test_nothing_of_a_package_is_imported_because_a_record_names_it(
+    run: Path, trap: Trap, capsys: Tell, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    registry, options = PACKAGES[option]
+    name = "bash:bait" if option in ("protocol", "reward") else "bait"
+    (trap.folder / "ic_bait.py").write_text(BAIT)
+    monkeypatch.syspath_prepend(str(trap.folder))
+    monkeypatch.delitem(sys.modules, "ic_bait", raising=False)
+    assert name not in registry  # all packages are looked for
+    monkeypatch.setitem(registry._entries, name, "ic_bait:make")
+    monkeypatch.setattr(registry, "_packages", {*registry._packages, name})
+    say(run, **options)
+    for command in ("resume", "locked"):
+        assert main(COMMANDS[command]) == 2
+        assert f"  --{option} bait" in capsys.readouterr().err
+    assert trap.is_untouched
+
+
+def test_where_a_run_goes_on_is_not_taken_from_its_record(
+    run: Path, trap: Trap, capsys: Tell
+) -> None:
+    manifest = read_manifest(run)
+    manifest["sessions"][-1]["settings"]["on"] = f"{trap.code}:make"
+    (run / MANIFEST).write_text(json.dumps(manifest))
+    assert main(COMMANDS["resume"]) == 2
+    assert f"--on {trap.code}:make" in capsys.readouterr().err
+    assert trap.is_untouched
+
+
+def test_readers_of_records_run_no_file_that_one_names(run: Path, trap: Trap) -> None:
+    """Neither as an environment nor as its protocol: also where nothing is run again."""
+    code = f"{trap.code}:make"
+    episodes = (run / EPISODES).read_text()
+    for facts in ({"env": code}, {"protocol": code}):
+        manifest = read_manifest(run)
+        manifest["env"].update(facts)
+        (run / MANIFEST).write_text(json.dumps(manifest))
+        if "env" in facts:
+            (run / EPISODES).write_text(episodes.replace('"env":"bash"', f'"env":"{code}"'))
+        main(["show", "run"])
+        main(["report", "run", "--html", "page.html"])
+        for style in ("chat", "tools"):
+            main(["export", "run", "--to", "chat", "--style", style])
+        Library([run]).refresh()
+        for command in COMMANDS:
+            main(COMMANDS[command])
+        assert trap.is_untouched
 
 
 def test_the_environment_of_the_facts_counts_as_that_of_the_options(

@@ -97,7 +97,7 @@ def test_a_registry_imports_when_asked() -> None:
         registry.register("late", len)
     registry.register("late", len, replace=True)
     assert registry.get("late") is len
-    with pytest.raises(UsageError, match="no thing named 'x'; known: here, late"):
+    with pytest.raises(UsageError, match="no thing 'x'; known: here, late"):
         registry.get("x")
     assert "bash" in DATASETS
 
@@ -161,3 +161,38 @@ def test_the_review_quotes_no_sentence() -> None:
     # Nor the task's own gold, which needs no second one.
     again = {f"fs{row['suite']}-{row['row']}": row.get("golds", ()) for row in _rows()}
     assert not [task.task_id for task in tasks if task.gold[0] in again[task.task_id]]
+
+
+LOADER = """
+from intercode import Dataset, Task
+
+def load(count=1):
+    return Dataset([Task(str(n), "Do.") for n in range(count)], "mine")
+
+def fails():
+    raise KeyError("x")
+
+def other():
+    return [1]
+"""
+
+
+def test_a_loader_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(LOADER)
+    assert (
+        len(datasets.load(f"{file}:load")) == 1 and len(datasets.load(f"{file}:load:count=3")) == 3
+    )
+    loader = DATASETS.resolve(f"{file}:load")
+    assert DATASETS.resolve(f"{file}:load") is loader, "its file is run once"
+    assert not DATASETS.is_trusted(f"{file}:load")
+    with pytest.raises(TaskError, match=rf"{file}, line 8: KeyError"):
+        datasets.load(f"{file}:fails")
+    with pytest.raises(TaskError, match=r"must return a Dataset, not \[1\]"):
+        datasets.load(f"{file}:other")
+    with pytest.raises(UsageError, match="unexpected keyword argument 'size'"):
+        datasets.load(f"{file}:load:size=1")
+    with pytest.raises(UsageError, match="no function 'laod'; did you mean 'load'"):
+        datasets.load(f"{file}:laod")
+    file.write_text(LOADER.replace("count=1", "count=2"))  # of the same size and second
+    assert len(datasets.load(f"{file}:load")) == 2

@@ -155,7 +155,7 @@ def test_at_the_same_time(archive: Path, cache: Path) -> None:
     [
         ("sql", "comes with InterCode"),
         ("nl2bash", "clone the 2023 release"),
-        ("no_such", "there is no dataset named 'no_such'; known: apps, "),
+        ("no_such", "there is no dataset 'no_such'; known: apps, "),
     ],
 )
 def test_nothing_to_fetch(name: str, message: str) -> None:

@@ -108,7 +108,7 @@ def test_an_option_as_text_sees_it() -> None:
     assert (columns.flag, columns.kind) == ("--permute-columns", "true or false")
     assert columns.accepts(value=True)
     assert described(SweOptions)["repositories"].is_path
-    assert described(BashOptions)["sandbox"].choices == ("docker", "native")
+    assert described(SqlOptions)["columns"].choices == ("exact", "explained")
     assert not described(BashOptions)["limits"].has_flag
 
 

@@ -137,7 +137,10 @@ for line in sys.stdin:
     arguments, typed = json.loads(line)
     out, err, sys.stdin = io.StringIO(), io.StringIO(), io.StringIO(typed)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(arguments)
+        try:
+            code = main(arguments)
+        except SystemExit as end:  # of argparse
+            code = end.code
     print(json.dumps([code, out.getvalue(), err.getvalue()]), file=sys.__stdout__, flush=True)
 """
 

@@ -37,11 +37,17 @@ from .shape import ABSENT, Shape, shape
 
 REGISTRIES = {
     "agents": AGENTS,
+    "commands": COMMANDS,
     "datasets": registry.DATASETS,
+    "engines": ENGINES,
     "environments": registry.ENVS,
+    "executors": registry.EXECUTORS,
+    "image schemes": SCHEMES,
     "interpreters": INTERPRETERS,
     "models": MODELS,
     "rewards": registry.REWARDS,
+    "sandboxes": PROVIDERS,
+    "vectors": registry.VECTORS,
 }
 RUNS = {
     **{
@@ -115,22 +121,19 @@ def names() -> dict[str, Any]:
         registered = {kind: registry.names() for kind, registry in REGISTRIES.items()}
     return {
         **registered,
-        "engines": sorted(ENGINES),
         "entry points": sorted(groups),
         "gymnasium": sorted(name for name in gymnasium.registry if name.startswith("intercode")),
         "image recipes": sorted(RECIPES),
-        "image schemes": sorted(SCHEMES),
         "intercode": sorted(intercode.__all__),
         "intercode.compat": sorted(compat.__all__),
         "presets": sorted(presets.names()),
-        "sandboxes": sorted(PROVIDERS),
     }
 
 
 def options() -> dict[str, Any]:
     """Each command's options, and the parameters of each environment."""
     found = {}
-    for command in ("", *COMMANDS):
+    for command in ("", *COMMANDS.names(packages=False)):
         found |= _of_parser(_parser(command))
     environments = {}
     for name in registry.ENVS.names(packages=False):

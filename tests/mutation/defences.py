@@ -1332,8 +1332,8 @@ DEFENCES = [
     ),
     _one(
         "record_of_another_value", "host leak", "intercode/spec.py",
-        "        if again.get(name) == value and (name in given or is_source)",
-        "        if given",
+        "        if any(form.get(name) == value for form in forms) and (",
+        "        if given or (",
     ),
     _one(
         "record_of_a_datasets_path", "host leak", TRUST,
@@ -1350,6 +1350,27 @@ DEFENCES = [
     _one(
         "record_of_a_packages_environment", "host leak", "intercode/envs/traits.py",
         "            if not trust and entry in registry and", "            if False and",
+    ),
+    _one(
+        "record_of_a_sandbox_of_code", "host leak", TRUST,
+        "    return PROVIDERS.is_trusted(value)", "    return True",
+    ),
+    _one(
+        "record_of_an_engine_of_code", "host leak", TRUST,
+        "    return ENGINES.is_trusted(value)", "    return True",
+    ),
+    _one(
+        "benchmark_of_code_for_tasks", "host leak", "intercode/project.py",
+        "    if is_reference(tasks):", "    if False:",
+    ),
+    _one(
+        "benchmark_of_code_for_a_sandbox", "host leak", "intercode/project.py",
+        "    if isinstance(value, str) and _runs_code(option.name, value):", "    if False:",
+    ),
+    _one(
+        "task_with_an_image_of_code", "host leak", "intercode/sandbox/images/resolve.py",
+        "    if not is_recipe and not SCHEMES.is_trusted(parsed.scheme):",
+        "    if not is_recipe and parsed.scheme not in SCHEMES:",
     ),
     _one("record_link", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
     _one("record_fifo", "host DoS", RECORDS, "    if not stat.S_ISREG(", "    if False and ("),

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from intercode.envs.traits import check_imported
-from intercode.errors import RecordError, TrustError
+from intercode.errors import ImageError, RecordError, TrustError, UsageError
 from intercode.files import write_whole
+from intercode.project import read as read_project
 from intercode.records import EPISODES, MANIFEST, RecordWriter, read_manifest
 from intercode.registry import ENVS, Registry
 from intercode.report.live import Library
 from intercode.sandbox.images.cache import RECORD, ImageCache
+from intercode.sandbox.images.resolve import SCHEMES, check
 from intercode.spec import RunSpec, recorded_options
 
 from .tools import ProbeError, one_of
@@ -62,6 +64,42 @@ def record_of_a_datasets_path() -> bool:
 def record_of_a_folder_to_write() -> bool:
     found = recorded_options(_manifest(out="/tmp/there"))
     return one_of(str(found.get("out")), holds="None", gone="/tmp/there")
+
+
+def record_of_a_sandbox_of_code() -> bool:
+    return _refused(lambda: RunSpec.from_record(_manifest(sandbox="/tmp/x.py:make")))
+
+
+def record_of_an_engine_of_code() -> bool:
+    return _refused(lambda: RunSpec.from_record(_manifest(env="sql", engine="/tmp/x.py:make")))
+
+
+def benchmark_of_code_for_tasks() -> bool:
+    return _names_code('tasks = "x.py:load"')
+
+
+def benchmark_of_code_for_a_sandbox() -> bool:
+    return _names_code('sandbox = "x.py:make"')
+
+
+def _names_code(line: str) -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name, "intercode.toml").write_text(f'env = "bash"\n{line}\n')
+        try:
+            read_project(name)
+        except UsageError:
+            return one_of("refused", holds="refused", gone="taken")
+    return one_of("taken", holds="refused", gone="taken")
+
+
+def task_with_an_image_of_code() -> bool:
+    SCHEMES._entries["x"] = "no_such:x"
+    SCHEMES._packages.add("x")
+    try:
+        check("x:argument")
+    except ImageError:
+        return one_of("refused", holds="refused", gone="taken")
+    return one_of("taken", holds="refused", gone="taken")
 
 
 def record_of_a_packages_name() -> bool:

@@ -108,7 +108,7 @@ def test_by_a_registered_name(monkeypatch: pytest.MonkeyPatch) -> None:
     # For this test alone: others list what is registered.
     monkeypatch.setitem(REWARDS._entries, "bash:half", lambda task, episode, sandbox: 0.5)
     assert scored("half") == Score(0.5)
-    with pytest.raises(UsageError, match="no reward named 'bash:best'"):
+    with pytest.raises(UsageError, match="no reward 'bash:best'"):
         scored("best")
 
 
@@ -144,8 +144,8 @@ def test_an_environment_from_an_image_an_interpreter_and_a_reward(tmp_path: Path
     ("options", "message"),
     [
         ({}, "how well an episode went"),
-        ({"reward": "half"}, "no reward named 'intercode:half'"),
-        ({"interpreter": "fish", "reward": scored}, "no interpreter named 'fish'"),
+        ({"reward": "half"}, "no reward 'intercode:half'"),
+        ({"interpreter": "fish", "reward": scored}, "no interpreter 'fish'"),
         ({"interpreter": "sql", "reward": scored}, "SQL needs no image"),
         ({"interpreter": "bash", "reward": scored}, r"must take \(task, episode, sandbox\)"),
         ({"provider": "moon", "reward": lambda t, e, s: 0}, "no sandbox provider 'moon'"),

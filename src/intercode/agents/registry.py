@@ -6,11 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from intercode import user_code
 from intercode.agents.base import AgentFactory
 from intercode.errors import UsageError
 from intercode.registry import Registry
-from intercode.spelling import meant
 from intercode.user_code import digest
 
 __all__ = ["AGENTS", "digest", "get"]
@@ -36,31 +34,29 @@ AGENTS = Registry(
         "try-again": "intercode.agents.strategies:TRY_AGAIN",
         "try-again-oracle": "intercode.agents.strategies:TRY_AGAIN_ORACLE",
     },
+    "intercode.agents",
 )
-"""Name → a function of the agent's options that returns its factory."""
+"""Name → a function of the agent's options that returns its factory; an installed package's entry
+point is the factory itself, as a file's function is."""
 
 
 def get(name: str, **options: Any) -> AgentFactory:
     """Return the factory of an agent.
 
     Args:
-        name: A registered name, or ``path/to/file.py:function``, where the function is itself
-            the factory: it takes a task and gives an object with `act`.
+        name: A registered name; or that of an installed package's entry point, or
+            ``path/to/file.py:function``, where the function is itself the factory: it takes a task
+            and gives an object with `act`.
         options: For a registered agent, for instance ``recording`` for ``replay``.
 
     Raises:
         UsageError: There is no such agent, or it does not take these options.
     """
-    if user_code.is_reference(name):
+    make: Callable[..., AgentFactory] = AGENTS.resolve(name)
+    if AGENTS.is_foreign(name):
         if options:
             raise UsageError(f"agent {name} takes no option {', '.join(options)}")
-        return cast(AgentFactory, user_code.load("agent", name))
-    if name not in AGENTS:
-        raise UsageError(
-            f"there is no agent {name!r}{meant(name, AGENTS.names())} "
-            "(or your own, as path/to/file.py:function)"
-        )
-    make: Callable[..., AgentFactory] = AGENTS.get(name)
+        return cast(AgentFactory, make)
     try:
         inspect.signature(make).bind(**options)
     except TypeError as error:

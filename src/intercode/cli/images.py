@@ -43,7 +43,7 @@ from intercode.sandbox.images.carry import export_image, import_image
 from intercode.sandbox.images.debian import RECIPES
 from intercode.sandbox.images.pinned import SPEC as BASE
 from intercode.sandbox.images.pinned import trees
-from intercode.sandbox.images.resolve import check
+from intercode.sandbox.images.resolve import admit, check
 from intercode.units import counted
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -162,6 +162,7 @@ def _checked(name: str, options: list[str]) -> str:
         if "=" not in option or set(option) & set(",[]"):
             raise UsageError(f"{option!r} is not NAME=VALUE, or holds a comma or a bracket")
     try:
+        admit(name)
         spec = check(name)
         if options:
             if spec.scheme not in ("dockerfile", "folder") or spec.additions:

@@ -1,18 +1,20 @@
 """The command line. Each command is a module of its own, imported when it is asked for.
 
-A command's module has ``configure(parser)`` and ``execute(args) -> exit code``.
+A command is a module, or a class, with ``configure(parser)`` and ``execute(args) -> exit code``;
+its docstring is what ``--help`` says. An installed package adds one by an entry point of the group
+``intercode.commands``; a file's is run by ``intercode path/to/file.py:name``.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
+import inspect
 import os
 import select
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 from intercode import __version__
@@ -26,11 +28,11 @@ from intercode.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from intercode.spelling import meant
-from intercode.user_code import described
+from intercode.registry import Registry
+from intercode.user_code import described, is_reference
 from intercode_console import INTERRUPTED, interruptible
 
-COMMANDS = {
+_DEEDS = {
     "demo": "see it work: three scripted agents on all bundled tasks",
     "new": "write a benchmark of your own, to begin with",
     "run": "run an agent over tasks",
@@ -56,6 +58,9 @@ COMMANDS = {
     "clean": "remove the remains of killed runs",
 }
 """Name → what it does; the module is ``intercode.cli.NAME``."""
+COMMANDS = Registry(
+    "command", {name: f"intercode.cli.{name}" for name in _DEEDS}, "intercode.commands"
+)
 
 _GROUPS = {
     "try": "demo play",
@@ -91,8 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         top.print_help()
         return USAGE
     name = arguments[split]
-    if name not in COMMANDS:
-        top.error(f"there is no command {name!r}{meant(name, COMMANDS)}")
+    if name not in COMMANDS and not is_reference(name):
+        top.error(str(COMMANDS.unknown(name)))
     return run_command(name, arguments[split + 1 :], debug=options.debug)
 
 
@@ -101,13 +106,14 @@ def run_command(
 ) -> int:
     """Run a command with its own arguments, and turn an error that it raises into an exit code."""
     _print_anything()
-    module = import_module(f"intercode.cli.{name}")
-    parser = _command_parser(module, prog or f"intercode {name}")
-    args = parser.parse_args(arguments)
-    debug = debug or args.debug
+    parser = Parser(prog=prog or f"intercode {name}")
     try:
+        command = COMMANDS.resolve(name)
+        parser = _command_parser(command, parser.prog)
+        args = parser.parse_args(arguments)
+        debug = debug or args.debug
         with interruptible():
-            code = int(module.execute(args))
+            code = int(command.execute(args))
             sys.stdout.flush()
         return code
     except InterCodeError as error:
@@ -185,21 +191,23 @@ def _print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _command_parser(module: Any, prog: str) -> Parser:
+def _command_parser(command: Any, prog: str) -> Parser:
+    if not all(callable(getattr(command, name, None)) for name in ("configure", "execute")):
+        raise UsageError(f"{prog}: a command has configure(parser) and execute(args)")
     parser = Parser(
         prog=prog,
-        description=module.__doc__,
+        description=inspect.getdoc(command),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    module.configure(parser)
+    command.configure(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
 def _parser() -> argparse.ArgumentParser:
-    width = max(map(len, COMMANDS))
+    width = max(map(len, _DEEDS))
     groups = [
-        "\n".join([f"{title}:", *(f"  {name:{width}}  {COMMANDS[name]}" for name in names.split())])
+        "\n".join([f"{title}:", *(f"  {name:{width}}  {_DEEDS[name]}" for name in names.split())])
         for title, names in _GROUPS.items()
     ]
     commands = "\n\n".join(groups)

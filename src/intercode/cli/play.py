@@ -31,8 +31,8 @@ from intercode.spec import (
     EnvSpec,
     RunSpec,
     add_environment,
+    add_environment_options,
     add_options,
-    environment_options,
     given,
     options_of,
 )
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser, options_of(RunSpec), "limit", "tasks", "seed")
     where = parser.add_argument_group("where")
     add_options(where, options_of(EnvSpec), less="secret")
-    add_options(where, environment_options())
+    add_environment_options(where)
     parser.add_argument(
         "--json", action="store_true", help="print the episodes as a JSON list at the end"
     )

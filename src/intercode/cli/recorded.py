@@ -17,6 +17,7 @@ from intercode.spec import (
     ModelSpec,
     Options,
     RunSpec,
+    add_environment_options,
     add_options,
     effects_of,
     environment_options,
@@ -27,7 +28,7 @@ from intercode.trust import INERT, effects, listing
 _GROUPS = (
     (AgentSpec, "agent recording prompt skill search_test"),
     (ModelSpec, "model base_url cache prices"),
-    (EnvSpec, "data judge_model judge_url"),
+    (EnvSpec, "data protocol judge_model judge_url"),
 )
 """Parts of a spec, and their options that can act."""
 
@@ -49,9 +50,7 @@ def add_named_again(parser: argparse.ArgumentParser, *, less: str = "") -> None:
     for part, names in _GROUPS:
         options = options_of(part)
         add_options(group, {name: options[name] for name in names.split()}, less=less)
-    options = environment_options()
-    acting = {name: option for name, option in options.items() if name not in INERT}
-    add_options(group, acting, less=less)
+    add_environment_options(group, less=" ".join((less, *INERT)))
     add_trust(group)
 
 
@@ -70,7 +69,7 @@ def recorded_spec(
     """
     record = safe(str(folder / MANIFEST))
     spec = RunSpec.from_record(manifest, options, trust=trust, resumes=resumes, record=record)
-    if trust and (found := effects_of(manifest, options, resumes=resumes)):
+    if trust and (found := effects_of(manifest, options, trust=True, resumes=resumes)):
         print(safe(f"--trust: by {record}, this command\n{listing(found)}"), file=sys.stderr)
     return spec
 
@@ -78,7 +77,8 @@ def recorded_spec(
 def words_again(spec: RunSpec) -> str:
     """Return the words by which a later command names again what acts in a spec's record."""
     found = effects({**spec.recorded(), **({"on": spec.how.on} if spec.how.on else {})})
-    known = {"on", *environment_options(), *(n for _, names in _GROUPS for n in names.split())}
-    if any(effect.option not in known for effect in found):
+    known = {"on", "env", *environment_options()}
+    known |= {name for _, names in _GROUPS for name in names.split()}
+    if any(effect.option not in known and effect.words[0] != "-o" for effect in found):
         return " --trust"
     return "".join(f" {safe(shlex.join(effect.words))}" for effect in found)

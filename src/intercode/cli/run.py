@@ -71,6 +71,7 @@ from intercode.spec import (
     Options,
     RunSpec,
     add_environment,
+    add_named,
     add_options,
     by_environment,
     given,
@@ -103,6 +104,7 @@ def add_tasks(parser: argparse.ArgumentParser, less: str = "") -> None:
     add_options(tasks, options_of(EnvSpec), less=less)
     for title, options in by_environment().items():
         add_options(parser.add_argument_group(title), options, less=less)
+    add_named(tasks)
     how = parser.add_argument_group("how it is run")
     add_options(how, options_of(How), less=less)
     if "locked" not in less.split():

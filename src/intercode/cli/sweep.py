@@ -33,6 +33,7 @@ from itertools import product
 from pathlib import Path
 
 from intercode.agents.outside.profile import is_outside
+from intercode.agents.registry import AGENTS
 from intercode.cli import results as shown
 from intercode.cli import run
 from intercode.cli.terminal import print_json, safe
@@ -51,7 +52,6 @@ from intercode.evaluate.prepare import (
 from intercode.report.runs import Paired, Run, compare, read_runs
 from intercode.report.tables import of_pairs, of_runs
 from intercode.spec import AgentSpec, ModelSpec, RunSpec, add_options, given, options_of
-from intercode.user_code import is_reference
 
 NO_SKILL = "none"
 """The name of an agent's skill where it has none."""
@@ -173,7 +173,7 @@ def _skills(args: argparse.Namespace, agent: str) -> Sequence[str | None]:
 
 
 def _reads_skills(agent: str) -> bool:
-    return strategy_of(agent) is not None or is_outside(agent) or is_reference(agent)
+    return strategy_of(agent) is not None or is_outside(agent) or AGENTS.is_foreign(agent)
 
 
 def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:

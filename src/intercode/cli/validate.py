@@ -32,12 +32,12 @@ from intercode.evaluate.prepare import Plan, environment, load, narrowed, settin
 from intercode.evaluate.validate import Validation
 from intercode.evaluate.validate import validate as run
 from intercode.registry import scheme_of
-from intercode.sandbox import PROVIDERS, Limits
+from intercode.sandbox import Limits
 from intercode.spec import (
     EnvSpec,
     RunSpec,
+    add_environment_options,
     add_options,
-    environment_options,
     environments,
     from_toml,
     given,
@@ -62,9 +62,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--also-on",
         action="append",
-        choices=sorted(PROVIDERS),
         metavar="SANDBOX",
-        help="see that gold does the same there: native or docker; may be given several times",
+        help="see that gold does the same there: native, docker, or your own provider; may be "
+        "given several times",
     )
     add_tasks(parser)
 
@@ -159,7 +159,7 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     add_options(parser, options_of(RunSpec), "limit", "tasks")
     where = parser.add_argument_group("where")
     add_options(where, options_of(EnvSpec), less="data secret")
-    add_options(where, environment_options())
+    add_environment_options(where)
 
 
 def spec_of(args: argparse.Namespace) -> RunSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import os
 import threading
 from collections.abc import Callable
@@ -22,7 +21,8 @@ from intercode.databases.base import (
 )
 from intercode.databases.source import Source, find
 from intercode.errors import UsageError
-from intercode.spelling import meant
+from intercode.registry import Registry
+from intercode.user_code import absolute, is_reference
 
 __all__ = [
     "Engine",
@@ -40,13 +40,17 @@ __all__ = [
     "shared_engine",
 ]
 
-ENGINES = {
-    "sqlite": "intercode.databases.embedded:sqlite",
-    "duckdb": "intercode.databases.embedded:duckdb",
-    "mysql": "intercode.databases.servers.mysql:MySQLEngine",
-    "postgresql": "intercode.databases.servers.postgresql:PostgreSQLEngine",
-}
-"""Name → function or class that makes the engine from its options; imported at first use."""
+ENGINES = Registry(
+    "engine",
+    {
+        "sqlite": "intercode.databases.embedded:sqlite",
+        "duckdb": "intercode.databases.embedded:duckdb",
+        "mysql": "intercode.databases.servers.mysql:MySQLEngine",
+        "postgresql": "intercode.databases.servers.postgresql:PostgreSQLEngine",
+    },
+    "intercode.engines",
+)
+"""Name → a function of `EngineOptions`, or a class, that makes an `Engine`."""
 
 _SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
 _SERVERS = ("mysql", "postgresql")
@@ -57,6 +61,8 @@ _lock = threading.Lock()
 def engine_name(engine: str) -> str:
     """Return the name of an engine by name or URL: ``postgresql`` for a PostgreSQL URL.
 
+    A file's engine, ``my.py:make``, has that name, with an absolute path.
+
     Raises:
         UsageError: There is no such engine.
     """
@@ -66,11 +72,9 @@ def engine_name(engine: str) -> str:
         name = _SCHEMES.get(scheme, scheme)
         if name not in _SERVERS:
             raise UsageError(f"no engine speaks {scheme}://; known: {', '.join(_SERVERS)}")
-    if name not in ENGINES:
-        raise UsageError(
-            f"there is no engine {engine!r}{meant(engine, ENGINES)} (or a server's URL)"
-        )
-    return name
+    if name not in ENGINES and not is_reference(name):
+        raise UsageError(f"{ENGINES.unknown(engine)}, or a server's URL")
+    return absolute(name)
 
 
 def get_engine(
@@ -85,7 +89,8 @@ def get_engine(
             ``postgresql``, for which a private server is started from the installed binaries; or
             the URL of a server, with an account that may make databases and users:
             ``mysql://user:password@host:3306``, ``postgresql://user:password@host:5432``,
-            or with a socket: ``mysql://user@localhost?unix_socket=/run/mysqld/mysqld.sock``.
+            or with a socket: ``mysql://user@localhost?unix_socket=/run/mysqld/mysqld.sock``;
+            or your own, as ``path/to/file.py:name`` or by an entry point.
         progress: Called with a line of text about work that takes long.
         sandbox: The provider of an embedded engine's sandboxes: ``native``, or, for SQLite,
             ``docker``.
@@ -95,11 +100,10 @@ def get_engine(
         DatabaseError: Its server cannot be reached or started.
     """
     name = engine_name(engine)
-    if sandbox != "native" and name != "sqlite":
+    if sandbox != "native" and name != "sqlite" and not ENGINES.is_foreign(name):
         where = "is a server, in no sandbox" if name in _SERVERS else "needs the native sandbox"
         raise UsageError(f"the engine {name!r} {where}: --sandbox {sandbox} is for sqlite")
-    module, _, attribute = ENGINES[name].partition(":")
-    make = getattr(importlib.import_module(module), attribute)
+    make = ENGINES.resolve(name)
     url = engine if "://" in engine else None
     return cast(Engine, make(EngineOptions(url=url, sandbox=sandbox, progress=progress)))
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from intercode.datasets.catalog import VERSIONS
-from intercode.errors import TaskError, UsageError
+from intercode.errors import InterCodeError, TaskError, UsageError
 from intercode.registry import DATASETS, SOURCES, scheme_of
 from intercode.spelling import meant
 from intercode.task import Dataset
+from intercode.user_code import is_reference, line_of, split
 
 __all__ = ["load", "load_seeded", "name_in", "splits", "takes"]
 
@@ -29,7 +30,8 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
 
     Args:
         data: A registered name (``"bash"``), also with options of its loader
-            (``"generated-bash:seed=1,difficulty=2"``), a file (see `intercode.datasets.files`), an
+            (``"generated-bash:seed=1,difficulty=2"``), or a loader of your own in the same way
+            (``"qa.py:load"``, ``"qa.py:load:seed=1"``), a file (see `intercode.datasets.files`), an
             address (``"harbor:FOLDER"``; see `intercode.registry.SOURCES`), or a dataset, which
             is returned. A name comes before a file; ``./bash`` is a file.
         split: One of `splits`; None: the dataset's default, or all tasks.
@@ -46,14 +48,14 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
     if isinstance(data, Dataset):
         return data
     if (name := name_in(data)) is not None:
-        loader, said = DATASETS.get(name), _said(data)
+        loader, said = DATASETS.resolve(name), _said(data)
         if twice := sorted(said.keys() & options.keys()):
             raise UsageError(f"dataset {data!r}: {twice[0]!r} is given twice: beside and within it")
         try:
             inspect.signature(loader).bind(**said, **options)
         except TypeError as error:
             raise UsageError(f"dataset {data!r}: {error}") from None
-        dataset = cast(Dataset, loader(**said, **options))
+        dataset = _made(data, loader, {**said, **options})
         reviewed = said.get("reviewed", options.get("reviewed"))
         dataset.version = VERSIONS.get(f"{name} (reviewed)" if reviewed else name)
         return dataset
@@ -63,7 +65,8 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
 
     if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():
         raise TaskError(
-            f"{data!r} is neither a file nor a dataset's name{meant(data, DATASETS.names())}"
+            f"{data!r} is neither a file nor a dataset's name{meant(data, DATASETS.names())} (or "
+            "your own loader, as path/to/file.py:name)"
         )
     return load_shared(data)
 
@@ -78,7 +81,7 @@ def splits(data: str | Path | Dataset) -> list[str]:
         TaskError: As for `load`.
     """
     if takes(data, "split"):
-        loader = DATASETS.get(str(name_in(data)))
+        loader = DATASETS.resolve(str(name_in(data)))
         return list(getattr(sys.modules[loader.__module__], "SPLITS", ()))
     return load(data).splits()
 
@@ -109,20 +112,46 @@ def takes(data: str | Path | Dataset, option: str) -> bool:
 
 
 def _parameters(data: str | Path | Dataset) -> Collection[str]:
-    """Return the parameters of a registered dataset's loader."""
+    """Return the parameters of the loader of a dataset that has one."""
     name = name_in(data)
-    return () if name is None else inspect.signature(DATASETS.get(name)).parameters.keys()
+    return () if name is None else inspect.signature(DATASETS.resolve(name)).parameters.keys()
 
 
 def name_in(data: object) -> str | None:
-    """Return the registered name in ``NAME`` or ``NAME:OPTION=VALUE,…``; None: it has none."""
-    name, colon, rest = data.partition(":") if isinstance(data, str) else ("", "", "")
-    return name if name and (not colon or "=" in rest) and name in DATASETS else None
+    """Return the loader's name in ``NAME`` or ``NAME:OPTION=VALUE,…``; None: it has none."""
+    if not isinstance(data, str):
+        return None
+    name, colon, rest = data.partition(":")
+    if name and (not colon or "=" in rest) and name in DATASETS:
+        return name
+    return split(data, ":")[0] if is_reference(data) and scheme_of(data) is None else None
+
+
+def _made(data: object, loader: Callable[..., object], options: Mapping[str, Any]) -> Dataset:
+    """Return the dataset that a loader makes.
+
+    Raises:
+        TaskError: The loader is not InterCode's own, and fails, or makes something else.
+    """
+    try:
+        dataset = loader(**options)
+    except InterCodeError:
+        raise
+    except (Exception, SystemExit) as error:
+        file = getattr(getattr(inspect.unwrap(loader), "__code__", None), "co_filename", "")
+        if loader.__module__.startswith("intercode.") or not file:
+            raise
+        where = line_of(error, file) or file
+        raise TaskError(f"dataset {data!r}: {where}: {type(error).__name__}: {error}") from error
+    if not isinstance(dataset, Dataset):
+        raise TaskError(f"dataset {data!r}: its loader must return a Dataset, not {dataset!r:.80}")
+    return dataset
 
 
 def _said(data: object) -> dict[str, Any]:
     """Return the options in ``NAME:OPTION=VALUE,…``; digits are a whole number."""
-    if name_in(data) is None or not (rest := str(data).partition(":")[2]):
+    name = name_in(data)
+    if name is None or not (rest := str(data)[len(name) + 1 :]):
         return {}
     found: dict[str, Any] = {}
     for part in rest.split(","):

@@ -202,4 +202,4 @@ def find(name: str) -> Entry:
         if entry.name == name:
             return entry
     known = [entry.name for entry in entries()]
-    raise UsageError(f"there is no dataset named {name!r}{meant(name, known)}")
+    raise UsageError(f"there is no dataset {name!r}{meant(name, known)}")

@@ -18,10 +18,13 @@ role: see `Role`.
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from math import isfinite
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -30,7 +33,6 @@ from msgspec import Meta
 
 from intercode.capabilities import CAPABILITIES
 from intercode.errors import UsageError
-from intercode.sandbox import PROVIDERS
 from intercode.sandbox.base import Limits
 from intercode.sandbox.network import Policy
 from intercode.spelling import meant
@@ -138,8 +140,9 @@ MaxTurns = Annotated[
 EngineOption = Annotated[
     EngineLike,
     Meta(
-        description="for SQL: sqlite (default), duckdb, mysql, postgresql, or a server's URL",
-        extra={"metavar": "NAME|URL", "role": "described"},
+        description="for SQL: sqlite (default), duckdb, mysql, postgresql, a server's URL, or your "
+        "own engine",
+        extra={"metavar": "NAME|URL|FILE:NAME", "role": "described"},
     ),
 ]
 Databases = Annotated[
@@ -208,9 +211,9 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
     sandbox: Annotated[
         ProviderLike,
         Meta(
-            description="what runs the sandboxes: native (default), or docker: an engine with "
-            "Docker's API",
-            extra={"choices": sorted(PROVIDERS), "role": "described"},
+            description="what runs the sandboxes: native (default); docker: an engine with "
+            "Docker's API; or your own provider",
+            extra={"metavar": "NAME|FILE:NAME", "role": "described"},
         ),
     ] = "native"
     limits: Annotated[
@@ -474,6 +477,27 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         numbers = {int: Integral, float: Real}  # also those of numpy
         return isinstance(value, tuple(numbers.get(kind, kind) for kind in self.kinds))
 
+    def read(self, text: str) -> Any:
+        """Read a value that a command line has as a text.
+
+        Raises:
+            ValueError: It has the wrong type, or is out of its bounds.
+        """
+        value: Any = text
+        if bool in self.kinds and text in ("true", "false"):
+            value = text == "true"
+        elif int in self.kinds and re.fullmatch(r"[+-]?[0-9]+", text):
+            value = int(text)
+        elif float in self.kinds:
+            with suppress(ValueError):
+                value = float(text)
+        wrong = self.wrong(value)
+        if self.choices and value not in self.choices:
+            wrong = f"one of {', '.join(self.choices)}"
+        if wrong or (isinstance(value, float) and not isfinite(value)):
+            raise ValueError(f"must be {wrong or self.kind}, not {text!r}")
+        return value
+
     def wrong(self, value: Any) -> str:
         """Say what a value must be; nothing if that is what it is.
 
@@ -532,6 +556,19 @@ def taken(kind: Callable[..., Any]) -> dict[str, Option]:
             for one in own
         },
     }
+
+
+def readable(kind: Callable[..., Any]) -> dict[str, Option]:
+    """List those of the options that `taken` lists which a text can give.
+
+    A parameter in no class of options has the type of its default.
+    """
+    options = {}
+    for name, option in taken(kind).items():
+        kinds = option.kinds or (type(option.default),)
+        if kinds[0] in (str, bool, int, float):
+            options[name] = msgspec.structs.replace(option, kinds=kinds)
+    return options
 
 
 def _taken_apart(hint: Any) -> tuple[list[Any], list[Meta]]:

@@ -25,7 +25,7 @@ from intercode.rights import is_root
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.base import BUILTIN_FOLDER, parse
-from intercode.sandbox.images.resolve import check
+from intercode.sandbox.images.resolve import admit, check
 from intercode.sandbox.network import Network, Policy
 from intercode.task import SANDBOX_LIMITS, Task
 
@@ -229,6 +229,8 @@ class SandboxStage:
         self.provider = get_provider(provider) if isinstance(provider, str) else provider
         self.network = network
         self._image = str(image.absolute()) if isinstance(image, Path) else image
+        if self._image is not None:
+            admit(self._image)
         self._default_image = default_image or self.DEFAULT
         self._limits = limits
 

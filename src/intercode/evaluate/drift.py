@@ -31,6 +31,7 @@ _NOT_COMPARED = (
 """Facts that change nothing by themselves: datasets, images and the code have digests."""
 _BACKEND = "env.sandbox"
 _OPTIONS = "env.options"
+_ENV_CODE = "env.code.env"
 _RESCORED = "rescored"
 _FILES = ("agent.name", "agent.options", "env.reward")
 """Names or files; of files only the name is compared, as what is in them has a digest."""
@@ -54,6 +55,7 @@ _ADVICE = (
     ("env.images", "build the image from what it was built from"),
     ("env.engine", "use the database engine that was used"),
     ("env.reward_digest", "take the reward's file as it was, or name another with --reward"),
+    ("env.code", "take the file as it was"),
     ("env.judge", "leave out --judge-model and --judge-votes"),
     (_BACKEND, "leave out --sandbox, or --sandbox {recorded}"),
     ("env", "leave out the option that says otherwise"),
@@ -139,6 +141,8 @@ def differences(
         )
         if None in versions and digests[0] == digests[1]:  # a record from before versions
             may_differ = (*may_differ, "dataset.version")
+        if None in (one.get(_ENV_CODE), other.get(_ENV_CODE)):  # one from before that digest
+            may_differ = (*may_differ, _ENV_CODE)
         for what, before, after in diff(one, other):
             if not _accepted(what, may_differ):
                 advice = _advice(what, before, recorded)

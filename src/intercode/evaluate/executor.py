@@ -15,6 +15,7 @@ from intercode.evaluate.loop import (
 )
 from intercode.evaluate.worker import Job, Orders, Pool, Runs
 from intercode.registry import EXECUTORS
+from intercode.user_code import split
 
 if TYPE_CHECKING:
     from intercode.evaluate.prepare import Actors, Plan, Setting
@@ -109,4 +110,4 @@ def executor_of(spec: RunSpec) -> Executor:
     """
     if spec.how.on is None:
         return Threads()
-    return cast(Executor, EXECUTORS.get(spec.how.on.partition(":")[0])(spec.how.on))
+    return cast(Executor, EXECUTORS.resolve(split(spec.how.on, ":")[0])(spec.how.on))

@@ -16,7 +16,7 @@ from intercode.agents.base import AgentFactory, ChecksTasks, sees_gold
 from intercode.agents.language import LanguageAgents, Strategy
 from intercode.agents.outside.profile import NO_MODEL, WHOLE, is_outside, profile_of
 from intercode.agents.skills import Skill
-from intercode.databases import shared_engine
+from intercode.databases import engine_name, shared_engine
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import LimitOptions, taken
 from intercode.envs.traits import traits_of
@@ -42,7 +42,7 @@ from intercode.spec import (
 )
 from intercode.spelling import meant
 from intercode.task import Dataset, Task
-from intercode.user_code import digest, is_reference
+from intercode.user_code import absolute, digest, is_reference
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -127,7 +127,7 @@ def environment(spec: RunSpec) -> str:
             f"name an environment: {', '.join(environments())}; for instance intercode run bash"
         )
     if (name not in ENVS or ":" in name) and name not in SOURCES:
-        raise UsageError(f"there is no environment {name!r}{meant(name, environments())}")
+        raise ENVS.unknown(name, environments())
     return name
 
 
@@ -306,17 +306,17 @@ _OUTSIDE = {"agent", "skill", "episode_seconds", "model", *_OF_MODEL}
 
 def strategy_of(agent: str) -> Strategy | None:
     """Return the strategy of that name; None if the agent is not a language model, or unknown."""
-    if is_reference(agent) or agent not in registry.AGENTS:
+    if agent not in registry.AGENTS and not is_reference(agent):
         return None
-    found = registry.AGENTS.get(agent)
-    return found if isinstance(found, Strategy) else None
+    target = registry.AGENTS.resolve(agent)
+    return target if isinstance(target, Strategy) else None
 
 
 def without_model(spec: RunSpec) -> list[str]:
     """List the options of language models of which neither the agent nor a judge makes use."""
     parts = {**options_of(ModelSpec), **options_of(AgentSpec)}
     taken: tuple[str, ...] = JUDGES_TOO if spec.reward == JUDGE else ()
-    taken += ("skill",) if is_reference(spec.agent.name) else ()
+    taken += ("skill",) if registry.AGENTS.is_foreign(spec.agent.name) else ()
     return [
         name
         for name in parts
@@ -491,10 +491,12 @@ def setting(
         engine = shared_engine(given.get("engine", "sqlite"), progress.say, sandbox)
         options["engine"] = engine
         facts["engine"] = {"name": engine.name, **engine.facts()}
-        facts |= {name: given[name] for name in ("sandbox",) if name in given}
+        if is_reference(name := engine_name(given.get("engine", "sqlite"))):
+            facts["engine"]["code"] = name
+        facts |= {"sandbox": absolute(sandbox)} if "sandbox" in given else {}
     elif not traits_of(env.name).elsewhere:
         provider = provider_of(env.name, sandbox, progress.say)
-        facts["sandbox"] = sandbox
+        facts["sandbox"] = absolute(sandbox)
     if "history" in known:
         facts["history"] = given.get("history", known["history"].default)
     if "limits" in known:
@@ -540,6 +542,14 @@ def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of an environment that its spec, and the needs of its agent, say."""
     given, reward = spec.env.options, spec.reward
     limits = _limits(spec, needs).to_dict()
+    engine = str(given.get("engine", ""))
+    sources = {
+        "engine": "" if "://" in engine else engine,
+        "env": ENVS.file_of(spec.env.name),
+        "protocol": spec.env.protocol,
+        "sandbox": str(given.get("sandbox", "")),
+    }
+    code = {name: text for name, source in sources.items() if (text := digest(source))}
     del limits["debugger"], limits["private"]  # an environment says what programs see
     return {
         "env": spec.env.name,
@@ -550,6 +560,7 @@ def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
         "limits": limits,
         "options": spec.identity(),
         **({"reward_digest": digest(reward)} if reward and is_reference(reward) else {}),
+        **({"code": code} if code else {}),
     }
 
 

@@ -55,6 +55,7 @@ from intercode.records import (
 )
 from intercode.sandbox.images import hide
 from intercode.spec import RunSpec
+from intercode.user_code import absolute
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -365,7 +366,7 @@ def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]
         tasks=None if spec.tasks is None else list(spec.tasks),
         epochs=spec.epochs,
         max_retries=spec.how.retries,
-        **({} if spec.how.on is None else {"on": spec.how.on}),
+        **({} if spec.how.on is None else {"on": absolute(spec.how.on)}),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from intercode.envs.traits import traits_of
 from intercode.registry import REWARDS, RULES
 from intercode.rewards.judge import Judge
-from intercode.user_code import is_reference, load
+from intercode.user_code import is_reference
 
 FIELD = "rules"
 """The name of the field among the facts of an environment."""
@@ -47,7 +47,7 @@ def _of_reward(env: str, reward: Any, default: Mapping[str, int]) -> dict[str, i
     label = reward if isinstance(reward, str) else getattr(reward, "__qualname__", "reward")
     if isinstance(reward, str):
         if is_reference(reward):
-            label, reward = reward.rpartition(":")[2], load("reward", reward)
+            label, reward = reward.rpartition(":")[2], REWARDS.resolve(reward)
         elif f"{env}:{reward}" in REWARDS:
             reward = REWARDS.get(f"{env}:{reward}")
     version = getattr(reward, "VERSION", None)

@@ -15,7 +15,8 @@ from intercode.models.base import (
     Usage,
 )
 from intercode.models.limits import Budget, RateLimit, Retry
-from intercode.models.remote import MODELS, get_model
+from intercode.models.remote import get_model
+from intercode.registry import MODELS
 
 __all__ = [
     "MODELS",

@@ -35,7 +35,8 @@ from intercode.models.keys import check_url
 from intercode.models.limits import Budget, Hold, RateLimit, Retry
 from intercode.models.prices import Price, Prices
 from intercode.models.wire import clean
-from intercode.registry import Registry
+from intercode.registry import MODELS
+from intercode.user_code import absolute, is_reference, split
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -47,24 +48,6 @@ TYPICAL_OUTPUT = 256
 """Tokens that a reply is estimated at until it is there."""
 BYTES_PER_TOKEN = 4
 """Bytes of a token of ordinary text."""
-
-MODELS = Registry(
-    "provider of models",
-    {
-        "anthropic": "intercode.models.anthropic:anthropic",
-        "litellm": "intercode.models.litellm:litellm",
-        "llama.cpp": "intercode.models.openai:llama_cpp",
-        "local": "intercode.models.local.client:local",
-        "ollama": "intercode.models.openai:ollama",
-        "openai": "intercode.models.openai:openai",
-        "openai-compatible": "intercode.models.openai:compatible",
-        "openai-completions": "intercode.models.openai:openai_completions",
-        "scripted": "intercode.models.scripted:scripted",
-        "vllm": "intercode.models.openai:vllm",
-    },
-    "intercode.models",
-)
-"""A provider's name → the factory of its `Client`."""
 
 
 def get_model(
@@ -80,7 +63,9 @@ def get_model(
     """Make a model.
 
     Args:
-        name: ``PROVIDER/NAME``: ``openai/gpt-4o``, ``vllm/Qwen/Qwen2.5-Coder-7B-Instruct``.
+        name: ``PROVIDER/NAME``: ``openai/gpt-4o``, ``vllm/Qwen/Qwen2.5-Coder-7B-Instruct``; or
+            your own provider's, ``path/to/file.py:make`` or ``path/to/file.py:make/NAME``, where
+            ``make(model, base_url=…, timeout=…)`` returns an `intercode.models.base.Client`.
         base_url: The server's URL, if it is not the provider's usual one.
         cache: Replies on disk, or their folder.
         budget: The money and tokens that all who share the budget may spend.
@@ -92,10 +77,14 @@ def get_model(
     Raises:
         UsageError: There is no such provider, no key or no SDK, or an option is wrong.
     """
-    provider, slash, model = name.partition("/")
-    if not slash or not model:
+    provider, _, model = name.partition("/")
+    if provider not in MODELS and is_reference(name):
+        name = absolute(name)
+        provider, model = split(name, "/")
+        model = model or provider.rpartition(":")[2]
+    if not model:
         raise UsageError(f"a model is named PROVIDER/NAME, for instance openai/gpt-4o: {name!r}")
-    factory: ClientFactory = MODELS.get(provider)
+    factory: ClientFactory = MODELS.resolve(provider)
     prices = prices if isinstance(prices, Prices) else Prices(prices)
     around = Around(
         rate_limit=rate_limit or RateLimit(),

@@ -20,7 +20,7 @@ from intercode.interruption import is_handlers
 from intercode.registry import REWARDS
 from intercode.rewards.base import PlaceT, Reward
 from intercode.task import Task
-from intercode.user_code import is_reference, line_of, load
+from intercode.user_code import is_reference, line_of
 
 Function = Callable[..., "Score | float"]
 
@@ -82,8 +82,8 @@ def choose(
 
     Args:
         env: The environment's short name.
-        reward: A function or a `Reward`; ``file.py:function``; a name that is registered as
-            ``env:name``, for a function or a class; or None for the environment's own.
+        reward: A function or a `Reward`; a name, for a function or a class: ``file.py:name``, or
+            one that is registered as ``env:name``; or None for the environment's own.
         default: Makes the environment's own.
         **parts: Parts of the environment: a registered class is made from those that its parameters
             name, such as ``databases`` and ``cache`` of SQL.
@@ -95,14 +95,12 @@ def choose(
         return default()
     if not isinstance(reward, str):
         return OwnReward(reward, default)
-    if is_reference(reward):
-        return OwnReward(load("reward", reward), default)
-    found = REWARDS.get(f"{env}:{reward}")
-    if not isinstance(found, type):
-        return OwnReward(found, default)
-    named = inspect.signature(found).parameters
-    made: Reward[PlaceT] = found(**{name: parts[name] for name in named if name in parts})
-    return made
+    target = REWARDS.resolve(reward if is_reference(reward) else f"{env}:{reward}")
+    if not isinstance(target, type):
+        return OwnReward(target, default)
+    named = inspect.signature(target).parameters
+    result: Reward[PlaceT] = target(**{name: parts[name] for name in named if name in parts})
+    return result
 
 
 def _check_signature(function: Function) -> set[str]:

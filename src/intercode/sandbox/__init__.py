@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from intercode.errors import SandboxUnavailableError, UsageError
+from intercode.registry import Registry
 from intercode.rights import other_system
 
 if system := other_system():  # before something is imported that only Linux has
@@ -24,7 +24,7 @@ from intercode.sandbox.base import (
     Snapshot,
     Worker,
 )
-from intercode.spelling import meant
+from intercode.user_code import absolute
 
 __all__ = [
     "Change",
@@ -38,11 +38,16 @@ __all__ = [
     "get_provider",
 ]
 
-PROVIDERS = {
-    "native": "intercode.sandbox.native.provider:NativeProvider",
-    "docker": "intercode.sandbox.docker.provider:DockerProvider",
-}
-"""Name → class, imported when first asked for."""
+PROVIDERS = Registry(
+    "sandbox provider",
+    {
+        "native": "intercode.sandbox.native.provider:NativeProvider",
+        "docker": "intercode.sandbox.docker.provider:DockerProvider",
+    },
+    "intercode.sandboxes",
+)
+"""Name → a function or class that makes a `Provider`; from ``preload`` and ``path`` where it is to
+run modules."""
 
 _shared: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Provider] = {}
 _lock = threading.Lock()
@@ -56,7 +61,8 @@ def get_provider(
     There is one for each list of modules to preload.
 
     Args:
-        name: ``native`` or ``docker``.
+        name: ``native`` or ``docker``; or your own, as ``path/to/file.py:name`` or by an entry
+            point.
         preload: The modules that its sandboxes' workers run: they have ``main(socket)``. They can
             import Python's standard library, and what is in `path`.
         path: Folders with modules of your own.
@@ -64,16 +70,13 @@ def get_provider(
     Raises:
         UsageError: There is none of that name.
     """
-    if name not in PROVIDERS:
-        raise UsageError(f"there is no sandbox provider {name!r}{meant(name, PROVIDERS)}")
     for option, given in {"preload": preload, "path": path}.items():
         if isinstance(given, str | os.PathLike):
             raise UsageError(f"{option} is a list, as [{os.fspath(given)!r}]")
     folders = tuple(str(Path(folder).absolute()) for folder in path)
-    key = (name, tuple(preload), folders)
+    key = (absolute(name), tuple(preload), folders)
     with _lock:
         if key not in _shared:
-            module, _, attribute = PROVIDERS[name].partition(":")
-            made = getattr(importlib.import_module(module), attribute)
-            _shared[key] = made(preload=preload, path=folders) if preload else made()
+            make = PROVIDERS.resolve(name)
+            _shared[key] = make(preload=preload, path=folders) if preload else make()
         return _shared[key]

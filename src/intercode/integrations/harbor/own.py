@@ -13,10 +13,11 @@ from intercode.envs.asynchronous import AsyncSandbox
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage import SandboxStage
 from intercode.episode import Score, decode
-from intercode.errors import CausedInsideError, OutputLimitError, SandboxError
+from intercode.errors import CausedInsideError, OutputLimitError, SandboxError, UsageError
 from intercode.integrations.harbor.commands import on_thread
 from intercode.integrations.harbor.writer import ANSWER, task_id
 from intercode.project import create, is_project
+from intercode.registry import ENVS
 from intercode.sandbox import Sandbox
 
 
@@ -35,6 +36,8 @@ class OwnTask:
     def __init__(self, folder: Path, tasks: str) -> None:
         file = folder / "task.toml"
         name, wanted = task_id(TaskConfig.model_validate_toml(file.read_text()).metadata, file)
+        if not is_project(tasks) and name not in ENVS:  # nor a folder, which may be a stranger's
+            raise UsageError(f"{file}: there is no environment {name!r}")
         made: Any = create(tasks) if is_project(tasks) else create(name, data=tasks)
         self._env: InterCodeEnv[Any] = made
         self._task = self._env.dataset.by_id(wanted)

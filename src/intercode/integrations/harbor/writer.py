@@ -61,13 +61,15 @@ def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
         file: Its path, for messages.
 
     Raises:
-        UsageError: It was not exported from any.
+        UsageError: It was not exported from any. The folder may be a stranger's: it names no code.
     """
     told = metadata.get(_ORGANISATION)
     if not isinstance(told, Mapping) or not {"environment", "task_id"} <= told.keys():
         raise UsageError(f"{file} does not name a task of InterCode's: export it with 'intercode "
                          "datasets export', or leave out --ek tasks=…")  # fmt: skip
-    return str(told["environment"]), str(told["task_id"])
+    if not re.fullmatch(r"[\w-]+", name := str(told["environment"])):  # a file, or a folder
+        raise UsageError(f"{file} names no environment, but {name!r}")
+    return name, str(told["task_id"])
 
 
 def write(folder: Path, environment: str, task: Task, recipe: Recipe, judged: Judged) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import sys
 import tempfile
 import time
 from collections import Counter, deque
@@ -30,7 +29,7 @@ from intercode.evaluate.worker import PATIENCE, SAME_FOR_ALL, TICK, Interrupts, 
 from intercode.integrations.ray.cluster import connected, nodes_with_room, on_node
 from intercode.integrations.ray.ledger import Ledger
 from intercode.integrations.ray.station import Assignment, Opened, Played, Station
-from intercode.registry import environment as registered
+from intercode.registry import ENVS
 from intercode.sandbox.images.carry import export_image
 from intercode.sandbox.images.resolve import resolve
 from intercode.serve.client import raised
@@ -38,7 +37,6 @@ from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.records import Key
-    from intercode.spec import RunSpec
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +144,7 @@ class Spread:
             carried,
             folder=str(Path.cwd()),
             hidden=tuple(str(Path(one).absolute()) for one in hidden if one is not None),
-            own=_own_class(spec),
+            own=ENVS.file_of(spec.env.name),
             ledger=self._ledger,
         )
         self._given = ray.put(given)
@@ -406,11 +404,3 @@ class Spread:
             cost, tokens = self._before
             budget.spent.add(spent.cost - cost, spent.tokens - tokens)
             budget.presumed.add(presumed.cost, presumed.tokens)
-
-
-def _own_class(spec: RunSpec) -> str:
-    """Return the place of an environment's class that a user's file has; "" for a package's."""
-    kind = registered(spec.env.name, spec.env.protocol)
-    if not kind.__module__.startswith("intercode_environment_"):
-        return ""
-    return f"{Path(str(sys.modules[kind.__module__].__file__)).absolute()}:{kind.__qualname__}"

@@ -21,13 +21,12 @@ from intercode.evaluate.prepare import Plan, actors, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.integrations.ray.ledger import Outbox, SharedBudget, SharedCalls, SharedPace
+from intercode.project import admit, admit_protocol
 from intercode.redaction import Redactor
-from intercode.registry import ENVS
 from intercode.sandbox.images import hide
 from intercode.sandbox.images.cache import ImageCache
 from intercode.sandbox.images.carry import import_image
 from intercode.sandbox.images.resolve import carried
-from intercode.user_code import load
 
 if TYPE_CHECKING:
     from intercode.evaluate.prepare import Actors, Setting
@@ -115,7 +114,8 @@ class Station:
         cache = ImageCache.default()
         try:
             if given.own:
-                ENVS.register(name, load("environment", given.own), replace=True)
+                admit(given.own)
+            admit_protocol(name, given.plan.spec.env.protocol)
             missing = [n for n, digest in given.carried.items() if cache.lookup(digest) is None]
             if untold := [name for name in missing if name not in images]:
                 return Opened(missing=tuple(untold))

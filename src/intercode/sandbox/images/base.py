@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from intercode.errors import ImageError
+from intercode.user_code import absolute, is_reference, split
 
 HOSTNAME = "intercode"
 """The host name of sandboxes; it is in every image's ``/etc/hosts``."""
@@ -129,6 +130,7 @@ An image is one of
   oci:PATH                what `docker save` wrote, or an OCI layout
   docker://REFERENCE      an image of a registry's, pulled with skopeo
   digest:DIGEST           one that is built or imported, by eight digits or more of its digest
+  PATH.py:NAME:ARGUMENT   what a function of your own makes
 and may be followed, more than once, by what is laid over it
   +PATH.tar[.gz|.xz|.bz2], +PATH.tgz   a tarball, unpacked at /
   +PATH.sh                a set-up script, run once as root in a sandbox
@@ -205,6 +207,9 @@ def parse(text: str, folder: Path | None = None) -> Spec:
         raise ImageError(f"{text!r} names no image.\n{UNDERSTOOD}")
     base, *rest = _ADDITION.split(text.strip())
     additions = tuple(_addition(part, text, folder) for part in rest)
+    if is_reference(base) and not _NAME.fullmatch(base):  # its file is the user's own
+        scheme, argument = split(absolute(base), ":")
+        return Spec(scheme, argument, additions)
     if is_path(base):
         scheme = "dockerfile" if _DOCKERFILE.fullmatch(base) else FOLDER
         return Spec(scheme, str(_absolute(base, folder)), additions)

@@ -5,12 +5,12 @@ The kinds of images that need a few lines are made here: a folder, ``scratch``, 
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import re
 import time
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import NoReturn, cast
 
 from intercode.errors import ImageError
 from intercode.files import digest_of, open_regular
+from intercode.registry import Registry
 from intercode.rights import sandboxes_user
 from intercode.sandbox.images.archive import add_archive
 from intercode.sandbox.images.base import (
@@ -34,24 +35,54 @@ from intercode.sandbox.images.cache import ImageCache, sweep
 from intercode.sandbox.images.debian import RECIPES, make_system
 from intercode.sandbox.images.tree import set_times
 from intercode.spelling import meant
+from intercode.user_code import is_reference
 
 log = logging.getLogger(__name__)
 
 MakeBase = Callable[[str, Context], Image]
 """A function that makes an image of the text after the scheme's colon."""
-SCHEMES: dict[str, str] = {
-    "host": "host:make",
-    "base": "pinned:make",
-    "folder": "resolve:make_folder",
-    "debian": "debian:make",
-    "scratch": "resolve:make_scratch",
-    "dockerfile": "dockerfile.build:make",
-    "oci": "oci:make",
-    "docker": "oci:pull",
-    "docker-daemon": "resolve:refuse_daemon",
-    "digest": "resolve:make_known",
-}
-"""Scheme → the module of this package and its function (a `MakeBase`) that makes such an image."""
+SCHEMES = Registry(
+    "kind of image",
+    {
+        scheme: f"{__package__}.{target}"
+        for scheme, target in {
+            "host": "host:make",
+            "base": "pinned:make",
+            "folder": "resolve:make_folder",
+            "debian": "debian:make",
+            "scratch": "resolve:make_scratch",
+            "dockerfile": "dockerfile.build:make",
+            "oci": "oci:make",
+            "docker": "oci:pull",
+            "docker-daemon": "resolve:refuse_daemon",
+            "digest": "resolve:make_known",
+        }.items()
+    },
+    "intercode.images",
+)
+"""Scheme → the function (a `MakeBase`) that makes such an image."""
+
+
+def admit(spec: str) -> None:
+    """Let images be of the scheme of this name, which a user has given, from now on.
+
+    A scheme of a file, ``my.py:make:ARGUMENT``, or of an installed package runs code. A task may
+    name an image, and is often a stranger's: it can name such a scheme only after this.
+
+    Raises:
+        UsageError: The file has no such function.
+        ImportError: The package's module, or something that this needs, is not installed.
+    """
+    with suppress(ImageError):  # which the image's own use tells
+        scheme = parse(spec).scheme
+        if SCHEMES.is_foreign(scheme):
+            SCHEMES.register(scheme, SCHEMES.resolve(scheme), replace=True)
+
+
+_NOT_ADMITTED = (
+    "code of a file or of an installed package makes such images, and a task may not run it by "
+    "itself: give the image as an option, once in a process (--image, image=)"
+)
 
 
 def resolve(
@@ -115,9 +146,12 @@ def check(spec: str) -> Spec:
     parsed = parse(spec)
     if spec in _carried:
         return parsed
-    if parsed.scheme not in SCHEMES and (parsed.argument or parsed.scheme not in RECIPES):
+    is_recipe = parsed.scheme in RECIPES and not parsed.argument
+    if not is_recipe and not SCHEMES.is_trusted(parsed.scheme):
         name = str(replace(parsed, additions=()))
-        near = meant(name, [*SCHEMES, *RECIPES], listed=False) or "."
+        if SCHEMES.is_foreign(parsed.scheme):
+            raise ImageError(f"the image {name}: {_NOT_ADMITTED}")
+        near = meant(name, [*SCHEMES.names(), *RECIPES], listed=False) or "."
         raise ImageError(f"there is no image called {name!r}{near}\n{UNDERSTOOD}")
     if missing := next((path for path in parsed.paths if not path.exists()), None):
         raise ImageError(f"the image {spec}: {missing} does not exist")
@@ -131,7 +165,7 @@ def build(spec: Spec, context: Context) -> Image:
         last = spec.additions[-1]
         add = add_script if last.is_script else add_archive
         return add(build(below, context), last, str(spec), context)
-    if spec.scheme in SCHEMES:
+    if SCHEMES.is_trusted(spec.scheme):
         return _maker(spec.scheme)(spec.argument, context)
     return make_system(spec.scheme, RECIPES[spec.scheme], context)
 
@@ -145,6 +179,8 @@ def _key(spec: Spec, cache: ImageCache) -> Hashable:
     paths = [*(str(addition.path) for addition in spec.additions), *cache.inputs.get(spec, ())]
     if spec.scheme == "folder":
         paths.append(spec.argument)
+    elif is_reference(spec.scheme):
+        paths.append(spec.scheme.rpartition(":")[0])
     return (spec, *map(_stamp, paths))
 
 
@@ -157,8 +193,7 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 def _maker(scheme: str) -> MakeBase:
-    module, _, name = SCHEMES[scheme].partition(":")
-    return cast(MakeBase, getattr(importlib.import_module(f"{__package__}.{module}"), name))
+    return cast(MakeBase, SCHEMES.get(scheme))
 
 
 def _no_scripts(image: Image, script: object, layer: object) -> None:

@@ -279,7 +279,7 @@ def base_name(name: str, folder: Path) -> str:
     if (
         name.startswith("docker://")
         or scheme in RECIPES
-        or (scheme in SCHEMES and scheme != "docker")
+        or (scheme != "docker" and SCHEMES.is_trusted(scheme))
     ):
         return name
     if shutil.which("skopeo"):
