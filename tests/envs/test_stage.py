@@ -37,6 +37,13 @@ def test_what_identifies_a_prepared_sandbox(change: Any, same: bool) -> None:
     assert (stage.identify(TASK) == stage.identify(replace(TASK, **change))) is same
 
 
+def test_a_setup_longer_than_an_argument_runs() -> None:
+    data = "x" * 140_000
+    task = replace(TASK, setup=f"cat > data <<'END'\n{data}\nEND")
+    with closing(SandboxStage(get_provider()).open(task)) as sandbox:
+        assert sandbox.read_file("data") == f"{data}\n".encode()
+
+
 def test_limits_and_network_belong_to_it() -> None:
     stages = [
         SandboxStage(get_provider()),

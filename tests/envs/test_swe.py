@@ -117,6 +117,7 @@ def test_files_of_all_kinds_are_taken_over(env: SweEnv) -> None:
     # Its own command sees what was taken over.
     see = "test -x a/b/real.py && test -L calc.py && test -f docs && test -d README.md && "
     see += "test -s $'a/\\xff \\n' && ! test -e gone && test -x run"
+    see += f"\n# {'x' * 140_000}"  # longer than an argument may be
     seen = task(
         "see", "command", FAIL_TO_PASS=[see], repository=str(env.dataset[0].metadata["repository"])
     )

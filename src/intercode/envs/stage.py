@@ -25,6 +25,7 @@ from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.base import BUILTIN_FOLDER, parse
 from intercode.sandbox.images.resolve import check
 from intercode.sandbox.network import Network, Policy
+from intercode.sandbox.scripts import script
 from intercode.task import SANDBOX_LIMITS, Task
 
 SETUP_TIMEOUT = 120.0
@@ -382,9 +383,9 @@ class SandboxStage:
         if task.setup is not None:
             self._run(sandbox, task, "setup", task.setup)
 
-    def _run(self, sandbox: Sandbox, task: Task, what: str, script: str, *arguments: str) -> None:
-        argv = ["/bin/bash", "--norc", "--noprofile", "-c", script, *arguments]
-        done = sandbox.exec(argv, cwd=self.directory(task), timeout=SETUP_TIMEOUT)
+    def _run(self, sandbox: Sandbox, task: Task, what: str, text: str, *arguments: str) -> None:
+        argv, stdin = script(text, *arguments)
+        done = sandbox.exec(argv, stdin=stdin, cwd=self.directory(task), timeout=SETUP_TIMEOUT)
         if not done.ok:
             why = "timed out" if done.timed_out else f"failed with exit code {done.exit_code}"
             said = decode(done.stderr or done.stdout).strip()[-500:]

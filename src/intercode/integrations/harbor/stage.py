@@ -28,12 +28,12 @@ from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.sandbox.accounts import LONGEST, account_of
 from intercode.sandbox.base import Completed, GrantsSome
 from intercode.sandbox.network import Network, Policy
+from intercode.sandbox.scripts import script
 from intercode.task import CANNOT, Task
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """The folders that every place has. Every user may write to them."""
 _ROOTS = "/root"
-SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 
 
 class HarborStage(SandboxStage):
@@ -149,8 +149,9 @@ class HarborStage(SandboxStage):
     def _await(self, sandbox: Sandbox, task: Task, health: Health) -> None:
         """Wait until a place is healthy, as Docker does."""
         began, failures = time.monotonic(), 0
-        env, argv = self.variables(task), [*SHELL, health.command]
-        while not (done := sandbox.exec(argv, env=env, timeout=health.timeout_sec)).ok:
+        argv, stdin = script(health.command)
+        options = {"stdin": stdin, "env": self.variables(task), "timeout": health.timeout_sec}
+        while not (done := sandbox.exec(argv, **options)).ok:
             starting = time.monotonic() - began < health.start_period_sec
             failures += not starting
             if failures >= max(1, health.retries):
