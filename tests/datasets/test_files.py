@@ -166,3 +166,9 @@ def test_fields_of_ones_own_are_kept_and_known(tmp_path: Path) -> None:
     # A name that is near one of ours can still be used, where there is no doubt.
     task = Task.from_dict({"query": "a", "metadata": {"timout": 1}})
     assert task.metadata == {"timout": 1}
+
+
+def test_cells_of_a_table_with_line_ends_of_windows(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.csv"
+    file.write_bytes(b'task_id,query,gold\r\na,loop,"for i in 1 2; do\r\necho $i\r\ndone"\r\n')
+    assert load_file(file)[0].gold == ("for i in 1 2; do\necho $i\ndone",)

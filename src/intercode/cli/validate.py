@@ -256,7 +256,9 @@ def _print(found: Validation) -> None:
     more = f": {', '.join(said)}" if said else ""
     good = found.tasks - len(found.reasons())
     are = "task is as it" if found.tasks == 1 else "tasks are as they"
-    print(f"{good} of {found.tasks} {are} should be{state}{more}")
+    in_doubt = len({doubt.task_id for doubt in found.doubts} - found.reasons().keys())
+    doubts = f" ({in_doubt} in doubt)" if in_doubt else ""
+    print(f"{good} of {found.tasks} {are} should be{doubts}{state}{more}")
 
 
 def _constants(found: Validation) -> str:

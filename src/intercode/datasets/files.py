@@ -158,6 +158,8 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
         # Python's reader accepts a NUL, which no table of text has.
         if "\0" in text:
             raise ValueError(f"holds a NUL in line {text[: text.index(chr(0))].count(chr(10)) + 1}")
+        # Of a file with line ends of Windows, cells have them, too.
+        text = text.replace("\r\n", "\n")
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         try:
             header = next(reader, [])

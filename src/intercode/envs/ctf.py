@@ -317,10 +317,13 @@ class CtfStage(SandboxStage):
         given = encode(_text(task, "service_input") or "")
         return Service(command, given, SERVICE_USER, _text(task, "health"))
 
-    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+    def _lay(self, sandbox: Sandbox, task: Task) -> None:
         # Assets have it in the image, and files make it: that saves a process.
         if _text(task, "assets") is None and not any(map(_lies_within, self.written(task))):
             _must(task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)]))
+        super()._lay(sandbox, task)
+
+    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
         super()._prepare(sandbox, task)
         if (service := self.service(task)) is not None:
             self._serve(sandbox, task, service)

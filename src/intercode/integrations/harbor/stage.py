@@ -132,7 +132,7 @@ class HarborStage(SandboxStage):
         allowed = Policy.of(self.network).hosts
         return [host for host in hosts if any(one.admits(host, 443) for one in allowed)]
 
-    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+    def _lay(self, sandbox: Sandbox, task: Task) -> None:
         config, folder = self.config(task), self.folder(task) / "environment"
         shared = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
         made = as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *shared])
@@ -142,8 +142,11 @@ class HarborStage(SandboxStage):
             for name, path in files(folder):
                 target = f"{self.directory(task)}/{name}"
                 sandbox.write_file(target, path.read_bytes(), path.stat().st_mode & 0o777)
+        super()._lay(sandbox, task)
+
+    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
         super()._prepare(sandbox, task)
-        if (health := config.environment.healthcheck) is not None:
+        if (health := self.config(task).environment.healthcheck) is not None:
             self._await(sandbox, task, health)
 
     def _await(self, sandbox: Sandbox, task: Task, health: Health) -> None:
