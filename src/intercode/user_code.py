@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
+import sysconfig
 import traceback
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,6 +67,44 @@ def line_of(error: BaseException, file: str) -> str:
     if isinstance(error, SyntaxError) and error.filename == file:
         return f"{file}, line {error.lineno}"
     return ""
+
+
+def place_of(error: BaseException) -> str:
+    """Locate an error in the code of the caller's, as ``file, line N``; empty if there is none.
+
+    That is the innermost frame outside InterCode and the folders of Python and its packages; of an
+    installed agent, the innermost one outside InterCode.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.line and not _lies_in(frame.filename, [_OURS])
+    ]
+    for frame in reversed(frames):
+        if not _lies_in(frame.filename, _installed()):
+            return f"{_short(frame.filename)}, line {frame.lineno}"
+    return f"{_short(frames[-1].filename)}, line {frames[-1].lineno}" if frames else ""
+
+
+_OURS = Path(__file__).parent
+
+
+@cache
+def _installed() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple(Path(sysconfig.get_path(name)) for name in names)
+
+
+def _lies_in(file: str, folders: Iterable[Path]) -> bool:
+    return any(Path(file).is_relative_to(folder) for folder in folders)
+
+
+def _short(file: str) -> str:
+    """Return a path relative to the working directory, where it is below."""
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return file
 
 
 def _module(what: str, reference: str, path: Path) -> ModuleType:

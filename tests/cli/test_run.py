@@ -254,7 +254,9 @@ def test_an_agent_of_ones_own(cli: Run, data: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(crash)
     arguments[5] = "crash"
     told = parsed(cli(*arguments, "--agent", "mine.py:Mine", code=1))
-    assert told["errors"][0]["error"] == "the agent raised ZeroDivisionError: division by zero"
+    raised = "the agent raised ZeroDivisionError: division by zero (mine.py, line 3)"
+    assert told["errors"][0]["error"] == raised
+    assert raised in cli("show", "crash").stdout
     assert 'mine.py", line 3, in act' in cli("show", "crash", "--full").stdout
     (tmp_path / "mine.py").write_text("def (")
     done = cli(*arguments, "--agent", "mine.py:Mine", code=2)

@@ -37,6 +37,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.redaction import Redactor
+from intercode.user_code import place_of
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -370,4 +371,5 @@ def failed(error: Exception, partial: Episode) -> Episode:
 
 
 def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    place = place_of(error)
+    return f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
