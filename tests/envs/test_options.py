@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec import Meta
 
+import intercode
 from intercode import Limits, UsageError
 from intercode.envs import keywords
 from intercode.envs import options as module
@@ -172,3 +173,17 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_editors_know_the_options_of_make(env: str) -> None:
     known = typing.get_type_hints(getattr(keywords, f"{env.capitalize()}Keywords"))
     assert known.keys() == {"data", *taken(ENVS.get(env))}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tasks": "p.json"}, "there is no option 'tasks'; the tasks are 'data'"),
+        ({"dat": "p.json"}, "there is no option 'dat'; did you mean 'data'"),
+        ({"protocol": "2022"}, "has no protocol '2022'; known: default, paper"),
+        ({"protocol": "papr"}, "has no protocol 'papr'; did you mean 'paper'"),
+    ],
+)
+def test_an_option_by_another_name_is_told(options: dict[str, str], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        intercode.make("bash", **options)
