@@ -232,7 +232,11 @@ def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
         if not trial.guess.by_chance and _free(trial) and said:
             text = f"{trial.name} scores 1.00"
             if trial.guess.idle and GOLD in trials and not trials[GOLD].prints:
-                text += ": gold prints nothing, and changes nothing that counts"
+                text += (
+                    ": its verification lets everything pass"
+                    if task.verification
+                    else ": gold prints nothing, and changes nothing that counts"
+                )
             yield Problem(task.task_id, "free", text, 1.0)
 
 
