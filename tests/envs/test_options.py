@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import typing
+from contextlib import closing
 from typing import Annotated, Any
 
 import msgspec
@@ -25,6 +28,7 @@ from intercode.envs.options import (
     described,
     taken,
 )
+from intercode.errors import EnvironmentStateError
 from intercode.registry import ENVS
 
 KINDS = [
@@ -187,3 +191,21 @@ def test_editors_know_the_options_of_make(env: str) -> None:
 def test_an_option_by_another_name_is_told(options: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         intercode.make("bash", **options)
+
+
+def test_an_environment_is_not_copied() -> None:
+    with closing(intercode.make("bash")) as env:
+        for copies in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(EnvironmentStateError, match=r"fork\(\) branches an episode"):
+                copies(env)
+        with pytest.raises(UsageError, match="the options of reset are a dict, not int"):
+            env.reset(options=5)  # type: ignore[arg-type]
+
+
+def test_an_agent_that_leaves_no_shell_has_ended_its_episode() -> None:
+    with closing(intercode.make("bash")) as env:
+        env.reset(seed=0)
+        env.step("chmod 000 /; exit")
+        _, reward, terminated, truncated, info = env.step("echo still here")
+        assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+        assert env.episode.status == "ended"

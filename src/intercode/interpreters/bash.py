@@ -22,6 +22,7 @@ import signal
 import time
 from dataclasses import dataclass, replace
 
+from intercode.episode import ENDED
 from intercode.errors import ActionError, ForkError, SandboxError
 from intercode.interpreters.base import (
     BY_PERSON,
@@ -327,7 +328,7 @@ class BashInterpreter:
 
     def _gone(self) -> Execution:
         note = "there is no bash left in this sandbox: no command can run any more"
-        return Execution(b"", ok=False, exit_code=127, notes=(note,), info={"gone": True})
+        return Execution(b"", ok=False, exit_code=127, notes=(note,), info={"gone": True, ENDED: True})
 
     def close(self) -> None:
         """End the shell; its background jobs live on with the sandbox."""
