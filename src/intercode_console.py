@@ -52,7 +52,7 @@ def main() -> int:
         print(f"intercode: error: {other_system()}", file=sys.stderr)
         return 1
     try:
-        os.getcwd()
+        Path.cwd()
     except FileNotFoundError:
         print("intercode: error: the working directory is gone: cd to another", file=sys.stderr)
         return 1
@@ -71,7 +71,7 @@ def _complete_descriptors() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
-            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115 - for good
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 class Clash(NamedTuple):

@@ -212,7 +212,10 @@ def environment(name: str, protocol: str = "default") -> Any:
     if entry not in ENVS and entry in SOURCES:
         return SOURCES.get(entry)
     if name in ENVS and entry not in ENVS:
-        known = ["default", *(e.partition(":")[2] for e in ENVS.names() if e.startswith(f"{name}:"))]
+        known = [
+            "default",
+            *(e.partition(":")[2] for e in ENVS.names() if e.startswith(f"{name}:")),
+        ]
         raise UsageError(
             f"environment {name!r} has no protocol {protocol!r}{meant(protocol, known)}"
         )

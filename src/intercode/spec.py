@@ -606,9 +606,7 @@ def _with_folder(manifest: Mapping[str, Any], given: Options) -> Options:
     if env is None or env in ENVS or not Path(env).is_dir():
         return given
     below = from_toml(env)
-    moved = {
-        name: below[name] for name in recorded if name in below.keys() - given.keys() - INERT
-    }
+    moved = {name: below[name] for name in recorded if name in below.keys() - given.keys() - INERT}
     if below["env"] != recorded.get("env"):
         return {**moved, **given}
     return {**moved, **{name: value for name, value in given.items() if name != "env"}}

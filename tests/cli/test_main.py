@@ -66,9 +66,15 @@ def test_every_command_has_examples_and_json(cli: Run, name: str) -> None:
         (["run", "./nope"], "there is no folder and no file ./nope"),
         (["run", "nope/"], "there is no folder and no file nope/"),
         (["run", "nope.jsonl"], "there is no folder and no file nope.jsonl"),
-        (["run", __file__], f"is a file and no environment: name one, as intercode run bash --data {__file__}"),
+        (
+            ["run", __file__],
+            f"is a file and no environment: name one, as intercode run bash --data {__file__}",
+        ),
         (["run", "sql", "--agent", "ReAct", "--model", "openai/x"], "did you mean 'react'?"),
-        (["run", "sql", "--agent", "plan_solve", "--model", "openai/x"], "did you mean 'plan-solve'?"),
+        (
+            ["run", "sql", "--agent", "plan_solve", "--model", "openai/x"],
+            "did you mean 'plan-solve'?",
+        ),
         (["run", "bash", "--env", "sql"], "which environment"),
         (["run", "bash", "--workers", "0"], "--workers"),
         (["run", "bash", "--memory", "lots"], "--memory"),

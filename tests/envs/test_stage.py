@@ -45,7 +45,7 @@ def test_a_setup_longer_than_an_argument_runs() -> None:
 
 
 def test_a_setup_has_the_time_of_an_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intercode.envs.stage.SETUP_TIMEOUT", 0.2)
+    monkeypatch.setattr("intercode.envs.stage.SETUP_TIMEOUT", 0.2)  # allow limit: it is reached
     task = replace(TASK, setup="sleep 1000", timeout=0.3)  # allow limit: it is reached
     with pytest.raises(TaskError, match=r"setup was not done within 0\.3 s \(a longer timeout"):
         SandboxStage(get_provider()).open(task)

@@ -217,9 +217,7 @@ def virtual(sqlite_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> 
         ("DROP TABLE area", "DROP TABLE area", "DROP TABLE old"),
     ],
 )  # fmt: skip
-def test_a_database_with_virtual_tables(
-    virtual: Store, gold: str, right: str, wrong: str
-) -> None:
+def test_a_database_with_virtual_tables(virtual: Store, gold: str, right: str, wrong: str) -> None:
     assert virtual.value(gold, gold) == virtual.value(gold, right) == 1.0
     assert virtual.value(gold, wrong) < 1.0
     assert virtual.value(gold) == 0.0

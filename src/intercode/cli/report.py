@@ -35,7 +35,9 @@ from intercode.report.verdict import Held, drifted, facts, held, title, verdicts
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("run", type=Path, nargs="*", metavar="RUN", help="a run's folder, or a folder of runs")
+    parser.add_argument(
+        "run", type=Path, nargs="*", metavar="RUN", help="a run's folder, or a folder of runs"
+    )
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page with everything, and each episode"
     )

@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
     total = int(read_manifest(Path(str(spec.how.out)))["dataset"]["tasks"])
     if args.tasks is None and (missing := total - len(texts)) > 0:
         tell(
-            f"intercode: warning: {missing} of {counted(total, 'task')} have no prediction: they do "
-            "not count in these rates"
+            f"intercode: warning: {missing} of {counted(total, 'task')} have no prediction: they "
+            "do not count in these rates"
         )
     return code

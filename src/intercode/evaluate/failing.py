@@ -1,7 +1,7 @@
 """Golds and setups of Bash that fail: they run once more, what they print apart from errors.
 
-Gold that fails is compared with itself, so that it solves its task, and nobody else does. Of a
-setup only the last exit code counts in a run; here each line does.
+Gold that fails is compared with itself: it solves its task, and no agent can. Of a setup only the
+last exit code counts in a run; here each line does.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _NOT_RUN = (126, 127)
 _SIGPIPE = 141
 _REMARK = re.compile(r"(?i:.*\b(?:warning|note|hint)): ?.*")
 _FAILED = 98
-# Lines keep their numbers; a reader that leaves its writer, as `head` does, is no failure.
+# Lines keep their numbers. A pipe whose reader has enough, as `head`, has not failed.
 _EACH_LINE = (
     "exec 9>&2; set -o pipefail; "
     f"trap 'code=$?; [ $code = {_SIGPIPE} ] || {{ "
-    f'printf "%s\\n" "line $LINENO (exit code $code): $BASH_COMMAND" >&9; exit {_FAILED}; }}\' ERR; '
+    'echo "line $LINENO (exit code $code): $BASH_COMMAND" >&9; '
+    f"exit {_FAILED}; }}' ERR; "
 )
 
 

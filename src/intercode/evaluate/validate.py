@@ -343,7 +343,9 @@ class ProbedEnv:
             return []
         texts = setup_failure(task, stage), gold_failure(task, self.episode.turns, stage)
         kinds: tuple[Kind, Kind] = ("setup", "fails")
-        return [Problem(task_id, kind, text) for kind, text in zip(kinds, texts, strict=True) if text]
+        return [
+            Problem(task_id, kind, text) for kind, text in zip(kinds, texts, strict=True) if text
+        ]
 
     def close(self) -> None:
         """Close the environment."""

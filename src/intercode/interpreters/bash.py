@@ -328,7 +328,9 @@ class BashInterpreter:
 
     def _gone(self) -> Execution:
         note = "there is no bash left in this sandbox: no command can run any more"
-        return Execution(b"", ok=False, exit_code=127, notes=(note,), info={"gone": True, ENDED: True})
+        return Execution(
+            b"", ok=False, exit_code=127, notes=(note,), info={"gone": True, ENDED: True}
+        )
 
     def close(self) -> None:
         """End the shell; its background jobs live on with the sandbox."""

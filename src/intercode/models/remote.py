@@ -195,8 +195,8 @@ class Frame:
     def _unavailable(self, error: AttemptError, failures: int) -> ModelError:
         if error.unreachable and not self._reached:
             return ModelAccessError(
-                f"{self.name}: no server was reached at {self._endpoint}: {error}; start it, or name "
-                "another with --base-url"
+                f"{self.name}: no server was reached at {self._endpoint}: {error}; start it, or "
+                "name another with --base-url"
             )
         times = "once" if failures == 1 else f"{failures} times"
         said = f"{self.name} was asked {times}; the last time: {error}"

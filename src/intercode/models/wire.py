@@ -71,7 +71,9 @@ def require_all(name: str, key: str, model: str) -> str:
         return require(key, model)
     if find(key):
         raise UsageError(f"{model} needs {package(name)}")
-    raise UsageError(f"{model} needs {package(name)}, and a key: set {key} in the environment or in {FILE}")
+    raise UsageError(
+        f"{model} needs {package(name)}, and a key: set {key} in the environment or in {FILE}"
+    )
 
 
 def sdk(name: str, what: str) -> ModuleType:

@@ -153,8 +153,8 @@ class HarborStage(SandboxStage):
         """Wait until a place is healthy, as Docker does."""
         began, failures = time.monotonic(), 0
         argv, stdin = script(health.command)
-        options = {"stdin": stdin, "env": self.variables(task), "timeout": health.timeout_sec}
-        while not (done := sandbox.exec(argv, **options)).ok:
+        env, seconds = self.variables(task), health.timeout_sec
+        while not (done := sandbox.exec(argv, stdin=stdin, env=env, timeout=seconds)).ok:
             starting = time.monotonic() - began < health.start_period_sec
             failures += not starting
             if failures >= max(1, health.retries):

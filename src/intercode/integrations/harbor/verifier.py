@@ -104,8 +104,8 @@ class HarborReward:
                         user = self._stage.config(task).agent.account
                         env = {**home(place, user), **self._stage.variables(task)}
                         argv, stdin = script(command)
-                        options = {"env": env, "user": user, "timeout": task.timeout}
-                        place.exec(argv, stdin=stdin, **options)
+                        seconds = task.timeout
+                        place.exec(argv, stdin=stdin, env=env, user=user, timeout=seconds)
                     self._solved[task.task_id] = frozenset(c.path for c in place.changes())
             return self._solved[task.task_id]
 
