@@ -142,7 +142,8 @@ def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
 
 
 def test_what_a_constant_prints_may_be_right_by_chance(of_bash: Validation) -> None:
-    [doubt] = of_bash.doubts
+    doubt, of_a_mistake = of_bash.doubts
+    assert (of_a_mistake.task_id, of_a_mistake.kind) == ("mistake", "fails")
     assert (doubt.task_id, doubt.kind) == ("sound", "constant")
     assert doubt.problem == "echo 1 scores 1.00: a constant, perhaps by chance"
     assert of_bash.constants == {"true": 2, "echo 0": 1, "echo 1": 2, "echo 2": 1}, "clock: all"
@@ -449,6 +450,7 @@ def test_gold_and_setups_that_fail_are_doubts(name: str) -> None:
         Task("t", "?", ("touch x; grep -q word x",)),
         Task("t", "?", ("cat /root; ls -d /root",)),  # beside a right answer
         Task("t", "?", ("echo 'warning: old' >&2; echo 1",)),
+        Task("t", "?", ("touch x; exit 3",)),
         Task("t", "?", ("echo 1",), setup="yes | head -n 1 > x\nif false; then :; fi\n! true || :"),
         Task("t", "?", ("echo 1",), setup="echo note: new >&2; printf 'error: x' > log; cat log"),
     ],

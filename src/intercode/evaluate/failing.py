@@ -46,9 +46,9 @@ def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> str 
         TaskError, ImageError, SandboxError: There is no such place.
     """
     for number, turn in enumerate(turns):
-        if turn.exit_code is None:
+        if turn.exit_code is None or turn.info.get("timed_out"):
             continue
-        lines = turn.observation.splitlines()
+        lines = str(turn.info.get("output", turn.observation)).splitlines()  # without our notes
         if turn.exit_code in _NOT_RUN:
             return f"gold ends with exit code {turn.exit_code}{_quoted(lines)}"
         if turn.exit_code == 0 and not any(_errors(lines)):
