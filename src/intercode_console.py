@@ -40,6 +40,7 @@ def main() -> int:
         The exit code of the command; 1 if this is not Linux, or another package's module is in
         place of ours.
     """
+    _complete_descriptors()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
         signal.signal(signal.SIGINT, _leave)
     found = clash()
@@ -56,6 +57,11 @@ def main() -> int:
         return 1
     if reason := _without_threads():
         print(f"intercode: error: {reason}", file=sys.stderr)
+        return 1
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        print("intercode: error: the working directory is gone: cd to another", file=sys.stderr)
         return 1
     from intercode.cli.main import main as run
 
@@ -83,6 +89,19 @@ def _without_threads() -> str:
             if int(Path(path).read_text()) < _FEW_PROCESSES:
                 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return ""
+
+
+def _complete_descriptors() -> None:
+    """Open standard streams that are closed, as some daemons leave them, to nothing.
+
+    Files that are opened later would else have their numbers, and be written to by accident.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 class Clash(NamedTuple):

@@ -16,7 +16,7 @@ import math
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -61,6 +61,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if env.get("env") == "swe" and "protocol" in env:
         env.setdefault("history", "full")  # all of it was there, before there was this option
     return manifest
+
+
+def run_folders(places: Iterable[Path]) -> list[Path]:
+    """Return the folders of runs: each place that is one, else the runs directly below it.
+
+    A place without any is returned as it is.
+    """
+    folders: list[Path] = []
+    for place in places:
+        below = [] if (place / MANIFEST).is_file() or not place.is_dir() else place.iterdir()
+        folders += sorted(path for path in below if (path / MANIFEST).is_file()) or [place]
+    return folders
 
 
 def open_record(path: Path) -> BinaryIO:

@@ -46,7 +46,7 @@ from intercode.registry import ENVS, MODELS, environment, scheme_of
 from intercode.rewards.judge import VOTES
 from intercode.sandbox.images.base import parse
 from intercode.spelling import meant
-from intercode.trust import Effect, check, effects
+from intercode.trust import INERT, Effect, check, effects
 from intercode.units import LIMITS
 from intercode.user_code import absolute, is_reference
 
@@ -486,7 +486,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             TrustError: The record acts, and is not trusted.
             UsageError: The record has left a password out, and it was not given.
         """
-        given = _read_given(given or {}, manifest, trust=trust)
+        given = _with_folder(manifest, _read_given(given or {}, manifest, trust=trust))
         recorded = inherited_options(manifest, given, resumes=resumes)
         named = _named_again(recorded, given)
         check(record, effects(recorded, named), {**recorded, **given}, trust=trust)
@@ -653,9 +653,29 @@ def effects_of(
     manifest: Mapping[str, Any], given: Options, *, trust: bool = False, resumes: bool = False
 ) -> list[Effect]:
     """List what a record would run, read or reach that is not given again: see `from_record`."""
-    given = _read_given(given, manifest, trust=trust)
+    given = _with_folder(manifest, _read_given(given, manifest, trust=trust))
     recorded = inherited_options(manifest, given, resumes=resumes)
     return effects(recorded, _named_again(recorded, given))
+
+
+def _with_folder(manifest: Mapping[str, Any], given: Options) -> Options:
+    """Add the tasks, images and code of a benchmark's folder to the options that are given.
+
+    The folder may have moved since its run: what the record has of it is then nowhere. That all is
+    as it was, digests say; other options than these are the recorded ones. The image that is given
+    takes the place of the folder's.
+    """
+    env, recorded = given.get("env"), recorded_options(manifest)
+    if "image" in given and "default_image" in recorded and "image" not in recorded:
+        given = {**given, "default_image": given["image"]}
+        given = {name: value for name, value in given.items() if name != "image"}
+    if env is None or env in ENVS or not Path(env).is_dir():
+        return given
+    below = from_toml(env)
+    moved = {name: below[name] for name in recorded if name in below.keys() - given.keys() - INERT}
+    if below["env"] != recorded.get("env"):
+        return {**moved, **given}
+    return {**moved, **{name: value for name, value in given.items() if name != "env"}}
 
 
 def _named_again(recorded: Options, given: Options) -> set[str]:

@@ -117,8 +117,11 @@ class Task:
             TaskError: As for the class, or a field is missing.
         """
         given = {key: value for key, value in row.items() if value is not None}
-        if missing := [name for name in ("query",) if name not in given]:
-            raise TaskError(f"field {missing[0]!r} is missing")
+        if "query" not in given:
+            others = [str(key) for key in given if key not in FIELDS]
+            meaning = nearest("query", others) or next((k for k in others if k in _QUERIES), None)
+            advice = f": rename {meaning!r}" if meaning else ""
+            raise TaskError(f"field 'query' is missing{advice}")
         if "task_id" not in given:
             given["task_id"] = index
             gold = given.get("gold")
@@ -499,6 +502,8 @@ def _thawed(value: Any) -> Any:
     return [_thawed(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
+_QUERIES = ("instruction", "prompt", "question", "description", "problem_statement", "task")
+"""Names that other formats have for the request to the agent."""
 _CHECKS: dict[str, Callable[[object], Any]] = {
     "task_id": _identifier,
     "query": _filled,

@@ -65,3 +65,13 @@ def test_the_seed_makes_the_bundled_puzzles(tmp_path: Path, cli: Run) -> None:
     assert refused.returncode and "holds another run: dataset.digest was" in refused.stderr
     done = cli("play", "ctf", "--seed", "4", "--task", "rsa", "--json", stdin="submit\n")
     assert json.loads(done.stdout)[0]["task_id"] == "rsa"
+
+
+def test_a_comparison_says_why_the_flags_differ(tmp_path: Path, cli: Run) -> None:
+    run = ("run", "ctf", "--quiet", "--task", "history", "--out")
+    for name, words in (("a", ()), ("b", ()), ("c", ("--secret", "x")), ("d", ("--secret", "x"))):
+        cli(*run, name, *words)
+    told = cli("report", "a", "b").stderr
+    assert "dataset.digest" in told
+    assert "each run draws flags of its own, unless --secret names the same" in told
+    assert "dataset.digest" not in cli("report", "c", "d").stderr

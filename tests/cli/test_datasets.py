@@ -165,3 +165,9 @@ def test_the_environment_first_and_the_tasks_by_an_option(cli: Run, data: Path) 
 def test_options_are_not_abbreviated(cli: Run) -> None:
     told = cli("run", "bash", "--dat", "tasks.json", code=2).stderr
     assert "there is no option --dat; did you mean '--data'?" in told
+
+
+def test_without_gold_nothing_is_said_of_its_time(tmp_path: Path, cli: Run) -> None:
+    task = {"task_id": "a", "query": "q", "verification": "test -e /root/x"}
+    data = str(write(tmp_path / "tasks.json", [task]))
+    assert "gold takes at most" not in cli("validate", data, "--quiet", code=1).stdout

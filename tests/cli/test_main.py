@@ -86,6 +86,18 @@ def test_every_command_is_in_one_group(cli: Run) -> None:
         (["run", "bash", "--memory", "10"], "must be at least 32M, and 10 is 10 bytes; did you"),
         (["run"], "name an environment: bash"),
         (["run", "nope"], "there is no environment 'nope'"),
+        (["run", "./nope"], "there is no folder and no file ./nope"),
+        (["run", "nope/"], "there is no folder and no file nope/"),
+        (["run", "nope.jsonl"], "there is no folder and no file nope.jsonl"),
+        (
+            ["run", __file__],
+            f"is a file and no environment: name one, as intercode run bash --data {__file__}",
+        ),
+        (["run", "sql", "--agent", "ReAct", "--model", "openai/x"], "did you mean 'react'?"),
+        (
+            ["run", "sql", "--agent", "plan_solve", "--model", "openai/x"],
+            "did you mean 'plan-solve'?",
+        ),
         (["run", "bash", "--env", "sql"], "which environment"),
         (["run", "bash", "--workers", "0"], "--workers"),
         (["run", "bash", "--memory", "lots"], "--memory"),

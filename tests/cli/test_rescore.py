@@ -12,7 +12,7 @@ import pytest
 from intercode.cli.main import main
 from intercode.records import read_manifest
 
-from .conftest import write
+from .conftest import Run, parsed, write
 
 TASKS = [
     {"task_id": "hello", "query": "say hello", "gold": "echo hello"},
@@ -182,3 +182,30 @@ def test_resume_says_what_goes_on_with_it(
     assert main(["resume", "--trust", "new"]) == 2
     told = capsys.readouterr().err
     assert "intercode rescore" in told and "--out new" in told
+
+
+def test_a_benchmark_s_folder_that_has_moved_with_its_run(cli: Run, tmp_path: Path) -> None:
+    cli("new", "shop")
+    cli("run", "shop", "--limit", "2", "--agent", "oracle", "--out", "shop/runs/first", "--quiet")
+    (tmp_path / "shop").rename(tmp_path / "moved")
+    (tmp_path / "moved/runs/first").rename(tmp_path / "sent")
+    named = ["--env", "moved"]
+    single = [
+        *("--data", "moved/tasks.jsonl", "--image", "./moved/Dockerfile"),
+        *("--reward", "moved/reward.py:score"),
+    ]
+    for number, words in enumerate((named, single)):
+        told = parsed(cli("rescore", "sent", *words, "--out", f"again-{number}", "--json"))
+        assert told["statistics"]["successes"] == 2
+    assert "nothing to do" in cli("resume", "sent", *named).stdout
+    locked = cli("run", "moved", "--locked", "sent", "--out", "locked", "--limit", "2", "--json")
+    assert parsed(locked)["statistics"]["successes"] == 2
+    # Beside the folder, the record's own paths are found again, if it is trusted.
+    (tmp_path / "sent").rename(tmp_path / "moved/runs/first")
+    done = cli("rescore", "moved/runs/first", "--trust", "--out", "trusted")
+    assert str(tmp_path / "moved/tasks.jsonl") in done.stderr
+    # Digests decide, not the place.
+    tasks = tmp_path / "moved/tasks.jsonl"
+    tasks.write_text(tasks.read_text().replace("\n", " \n").replace("?", "??").replace(".", "!"))
+    done = cli("rescore", "moved/runs/first", *named, "--out", "other", code=2)
+    assert "dataset.digest" in done.stderr

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from databases.upstream import UPSTREAM, needs_upstream
 from intercode.files import cache_root
-from intercode.records import EPISODES, RecordWriter, read_episodes
+from intercode.records import EPISODES, RecordWriter, latest, read_episodes
 
 from .conftest import TASKS, Run, keys, parsed, write
 
@@ -259,6 +261,7 @@ def test_an_agent_of_ones_own(cli: Run, data: Path, tmp_path: Path) -> None:
     assert re.fullmatch(
         "the agent raised .*mine.py, line 3: ZeroDivisionError: division by .*", said
     )
+    assert "mine.py, line 3: ZeroDivisionError" in cli("show", "crash").stdout
     assert 'mine.py", line 3, in act' in cli("show", "crash", "--full").stdout
     (tmp_path / "mine.py").write_text("def (")
     done = cli(*arguments, "--agent", "mine.py:Mine", code=2)
@@ -445,3 +448,30 @@ def test_a_tasks_image_that_does_not_exist_is_refused(cli: Run, tmp_path: Path) 
     done = cli("run", folder, code=2)
     assert "tasks.jsonl: row 3 (line 4), task 'c', field 'image': the image " in done.stderr
     assert f"{folder}/img does not exist\n" in done.stderr and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed(tmp_path: Path, closed: str) -> None:
+    command = f"exec {sys.executable} -m intercode.cli run sql --limit 1 --out run {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+    assert len(list(latest(tmp_path / "run", lambda episode: episode))) == 1
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    command = f"rmdir $PWD; exec {sys.executable} -m intercode.cli run sql --limit 1"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path / "gone", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "intercode: error: the working directory is gone: cd to another\n"
+
+
+def test_predictions_for_some_of_the_tasks(cli: Run, tmp_path: Path) -> None:
+    (tmp_path / "some.jsonl").write_text('{"task_id": "clinic-01", "prediction": "SELECT 1"}\n')
+    for order in (("some.jsonl", "sql"), ("sql", "some.jsonl")):
+        done = cli("score", *order, "--out", f"by-{order[0]}", "--quiet")
+        assert "72 of 73 tasks have no prediction" in done.stderr
+    done = cli("score", "some.jsonl", "sql", "--task", "clinic-01", "--out", "one", "--quiet")
+    assert "no prediction" not in done.stderr

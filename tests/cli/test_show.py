@@ -73,3 +73,23 @@ def test_tool_calls_are_among_the_messages(
     (run / EPISODES).write_text(json.dumps(episode) + "\n")
     told = shown(capsys, run, "--messages")
     assert "  tools: execute\n" in told and '    → execute {"command": "ls /data"}\n' in told
+
+
+def test_a_folder_of_runs_lists_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("two", "one"):
+        shutil.copytree(RECORDED, tmp_path / name)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/run.json").write_text("{")
+    (tmp_path / "other").mkdir()
+    lines = shown(capsys, tmp_path).splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [
+        str(tmp_path / name) for name in ("damaged", "one", "two")
+    ]
+    assert "agent try-again" in lines[1] and "cannot be read" not in lines[1]
+    assert sorted(json.loads(shown(capsys, tmp_path, "--json"))) == [
+        str(tmp_path / name) for name in ("damaged", "one", "two")
+    ]
+    shutil.rmtree(tmp_path / "damaged")
+    assert main(["report", str(tmp_path), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 2
+    assert main(["show", str(tmp_path / "other")]) == 2

@@ -189,3 +189,33 @@ def test_fields_of_ones_own_are_kept_and_known(tmp_path: Path) -> None:
     # A name that is near one of ours can still be used, where there is no doubt.
     task = Task.from_dict({"query": "a", "metadata": {"timout": 1}})
     assert task.metadata == {"timout": 1}
+
+
+def test_cells_of_a_table_with_line_ends_of_windows(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.csv"
+    file.write_bytes(b'task_id,query,gold\r\na,loop,"for i in 1 2; do\r\necho $i\r\ndone"\r\n')
+    assert load_file(file)[0].gold == ("for i in 1 2; do\necho $i\ndone",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.jsonl", '{"qeury": "x"}', "field 'query' is missing: rename 'qeury'"),
+        ("a.jsonl", '{"Query": "x"}', "field 'query' is missing: rename 'Query'"),
+        ("a.jsonl", '{"instruction": "x"}', "field 'query' is missing: rename 'instruction'"),
+        ("a.jsonl", '{"gold": "x"}', "field 'query' is missing$"),
+        ("a.csv", "task_id;query;gold\na;b;c\n", "line 1: the cells are separated by ';', not ','"),
+        ("a.tsv", "task_id,query\na,b\n", "field 'query' is missing"),
+        ("a.jsonl", '[{"query": "x"}]', "must be an object, not list: rename the file to .json$"),
+        ("a.json", '{"query": "x"}\n{"query": "y"}\n', "object in each line: rename the file to"),
+        ("a.json", '{"query": "x"} x', "not JSON: Extra data"),
+    ],
+)
+def test_a_near_miss_says_what_to_rename(tmp_path: Path, name: str, text: str, says: str) -> None:
+    with pytest.raises(TaskError, match=says):
+        load_file(write(tmp_path, name, text))
+
+
+def test_a_cell_of_a_table_may_be_long(tmp_path: Path) -> None:
+    long = "x" * 300_000
+    assert load_file(write(tmp_path, "a.csv", f"query,gold\nq,{long}\n"))[0].gold == (long,)

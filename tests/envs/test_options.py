@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import typing
+from contextlib import closing
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 from msgspec import Meta
 
+import intercode
 from intercode import Limits, UsageError
 from intercode.envs import keywords
 from intercode.envs import options as module
@@ -24,6 +28,7 @@ from intercode.envs.options import (
     described,
     taken,
 )
+from intercode.errors import EnvironmentStateError
 from intercode.registry import ENVS
 
 KINDS = [
@@ -172,3 +177,35 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_editors_know_the_options_of_make(env: str) -> None:
     known = typing.get_type_hints(getattr(keywords, f"{env.capitalize()}Keywords"))
     assert known.keys() == {"data", *taken(ENVS.get(env))}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tasks": "p.json"}, "there is no option 'tasks'; the tasks are 'data'"),
+        ({"dat": "p.json"}, "there is no option 'dat'; did you mean 'data'"),
+        ({"protocol": "2022"}, "has no protocol '2022'; known: default, paper"),
+        ({"protocol": "papr"}, "has no protocol 'papr'; did you mean 'paper'"),
+    ],
+)
+def test_an_option_by_another_name_is_told(options: dict[str, str], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        intercode.make("bash", **options)
+
+
+def test_an_environment_is_not_copied() -> None:
+    with closing(intercode.make("bash")) as env:
+        for copies in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(EnvironmentStateError, match=r"fork\(\) branches an episode"):
+                copies(env)
+        with pytest.raises(UsageError, match="the options of reset are a dict, not int"):
+            env.reset(options=5)  # type: ignore[arg-type]
+
+
+def test_an_agent_that_leaves_no_shell_has_ended_its_episode() -> None:
+    with closing(intercode.make("bash")) as env:
+        env.reset(seed=0)
+        env.step("chmod 000 /; exit")
+        _, reward, terminated, truncated, info = env.step("echo still here")
+        assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+        assert env.episode.status == "ended"

@@ -37,6 +37,22 @@ def test_what_identifies_a_prepared_sandbox(change: Any, same: bool) -> None:
     assert (stage.identify(TASK) == stage.identify(replace(TASK, **change))) is same
 
 
+def test_a_setup_longer_than_an_argument_runs() -> None:
+    data = "x" * 140_000
+    task = replace(TASK, setup=f"cat > data <<'END'\n{data}\nEND")
+    with closing(SandboxStage(get_provider()).open(task)) as sandbox:
+        assert sandbox.read_file("data") == f"{data}\n".encode()
+
+
+def test_a_setup_has_the_time_of_an_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intercode.envs.stage.SETUP_TIMEOUT", 0.2)  # allow limit: it is reached
+    task = replace(TASK, setup="sleep 1000", timeout=0.3)  # allow limit: it is reached
+    with pytest.raises(TaskError, match=r"setup was not done within 0\.3 s \(a longer timeout"):
+        SandboxStage(get_provider()).open(task)
+    stage = SandboxStage(get_provider(), limits=Limits(timeout=77))
+    stage.open(replace(TASK, setup="sleep 0.5")).close()
+
+
 def test_limits_and_network_belong_to_it() -> None:
     stages = [
         SandboxStage(get_provider()),

@@ -117,6 +117,7 @@ def test_files_of_all_kinds_are_taken_over(env: SweEnv) -> None:
     # Its own command sees what was taken over.
     see = "test -x a/b/real.py && test -L calc.py && test -f docs && test -d README.md && "
     see += "test -s $'a/\\xff \\n' && ! test -e gone && test -x run"
+    see += f"\n# {'x' * 140_000}"  # longer than an argument may be
     seen = task(
         "see", "command", FAIL_TO_PASS=[see], repository=str(env.dataset[0].metadata["repository"])
     )
@@ -166,7 +167,7 @@ def test_malformed_tasks_are_refused_before_any_work(facts: Any, message: str) -
         ({"repository": None, "repo": "ann/other"}, "'ann/other' is not in .*; clone it there"),
         ({"base_commit": "v9"}, "has no commit 'v9'"),
         ({"base_commit": "--help"}, "'--help' is not a commit"),
-        ({"base_commit": None}, "which commit"),
+        ({"base_commit": None}, "which commit of .* Name it in 'base_commit'"),
         ({"repository": "/nowhere"}, "there is no repository /nowhere"),
     ],
 )

@@ -156,15 +156,17 @@ def test_a_reward_that_cannot_be_computed_is_not_retried() -> None:
 def test_an_agent_that_raises_costs_its_episode_only(tmp_path: Path) -> None:
     class Broken:
         def act(self, observation: str, history: object) -> str:
-            if observation == "say 4":
-                raise KeyError("x")
-            return "submit"
+            return json.loads('"submit"' if observation != "say 4" else self.missing())
 
+        def missing(self) -> str:
+            return {"y": ""}["x"]
+
+    line = Broken.missing.__code__.co_firstlineno + 1
     result = evaluate(TASKS, lambda task: Broken(), Factory(TASKS))
     assert result.statistics.errors == 1
     [episode] = [e for e in result.episodes() if e.status == "error"]
     assert re.fullmatch(
-        rf"the agent raised {re.escape(__file__)}, line \d+: KeyError: 'x'", str(episode.error)
+        rf"the agent raised {re.escape(__file__)}, line {line}: KeyError: 'x'", str(episode.error)
     )
 
 

@@ -142,7 +142,8 @@ def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
 
 
 def test_what_a_constant_prints_may_be_right_by_chance(of_bash: Validation) -> None:
-    [doubt] = of_bash.doubts
+    doubt, of_a_mistake = of_bash.doubts
+    assert (of_a_mistake.task_id, of_a_mistake.kind) == ("mistake", "fails")
     assert (doubt.task_id, doubt.kind) == ("sound", "constant")
     assert doubt.problem == "echo 1 scores 1.00: a constant, perhaps by chance"
     assert of_bash.constants == {"true": 2, "echo 0": 1, "echo 1": 2, "echo 2": 1}, "clock: all"
@@ -412,3 +413,51 @@ def test_any_list_survives(tmp_path_factory: Any, tasks: dict[str, str], text: s
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with contextlib.suppress(UsageError):  # and no other error
         read_exclusion(path)
+
+
+FAILING = {
+    "missing program": (Task("t", "?", ("lss -l /",)), "gold ends with exit code 127"),
+    "hidden": (Task("t", "?", ("touch x; nosuch 2> /dev/null",)), "gold ends with exit code 127"),
+    "no program": (Task("t", "?", ("touch x; ./x",)), "gold ends with exit code 126"),
+    "missing file": (Task("t", "?", ("cat /none",)), "an error message is part of gold's output"),
+    "syntax": (Task("t", "?", ("for i in 1 2; do echo $i",)), "an error message is part"),
+    "in a pipe": (Task("t", "?", ("cat /none | wc -l",)), "an error message is part of gold's"),
+    "own words": (Task("t", "?", ("echo it is bad >&2; exit 3",)), "gold ends with exit code 3"),
+    "later": (Task("t", "?", ("x=/none; cat $x; echo 1",)), "an error message is part of gold's"),
+    "setup": (Task("t", "?", ("echo 1",), setup="cp /none /b\necho"), "after a failure: line 1 "),
+    "setup's function": (Task("t", "?", ("echo 1",), setup="f() { false; }\nf\ntrue"), "line 2 "),
+    "setup's pipe": (Task("t", "?", ("echo 1",), setup="cat /none | sort > x\ntrue"), "line 1 "),
+    "setup's and": (Task("t", "?", ("echo 1",), setup="cp /none x && true\ntrue"), "an error: cp"),
+    "windows": (Task("t", "?", ("echo 1\r\necho 2",)), "lines of its gold end as on Windows"),
+    "windows' setup": (Task("t", "?", ("echo 1",), setup="true\r\n:"), "line 1 "),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_gold_and_setups_that_fail_are_doubts(name: str) -> None:
+    task, text = FAILING[name]
+    found = validate(
+        Dataset([task]), lambda: intercode.make("bash", data=Dataset([task])), timeout=PATIENCE
+    )
+    assert any(text in doubt.problem for doubt in found.doubts), found.doubts
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Task("t", "?", ("diff <(echo a) <(echo b)",)),
+        Task("t", "?", ("echo 'error: disk full'; echo 'cat: x: No such file or directory'",)),
+        Task("t", "?", ("touch x; grep -q word x",)),
+        Task("t", "?", ("cat /root; ls -d /root",)),  # beside a right answer
+        Task("t", "?", ("echo 'warning: old' >&2; echo 1",)),
+        Task("t", "?", ("touch x; exit 3",)),
+        Task("t", "?", ("echo 1",), setup="yes | head -n 1 > x\nif false; then :; fi\n! true || :"),
+        Task("t", "?", ("echo 1",), setup="echo note: new >&2; printf 'error: x' > log; cat log"),
+    ],
+    ids=lambda task: (task.setup or task.gold[0])[:20],
+)
+def test_gold_and_setups_that_do_not_fail(task: Task) -> None:
+    found = validate(
+        Dataset([task]), lambda: intercode.make("bash", data=Dataset([task])), timeout=PATIENCE
+    )
+    assert not [doubt for doubt in found.doubts if doubt.kind in ("fails", "setup", "windows")]

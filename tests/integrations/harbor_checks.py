@@ -195,6 +195,8 @@ async def test_commands(make: Make) -> None:
         assert await said(box, "ls /tests /solution") == "/solution:\n\n/tests:"
         done = await box.exec("echo out; echo err >&2; exit 3")
         assert (done.stdout, done.stderr, done.return_code) == ("out\n", "err\n", 3)
+        done = await box.exec(f"cat; echo out; exit 3 # {'x' * 3_000_000}")
+        assert (done.stdout, done.stderr, done.return_code) == ("out\n", "", 3)
         assert (await box.exec("true", cwd="/none")).return_code == 126
         assert (await box.exec("true", user="nobody-known")).return_code == 126
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError
+from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
 from intercode.models import Budget, Message, Retry, get_model
 from intercode.models.limits import LONGEST_WAIT, PATIENCE
 from intercode.models.scripted import Line, Rule, script
@@ -86,13 +87,27 @@ def test_nobody_there() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # so that nobody else is; but it does not listen
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        model = get_model(
-            "vllm/any", base_url=url, retry=Retry(retries=1, first_wait=0), budget=budget
-        )
-        told = f"asked 2 times.*is there a server at {url}/chat/completions"
+        model = get_model("vllm/any", base_url=url, retry=Retry(first_wait=PATIENCE), budget=budget)
+        told = f"no server was reached at {url}/chat/completions: .*; start it, or name another"
         with pytest.raises(ModelAccessError, match=told):
             model.complete(HELLO)
     assert budget.presumed.tokens == 0, "nobody charges for that"
+
+
+@pytest.mark.parametrize("name", ["openai/gpt", "openai-completions/gpt", "anthropic/claude"])
+def test_a_missing_package_and_a_missing_key_are_told_together(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = name.partition("/")[0].partition("-")[0]
+    key = f"{provider.upper()}_API_KEY"
+    monkeypatch.setitem(sys.modules, provider, None)  # as if it were not installed
+    package = rf"pip install 'intercode-gym\[{provider}\]'"
+    monkeypatch.setenv(key, "sk-secret")
+    with pytest.raises(UsageError, match=f"{package}$"):
+        get_model(name)
+    monkeypatch.delenv(key)
+    with pytest.raises(UsageError, match=f"{package}, and a key: set {key}"):
+        get_model(name)
 
 
 def test_a_server_that_is_gone_is_no_mistake_in_its_url() -> None:

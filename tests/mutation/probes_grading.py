@@ -100,6 +100,12 @@ def settings_of_repositories() -> bool:
     return _steered("test -e r/hooks/x", "mkdir -p r/hooks; touch r/HEAD r/hooks/x")
 
 
+def long_verifications() -> bool:
+    task = Task("t", "?", verification=f"# {'x' * 140_000}\ntest -e /root/x")
+    found = _score(BashEnv(Dataset([task])), "touch /root/x")
+    return one_of(str(found), holds="1.0", gone="0.0")
+
+
 def room_for_a_verification() -> bool:
     return _steered(": > x; test ! -s x", "head -c 5G /dev/zero > full; truncate -s -65536 full")
 

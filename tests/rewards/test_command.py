@@ -52,6 +52,12 @@ def test_solved_or_not(sandbox: Sandbox) -> None:
     assert act(sandbox, SOLVED) == 1.0
 
 
+def test_a_verification_longer_than_an_argument_judges(sandbox: Sandbox) -> None:
+    task = replace(TASK, verification=f"# {'x' * 140_000}\n{TASK.verification}")
+    assert act(sandbox, task=task) == 0.0
+    assert act(sandbox, SOLVED, task=task) == 1.0
+
+
 # Each tries to have an unsolved task pass.
 CHEATS = {
     "function": "test() { true; }; cat() { echo done; }; export -f test cat",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from intercode.databases import get_engine
+from intercode.databases import Engine, get_engine
 
 from .sql_store import Store
 
@@ -173,3 +174,71 @@ def test_on_duckdb(tmp_path: Path, gold: str, action: str, right: bool) -> None:
     pytest.importorskip("duckdb")
     with closing(get_engine("duckdb")) as engine:
         assert (Store(engine, tmp_path).value(gold, action) == 1.0) is right
+
+
+VIRTUAL = """
+CREATE VIRTUAL TABLE page USING fts5(words);
+INSERT INTO page VALUES ('one two');
+CREATE VIRTUAL TABLE old USING fts4(words);
+CREATE VIRTUAL TABLE area USING rtree(id, low, high);
+INSERT INTO area VALUES (1, 0, 5);
+CREATE VIRTUAL TABLE terms USING fts5vocab('page', 'row');
+CREATE TABLE note (id INTEGER PRIMARY KEY, words TEXT);
+CREATE VIRTUAL TABLE found USING fts5(words, content = 'note', content_rowid = 'id');
+CREATE TRIGGER more AFTER INSERT ON note BEGIN
+    INSERT INTO found (rowid, words) VALUES (NEW.id, NEW.words); END;
+"""
+
+
+@pytest.fixture(scope="module")
+def virtual(sqlite_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store(sqlite_engine, folder := tmp_path_factory.mktemp("virtual"))
+    with (folder / "store.sql").open("a") as script:
+        script.write(VIRTUAL)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        (ADD, ADD, f"{ADD}; DELETE FROM page"),
+        ("INSERT INTO page VALUES ('b'), ('a')",  # by another way: other bytes in its own tables
+         "INSERT INTO page VALUES ('x'); UPDATE page SET words = 'b' WHERE words = 'x'; "
+         "INSERT INTO page VALUES ('a')", "INSERT INTO page VALUES ('b')"),
+        ("INSERT INTO area VALUES (2, 1, 2)", "INSERT INTO area VALUES (3, 1, 2); "
+         "UPDATE area SET id = 2 WHERE id = 3", "INSERT INTO area VALUES (2, 1, 3)"),
+        ("INSERT INTO note VALUES (1, 'a')", "INSERT INTO note (words) VALUES ('a')",
+         "INSERT INTO note VALUES (1, 'b')"),
+        ("CREATE VIRTUAL TABLE t USING fts5(words, tokenize = porter)",
+         "create virtual table if not exists T using FTS5 ( words , tokenize=porter )",
+         "CREATE VIRTUAL TABLE t USING fts5(words)"),
+        ("CREATE VIRTUAL TABLE t USING fts4(words)", "CREATE VIRTUAL TABLE t USING fts4(words)",
+         "CREATE TABLE t (words TEXT)"),
+        ("DROP TABLE area", "DROP TABLE area", "DROP TABLE old"),
+    ],
+)  # fmt: skip
+def test_a_database_with_virtual_tables(virtual: Store, gold: str, right: str, wrong: str) -> None:
+    assert virtual.value(gold, gold) == virtual.value(gold, right) == 1.0
+    assert virtual.value(gold, wrong) < 1.0
+    assert virtual.value(gold) == 0.0
+
+
+def test_a_virtual_table_that_an_agent_breaks_is_a_wrong_change(virtual: Store) -> None:
+    assert virtual.value(ADD, ADD, "DROP TABLE area_node") < 1.0
+
+
+def test_a_virtual_table_without_its_module_is_no_obstacle(
+    sqlite_engine: Engine, tmp_path: Path
+) -> None:
+    path = tmp_path / "store.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript("CREATE TABLE voucher (code TEXT, used INTEGER)")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "INSERT INTO sqlite_master VALUES ('table', 'far', 'far', 0, "
+            "'CREATE VIRTUAL TABLE far USING no_such_module(a)')"
+        )
+    store = Store(sqlite_engine, tmp_path)
+    (tmp_path / "store.sql").unlink()
+    assert store.value(ADD, ADD) == 1.0
+    assert store.value(ADD) == 0.0

@@ -171,6 +171,7 @@ REFUSED = {
     "FROM host\nRUN --mount=target=/x y": "2: RUN --mount=type=bind .*: COPY what",
     "FROM host\nRUN --mount=type=secret,id=a y": "2: RUN --mount=type=secret .*: no build has",
     "FROM host\nRUN --mount=type=cache y": "2: RUN --mount needs a target",
+    "FROM host\nRUN wget -T 1 -t 1 http://a.example": "2: (?s:.*)RUN --network=default, or name",
     "FROM host\nRUN dpkg --install /none.deb": "2: dpkg: FROM host cannot install .*debian:",
     "FROM host\nRUN --network=host x": "2: RUN --network=host is not supported",
     "FROM host\nCOPY --parents a b": "2: COPY --parents is not supported",

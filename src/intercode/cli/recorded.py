@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -67,11 +68,40 @@ def recorded_spec(
     Raises:
         TrustError: The record acts, and it is neither given again nor trusted.
     """
-    record = safe(str(folder / MANIFEST))
+    record, manifest = safe(str(folder / MANIFEST)), _relocated(manifest, folder.absolute())
     spec = RunSpec.from_record(manifest, options, trust=trust, resumes=resumes, record=record)
     if trust and (found := effects_of(manifest, options, trust=True, resumes=resumes)):
         print(safe(f"--trust: by {record}, this command\n{listing(found)}"), file=sys.stderr)
     return spec
+
+
+_PATH = re.compile(r"(?<![^:+])/[^:+]+")
+
+
+def _relocated(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a record whose missing paths are those that have moved with the run's folder.
+
+    Args:
+        manifest: The ``run.json``.
+        folder: The run's folder, as it is now: a path is looked for below each folder above it.
+    """
+
+    def moved(match: re.Match[str]) -> str:
+        path = Path(match[0])
+        if path.exists():
+            return match[0]
+        ends = (Path(*path.parts[number:]) for number in range(1, len(path.parts)))
+        places = (place / end for end in ends for place in folder.parents[:-1])
+        return str(next((place for place in places if place.exists()), path))
+
+    def relocated(value: Any) -> Any:
+        if isinstance(value, list):
+            return [relocated(part) for part in value]
+        return _PATH.sub(moved, value) if isinstance(value, str) else value
+
+    *others, last = manifest.get("sessions") or [{}]
+    options = {name: relocated(value) for name, value in last.get("options", {}).items()}
+    return {**manifest, "sessions": [*others, {**last, "options": options}]}
 
 
 def words_again(spec: RunSpec) -> str:

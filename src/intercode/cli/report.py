@@ -4,6 +4,7 @@ Examples:
   intercode report runs/20250101-120000-bash-oracle
   intercode report RUN --json | jq .statistics.success_rate
   intercode report RUN OTHER             (warns if they were not made of the same)
+  intercode report runs/sweep            (all runs of a folder)
   intercode report RUN OTHER --html report.html
   intercode report RUN OTHER --plot      (success against turns, in the terminal)
   intercode report --paper DIR           (the success rates of 2023 from their recorded files)
@@ -24,7 +25,7 @@ from intercode.cli.terminal import print_json, safe, tell
 from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference
 from intercode.evaluate.summary import by_attempts, by_level, by_place, by_turn, spending
-from intercode.records import read_manifest
+from intercode.records import read_manifest, run_folders
 from intercode.report.page import Episodes, write_page
 from intercode.report.runs import Run, as_data, read_runs
 from intercode.report.tables import of_run, of_runs
@@ -34,7 +35,9 @@ from intercode.report.verdict import Held, drifted, facts, held, title, verdicts
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("run", type=Path, nargs="*", metavar="RUN", help="the run's folder")
+    parser.add_argument(
+        "run", type=Path, nargs="*", metavar="RUN", help="a run's folder, or a folder of runs"
+    )
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page with everything, and each episode"
     )
@@ -57,6 +60,7 @@ def execute(args: argparse.Namespace) -> int:
         return _paper(args)
     if not args.run:
         raise UsageError("which runs? Give their folders, or --paper DIR")
+    args.run = run_folders(args.run)
     if args.hide_gold and not args.html:
         raise UsageError("--hide-gold is for --html FILE: nothing else shows gold")
     shown_gold = [n for n, run in enumerate(args.run) if read_manifest(run).get("needs_gold")]

@@ -7,23 +7,26 @@ Examples:
   intercode show RUN --task shop-03 --full
   intercode show RUN --task shop-03 --messages    (the dialogue as the model saw it)
   intercode show RUN --failed --json
+  intercode show runs                             (the runs in a folder)
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+from intercode.cli import results
 from intercode.cli.episodes import LINES, render
-from intercode.cli.terminal import print_json
-from intercode.errors import TaskNotFoundError
-from intercode.records import latest, read_manifest
+from intercode.cli.terminal import print_json, safe
+from intercode.errors import RecordError, TaskNotFoundError
+from intercode.records import latest, read_manifest, run_folders
 from intercode.spec import positive
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("run", type=Path, help="the run's folder, or a folder of runs")
     parser.add_argument(
         "--task", action="append", metavar="ID", dest="tasks", help="only this task"
     )
@@ -46,6 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Print the episodes."""
+    runs = run_folders([args.run])
+    if runs != [args.run]:
+        return _list(runs, as_json=args.json)
     read_manifest(args.run)
     episodes = list(latest(args.run, lambda episode: episode).values())
     if args.tasks:
@@ -60,4 +66,20 @@ def execute(args: argparse.Namespace) -> int:
     for episode in episodes:
         lines = None if args.full else args.lines
         print(render(episode, lines, reasons=True, messages=args.messages))
+    return 0
+
+
+def _list(runs: Sequence[Path], *, as_json: bool) -> int:
+    """Print a line for each run of a folder; a damaged one says why."""
+    facts: dict[str, str] = {}
+    for run in runs:
+        try:
+            facts[str(run)] = results.facts(read_manifest(run))
+        except RecordError as error:
+            facts[str(run)] = str(error)
+    if as_json:
+        print_json(facts)
+        return 0
+    for folder, text in facts.items():
+        print(f"{safe(folder)}: {safe(text)}")
     return 0

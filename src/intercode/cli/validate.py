@@ -136,7 +136,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_report(spec.env.name, dataset, found))
     else:
-        _print(found)
+        _print(found, has_gold=any(task.gold for task in tasks))
     if args.write_exclude is not None:
         _write(args, everything, found)
     if not found.complete:
@@ -219,7 +219,7 @@ def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
     }
 
 
-def _print(found: Validation) -> None:
+def _print(found: Validation, *, has_gold: bool) -> None:
     for problem in found.problems[:_SHOWN]:
         print(f"{safe(problem.task_id)}: {one_line(problem.problem, 400)}")
     if len(found.problems) > _SHOWN:
@@ -251,12 +251,15 @@ def _print(found: Validation) -> None:
     )
     if found.constants:
         print(_constants(found))
-    print(_usage(found))
+    if has_gold:
+        print(_usage(found))
     state = "" if found.complete else ", but not all were tried"
     more = f": {', '.join(said)}" if said else ""
     good = found.tasks - len(found.reasons())
     are = "task is as it" if found.tasks == 1 else "tasks are as they"
-    print(f"{good} of {found.tasks} {are} should be{state}{more}")
+    in_doubt = len({doubt.task_id for doubt in found.doubts} - found.reasons().keys())
+    doubts = f" ({in_doubt} in doubt)" if in_doubt else ""
+    print(f"{good} of {found.tasks} {are} should be{doubts}{state}{more}")
 
 
 def _constants(found: Validation) -> str:

@@ -48,7 +48,8 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     kept: set[str] = set()
     for index, (where, row) in enumerate(read_rows(path)):
         if not isinstance(row, dict):
-            raise TaskError(f"{path}: {where} must be an object, not {type(row).__name__}")
+            advice = ": rename the file to .json" if _is_rows(row) else ""
+            raise TaskError(f"{path}: {where} must be an object, not {type(row).__name__}{advice}")
         inner = [key for key, value in row.items() if value and _is_rows(value)]
         if inner and "query" not in row:
             raise TaskError(
@@ -129,7 +130,20 @@ def _parse(text: str) -> Any:
 
 
 def _json(text: str) -> Iterator[Row]:
-    return _numbered(_parse(text))
+    try:
+        return _numbered(_parse(text))
+    except ValueError as error:
+        first, _, rest = text.strip().partition("\n")
+        if rest and "Extra data" in str(error) and _is_object(first):
+            raise ValueError("holds an object in each line: rename the file to .jsonl") from None
+        raise
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(_parse(text), dict)
+    except ValueError:
+        return False
 
 
 def _jsonl(text: str) -> Iterator[Row]:
@@ -151,9 +165,15 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
         # Python's reader accepts a NUL, which no table of text has.
         if "\0" in text:
             raise ValueError(f"holds a NUL in line {text[: text.index(chr(0))].count(chr(10)) + 1}")
+        # Of a file with line ends of Windows, cells have them, too.
+        text = text.replace("\r\n", "\n")
+        # The library refuses cells of more than 128 KiB, for all readers of the process.
+        csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         try:
             header = next(reader, [])
+            if len(header) == 1 and (other := next((c for c in ";\t|" if c in header[0]), "")):
+                raise ValueError(f"line 1: the cells are separated by {other!r}, not {delimiter!r}")
             if len(set(header)) < len(header) or "" in header:
                 raise ValueError("line 1: the header has an empty or repeated field name")
             for number, cells in enumerate(filter(None, reader), start=1):

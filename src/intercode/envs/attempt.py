@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, NoReturn
 
 from intercode.envs.options import EnvOptions
 from intercode.envs.snapshots import EpisodeSnapshot
@@ -231,6 +231,17 @@ class Attempt(Generic[PlaceT]):
         if not self._calls.forked:
             with self._freed():
                 pass
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            EnvironmentStateError: Always.
+        """
+        raise EnvironmentStateError(
+            "an environment cannot be copied or pickled, as its sandbox is one: fork() branches an "
+            "episode, and another process makes an environment of its own"
+        )
 
     def _score(self) -> Score:
         assert self._task is not None  # the episode is running

@@ -223,6 +223,8 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
                 before are in ``info["error"]``, and the next step ends the episode.
             SandboxUnavailableError: This machine permits no sandbox; it is never a value.
         """
+        if options is not None and not isinstance(options, Mapping):
+            raise UsageError(f"the options of reset are a dict, not {type(options).__name__}")
         chosen = {"task_id": task_id, "index": index}
         given = {name: one for name, one in chosen.items() if one is not None}
         with self._calls, self._freed():

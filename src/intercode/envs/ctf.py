@@ -32,6 +32,8 @@ from intercode.rewards.own import choose
 from intercode.sandbox.base import Completed, Limits, Provider, Sandbox
 from intercode.sandbox.images.archive import pack
 from intercode.sandbox.network import Network, Policy
+from intercode.sandbox.scripts import SHELL as BASH
+from intercode.sandbox.scripts import script
 from intercode.task import Dataset, Task
 from intercode.units import counted
 
@@ -46,7 +48,6 @@ SERVICE_USER = "65534:65534"
 HEALTH_TIMEOUT = 30.0
 """Seconds after which a service that is not healthy is given up."""
 
-_SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 
 # A shell gives its background commands no input unless told to.
 _BACKGROUND = 'exec 3<&0; exec setsid --fork "$@" <&3 3<&- >/dev/null 2>&1'
@@ -320,16 +321,19 @@ class CtfStage(SandboxStage):
         given = encode(_text(task, "service_input") or "")
         return Service(command, given, SERVICE_USER, _text(task, "health"))
 
-    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+    def _lay(self, sandbox: Sandbox, task: Task) -> None:
         # Assets have it in the image, and files make it: that saves a process.
         if _text(task, "assets") is None and not any(map(_lies_within, self.written(task))):
             _must(task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)]))
+        super()._lay(sandbox, task)
+
+    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
         super()._prepare(sandbox, task)
         if (service := self.service(task)) is not None:
             self._serve(sandbox, task, service)
 
     def _serve(self, sandbox: Sandbox, task: Task, service: Service) -> None:
-        argv = [*_SHELL, _BACKGROUND, "service", *_SHELL, service.command]
+        argv = [*BASH, _BACKGROUND, "service", *BASH, service.command]
         given, directory = service.stdin, self.directory(task)
         try:
             done = sandbox.exec(argv, stdin=given, cwd=directory, user=service.user)
@@ -341,15 +345,16 @@ class CtfStage(SandboxStage):
             ) from error
         _must(task, "service", done)
         if service.health is not None:
-            _await(sandbox, task, [*_SHELL, service.health], directory)
+            _await(sandbox, task, service.health, directory)
 
 
-def _await(sandbox: Sandbox, task: Task, health: list[str], directory: str) -> None:
+def _await(sandbox: Sandbox, task: Task, health: str, directory: str) -> None:
+    argv, stdin = script(health)
     deadline = time.monotonic() + HEALTH_TIMEOUT
     pause = 0.005
     while True:
         # With its whole time limit, also the last one: it says what is wrong with the service.
-        done = sandbox.exec(health, cwd=directory)
+        done = sandbox.exec(argv, stdin=stdin, cwd=directory)
         if done.ok:
             return
         if time.monotonic() > deadline:

@@ -295,7 +295,9 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
             raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
         changes = _renamed(changes)
         if unknown := sorted(set(changes) - set(cls.__struct_fields__)):
-            near = meant(unknown[0], cls.__struct_fields__)
+            near = meant(unknown[0], ("data", *cls.__struct_fields__))
+            if unknown[0] in _FOR_DATA:
+                near = "; the tasks are 'data'"
             raise UsageError(f"there is no option {unknown[0]!r}{near}")
         if options is None:
             return cls(**changes)
@@ -581,6 +583,10 @@ def _taken_apart(hint: Any) -> tuple[list[Any], list[Meta]]:
         [one for types, _ in parts for one in types] or [hint],
         [meta for _, more in parts for meta in more],
     )
+
+
+_FOR_DATA = {"tasks", "dataset"}
+"""Names by which other places call an environment's tasks: ``intercode.toml``, and libraries."""
 
 
 def _renamed(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,16 +23,15 @@ from intercode.interpreters.base import Place
 from intercode.interpreters.bash import not_started
 from intercode.rights import is_root
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
-from intercode.sandbox.base import GrantsSome
+from intercode.sandbox.base import Completed, GrantsSome
 from intercode.sandbox.images.base import BUILTIN_FOLDER, parse
 from intercode.sandbox.images.resolve import admit, check
 from intercode.sandbox.network import Network, Policy
+from intercode.sandbox.scripts import SHELL, script
 from intercode.task import SANDBOX_LIMITS, Task
 
 SETUP_TIMEOUT = 120.0
-"""Seconds that a task's setup may take."""
-_SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
-"""The shell of a task's own scripts."""
+"""Seconds that a task's setup may take, or as many as an action, where that is more."""
 
 
 _AGES = """
@@ -261,7 +260,7 @@ class SandboxStage:
         A setup may install others than the shell that it is run by.
         """
         scripts = (task.setup, task.ages, task.verification, self.service(task))
-        shell = [_SHELL[0]] if any(scripts) else []
+        shell = [SHELL[0]] if any(scripts) else []
         return shell if task.setup else [*self.programs, *shell]
 
     def try_programs(self, task: Task) -> None:
@@ -407,7 +406,31 @@ class SandboxStage:
         """Return the program that runs beside the agent."""
         return None
 
+    def try_setup(self, task: Task, text: str) -> Completed:
+        """Run a script in place of a task's setup, in a place of its own.
+
+        Args:
+            task: The task.
+            text: The script.
+
+        Raises:
+            TaskError, ImageError, SandboxError: As `open`.
+        """
+        place = self.provider.start(self.laid(task), self.limits(task), self.reach(task))
+        with closing(place) as sandbox:
+            self._lay(sandbox, task)
+            argv, stdin = script(text)
+            seconds = self._setup_seconds(sandbox, task)
+            return sandbox.exec(argv, stdin=stdin, cwd=self.directory(task), timeout=seconds)
+
     def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+        """Write the task's files, and run its setup."""
+        self._lay(sandbox, task)
+        if task.setup is not None:
+            self._run(sandbox, task, "setup", task.setup)
+
+    def _lay(self, sandbox: Sandbox, task: Task) -> None:
+        """Write the task's files."""
         folder = self.directory(task)
         if ages := self._age_arguments(task):  # first: what the task itself makes is new
             self._run(sandbox, task, "the ages of its files", _AGES, "bash", *ages)
@@ -418,19 +441,24 @@ class SandboxStage:
             raise TaskError(
                 f"task {task.task_id!r}: file {path!r} cannot be written: {error}"
             ) from error
-        if task.setup is not None:
-            self._run(sandbox, task, "setup", task.setup)
 
-    def _run(self, sandbox: Sandbox, task: Task, what: str, script: str, *arguments: str) -> None:
-        argv = [*_SHELL, script, *arguments]
+    def _run(self, sandbox: Sandbox, task: Task, what: str, text: str, *arguments: str) -> None:
+        argv, stdin = script(text, *arguments)
+        seconds = self._setup_seconds(sandbox, task)
         try:
-            done = sandbox.exec(argv, cwd=self.directory(task), timeout=SETUP_TIMEOUT)
+            done = sandbox.exec(argv, stdin=stdin, cwd=self.directory(task), timeout=seconds)
         except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
             raise not_started(sandbox, error) from error
         if not done.ok:
-            why = "timed out" if done.timed_out else f"failed with exit code {done.exit_code}"
+            why = f"failed with exit code {done.exit_code}"
+            if done.timed_out:
+                why = f"was not done within {seconds:g} s (a longer timeout of actions is its, too)"
             said = decode(done.stderr or done.stdout).strip()[-500:]
             raise TaskError(f"task {task.task_id!r}: {what} {why}: {said or '(no output)'}")
+
+    @staticmethod
+    def _setup_seconds(sandbox: Sandbox, task: Task) -> float:
+        return max(SETUP_TIMEOUT, sandbox.limits.seconds(task.timeout))
 
     @staticmethod
     def _age_arguments(task: Task) -> list[str]:

@@ -51,6 +51,9 @@ Kind = Literal[
     "empty",
     "twin",
     "steered",
+    "setup",
+    "fails",
+    "windows",
 ]
 
 
@@ -84,8 +87,9 @@ class Problem:
     depends on the ``clock`` without a mark; an alternative solution is ``refused``; its fix can be
     read, a ``leak``; its lists of ``tests`` do not hold at the base commit; or there was an
     ``error`` instead of a score. Doubts: a ``constant`` solves it, perhaps by chance; gold's answer
-    is ``empty``; a test has no ``twin``; a submission has ``steered`` what it is compared with; it
-    depends on the time zone, or seems to on the ``clock``.
+    is ``empty``; a test has no ``twin``; a submission has ``steered`` what it is compared with; a
+    line of its ``setup`` fails, or its gold ``fails``; its lines end as on ``windows``; it depends
+    on the time zone, or seems to on the ``clock``.
     """
     problem: str
     """A description for people."""
@@ -228,7 +232,11 @@ def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
         if not trial.guess.by_chance and _free(trial) and said:
             text = f"{trial.name} scores 1.00"
             if trial.guess.idle and GOLD in trials and not trials[GOLD].prints:
-                text += ": gold prints nothing, and changes nothing that counts"
+                text += (
+                    ": its verification lets everything pass"
+                    if task.verification
+                    else ": gold prints nothing, and changes nothing that counts"
+                )
             yield Problem(task.task_id, "free", text, 1.0)
 
 
@@ -392,12 +400,22 @@ def _is_not_steered(task: Task, trials: Trials) -> Iterator[Problem]:
             return
 
 
+def _ends_lines_with_a_line_feed(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Report programs with line ends of Windows: Bash takes a carriage return for a character."""
+    texts = {"gold": task.gold, "setup": (task.setup,), "verification": (task.verification,)}
+    for name, parts in texts.items():
+        if any("\r\n" in part for part in parts if part):
+            text = f"lines of its {name} end as on Windows, with a carriage return that counts"
+            yield Problem(task.task_id, "windows", text)
+
+
 DOUBTS: tuple[Check, ...] = (
     _is_no_constant,
     _has_rows,
     _has_twins,
     _in_another_zone,
     _is_not_steered,
+    _ends_lines_with_a_line_feed,
 )
 """Checks whose findings may be intended."""
 

@@ -127,8 +127,21 @@ def environment(spec: RunSpec) -> str:
             f"name an environment: {', '.join(environments())}; for instance intercode run bash"
         )
     if (name not in ENVS or ":" in name) and name not in SOURCES:
-        raise ENVS.unknown(name, environments())
+        raise _unknown(name)
     return name
+
+
+def _unknown(name: str) -> UsageError:
+    """Return what is wrong with the name of an environment, which may be meant for a path."""
+    path = Path(name)
+    if path.is_file():
+        return UsageError(
+            f"{name} is a file and no environment: name one, as intercode run bash --data {name}; "
+            f"or check its tasks: intercode validate {name}"
+        )
+    if "/" in name or name in (".", "..") or path.suffix:
+        return UsageError(f"there is no folder and no file {name}")
+    return ENVS.unknown(name, environments())
 
 
 def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
@@ -226,6 +239,8 @@ def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None =
     if is_outside(name):
         return _outside(spec, budget or budget_of(spec), offered, pace)
     if without := [option for option in without_model(spec) if option in spec.flat()]:
+        if not is_reference(name):
+            registry.AGENTS.get(name)  # a misspelt name is told as that
         flag = "--" + without[0].replace("_", "-")
         raise UsageError(
             f"agent {name} is not a language model: it takes no {flag}; name one that is, such as "

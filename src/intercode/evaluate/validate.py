@@ -17,6 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.builtin import Oracle, ScriptedAgent
+from intercode.envs.stage import SandboxStage
 from intercode.envs.traits import Guess, traits_in
 from intercode.evaluate.checks import (
     AGAIN,
@@ -27,6 +28,7 @@ from intercode.evaluate.checks import (
     NOTHING,
     WAITED,
     Check,
+    Kind,
     Problem,
     Slow,
     Trial,
@@ -38,6 +40,7 @@ from intercode.evaluate.checks import (
     usage,
 )
 from intercode.evaluate.exclusion import not_gradable, select
+from intercode.evaluate.failing import gold_failure, setup_failure
 from intercode.evaluate.leaks import Leak, leaks
 from intercode.evaluate.loop import EpisodeEnv, Step
 from intercode.evaluate.runner import RunResult, evaluate
@@ -138,7 +141,8 @@ def validate(
         tasks=len(chosen),
         **_statistics(first.outcomes, tried),
         problems=problems,
-        doubts=_findings(DOUBTS, chosen, trials),
+        doubts=_findings(DOUBTS, chosen, trials)
+        + [doubt for task in chosen for doubt in seen.failures.get(task.task_id, ())],
         slow=[one for pair in zip(chosen, used, strict=True) for one in slow(*pair, timeout)],
         leaks=readable,
         usage=used,
@@ -280,6 +284,8 @@ class Seen:
         self.dataset = dataset
         self.clock = Clock()
         self.leaks: dict[str, list[Leak]] = {}
+        self.failures: dict[str, list[Problem]] = {}
+        """Task → doubts: of gold or a setup that fails."""
         self.memory: dict[str, int] = {}
         """Task → the most bytes that a sandbox has used in which gold ran."""
 
@@ -321,11 +327,25 @@ class ProbedEnv:
         if is_gold and not episode.turns:
             episode.metadata[WAITED] = self._seen.clock.wait(task_id, episode.epoch)
         result = self._env.step(action)
-        if is_gold and (result[2] or result[3]) and isinstance(place, CountsMemory):
+        is_last = result[2] or result[3]
+        if episode.epoch == GOLD and is_last:
+            self._seen.failures[task_id] = self._failures(task_id)
+        if is_gold and is_last and isinstance(place, CountsMemory):
             used = max(place.memory_peak() or 0, self._seen.memory.get(task_id, 0))
             if used:
                 self._seen.memory[task_id] = used
         return result
+
+    def _failures(self, task_id: str) -> list[Problem]:
+        """Return what fails of a task's gold and its setup, in a shell."""
+        task, stage = self._seen.dataset.by_id(task_id), getattr(self._env, "stage", None)
+        if not isinstance(stage, SandboxStage) or traits_in(self._env).language != "bash":
+            return []
+        texts = setup_failure(task, stage), gold_failure(task, self.episode.turns, stage)
+        kinds: tuple[Kind, Kind] = ("setup", "fails")
+        return [
+            Problem(task_id, kind, text) for kind, text in zip(kinds, texts, strict=True) if text
+        ]
 
     def close(self) -> None:
         """Close the environment."""

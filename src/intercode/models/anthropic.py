@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.models import wire
 from intercode.models.base import Answer, Message, Request, Role, ToolCall, Usage
-from intercode.models.keys import check_url, find, require
+from intercode.models.keys import check_url, find
 
 if TYPE_CHECKING:
     import anthropic as sdk_types
@@ -59,7 +59,7 @@ class AnthropicClient:
 
 def anthropic(model: str, *, base_url: str | None, timeout: float) -> AnthropicClient:
     """Make the client of Anthropic, or of its stand-in at ``ANTHROPIC_BASE_URL``."""
-    key = require("ANTHROPIC_API_KEY", f"anthropic/{model}")
+    key = wire.require_all("anthropic", "ANTHROPIC_API_KEY", f"anthropic/{model}")
     url = base_url or find("ANTHROPIC_BASE_URL")
     # The SDK adds ``/v1`` itself; OpenAI's does not, so that many give it.
     where = check_url(url).removesuffix("/v1") if url else None

@@ -25,7 +25,7 @@ from intercode.models.base import (
     as_openai,
     tool_as_openai,
 )
-from intercode.models.keys import check_url, find, require
+from intercode.models.keys import check_url, find
 
 if TYPE_CHECKING:
     import openai as sdk_types
@@ -130,7 +130,7 @@ class CompletionsClient(_OpenAI):
 
 def openai(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
     """Make the client of OpenAI, or of its stand-in at ``OPENAI_BASE_URL``."""
-    key = require("OPENAI_API_KEY", f"openai/{model}")
+    key = wire.require_all("openai", "OPENAI_API_KEY", f"openai/{model}")
     return ChatClient(model, base_url or _openai_url(), key, timeout, "max_completion_tokens")
 
 
@@ -138,7 +138,7 @@ def openai_completions(model: str, *, base_url: str | None, timeout: float) -> C
     """Make the client of a completing model, of OpenAI's or, with a URL, of any server."""
     if base_url:
         return CompletionsClient(model, base_url, _own_key(), timeout)
-    key = require("OPENAI_API_KEY", f"openai-completions/{model}")
+    key = wire.require_all("openai", "OPENAI_API_KEY", f"openai-completions/{model}")
     return CompletionsClient(model, _openai_url(), key, timeout)
 
 

@@ -161,6 +161,8 @@ class Frame:
                 )
             except AttemptError as error:
                 failures += 1
+                if error.unreachable and not self._reached:
+                    raise self._unavailable(error, failures) from None
                 wait = retry.backoff(failures, error.retry_after, self._chance)
                 if failures > retry.retries or wait is None:
                     raise self._unavailable(error, failures) from None
@@ -180,11 +182,13 @@ class Frame:
             pace.release(started, succeeded=False)
 
     def _unavailable(self, error: AttemptError, failures: int) -> ModelError:
+        if error.unreachable and not self._reached:
+            return ModelAccessError(
+                f"{self.name}: no server was reached at {self._endpoint}: {error}; start it, or "
+                "name another with --base-url"
+            )
         times = "once" if failures == 1 else f"{failures} times"
         said = f"{self.name} was asked {times}; the last time: {error}"
-        if error.unreachable and not self._reached:
-            where = self._endpoint
-            return ModelAccessError(f"{said} (is there a server at {where}? check the base URL)")
         asked = f" (it asks to wait {error.retry_after:.0f} s)" if error.retry_after else ""
         return ModelUnavailableError(said + asked)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import math
 import re
@@ -15,11 +16,12 @@ from typing import Any
 
 from intercode.errors import ContextLengthError, ModelAccessError, ModelError, UsageError
 from intercode.json_limits import is_flat
-from intercode.known_secrets import hide, hide_in
+from intercode.known_secrets import FILE, hide, hide_in
 from intercode.models.base import AttemptError, Finish
+from intercode.models.keys import find, require
 
-CONNECT = 10.0
-"""Seconds in which a server must be reached."""
+CONNECT = 2.5
+"""Seconds in which a server must be reached: one lost packet is sent again after one."""
 LONGEST = 500
 """Characters of a server's message that are kept."""
 AGAIN = {408, 409, 425, 429}
@@ -50,6 +52,31 @@ _FINISH: dict[str, Finish] = {
 }
 
 
+def package(name: str) -> str:
+    """Return how to install a provider's SDK, for messages."""
+    return f"the package {name!r}: pip install 'intercode-gym[{name}]'"
+
+
+def require_all(name: str, key: str, model: str) -> str:
+    """Return a model's key, where its SDK is installed, too.
+
+    Args:
+        name: The package of the SDK.
+        key: The variable that has the key.
+        model: The model, for messages.
+
+    Raises:
+        UsageError: The SDK, the key or both are missing: the message names all.
+    """
+    if importlib.util.find_spec(name) is not None:
+        return require(key, model)
+    if find(key):
+        raise UsageError(f"{model} needs {package(name)}")
+    raise UsageError(
+        f"{model} needs {package(name)}, and a key: set {key} in the environment or in {FILE}"
+    )
+
+
 def sdk(name: str, what: str) -> ModuleType:
     """Import a provider's SDK.
 
@@ -59,9 +86,7 @@ def sdk(name: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UsageError(
-            f"{what} needs the package {name!r}: pip install 'intercode-gym[{name}]' ({error})"
-        ) from None
+        raise UsageError(f"{what} needs {package(name)} ({error})") from None
 
 
 class Errors(AbstractContextManager[None]):

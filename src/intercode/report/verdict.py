@@ -17,6 +17,7 @@ from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import summarize
 from intercode.report.runs import Paired, Run, baselines, compare, rate_name
 from intercode.report.tables import Link, Table, interval, of_pairs, shown
+from intercode.spec import recorded_options
 from intercode.units import counted
 
 _COMPARED_ON_PURPOSE = ("agent", "seed")
@@ -134,6 +135,9 @@ def drifted(one: Held) -> list[str]:
             lines = [f"  {d.what}: {_said(d.recorded)} and {_said(d.now)}" for d in found[:_SHOWN]]
             if len(found) > _SHOWN:
                 lines.append(f"  … and {len(found) - _SHOWN} more (--json has them all)")
+            secret = recorded_options(one.first.manifest).get("secret")
+            if secret is not None and any(d.what == "dataset.digest" for d in found):
+                lines.append("  each run draws flags of its own, unless --secret names the same")
             advice = dict.fromkeys(difference.advice for difference in refused)
             lines += [f"  not compared, as versions differ: {text}" for text in advice]
             alike.setdefault("\n".join(lines), []).append(folder)

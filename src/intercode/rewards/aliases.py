@@ -9,13 +9,13 @@ from posixpath import dirname, join, normpath
 
 from intercode.episode import decode, encode
 from intercode.sandbox.base import Change, Completed, Sandbox
+from intercode.sandbox.scripts import SHELL
 
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 """Folders in which a grader may write files of any name."""
 _ELSEWHERE = ("/proc", "/sys", "/dev", *TEMPORARY)
 """Folders whose names mean something else to each process, or each time."""
 
-BASH = ("/bin/bash", "--norc", "--noprofile", "-c")
 READ = """
 paths=()
 while IFS= read -rd '' path; do paths+=("$path"); done
@@ -132,7 +132,7 @@ def run(
 ) -> list[str] | None:
     """Run a script that reads paths; return what it prints, each with a NUL; None if it fails."""
     given = encode("".join(f"{path}\0" for path in paths))
-    done = as_root(sandbox, [*BASH, script], stdin=given, env=env, output_limit=_MOST)
+    done = as_root(sandbox, [*SHELL, script], stdin=given, env=env, output_limit=_MOST)
     return decode(done.stdout).split("\0")[:-1] if done.ok else None
 
 

@@ -47,6 +47,7 @@ from intercode.rewards.gold import differing
 from intercode.rewards.leftovers import Leftovers
 from intercode.sandbox.base import Change, Completed, Provider, Sandbox, SupportsPrivacy
 from intercode.sandbox.network import Network
+from intercode.sandbox.scripts import script
 from intercode.task import Task
 from intercode.units import MIB
 
@@ -204,13 +205,11 @@ class CommandReward:
         path = f"{_FOLDER}/{secrets.token_hex(16)}"
         sandbox.write_file(path, _archive())
         places = ":".join(filter(None, (path, sandbox.env.get("PYTHONPATH"))))
-        argv, env = leftovers.cleanly(
-            sandbox,
-            ["/bin/bash", "--norc", "--noprofile", "-c", task.verification],
-            {"PYTHONPATH": places},
-        )
+        program = script(task.verification)
+        argv, env = leftovers.cleanly(sandbox, program.argv, {"PYTHONPATH": places})
         run = sandbox.exec_private if isinstance(sandbox, SupportsPrivacy) else sandbox.exec
-        return run(argv, env=env, timeout=task.verification_timeout or task.timeout)
+        seconds = task.verification_timeout or task.timeout
+        return run(argv, stdin=program.stdin, env=env, timeout=seconds)
 
 
 def _by_path(sandbox: Sandbox) -> dict[str, Change]:

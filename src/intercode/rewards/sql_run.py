@@ -259,7 +259,7 @@ def _state_of(session: Session, task: Task) -> Mapping[str, Table]:
     try:
         return session.state()
     except OutputLimitError as error:
-        raise LateError(f"task {task.task_id!r}: too much to grade a change in: {error}") from error
+        raise LateError(f"task {task.task_id!r}: its change cannot be graded: {error}") from error
 
 
 def _last_result(outcome: Outcome) -> Result | None:

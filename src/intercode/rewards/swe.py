@@ -39,6 +39,7 @@ from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.rewards.swe_run import Run, check_runner, run
 from intercode.rewards.swe_twins import Twins, confront, find
 from intercode.sandbox.base import Change, Completed, Sandbox
+from intercode.sandbox.scripts import SHELL
 from intercode.task import Task
 from intercode.units import MIB
 
@@ -218,7 +219,6 @@ LARGEST = 64 * MIB
 MOST_BYTES = 256 * MIB
 _SUSPECT = re.compile(rb"\b(_?pytest|unittest|_getframe|gc\.get_\w+|settrace|setprofile)\b")
 _SECONDS = 120.0
-_SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 _LINK = """
 while IFS= read -rd '' target && IFS= read -rd '' path; do
     ln -sT -- "$target" "$path" && printf '%s\\0' "$path"
@@ -311,7 +311,7 @@ def _link(agent: Sandbox, fresh: Sandbox, paths: Sequence[str], taken: Taken) ->
     if read.ok and len(targets) == len(paths):
         known = zip(targets, map(os.fsencode, paths), strict=True)
         pairs = b"".join(target + b"\0" + path + b"\0" for target, path in known)
-    argv = [*_SHELL, _LINK]
+    argv = [*SHELL, _LINK]
     made = fresh.exec(argv, stdin=pairs, cwd="/", timeout=_SECONDS, output_limit=MOST_BYTES)
     done = {os.fsdecode(path) for path in made.stdout.split(b"\0")[:-1]}
     found = examine(fresh, sorted(done), variables(fresh))

@@ -15,11 +15,11 @@ from intercode.errors import InterCodeError, TaskError
 from intercode.rewards import swe_runner
 from intercode.rewards.swe_plan import Plan
 from intercode.sandbox.base import Sandbox, SupportsPrivacy
+from intercode.sandbox.scripts import script
 from intercode.task import Task
 
 _GRACE = 5.0
 _OUTPUT = 4000
-_SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ def _run_commands(sandbox: Sandbox, plan: Plan, seconds: float) -> Run:
     )
     passed, output = set(), ""
     for command in plan.tests:
-        argv = [*_SHELL, command]
-        done = execute(argv, cwd=plan.directory, timeout=seconds, merge_stderr=True)
+        argv, stdin = script(command)
+        done = execute(argv, stdin=stdin, cwd=plan.directory, timeout=seconds, merge_stderr=True)
         sandbox.kill()
         if done.ok:
             passed.add(command)

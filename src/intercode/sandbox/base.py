@@ -386,6 +386,7 @@ class SupportsPrivacy(Protocol):
         self,
         argv: Sequence[str | bytes],
         *,
+        stdin: bytes | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -398,6 +399,7 @@ class SupportsPrivacy(Protocol):
 
         Args:
             argv: As in `exec`.
+            stdin: As in `exec`.
             cwd: As in `exec`.
             env: As in `exec`.
             timeout: As in `exec`.

@@ -33,6 +33,14 @@ _TRIGGERS = (
     "SELECT name, sql FROM main.sqlite_master WHERE type = 'trigger' "
     "AND tbl_name = ? COLLATE NOCASE ORDER BY name"
 )
+_VIRTUAL = re.compile(r"CREATE\s+VIRTUAL\s.*?\sUSING\s+(?P<kind>\W?(?P<module>\w+).*)", re.I | re.S)
+_FTS, _RTREE = ("content", "segments", "segdir", "docsize", "stat"), ("node", "parent", "rowid")
+_SHADOWS = {
+    **dict.fromkeys(("fts3", "fts4"), _FTS),
+    "fts5": ("data", "idx", "content", "docsize", "config"),
+    **dict.fromkeys(("rtree", "rtree_i32", "geopoly"), _RTREE),
+}
+"""Module of virtual tables → the ends of the names of the tables in which it keeps their rows."""
 _INDEX = "SELECT sql FROM main.sqlite_master WHERE type = 'index' AND name = ?"
 _READS = {
     sqlite3.SQLITE_SELECT,
@@ -178,22 +186,37 @@ class Database(worker.Database):
     # -- state -----------------------------------------------------------------------------------
 
     def state(self, collector: Collector) -> Message:
-        """Return all tables and views of the main schema."""
+        """Return all tables and views of the main schema.
+
+        The tables in which a virtual table's module keeps its rows are left out: their bytes
+        depend on the way on which the same rows came about.
+        """
         self.collector = collector
         try:
             self.end_transaction()
             found = self.connection.execute(_TABLES).fetchall()
+            virtual = {name: m for name, _, sql in found if (m := _VIRTUAL.match(sql))}
+            if virtual and not self.guard.writable:
+                self.make_writable()  # modules prepare to write when a table of theirs is read
+            shadows = {shadow for name, kind in virtual.items() for shadow in _shadows(name, kind)}
             return [
                 [
-                    *self.table(name, kind, collector, partial(self.read, name)),
-                    self.constraints(name) if kind == "table" else [],
+                    *self.rows(name, kind, name in virtual, collector),
+                    self.constraints(name, virtual.get(name)) if kind == "table" else [],
                     sql,
                     [[*one] for one in self.connection.execute(_TRIGGERS, [name])],
                 ]
                 for name, kind, sql in found
+                if name.lower() not in shadows
             ]
         except (sqlite3.Error, MemoryError) as error:
             raise OSError(str(error) or "out of memory") from error
+
+    def rows(self, name: str, kind: str, is_virtual: bool, collector: Collector) -> Message:
+        """Return a table or view with its rows; of a virtual table that has none to read, none."""
+        seen_as = "view" if is_virtual else kind
+        name, _, columns, rows = self.table(name, seen_as, collector, partial(self.read, name))
+        return [name, kind, columns, rows]
 
     # -- saving ----------------------------------------------------------------------------------
 
@@ -243,8 +266,13 @@ class Database(worker.Database):
         rows = self.connection.execute(f"SELECT * FROM main.{_quoted(name)}")
         return [[c[1], c[2]] for c in self.ask("table_xinfo", name) if c[6] != _HIDDEN], rows
 
-    def constraints(self, name: str) -> list[Message]:
-        """Return the constraints of a table, but for checks: its definition has these."""
+    def constraints(self, name: str, virtual: re.Match[str] | None = None) -> list[Message]:
+        """Return the constraints of a table, but for checks: its definition has these.
+
+        A virtual table's are its module and the module's arguments.
+        """
+        if virtual is not None:
+            return [["virtual", [], virtual["kind"]]]
         columns = self.ask("table_xinfo", name)
         found: list[Message] = [["primary key", self.key(name), ""]] if self.key(name) else []
         for _, column, _, not_null, default, _, hidden in columns:
@@ -283,6 +311,11 @@ class Database(worker.Database):
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _shadows(name: str, virtual: re.Match[str]) -> Iterator[str]:
+    for end in _SHADOWS.get(virtual["module"].lower(), ()):
+        yield f"{name}_{end}".lower()
 
 
 def _text(data: bytes) -> str:

@@ -11,13 +11,16 @@ import os
 import select
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from intercode.envs.asynchronous import AsyncSandbox, threads
 from intercode.errors import SandboxError
 from intercode.sandbox import Completed, Process, Sandbox
+from intercode.sandbox.native.channels import Channel
 from intercode.sandbox.native.process import run_to_end
+from intercode.sandbox.scripts import END, script
 
 T = TypeVar("T")
 Started = tuple[Process, int]
@@ -65,13 +68,18 @@ async def run(
 
 
 def _start(command: str, sandbox: Sandbox, **where: Any) -> Started:
-    process = sandbox.popen(
-        [*_SHELL, command], channels={2: "w", 3: "w"}, merge_stderr=False, **where
-    )
+    argv, text = script(command, shell=_SHELL)
+    channels: dict[int, Channel] = {2: "w", 3: "w"}
+    if text is not None:
+        channels[0] = "r"
+    process = sandbox.popen(argv, channels=channels, merge_stderr=False, **where)
     poll = select.poll()  # takes any descriptor
     for fd in (process.fds[3], process.exit_fd):
         poll.register(fd, select.POLLIN)
     poll.poll()
+    if text is not None:
+        with suppress(BrokenPipeError), open(process.fds[0], "wb", closefd=False) as pipe:
+            pipe.write(text + END)
     return process, int(os.read(process.fds[3], 32) or 0)
 
 

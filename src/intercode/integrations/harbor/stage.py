@@ -28,12 +28,12 @@ from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.sandbox.accounts import LONGEST, account_of
 from intercode.sandbox.base import Completed, GrantsSome
 from intercode.sandbox.network import Network, Policy
+from intercode.sandbox.scripts import script
 from intercode.task import CANNOT, Task
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """The folders that every place has. Every user may write to them."""
 _ROOTS = "/root"
-SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 
 
 class HarborStage(SandboxStage):
@@ -132,7 +132,7 @@ class HarborStage(SandboxStage):
         allowed = Policy.of(self.network).hosts
         return [host for host in hosts if any(one.admits(host, 443) for one in allowed)]
 
-    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+    def _lay(self, sandbox: Sandbox, task: Task) -> None:
         config, folder = self.config(task), self.folder(task) / "environment"
         shared = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
         made = as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *shared])
@@ -142,15 +142,19 @@ class HarborStage(SandboxStage):
             for name, path in files(folder):
                 target = f"{self.directory(task)}/{name}"
                 sandbox.write_file(target, path.read_bytes(), path.stat().st_mode & 0o777)
+        super()._lay(sandbox, task)
+
+    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
         super()._prepare(sandbox, task)
-        if (health := config.environment.healthcheck) is not None:
+        if (health := self.config(task).environment.healthcheck) is not None:
             self._await(sandbox, task, health)
 
     def _await(self, sandbox: Sandbox, task: Task, health: Health) -> None:
         """Wait until a place is healthy, as Docker does."""
         began, failures = time.monotonic(), 0
-        env, argv = self.variables(task), [*SHELL, health.command]
-        while not (done := sandbox.exec(argv, env=env, timeout=health.timeout_sec)).ok:
+        argv, stdin = script(health.command)
+        env, seconds = self.variables(task), health.timeout_sec
+        while not (done := sandbox.exec(argv, stdin=stdin, env=env, timeout=seconds)).ok:
             starting = time.monotonic() - began < health.start_period_sec
             failures += not starting
             if failures >= max(1, health.retries):

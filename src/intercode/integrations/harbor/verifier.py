@@ -19,12 +19,13 @@ from typing import Any
 from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, RewardError
 from intercode.integrations.harbor.folders import TESTS, files
-from intercode.integrations.harbor.stage import SHELL, HarborStage, as_root, home
+from intercode.integrations.harbor.stage import HarborStage, as_root, home
 from intercode.integrations.harbor.tampering import TamperedError, as_before
 from intercode.json_limits import load_record
 from intercode.rewards.base import copied, quiesced
 from intercode.rewards.leftovers import variables
 from intercode.sandbox.base import Change, Sandbox
+from intercode.sandbox.scripts import SHELL, script
 from intercode.task import Task
 from intercode.units import MIB
 
@@ -102,8 +103,9 @@ class HarborReward:
                     for command in task.gold[:1]:
                         user = self._stage.config(task).agent.account
                         env = {**home(place, user), **self._stage.variables(task)}
-                        argv = [*SHELL, command]
-                        place.exec(argv, env=env, user=user, timeout=task.timeout)
+                        argv, stdin = script(command)
+                        seconds = task.timeout
+                        place.exec(argv, stdin=stdin, env=env, user=user, timeout=seconds)
                     self._solved[task.task_id] = frozenset(c.path for c in place.changes())
             return self._solved[task.task_id]
 

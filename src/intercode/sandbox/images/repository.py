@@ -203,7 +203,7 @@ def _repository(
 def _fetch_from(git: Git, scratch: Path, url: str, commit: str | None, history: str) -> str:
     """Fetch a commit from elsewhere into ``scratch/source``; its full name."""
     if commit is None:
-        raise ImageError(f"which commit of {url}?")
+        raise ImageError(f"which commit of {url}? Name it in 'base_commit'")
     folder = scratch / "source"
     if not folder.exists():
         known = commit
@@ -227,7 +227,7 @@ def _git_folder(folder: Path) -> Path:
 
 def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:
     if commit is None:
-        raise ImageError(f"which commit of {path}?")
+        raise ImageError(f"which commit of {path}? Name it in 'base_commit'")
     try:
         return git("--git-dir", folder, "rev-parse", "--verify", "--end-of-options",
                    f"{commit}^{{commit}}")  # fmt: skip

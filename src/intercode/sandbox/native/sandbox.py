@@ -143,6 +143,7 @@ class NativeSandbox:
         self,
         argv: Sequence[str | bytes],
         *,
+        stdin: bytes | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -150,7 +151,7 @@ class NativeSandbox:
     ) -> Completed:
         """Run a program that no other can look at: see `sandbox.base.SupportsPrivacy`."""
         program = {**self._program(argv, cwd, env, None), "track": True, "private": True}
-        return self._run(program, None, timeout, None, merge_stderr)
+        return self._run(program, stdin, timeout, None, merge_stderr)
 
     def _run(
         self,

@@ -264,6 +264,15 @@ NOT_ON_HOST = (
     "FROM host cannot install packages, as its programs are this machine's: start FROM "
     "debian:bookworm, with RUN --network=default"
 )
+_UNREACHABLE = re.compile(
+    r"resolv|Network is unreachable|Name or service not known|Could not connect|Connection refused"
+    r"|getaddrinfo|NewConnectionError|No matching distribution|unreachable|wget: bad address",
+    re.IGNORECASE,
+)
+_NO_NETWORK = (
+    "A build reaches no network unless it is allowed: write RUN --network=default, or name the "
+    "image as ./Dockerfile[--network=default]"
+)
 _RESOLVER = "etc/resolv.conf"
 """Over it a sandbox that may use the network has the machine's: it is made if need be."""
 _PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
@@ -313,6 +322,8 @@ class Run:
         except ImageError as error:
             if base.host and (installer := _INSTALLERS.search(" ".join(self.command.argv))):
                 raise ImageError(f"{installer[0]}: {NOT_ON_HOST} ({error})") from error
+            if not self.command.network and _UNREACHABLE.search(str(error)):
+                raise ImageError(f"{error}\n{_NO_NETWORK}") from error
             raise
         if self.command.network and Tree(base.layers).resolve(_RESOLVER) is None:
             _remove_empty(layer, _RESOLVER)

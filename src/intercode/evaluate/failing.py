@@ -1,0 +1,101 @@
+"""Golds and setups of Bash that fail: they run once more, what they print apart from errors.
+
+Gold that fails is compared with itself: it solves its task, and no agent can. Of a setup only the
+last exit code counts in a run; here each line does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from intercode.episode import decode
+from intercode.interpreters.bash import BashInterpreter
+from intercode.rewards.tool_messages import is_message, without_complaints
+
+if TYPE_CHECKING:
+    from intercode.envs.stage import SandboxStage
+    from intercode.episode import Turn
+    from intercode.task import Task
+
+_NOT_RUN = (126, 127)
+_SIGPIPE = 141
+_REMARK = re.compile(r"(?i:.*\b(?:warning|note|hint)): ?.*")
+_FAILED = 98
+# Lines keep their numbers. A pipe whose reader has enough, as `head`, has not failed.
+_EACH_LINE = (
+    "exec 9>&2; set -o pipefail; "
+    f"trap 'code=$?; [ $code = {_SIGPIPE} ] || {{ "
+    'echo "line $LINENO (exit code $code): $BASH_COMMAND" >&9; '
+    f"exit {_FAILED}; }}' ERR; "
+)
+
+
+def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> str | None:
+    """Return how an action of gold's fails; None: none does.
+
+    Args:
+        task: The task.
+        turns: The episode of gold.
+        stage: Makes the place in which an action that seems to fail is tried once more.
+
+    Raises:
+        TaskError, ImageError, SandboxError: There is no such place.
+    """
+    for number, turn in enumerate(turns):
+        if turn.exit_code is None or turn.info.get("timed_out"):
+            continue
+        lines = str(turn.info.get("output", turn.observation)).splitlines()  # without our notes
+        if turn.exit_code in _NOT_RUN:
+            return f"gold ends with exit code {turn.exit_code}{_quoted(lines)}"
+        if turn.exit_code == 0 and not any(_errors(lines)):
+            continue
+        printed = _printed(task, [each.action for each in turns[: number + 1]], stage)
+        said = [*(Counter(lines) - Counter(printed)).elements()]
+        if errors := [*_errors(said)]:
+            code = f" (exit code {turn.exit_code})" if turn.exit_code else ""
+            return f"an error message is part of gold's output{code}{_quoted(errors)}"
+        if turn.exit_code and said and not printed:
+            return f"gold ends with exit code {turn.exit_code}, and prints errors{_quoted(said)}"
+    return None
+
+
+def setup_failure(task: Task, stage: SandboxStage) -> str | None:
+    """Return the first line of a task's setup that fails; None: none does.
+
+    Raises:
+        TaskError, ImageError, SandboxError: There is no place to try it.
+    """
+    if task.setup is None:
+        return None
+    done = stage.try_setup(task, _EACH_LINE + task.setup)
+    lines = decode(done.stderr).splitlines()
+    if done.exit_code == _FAILED and lines:
+        *before, line = lines
+        return f"the setup goes on after a failure: {line}{_quoted(before[-1:])}"
+    if errors := [*_errors(lines)]:
+        return f"the setup goes on after an error{_quoted(errors)}"
+    return None
+
+
+def _printed(task: Task, actions: Sequence[str], stage: SandboxStage) -> list[str]:
+    """Return the lines of the last action's output, without its errors."""
+    *before, last = actions
+    with closing(stage.open(task)) as sandbox, closing(BashInterpreter(sandbox)) as shell:
+        for action in [*before, "exec 2>/dev/null"]:
+            shell.execute(action, task.timeout)
+        return decode(shell.execute(last, task.timeout).output).splitlines()
+
+
+def _errors(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the messages of programs that have failed."""
+    for line in without_complaints(lines):
+        if is_message(line) and not _REMARK.fullmatch(line):
+            yield line
+
+
+def _quoted(lines: Sequence[str]) -> str:
+    return f": {lines[0]}" if lines else ""

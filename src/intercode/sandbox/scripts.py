@@ -1,0 +1,39 @@
+"""Scripts of Bash of any length: the kernel takes an argument of at most 128 KiB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from intercode.episode import encode
+
+SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
+"""A Bash that reads no start-up file, before its script."""
+_MOST = 100_000
+"""Bytes of a script that is an argument: the kernel's MAX_ARG_STRLEN is 131,072."""
+END = b"\0"
+"""The end of a long script in a pipe that stays open."""
+# The variable is gone before the script begins, and lines keep their numbers.
+_READ = "IFS= read -rd ''; exec </dev/null; eval \"unset REPLY;$REPLY\""
+
+
+class Script(NamedTuple):
+    """A program that runs a script, and its input."""
+
+    argv: list[str]
+    stdin: bytes | None
+    """A long script; None: an empty input, with the script in `argv`."""
+
+
+def script(text: str, *arguments: str, shell: Sequence[str] = SHELL) -> Script:
+    """Return the program that runs a script, which reads an empty input.
+
+    Args:
+        text: The script.
+        arguments: ``$0``, ``$1`` and so on.
+        shell: The shell, with the options before its script.
+    """
+    data = encode(text)
+    if len(data) <= _MOST:
+        return Script([*shell, text, *arguments], None)
+    return Script([*shell, _READ, *arguments], data)
