@@ -113,9 +113,7 @@ def run_command(
         args = parser.parse_args(arguments)
         debug = debug or args.debug
         with interruptible():
-            code = int(command.execute(args))
-            sys.stdout.flush()
-        return code
+            return _execute(command, args, debug)
     except InterCodeError as error:
         if debug:
             raise
@@ -123,12 +121,6 @@ def run_command(
         if isinstance(error, UsageError):
             print(f"see '{parser.prog} --help'", file=sys.stderr)
         return _code_of(error)
-    except SystemExit as error:
-        if debug or error.code:
-            raise
-        # Of code that was given: a command says by its own exit code whether all was done.
-        print(f"intercode: error: not finished: {described(error)}", file=sys.stderr)
-        return FAILED
     except KeyboardInterrupt:
         if debug:
             raise
@@ -149,6 +141,20 @@ def run_command(
         where = "" if error.filename is None else f" {error.filename}"
         _tell(f"cannot write{where}: {error.strerror}")
         return FAILED
+
+
+def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
+    """Execute a command that was parsed; return its exit code."""
+    try:
+        code = int(command.execute(args))
+    except SystemExit as error:
+        if debug or error.code:
+            raise
+        # Of code that was given: a command says by its own exit code whether all was done.
+        print(f"intercode: error: not finished: {described(error)}", file=sys.stderr)
+        return FAILED
+    sys.stdout.flush()
+    return code
 
 
 def _tell(error: object) -> None:
