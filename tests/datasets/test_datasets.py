@@ -12,7 +12,8 @@ from databases.upstream import UPSTREAM, needs_upstream
 from intercode import datasets
 from intercode.datasets import nl2bash
 from intercode.errors import TaskError, UsageError
-from intercode.registry import DATASETS, Registry
+from intercode.names import Registry
+from intercode.registry import DATASETS
 from intercode.rewards.answer import Answer
 from intercode.task import CANNOT, Dataset, Task
 

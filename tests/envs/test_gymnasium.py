@@ -58,7 +58,7 @@ def test_make_by_the_short_name() -> None:
     env = intercode.make("bash", data=TASKS)
     assert isinstance(env, intercode.InterCodeEnv)
     env.close()
-    with pytest.raises(UsageError, match="no environment named 'fish'; known: bash"):
+    with pytest.raises(UsageError, match="no environment 'fish'; known: bash"):
         intercode.make("fish")
     with pytest.raises(UsageError, match="environment 'bash' has no protocol 'x'"):
         intercode.make("bash", protocol="x")

@@ -95,5 +95,5 @@ def test_what_is_refused() -> None:
     with pytest.raises(EnvironmentStateError, match="call reset"):
         env.messages()
     env.reset()
-    with pytest.raises(UsageError, match="no style of messages named 'chats'"):
+    with pytest.raises(UsageError, match="no style of messages 'chats'"):
         env.messages("chats")

@@ -14,7 +14,7 @@ import pytest
 
 import intercode
 from intercode import CapacityError, ImageError, LeaseError, SandboxPool, UsageError
-from intercode.errors import SandboxClosedError
+from intercode.errors import EnvironmentStateError, SandboxClosedError
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 from .test_async import cancelled, reached, run
@@ -239,7 +239,8 @@ def test_a_call_that_is_no_longer_awaited_is_use() -> None:
                     await cancelled(step)
                 assert pool.counts().used == 1
                 gate.opened.set()
-                assert (await env.step("next"))[0] == "next\n"
+                with pytest.raises(EnvironmentStateError, match="CancelledError has interrupted"):
+                    await env.step("next")
                 assert pool.counts().used == 0
 
     run(main)

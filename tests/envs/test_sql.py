@@ -193,7 +193,7 @@ def test_other_rewards_by_name(sql_tasks: Dataset, name: str, least: float) -> N
 
 
 def test_a_reward_that_there_is_not(sql_tasks: Dataset) -> None:
-    with pytest.raises(UsageError, match="no reward named 'sql:best'"):
+    with pytest.raises(UsageError, match="no reward 'sql:best'"):
         SqlEnv(sql_tasks, reward="best")
 
 

@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 
 from intercode.cli.main import main
 from intercode.envs.swe import SweEnv, apply_patch
-from intercode.errors import TaskError
+from intercode.errors import ImageError, TaskError
 from intercode.evaluate import evaluate
 from intercode.task import Dataset, Task
 
@@ -184,7 +184,6 @@ def test_a_repository_that_is_not_there(repository: Path, facts: Any, message: s
     ("facts", "message"),
     [
         ({"test_patch": TEST_PATCH.replace("test_double", "test_triple")}, "does not apply"),
-        ({"python": "python2"}, "its image cannot run pytest with 'python2'"),
     ],
 )
 def test_what_is_wrong_with_the_task_is_an_error_and_no_score(
@@ -195,6 +194,13 @@ def test_what_is_wrong_with_the_task_is_an_error_and_no_score(
     with pytest.raises(TaskError, match=message):
         env.step("submit")
     assert env.episode.status == "error"
+    env.close()
+
+
+def test_a_python_that_the_image_has_not(repository: Path) -> None:
+    env = SweEnv(Dataset([task(repository=str(repository), python="python2")]))
+    with pytest.raises(ImageError, match="cannot run 'python2', which its tasks need"):
+        env.reset()
     env.close()
 
 

@@ -40,5 +40,5 @@ def test_the_script_is_shells() -> None:
 
 
 def test_there_is_no_such_place() -> None:
-    with pytest.raises(UsageError, match="no place to run on named 'raj'"):
+    with pytest.raises(UsageError, match="no place to run on 'raj'"):
         executor_of(RunSpec.of({"env": "bash", "on": "raj"}))

@@ -1348,7 +1348,7 @@ DEFENCES = [
         '    for name in (*options_of(How), "exclude"):', "    for name in ():",
     ),
     _one(
-        "record_of_a_packages_name", "host leak", "intercode/registry.py",
+        "record_of_a_packages_name", "host leak", "intercode/names.py",
         "        return is_imported or name not in self._packages", "        return True",
     ),
     _one(

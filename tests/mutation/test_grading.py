@@ -3,12 +3,11 @@
 from mutation import (
     probes_answers,
     probes_grading,
-    probes_interrupts,
     probes_repositories,
     probes_sql,
 )
 from mutation.checks import checks_of
 
 test_it_holds, test_it_is_missed = checks_of(
-    probes_answers, probes_grading, probes_interrupts, probes_repositories, probes_sql
+    probes_answers, probes_grading, probes_repositories, probes_sql
 )

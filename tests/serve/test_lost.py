@@ -137,7 +137,7 @@ def test_an_answer_that_was_not_waited_for(env: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(connection, "recv", interrupted)
     with pytest.raises(KeyboardInterrupt):
         env.step("echo one")
-    with pytest.raises(intercode.SandboxError):
+    with pytest.raises(intercode.EnvironmentStateError, match="KeyboardInterrupt has interrupted"):
         env.step("echo two")
     env.reset(index=0)
     assert env.step("echo three")[0] == "three\n"

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from intercode.agents.base import AgentFactory
 from intercode.errors import UsageError
-from intercode.registry import Registry
+from intercode.names import Registry
 from intercode.user_code import digest
 
 __all__ = ["AGENTS", "digest", "get"]

@@ -28,7 +28,7 @@ from intercode.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from intercode.registry import Registry
+from intercode.names import Registry
 from intercode.user_code import described, is_reference
 from intercode_console import INTERRUPTED, interruptible
 

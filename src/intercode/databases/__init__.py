@@ -21,7 +21,7 @@ from intercode.databases.base import (
 )
 from intercode.databases.source import Source, find
 from intercode.errors import UsageError
-from intercode.registry import Registry
+from intercode.names import Registry
 from intercode.user_code import absolute, is_reference
 
 __all__ = [

@@ -40,7 +40,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.interpreters.base import Execution, Interpreter
-from intercode.registry import Registry
+from intercode.names import Registry
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide

@@ -25,7 +25,7 @@ RUN = ("dataset", "env", "agent", "seed", "excluded")
 SESSION = ("versions", "host", "sandbox", "tools")
 """Facts of each session that are compared."""
 _NOT_COMPARED = (
-    *("dataset.name", "dataset.source", "dataset.tasks", "env.image", "host.cpus"),
+    *("dataset.name", "dataset.source", "dataset.tasks", "host.cpus"),
     "versions.commit",
 )
 """Facts that change nothing by themselves: datasets, images and the code have digests."""
@@ -242,8 +242,9 @@ def _facts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the facts that are compared, for each session, with dotted names."""
     run = {name: identified(manifest).get(name) for name in RUN}
     env = run["env"] or {}
-    if "images" in env:
-        run["env"] = {**env, "images": _without_folders(env["images"])}
+    if "images" in env:  # with digests, beside which the name that was given says nothing
+        known = {name: fact for name, fact in env.items() if name != "image"}
+        run["env"] = {**known, "images": _without_folders(env["images"])}
     sessions = manifest.get("sessions") or [{}]
     every = [flat({**run, **_of_session(session)}) for session in sessions]
     return [

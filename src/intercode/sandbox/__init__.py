@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from intercode.errors import SandboxUnavailableError, UsageError
-from intercode.registry import Registry
+from intercode.names import Registry
 from intercode.rights import other_system
 
 if system := other_system():  # before something is imported that only Linux has

@@ -151,6 +151,7 @@ def _private_places(cache: str) -> tuple[Path, ...]:
         packaged = [path for top in host_mounts() for path in _private_below(top, without=own)]
         with contextlib.suppress(OSError):  # images cannot be kept either, which says so
             write_whole(known, json.dumps({"key": key, "places": packaged}))
+            known.chmod(0o600)
     found = [*packaged, *_private_below(own)]
     if len(found) > _MOST_PRIVATE:
         raise ImageError(

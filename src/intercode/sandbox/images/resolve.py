@@ -18,7 +18,7 @@ from typing import NoReturn, cast
 
 from intercode.errors import ImageError
 from intercode.files import digest_of, open_regular
-from intercode.registry import Registry
+from intercode.names import Registry
 from intercode.rights import sandboxes_user
 from intercode.sandbox.images.archive import add_archive
 from intercode.sandbox.images.base import (
