@@ -29,7 +29,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from intercode.errors import ImageError, SandboxError
+from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.rights import permitted
 from intercode.sandbox import get_provider
 from intercode.sandbox.images import host
@@ -234,7 +234,10 @@ def _outer_ids() -> tuple[set[str], str]:
 
 
 def user_namespace() -> bool:
-    ids, namespace = _outer_ids()
+    try:
+        ids, namespace = _outer_ids()
+    except SandboxUnavailableError:  # without one, a sandbox is refused its own settings
+        return False
     return namespace != os.readlink("/proc/self/ns/user") and "0" not in ids
 
 

@@ -147,7 +147,8 @@ def test_too_few_open_files(user: OrdinaryUser) -> None:
 
 
 def test_an_installation_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intercode.sandbox.native.provider.PROGRAM", "/nowhere/process1")
+    for module in ("provider", "obstacles"):
+        monkeypatch.setattr(f"intercode.sandbox.native.{module}.PROGRAM", "/nowhere/process1")
     with closing(NativeProvider()) as provider, pytest.raises(SandboxUnavailableError) as raised:
         provider.start()
     assert "/nowhere/process1" in str(raised.value) and "pip install" in str(raised.value)
