@@ -55,7 +55,10 @@ def held(provider: Any = None) -> dict[str, int]:
         "spawner descriptors": sum(1 for _ in own_descriptors(spawner)),
         "spawner mounts": mounts_of(spawner),
         "sandboxes": len(list(children(spawner))),
-        "cgroups": sum(len(list(Path(p).glob(pattern))) for p in cgroup.parents()),
+        # Above those that rest for the next sandboxes.
+        "cgroups": sum(
+            max(0, len(list(Path(p).glob(pattern))) - cgroup._IDLE) for p in cgroup.parents()
+        ),
         "snapshots": len(list((cache_root() / "snapshots").glob(f"{os.getpid()}-*"))),
         "memory": kilobytes(os.getpid()),
         "spawner memory": kilobytes(spawner),
