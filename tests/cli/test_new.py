@@ -168,7 +168,7 @@ def test_a_run_is_held_to_the_reward_that_it_had(cli: Run, shop: Path, tmp_path:
 def test_a_folder_without_the_file_that_says_what_it_is_is_none(cli: Run, shop: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be read.*intercode new"):
         read(shop / "files")
-    with pytest.raises(UsageError, match="no environment named"):
+    with pytest.raises(UsageError, match="no environment"):
         make(str(shop / "files"))
     for command in ("run", "play", "validate"):
         assert "'intercode new' makes such a folder" in cli(command, shop / "files", code=2).stderr

@@ -49,7 +49,7 @@ REFUSED = (
     *("capset", "setgroups"),
 )
 """Calls without which no sandbox starts."""
-SPARED = ("clone3", "close_range", "seccomp", "waitid", "keyctl", "name_to_handle_at", "getxattr")
+SPARED = ("clone3", "close_range", "seccomp", "keyctl", "name_to_handle_at", "getxattr")
 """Calls that a sandbox can do without, where the kernel does not have them."""
 OF_ROOT = ("setgroups", "mount_setattr", "capset")
 """Calls that are made as root alone."""
