@@ -146,6 +146,17 @@ def test_limits_hold_and_what_a_caller_gives_comes_first(tmp_path: Path) -> None
     many.close()
 
 
+def test_two_folders_of_a_process_may_use_one_name(tmp_path: Path) -> None:
+    found = []
+    for doors in ("2", "3"):
+        (folder := tmp_path / doors).mkdir()
+        maze = MAZE.replace("doors=2", f"doors={doors}")
+        env = make(str(write(folder, 'env = "maze.py:Maze"', **{"maze.py": maze})))
+        found.append((env.name, env.doors))  # type: ignore[attr-defined]
+        env.close()
+    assert found == [("maze", 2), ("maze", 3)]
+
+
 def test_a_folder_has_an_environment_of_its_own(tmp_path: Path) -> None:
     folder = write(tmp_path, 'env = "maze.py:Maze"\ndoors = 3', **{"maze.py": MAZE})
     for _ in range(2):  # read again, it is the same

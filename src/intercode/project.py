@@ -29,7 +29,7 @@ from intercode.registry import ENVS, VECTORS, environment, scheme_of
 from intercode.sandbox.base import Limits
 from intercode.spelling import meant
 from intercode.units import LIMITS
-from intercode.user_code import absolute, is_reference
+from intercode.user_code import absolute, is_reference, reference_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -345,8 +345,10 @@ def _register(path: object, made: Any) -> str:
     """Register a user's own environment, and return its name."""
     name = getattr(made, "name", None)
     theirs = not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name)
-    if name in ENVS and getattr(ENVS.get(str(name)), "__module__", "") != made.__module__:
-        theirs = True
+    if name in ENVS:
+        holder = ENVS.get(str(name))
+        # Of two files that use one name, as two folders of one process may, the last has it.
+        theirs |= not reference_of(holder) and holder.__module__ != made.__module__
     if theirs:
         raise UsageError(
             f"{path}: environment {made.__qualname__} needs a 'name' of its own, of lower-case "

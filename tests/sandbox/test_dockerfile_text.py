@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def test_ignored_as_by_docker(lines: list[str], path: str) -> None:
     """By the pattern matcher of Docker's own library, for patterns on which it has no quirks."""
     from docker.utils.build import PatternMatcher
 
-    lines = [line for line in lines if "**" not in line.replace("/**/", "/x/").replace("**/", "x/")]
+    lines = [line for line in lines if "**" not in re.sub(r"(^|/)!?\*\*/", "/x/", line)]
     theirs = PatternMatcher(lines)
     parts = path.split("/")
     prefixes = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]

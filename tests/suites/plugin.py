@@ -74,6 +74,8 @@ class Outcomes:
                 self.skips.setdefault(reason, []).append(report.nodeid)
         elif report.when == "call" or outcome == "failed":
             self.counts[outcome] += 1
+            if outcome == "failed":
+                self.repeated.pop(report.nodeid, None)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Write the outcome."""

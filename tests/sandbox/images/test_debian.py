@@ -44,11 +44,13 @@ def test_debian_without_root_says_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
         resolve("debian:bookworm[jq]")
 
 
-def test_debian_without_debootstrap_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debian_without_debootstrap_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     if not ROOT:
         pytest.skip("needs root")
     monkeypatch.setattr(debian.shutil, "which", lambda name, path=None: None)
-    monkeypatch.setattr(debian, "KEYRING", Path("/nonexistent"))
+    monkeypatch.setattr(debian, "KEYRING", tmp_path / "none")
     with pytest.raises(ImageError, match="apt-get install debootstrap debian-archive-keyring"):
         resolve("debian:bookworm")
 

@@ -74,7 +74,11 @@ class MySQLSession(ServerSession[MySQLConnection]):
         return failure.code.startswith(READ_ONLY)
 
     def _strike(self, connection: MySQLConnection, whole: bool) -> None:
-        self._home.interrupt(connection, whole)
+        try:
+            self._home.interrupt(connection, whole)
+        except DatabaseError:  # a server that is gone runs nothing
+            if not whole:
+                raise
         if whole:
             connection.cut()
 
