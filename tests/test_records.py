@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from intercode import records
 from intercode.episode import Episode, Fork, Score, Turn, decode
 from intercode.errors import RecordError, RunLockedError
 from intercode.records import EPISODES, Outcome, RecordWriter, latest, read_episodes, read_manifest
@@ -69,6 +70,26 @@ def test_a_torn_line_longer_than_a_block(tmp_path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
     write(folder, episode(2))
     assert [e.task_id for e in read_episodes(path)] == ["t0", "t2"]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_line_without_an_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    """A stranger's file may be sparse, and cost nothing where it is made."""
+    monkeypatch.setattr(records, "_LONGEST_LINE", 100_000)
+    write(tmp_path / "run", episode(0))
+    path = tmp_path / "run" / EPISODES
+    os.truncate(path, 1 << 43)
+    with path.open("ab") as file:
+        file.write(end)
+    with pytest.raises(RecordError, match="longer than 100,000 bytes"):
+        list(read_episodes(path))
+    manifest = tmp_path / "run" / "run.json"
+    manifest.touch()
+    os.truncate(manifest, 1 << 43)
+    with pytest.raises(RecordError, match="run.json is larger than 64 MiB"):
+        read_manifest(tmp_path / "run")
 
 
 def test_a_bad_line_in_the_middle_is_named(tmp_path: Path) -> None:

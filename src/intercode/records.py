@@ -41,6 +41,10 @@ LEVELS = (
 )
 """The tags that say how hard a task is, in each benchmark from the easiest on."""
 
+_LARGEST_FILE = 64 << 20
+"""Bytes of a JSON file of a run's folder. A ``run.json`` of 100,000 tasks has ten million."""
+_LONGEST_LINE = 1 << 30
+"""Bytes of an episode's line, or of a torn end. A stranger's file may be sparse, without an end."""
 _BEGINS = b"{\0"
 """The first byte of an episode's line, and of what a power cut may leave of it."""
 Key = tuple[int, str, tuple[int, ...]]
@@ -188,7 +192,7 @@ class Record:
         """Read one episode. May be called from any thread."""
         with open_record(self._path) as file:
             file.seek(self._offsets[key])
-            return Episode.from_json(file.readline())
+            return Episode.from_json(record_line(file))
 
 
 def _placed(path: Path) -> Iterator[tuple[int, Episode]]:
@@ -200,7 +204,7 @@ def _placed(path: Path) -> Iterator[tuple[int, Episode]]:
             while (offset := file.tell()) < size:
                 number += 1
                 try:
-                    yield offset, Episode.from_json(file.readline())
+                    yield offset, Episode.from_json(record_line(file))
                 except RecordError as error:
                     raise RecordError(f"{path}:{number}: {error}") from error
     except OSError as error:
@@ -218,8 +222,10 @@ def _finished_size(path: Path) -> int:
     """
     size = 0
     with open_record(path) as file:
-        end = file.seek(0, 2)
+        end = whole = file.seek(0, 2)
         while end > 0:
+            if whole - end > _LONGEST_LINE:
+                raise RecordError(f"{path}: its last line is longer than {_LONGEST_LINE:,} bytes")
             start = max(0, end - 65536)
             file.seek(start)
             if (newline := file.read(end - start).rfind(b"\n")) >= 0:
@@ -232,12 +238,28 @@ def _finished_size(path: Path) -> int:
     return size
 
 
+def record_line(file: BinaryIO) -> bytes:
+    """Read a line of an open record.
+
+    Raises:
+        RecordError: The line is longer than any episode's.
+    """
+    line = file.readline(_LONGEST_LINE)
+    if len(line) == _LONGEST_LINE:
+        raise RecordError(f"a line is longer than {_LONGEST_LINE:,} bytes")
+    return line
+
+
 def _json(path: Path, cannot: str, opened: Callable[[Path], BinaryIO] = open_record) -> Any:
     try:
         with opened(path) as file:
-            return load_record(file.read())
+            if len(text := file.read(_LARGEST_FILE + 1)) > _LARGEST_FILE:
+                raise RecordError(f"{path} is larger than {_LARGEST_FILE >> 20} MiB")
+            return load_record(text)
     except OSError as error:
         raise RecordError(f"{cannot}: {error.strerror}") from error
+    except RecordError:
+        raise
     except ValueError as error:
         raise RecordError(f"{path} is not JSON: {error}") from error
 

@@ -1236,6 +1236,8 @@ DEFENCES = [
     _one("gateway_values", "host DoS", JSON, "if count > limit:", "if False:"),
     _one("gateway_levels", "host DoS", JSON, "if depth > MAX_DEPTH:", "if False:"),
     _one("levels_of_records", "host DoS", JSON, "        if depth > levels:", "        if False:"),
+    _one("size_of_manifests", "host DoS", RECORDS, "> _LARGEST_FILE:", "> 1 << 40:"),
+    _one("lines_of_records", "host DoS", RECORDS, "readline(_LONGEST_LINE)", "readline()"),
     _one("levels_of_data", "host DoS", PLAIN, "        if depth > MAX_DEPTH:", "        if False:"),
     _one("aliases_of_data", "host DoS", PLAIN, "            if room < 0:", "            if False:"),
     _one(

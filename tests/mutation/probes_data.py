@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from intercode import records
 from intercode.episode import Episode
 from intercode.errors import RecordError
 from intercode.files import open_regular, remove_tree
 from intercode.plain_data import check_plain
+from intercode.records import EPISODES, MANIFEST, read_episodes, read_manifest
 from intercode.sandbox.images.dockerfile.parse import expand
 
 from .tools import SkippedError, one_of
@@ -37,6 +39,25 @@ def _deep(levels: int) -> Any:
 def levels_of_records() -> bool:
     episode = Episode("one", "?", "bash", metadata={"deep": _deep(300)})
     return _refused(lambda: Episode.from_json(json.dumps(episode.to_dict())))
+
+
+def size_of_manifests() -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name, MANIFEST).write_text("{}" + " " * (64 << 20))
+        try:
+            read_manifest(Path(name))
+        except RecordError as error:
+            said = "refused" if "larger than" in str(error) else "taken"
+            return one_of(said, holds="refused", gone="taken")
+    raise AssertionError("what is no manifest was read as one")
+
+
+def lines_of_records() -> bool:
+    records._LONGEST_LINE = 5_000
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name, EPISODES)
+        path.write_text(Episode("one", "?", "bash").to_json() + " " * 6_000 + "\n")
+        return _refused(lambda: list(read_episodes(path)))
 
 
 def levels_of_data() -> bool:

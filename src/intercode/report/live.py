@@ -12,7 +12,16 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import RecordError
-from intercode.records import EPISODES, MANIFEST, Key, Outcome, key_of, open_record, read_manifest
+from intercode.records import (
+    EPISODES,
+    MANIFEST,
+    Key,
+    Outcome,
+    key_of,
+    open_record,
+    read_manifest,
+    record_line,
+)
 from intercode.redaction import Redactor
 from intercode.report.episodes import Row, body_of, row_of, texts_of
 from intercode.report.overview import overview
@@ -142,7 +151,7 @@ class Library:
     def _line(self, row: Row, offset: int) -> bytes:
         with open_record(self._folders[row.run].path / EPISODES) as file:
             file.seek(offset)
-            return file.readline()
+            return record_line(file)
 
     def _body(self, row: Row, line: bytes) -> Any:
         episode = self._redactor.episode(Episode.from_json(line))
@@ -209,8 +218,10 @@ class Library:
             return 0
         with file:
             file.seek(folder.offset)
-            while count < most and (line := file.readline()).endswith(b"\n"):
+            while count < most:
                 try:
+                    if not (line := record_line(file)).endswith(b"\n"):
+                        break
                     episode = self._redactor.episode(Episode.from_json(line))
                 except RecordError as error:
                     folder.trouble = f"{path}, byte {folder.offset}: {error}"
