@@ -88,7 +88,7 @@ def test_a_line_without_an_end_is_refused(
     manifest = tmp_path / "run" / "run.json"
     manifest.touch()
     os.truncate(manifest, 1 << 43)
-    with pytest.raises(RecordError, match="run.json is larger than 64 MiB"):
+    with pytest.raises(RecordError, match=r"run\.json is larger than 64 MiB"):
         read_manifest(tmp_path / "run")
 
 
