@@ -11,6 +11,7 @@ from typing import Any
 
 os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
 
+import curves
 import language_model
 import policy
 import pytest
@@ -131,6 +132,8 @@ def test_the_example_of_a_language_model(tmp_path: Path) -> None:
     assert list(results["solved"]) == list(language_model.ARMS)
     for solved in results["solved"].values():
         assert {name: len(tried) for name, tried in solved.items()} == {"test": 3, "starter": 6}
+    curves.main([str(tmp_path / "run"), "--picture", str(picture := tmp_path / "curves.svg")])
+    assert all(f"<!-- {arm} -->" in picture.read_text() for arm in language_model.ARMS[1:])
 
 
 def test_permanent_refusal_ends_the_training(
