@@ -27,7 +27,7 @@ from intercode.evaluate.progress import Progress
 from intercode.evaluate.tools import tool_versions
 from intercode.project import create
 from intercode.records import MANIFEST, read_manifest
-from intercode.registry import ENVS, REWARDS, SOURCES
+from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES
 from intercode.registry import environment as registered
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.judge import VOTES, Judge
@@ -149,9 +149,12 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
 
     Raises:
         TaskError: The data is malformed, or has no such split.
-        UsageError: A review was asked for, and there is none.
+        UsageError: A review was asked for, and there is none; or an environment comes without
+            tasks, and none are named.
     """
     data = spec.env.data or spec.env.name
+    if spec.env.data is None and data in ENVS and data not in DATASETS:
+        raise UsageError(f"environment {data!r} comes without tasks: name them, as --data FILE")
     if spec.env.reviewed:
         if not datasets.takes(data, "reviewed"):
             raise UsageError(f"--reviewed: there is no review of the golds of {data!r}")
