@@ -69,6 +69,7 @@ class Settings(TypedDict, total=False):
     workers: int
     max_connections: int | None
     max_sandboxes: int | None
+    model_timeout: float
     limit: int | None
     tasks: list[str] | None
     epochs: int

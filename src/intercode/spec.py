@@ -317,6 +317,14 @@ class How(_Part, frozen=True, kw_only=True):
         Positive | None,
         _says("N", "calls to the model at a time (default: as many as workers)"),
     ] = None
+    model_timeout: Annotated[
+        Amount | None,
+        _says(
+            "SECONDS",
+            "for which a call to the model may be without an answer before it is given up, and "
+            "repeated (default: 300)",
+        ),
+    ] = None
     max_sandboxes: Annotated[
         Positive | None, _says("N", "busy sandboxes at a time (default: twice the cores)")
     ] = None
@@ -629,7 +637,7 @@ def _identity(options: Options, known: Mapping[str, Option]) -> dict[str, Any]:
     }
 
 
-_CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "on", "retries")
+_CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "model_timeout", "on", "retries")
 """Options of `How` that a resumed run takes over."""
 _SETTINGS = {"retries": "max_retries"}
 """Option → its name in a session's settings."""

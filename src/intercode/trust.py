@@ -27,7 +27,7 @@ INERT = frozenset(
         *("episode_cost", "episode_tokens", "episode_seconds"),
         *("temperature", "top_p", "reply_tokens", "record_tokens", "max_cost", "max_tokens"),
         *("limit", "tasks", "epochs", "seed"),
-        *("workers", "max_connections", "max_sandboxes", "retries"),
+        *("workers", "max_connections", "max_sandboxes", "model_timeout", "retries"),
         *("timeout", "memory", "disk", "output", "processes", "max_turns", "reward_every_turn"),
         *("keep_diffs", "keys", "ignore", "cache_gold", "attempts"),
         *("max_rows", "permute_columns", "columns", "history"),

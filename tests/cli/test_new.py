@@ -28,6 +28,7 @@ def bash(warm: Warm, command: str, folder: Path) -> str:
         timeout=280,
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
+    assert not re.search("^intercode: ", done.stderr, re.MULTILINE)  # no warning about itself
     return done.stdout
 
 

@@ -442,3 +442,23 @@ def test_a_folder_of_harbors_names_no_code(name: str) -> None:
         task_id(metadata, Path("task.toml"))
     metadata["intercode"]["environment"] = "bash"
     assert task_id(metadata, Path("task.toml")) == ("bash", "a")
+
+
+@pytest.mark.parametrize("command", ["validate", "run", "play"])
+def test_an_environment_without_its_tasks_is_told_what_to_type(cli: Commands, command: str) -> None:
+    used, err = lines_of(cli, command, "own.py:Maze", code=2)
+    assert used == []
+    assert "environment 'maze' comes without tasks: name them, as --data FILE" in err
+    assert lines_of(cli, "validate", "own.py:load", "-q")[0][0] == "data two", "still a loader"
+
+
+@pytest.mark.parametrize("model", ["own.py:client", "own.py:client/large"])
+def test_a_client_of_ones_own_is_refused_where_a_program_sends_the_requests(
+    cli: Commands, model: str
+) -> None:
+    used, err = lines_of(
+        cli, "run", "bash", "--agent", "cli:true", "--model", model, "--out", "never", code=2
+    )
+    assert used == []
+    assert f"{model} is a client of your own" in err and "openai-compatible/NAME" in err
+    assert not (cli.folder / "never").exists()

@@ -82,7 +82,8 @@ def test_a_syntax_error_on_the_second_line(bash: BashInterpreter) -> None:
     done = bash.execute("echo one\nif then\necho three")
     assert done.exit_code == 2
     assert done.output.startswith(b"one\n")
-    assert b"syntax error" in done.output
+    assert b"\nbash: line 2: syntax error" in done.output, "as a script's own"
+    assert b"/proc/" not in done.output
     assert b"three" not in done.output
     assert is_alive(bash)
 
@@ -144,3 +145,12 @@ def test_odd_file_names(bash: BashInterpreter) -> None:
 
 def test_an_action_with_invalid_utf_8(bash: BashInterpreter) -> None:
     assert bash.execute("printf %s '\udcff'").output == b"\xff"
+
+
+def test_lines_of_windows_are_named_where_an_action_fails(bash: BashInterpreter) -> None:
+    failed = bash.execute("if true; then\r\necho b\r\nfi\r\n")
+    assert failed.notes == (
+        "lines of this action end with a carriage return, which bash takes for a character",
+    )
+    assert bash.execute("printf 'a\r\nb' | wc -c").notes == ()
+    assert bash.execute("false").notes == ()

@@ -624,7 +624,7 @@ DEFENCES = [
     ),
     _one(
         "late_gold", "peer DoS", "intercode/rewards/gold.py",
-        "            return run(_PATIENCE)", "            raise",
+        "                return run(_PATIENCE)", "                raise",
     ),
     _one(
         "ages_of_files", "clock", "intercode/envs/stage.py",

@@ -278,6 +278,25 @@ def test_text_and_markdown(runs: tuple[Path, Path], capsys: pytest.CaptureFixtur
     assert len(re.findall(r"(?<!\\)\|", row)) == cells
 
 
+def test_the_text_names_the_tasks_at_which_runs_differ(
+    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", *map(str, runs)]) == 0
+    lines = [x for x in capsys.readouterr().out.splitlines() if "tasks better by" in x]
+    first, second = lines
+    assert first.startswith("38 tasks better by one ") and " than two" in first
+    assert first.endswith(" and 18 more (--json names all)")
+    assert second.startswith("76 tasks better by two ")
+    assert main(["report", *map(str, runs), "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["comparisons"].values()
+    assert f": {', '.join(found['better_first'][:20])} and" in first
+    assert f": {', '.join(found['better_second'][:20])} and" in second
+    assert main(["report", *map(str, runs), "--markdown"]) == 0
+    assert "\n- 38 tasks better by one" in capsys.readouterr().out
+    assert main(["report", str(runs[0]), str(runs[0])]) == 0
+    assert "better by" not in capsys.readouterr().out
+
+
 def test_only_runs_of_one_environment_are_compared(
     runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

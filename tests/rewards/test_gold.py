@@ -12,7 +12,8 @@ from forks import in_a_fork
 from intercode import make
 from intercode.errors import RewardError
 from intercode.interpreters.bash import BashInterpreter
-from intercode.rewards.gold import GoldCache, GoldResult, GoldRunner
+from intercode.rewards import gold as gold_module
+from intercode.rewards.gold import GoldCache, GoldResult, GoldRunner, LateError
 from intercode.sandbox import Limits, Sandbox, get_provider
 from intercode.task import Dataset, Task
 from waiting import eventually
@@ -151,6 +152,33 @@ def test_gold_that_was_late_is_run_again_alone_before_its_failure_is_believed() 
     start = Counting(Limits(timeout=0.5))  # allow limit: what sleeps a second is late
     found = runner(start, GoldCache()).run(Task("a", "q"), "sleep 1; echo done")
     assert (found.output, start.count) == ("done", 2)
+
+
+def test_gold_that_is_late_at_last_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gold_module, "_PATIENCE", 2)  # allow limit: gold never ends
+    start, cache = Counting(Limits(timeout=0.2)), GoldCache()  # allow limit: it sleeps on
+    for _ in range(3):
+        with pytest.raises(RewardError, match=r"time limit: sleep 99 \(with 2 times its time"):
+            runner(start, cache).run(Task("a", "q"), "sleep 99")
+    assert start.count == 2  # once with its time limit, once with more time
+    monkeypatch.setattr(gold_module, "_LATE_SECONDS", 0.0)
+    for _ in range(2):  # what is long ago may have been the machine's fault
+        with pytest.raises(RewardError, match="time limit: sleep 98"):
+            runner(start, cache).run(Task("a", "q"), "sleep 98")
+    assert start.count == 6
+
+
+def test_a_cache_that_keeps_nothing_does_not_remember_late_gold() -> None:
+    start, cache = Counting(), GoldCache(0)
+    for _ in range(2):
+        with pytest.raises(LateError):
+            cache.get("key", lambda: late(start))
+    assert start.count == 2
+
+
+def late(start: Counting) -> GoldResult:
+    start.count += 1
+    raise LateError("late")
 
 
 def test_gold_that_ends_its_own_sandbox_is_an_error_and_not_a_reward() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 from intercode.envs.swe import SweEnv
+from intercode.rewards import swe_runner
+from intercode.rewards.swe_run import failing
 from intercode.task import Dataset, Task
 
 CASES = """\
@@ -83,3 +87,26 @@ def test_outcomes(tmp_path: Path) -> None:
     env.close()
     assert detail["failed"] == bad
     assert env.episode.score.parts == {"fail_to_pass": 0.0, "pass_to_pass": 1.0}
+
+
+def test_what_must_fail_is_not_shown_as_the_projects_failures(tmp_path: Path) -> None:
+    """Also by a newer pytest than the image's, which shows them in other words."""
+    ours = failing("pytest", "test_ours.py")
+    (tmp_path / "test_ours.py").write_text(ours.source)
+    (tmp_path / "test_it.py").write_text("def test_it(): assert 1 == 3\n")
+    plan = {
+        "runner": "pytest",
+        "tests": [ours.first, ["test_it.py::test_it"], ours.last],
+        "secret": "secret",
+        "seconds": 60,
+    }
+    done = subprocess.run(
+        [sys.executable, swe_runner.__file__],
+        cwd=tmp_path, capture_output=True, input=json.dumps(plan).encode(), check=True,
+    )  # fmt: skip
+    shown = done.stderr.decode()
+    assert "FAILED test_it.py::test_it - assert 1 == 3" in shown, "to the last line"
+    assert " 1 failed" in shown
+    for words in ("OSError", "1 == 2", "case.py", "test_First", "First::"):
+        assert words not in shown
+    assert done.stdout.count(b"<failure") == 1 + len(ours.first) + len(ours.last), "reported"

@@ -42,7 +42,7 @@ import msgspec
 
 from intercode.cli.terminal import dollars, one_line, safe, tell
 from intercode.errors import InterCodeError, UsageError
-from intercode.spec import ModelSpec, add_options, natural, options_of, positive, seconds, size
+from intercode.spec import How, ModelSpec, add_options, natural, options_of, positive, seconds, size
 from intercode.units import counted
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     limits.add_argument(
         "--at-once", type=positive, default=64, metavar="N", help="calls at a time (default: 64)"
     )
+    add_options(limits, options_of(How), "model_timeout")
     limits.add_argument(
         "--max-context", type=size, metavar="SIZE", help="of a dialogue with its tools"
     )
@@ -144,7 +145,7 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.gateway import Gateway
     from intercode.gateway.upstream import serving
     from intercode.models.cache import Cache
-    from intercode.models.limits import Budget, RateLimit
+    from intercode.models.limits import Budget, RateLimit, Retry
     from intercode.models.local.store import ensure
     from intercode.models.prices import Prices
     from intercode.models.remote import Around
@@ -156,6 +157,7 @@ def execute(args: argparse.Namespace) -> int:
         rate_limit=RateLimit(args.rate, args.token_rate),
         budget=budget,
         cache=Cache(args.cache) if args.cache else None,
+        retry=Retry() if args.model_timeout is None else Retry(timeout=args.model_timeout),
     )
     prices = Prices(args.prices)
     with ExitStack() as stack:

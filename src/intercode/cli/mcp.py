@@ -49,7 +49,7 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 IDLE = 900
 """Seconds without a call after which a client over HTTP is taken to have left."""
-_NOT_OURS = "retries on locked accept show json max_connections"
+_NOT_OURS = "retries on locked accept show json max_connections model_timeout"
 """Options of runs that make no sense: what a client has done cannot be repeated, for instance."""
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,10 @@ from intercode.report.runs import Run, as_data, read_runs
 from intercode.report.tables import of_run, of_runs
 from intercode.report.text import escaped, to_csv, to_list, to_markdown
 from intercode.report.verdict import Held, drifted, facts, held, title, verdicts
+from intercode.units import counted
+
+_NAMED = 20
+"""Tasks that are named where two runs differ; --json names all."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +130,22 @@ def _text(args: argparse.Namespace, runs: Sequence[Run], compared: Sequence[Held
         for run in runs
     ]
     tables = [*of_runs(runs), *(table for one in compared for table in one.tables())]
-    return "\n".join([lead, listed("".join(heads)), *map(form, tables)])
+    flips = "".join(f"{line}\n" for line in _flips(compared))
+    parts = [lead, listed("".join(heads)), *map(form, tables), *([listed(flips)] if flips else [])]
+    return "\n".join(parts)
+
+
+def _flips(compared: Sequence[Held]) -> Iterator[str]:
+    """Name the tasks at which two runs differ."""
+    for one in compared:
+        for run, found in one.pairs:
+            for who, tasks in ((one.first, found.better_first), (run, found.better_second)):
+                if tasks:
+                    other = run if who is one.first else one.first
+                    more = len(tasks) - _NAMED
+                    rest = f" and {more} more (--json names all)" if more > 0 else ""
+                    text = f"{counted(len(tasks), 'task')} better by {who.label} than {other.label}"
+                    yield safe(f"{text}: {', '.join(tasks[:_NAMED])}{rest}")
 
 
 def _lead(runs: Sequence[Run], compared: Sequence[Held], listed: Callable[[str], str]) -> str:

@@ -96,7 +96,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="the new run's folder (default: RUN-rescored-NAME)"
     )
-    add_options(parser, options_of(How), "workers", "retries", "quiet", "json", "accept")
+    add_options(
+        parser, options_of(How), "workers", "retries", "quiet", "json", "accept", "model_timeout"
+    )
     add_named_again(parser, less=" ".join(("reward prices", *_JUDGES, *_OF_THE_AGENT)))
 
 

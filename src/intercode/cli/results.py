@@ -135,6 +135,10 @@ class Watcher(Progress):
         if not self._quiet:
             self._line.say(f"intercode: {safe(change)}")
 
+    def waiting(self, text: str) -> None:
+        """Say what is waited for, also if the rest is to be quiet."""
+        self._line.say(f"intercode: {safe(text)}")
+
     def stopping(self, in_flight: int) -> None:
         """Say that the interrupt was heard."""
         self._note = "stopping"

@@ -31,7 +31,7 @@ from intercode.evaluate.exclusion import Exclusion, not_gradable, select
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
 from intercode.evaluate.validate import Validation
 from intercode.evaluate.validate import validate as run
-from intercode.registry import scheme_of
+from intercode.registry import DATASETS, scheme_of
 from intercode.sandbox import Limits
 from intercode.spec import (
     EnvSpec,
@@ -46,6 +46,7 @@ from intercode.spec import (
 )
 from intercode.task import Dataset
 from intercode.units import counted
+from intercode.user_code import is_reference
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -172,6 +173,8 @@ def spec_of(args: argparse.Namespace) -> RunSpec:
     if name_in(args.data) is None and Path(args.data).is_dir():
         folder = from_toml(args.data)
         options = {**folder, **options, "data": folder["data"]}
+    if "env" not in options and _is_environment(args.data):
+        options["env"] = options.pop("data")  # whose tasks are missing, or come with it
     if "env" not in options:
         known = args.data in environments() or scheme_of(args.data)
         options["env"] = args.data
@@ -179,6 +182,14 @@ def spec_of(args: argparse.Namespace) -> RunSpec:
             _, tasks = load(RunSpec.of(options, {"env": ""}))
             options["env"] = environment_for(tasks)
     return RunSpec.of(options)
+
+
+def _is_environment(reference: str) -> bool:
+    """Tell whether a name means an environment of a user's file: one has no loader's signature."""
+    if not is_reference(reference) or scheme_of(reference):
+        return False
+    made = DATASETS.resolve(reference)  # whose error says that there is no such dataset
+    return isinstance(made, type) and hasattr(made, "step")
 
 
 def _write(args: argparse.Namespace, dataset: Dataset, found: Validation) -> None:

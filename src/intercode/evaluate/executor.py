@@ -69,6 +69,7 @@ class Work:
             env_name=str(self.where.facts.get("env", "")),
             record=self.record,
             shared=shared,
+            delay=who.delay,
         )
 
 

@@ -27,7 +27,7 @@ from intercode.evaluate.progress import Progress
 from intercode.evaluate.tools import tool_versions
 from intercode.project import create
 from intercode.records import MANIFEST, read_manifest
-from intercode.registry import ENVS, REWARDS, SOURCES
+from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES
 from intercode.registry import environment as registered
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.judge import VOTES, Judge
@@ -46,7 +46,7 @@ from intercode.user_code import absolute, digest, is_reference
 
 if TYPE_CHECKING:
     from intercode.models import Budget
-    from intercode.models.limits import RateLimit
+    from intercode.models.limits import RateLimit, Retry
     from intercode.models.remote import RemoteModel
 
 RECORDED = ("replay", "predictions")
@@ -149,9 +149,12 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
 
     Raises:
         TaskError: The data is malformed, or has no such split.
-        UsageError: A review was asked for, and there is none.
+        UsageError: A review was asked for, and there is none; or an environment comes without
+            tasks, and none are named.
     """
     data = spec.env.data or spec.env.name
+    if spec.env.data is None and data in ENVS and data not in DATASETS:
+        raise UsageError(f"environment {data!r} comes without tasks: name them, as --data FILE")
     if spec.env.reviewed:
         if not datasets.takes(data, "reviewed"):
             raise UsageError(f"--reviewed: there is no review of the golds of {data!r}")
@@ -212,6 +215,8 @@ class Actors:
     """Starts the server of its model, where that is ours, before the first episode."""
     close: Callable[[], None] = lambda: None
     """Lets go of what it holds."""
+    delay: Callable[[], tuple[float, str] | None] = lambda: None
+    """Tells for how long its model has not answered, and that in words."""
 
 
 def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None) -> Actors:
@@ -235,7 +240,7 @@ def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None =
         agents = _language_agents(spec, strategy, model, offered)
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
         start = partial(model.start, calls_at_once(spec))
-        return Actors(agents, agents.name, {}, asks, offered, start, model.close)
+        return Actors(agents, agents.name, {}, asks, offered, start, model.close, model.delay)
     if is_outside(name):
         return _outside(spec, budget or budget_of(spec), offered, pace)
     if without := [option for option in without_model(spec) if option in spec.flat()]:
@@ -289,7 +294,7 @@ def _outside(
         price = prices.find(spec.model.name)
         if told.episode_cost is not None and price is None:
             raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
-        around = Around(pace or RateLimit(), budget, price=price)
+        around = Around(pace or RateLimit(), budget, price=price, retry=patience_of(spec))
         upstream = stack.enter_context(
             serving(spec.model.name, spec.model.base_url, calls_at_once(spec))
         )
@@ -305,12 +310,21 @@ def _outside(
         asks["limits"] = needs
     if (layer := layer_of(profile)) is not None:
         asks["layers"] = [str(layer)]
-    return Actors(agents, name, {}, asks, offered, close=stack.close)
+    delay = (lambda: None) if gateway is None else gateway.delay
+    return Actors(agents, name, {}, asks, offered, close=stack.close, delay=delay)
 
 
 def calls_at_once(spec: RunSpec) -> int:
     """Return the number of calls that a run makes at a time, at most."""
     return spec.how.max_connections or spec.how.workers
+
+
+def patience_of(spec: RunSpec) -> Retry:
+    """Return the patience of a run with the servers of its models."""
+    from intercode.models.limits import Retry
+
+    seconds = spec.how.model_timeout
+    return Retry() if seconds is None else Retry(timeout=seconds)
 
 
 _OF_MODEL = {"base_url", "prices", "max_cost", "max_tokens", "episode_cost", "episode_tokens"}
@@ -366,6 +380,7 @@ def _model(
         prices=spec.model.prices,
         budget=budget or budget_of(spec),
         rate_limit=pace,
+        retry=patience_of(spec),
     )
 
 
@@ -642,7 +657,13 @@ def judge_of(spec: RunSpec, budget: Budget | None = None) -> Judge | None:
         raise UsageError("--reward judge needs --judge-model PROVIDER/NAME")
     from intercode.models import get_model
 
-    asked = get_model(model, base_url=env.judge_url, prices=spec.model.prices, budget=budget)
+    asked = get_model(
+        model,
+        base_url=env.judge_url,
+        prices=spec.model.prices,
+        budget=budget,
+        retry=patience_of(spec),
+    )
     return Judge(asked, votes or VOTES)
 
 

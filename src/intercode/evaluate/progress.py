@@ -43,6 +43,10 @@ class Progress:
         """
         log.info(change)
 
+    def waiting(self, text: str) -> None:
+        """Handle a model's server that has not answered for long."""
+        log.warning(text)
+
     def stopping(self, in_flight: int) -> None:
         """Handle an interrupt; the run stops when the episodes in flight have ended."""
 

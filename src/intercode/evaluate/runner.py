@@ -366,6 +366,7 @@ def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]
         tasks=None if spec.tasks is None else list(spec.tasks),
         epochs=spec.epochs,
         max_retries=spec.how.retries,
+        **({} if spec.how.model_timeout is None else {"model_timeout": spec.how.model_timeout}),
         **({} if spec.how.on is None else {"on": absolute(spec.how.on)}),
     )
 

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 TICK = 0.1
 """Seconds between calls of `Progress.tick`."""
+SILENT = 30.0
+"""Seconds without an answer of the model after which a run tells what it waits for."""
 PATIENCE = 5.0
 """Seconds that workers get to close their sandboxes after a second interrupt."""
 SAME_FOR_ALL = {BudgetError.__name__, ModelAccessError.__name__}
@@ -109,6 +111,8 @@ class Orders:
     record: Callable[..., None]
     """Returns when the episode is safe."""
     shared: Shared = field(default_factory=Shared)
+    delay: Callable[[], tuple[float, str] | None] = lambda: None
+    """Tells for how long the agent's model has not answered, and that in words."""
 
 
 class Worker:
@@ -233,6 +237,7 @@ class Pool:
         self._draining = False
         self.stopped: str | None = None
         """The error of an episode after which no other was begun."""
+        self._delay, self._shown_delay = orders.delay, SILENT
         self._messages: queue.SimpleQueue[Episode | BaseException | Worker | None]
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
@@ -252,6 +257,7 @@ class Pool:
                     message = self._messages.get(timeout=TICK)
                 except queue.Empty:
                     progress.tick()
+                    self._tell_delay(progress)
                     continue
                 if isinstance(message, Episode):
                     yield message
@@ -269,6 +275,13 @@ class Pool:
             raise
         if failure is not None:
             raise failure
+
+    def _tell_delay(self, progress: Progress) -> None:
+        """Tell of a model that does not answer: at first, and whenever the time has doubled."""
+        delay = self._delay()
+        if delay is not None and delay[0] >= self._shown_delay:
+            self._shown_delay = 2 * delay[0]
+            progress.waiting(delay[1])
 
     def _stop(self) -> None:
         """Close the sandboxes of the workers, all at once, and wait a little for them.

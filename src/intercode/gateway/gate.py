@@ -177,6 +177,10 @@ class Gateway:
             raise Refusal(404, f"model: {asked!r} is none of {', '.join(self._names)}")
         return self._names[asked]
 
+    def delay(self) -> tuple[float, str] | None:
+        """Return the longest of the delays of its models: see `Frame.delay`."""
+        return max(filter(None, (frame.delay() for frame in self._frames.values())), default=None)
+
     def frame(self, model: str) -> Frame:
         """Return pace, money and tries of a model."""
         return self._frames[model]

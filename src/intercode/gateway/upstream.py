@@ -28,6 +28,7 @@ from intercode.models.keys import check_url, find, require
 from intercode.models.local import PROVIDER as OURS
 from intercode.models.openai import LOCAL
 from intercode.sandbox.ownership import disown_in_forks
+from intercode.user_code import is_reference
 
 _OWN = (*LOCAL, "openai-compatible")
 """Providers that are a server of one's own."""
@@ -71,6 +72,12 @@ class Upstream:
         Raises:
             UsageError: There is no such provider, no key, or no URL.
         """
+        if is_reference(model):
+            raise UsageError(
+                f"{model} is a client of your own, and an agent from outside sends requests to a "
+                "server: serve the model by OpenAI's protocol, and name it openai-compatible/NAME "
+                "with its base URL"
+            )
         provider, slash, name = model.partition("/")
         if not slash or not name:
             raise UsageError(

@@ -4,7 +4,8 @@ Bash reads its control lines as a script from a pipe that its children do not in
 line sources the action from a memory file, so that nothing in it — an unterminated quote, a
 here-document, `return` — can swallow the next line, and then sources the *epilogue*, which reports
 the exit code, the directory and the shell's state on a channel of its own. Nothing is written to
-the action's output, and nothing in its output is looked for.
+the action's output, and nothing in its output is looked for, but for the name that bash gives the
+memory file in syntax errors: `bash -c` has none there.
 
 The agent could forge that report: it changes at most its own exit code, never a grade, because
 rewards look at the file system.
@@ -33,6 +34,7 @@ from intercode.interpreters.base import (
 )
 from intercode.interpreters.carry import CARRIED, QUESTION, Rest, lacking, obstacles, script
 from intercode.interpreters.shell import (
+    SYNTAX_ERROR,
     TIMEOUT_SIGNAL,
     Frame,
     Run,
@@ -51,6 +53,7 @@ _ANSWER_SECONDS = 10.0
 _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
 _INTERRUPTED_CODE = 128 + signal.SIGINT
+_WINDOWS = "lines of this action end with a carriage return, which bash takes for a character"
 _CROWDED = 0.9
 """The share of the process limit above which hardly a command could run any more."""
 
@@ -134,6 +137,8 @@ class BashInterpreter:
                 return self._gone()
         self._follow(run, self._shell)
         done = self._finish(run, seconds, began)
+        if not done.ok and "\r\n" in action:
+            done = replace(done, notes=(*done.notes, _WINDOWS))
         if self._shell is not None:
             self._shell.rest(self._pending)
         return done
@@ -291,7 +296,7 @@ class BashInterpreter:
             info["truncated"] = True
         info["cwd"] = self._state.cwd
         return Execution(
-            output=run.output.getvalue(),
+            output=run.output.getvalue().replace(SYNTAX_ERROR, b"bash: line "),
             ok=code == 0 and not run.stopped,
             exit_code=code,
             notes=tuple(notes),

@@ -261,6 +261,8 @@ _COLLECT = (
 )
 _REPORT = rf"\. /proc/self/fd/{EPILOGUE}"
 _SOURCE = rf"\. /proc/self/fd/{ACTION}"
+SYNTAX_ERROR = b"bash: /proc/self/fd/%d: line " % ACTION
+"""The begin of bash's words about an action that it cannot parse."""
 
 
 def _run_line(number: int) -> bytes:

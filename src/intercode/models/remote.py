@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -127,6 +128,8 @@ class Frame:
         self._chance = random.Random()
         self._reached = False
         """Whether a server ever answered."""
+        self._open: dict[int, tuple[float, str]] = {}
+        """Thread of a call without an answer → when it began, and how its last try has failed."""
         if around.price is None:
             if around.budget.max_cost is not None:
                 raise UsageError(
@@ -151,16 +154,35 @@ class Frame:
             limit: The most tokens of the reply; None: it has no limit.
             budget: A budget that the call must fit into, too.
         """
+        thread = threading.get_ident()
+        self._open[thread] = time.monotonic(), ""
+        try:
+            return self._ask(send, Usage(most_input, limit or 0), budget, thread)
+        finally:
+            del self._open[thread]
+
+    def delay(self) -> tuple[float, str] | None:
+        """Return how long the oldest call has had no answer, and what is waited for, in words."""
+        calls = list(self._open.values())
+        if not calls:
+            return None
+        began, failure = min(calls)
+        seconds = time.monotonic() - began
+        text = f"waiting for {self.name} at {self._endpoint}: no answer for {seconds:.0f} s"
+        limit = f"a try may take {self._around.retry.timeout:g} s, see --model-timeout"
+        return seconds, f"{text}{failure and f', the last try: {failure}'} ({limit})"
+
+    def _ask(
+        self, send: Callable[[], Answer], most: Usage, budget: Budget | None, thread: int
+    ) -> Reply:
         retry, failures = self._around.retry, 0
         ticket = self._around.rate_limit.ticket()
         while True:
             try:
-                return replace(
-                    self._paced(send, Usage(most_input, limit or 0), budget, ticket),
-                    retries=failures,
-                )
+                return replace(self._paced(send, most, budget, ticket), retries=failures)
             except AttemptError as error:
                 failures += 1
+                self._open[thread] = self._open[thread][0], str(error)
                 if error.unreachable and not self._reached:
                     raise self._unavailable(error, failures) from None
                 wait = retry.backoff(failures, error.retry_after, self._chance)
@@ -286,6 +308,10 @@ class RemoteModel:
     def weights(self) -> str | None:
         """The SHA-256 of the model's file; None where a provider has the model."""
         return self._client.weights if isinstance(self._client, SupportsStart) else None
+
+    def delay(self) -> tuple[float, str] | None:
+        """See `Frame.delay`."""
+        return self._frame.delay()
 
     def start(self, calls: int = 1) -> None:
         """Start the model's server where it is ours; else do nothing. See `SupportsStart`."""

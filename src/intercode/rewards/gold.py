@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 _PATIENCE = 8
 """The factor on the time limit of late gold: agents' programs may have filled the machine."""
+_LATE_SECONDS = 600.0
+"""The time for which late gold is believed to be late again, and not the machine to have stood."""
 _alone = threading.Lock()
 TROUBLES = {
     "gone": "left no shell",
@@ -53,7 +56,10 @@ def patiently(run: Callable[[int], T]) -> T:
         return run(1)
     except LateError:
         with _alone:
-            return run(_PATIENCE)
+            try:
+                return run(_PATIENCE)
+            except LateError as error:
+                raise LateError(f"{error} (with {_PATIENCE} times its time limit)") from None
 
 
 @contextmanager
@@ -88,6 +94,8 @@ class GoldResult:
 class GoldCache:
     """Results of gold by key, the most recently used ones; share one between threads.
 
+    Gold that is late at last is not tried again for a while: it would take as long each time.
+
     Args:
         size: The number of results to keep; 0: none.
     """
@@ -96,6 +104,8 @@ class GoldCache:
         self._size = size
         self._lock = threading.Lock()
         self._results: OrderedDict[str, Future[Any]] = OrderedDict()
+        self._late: dict[str, tuple[float, str]] = {}
+        """Key of late gold → when it may be tried again, and its error's text."""
 
     @classmethod
     def chosen(cls, given: bool | GoldCache, owner: object) -> GoldCache:
@@ -112,6 +122,7 @@ class GoldCache:
     def get(self, key: str, compute: Callable[[], T]) -> T:
         """Return the result for `key`; the first caller computes it, and others wait for it."""
         own: Future[Any] = Future()
+        self._refuse_late(key)
         try:
             with self._lock:
                 future = self._results.setdefault(key, own)
@@ -124,6 +135,10 @@ class GoldCache:
             with self._lock:
                 if self._results.get(key) is own:
                     del self._results[key]
+                if isinstance(error, LateError) and self._size:
+                    self._late[key] = time.monotonic() + _LATE_SECONDS, str(error)
+                    if len(self._late) > self._size:
+                        del self._late[next(iter(self._late))]
             # Callers that wait get the error, too, unless it is this caller's own (Ctrl-C).
             if not is_callers(error):
                 own.set_exception(error)
@@ -135,6 +150,13 @@ class GoldCache:
         except CancelledError:
             return self.get(key, compute)
         return result
+
+    def _refuse_late(self, key: str) -> None:
+        with self._lock:
+            until, text = self._late.get(key, (0.0, ""))
+            if until > time.monotonic():
+                raise LateError(text)
+            self._late.pop(key, None)
 
     def __len__(self) -> int:
         return len(self._results)

@@ -103,7 +103,9 @@ def _install_failing(sandbox: Sandbox, plan: Plan, name: str) -> Failing:
     return ours
 
 
-_COUNTED = re.compile(r"collected \d+ items?\b.*|[.FEsxX]+(?: *\[ *\d+%\])?")
+_COUNTED = re.compile(
+    r"collected \d+ items?\b.*|[.FEsxX]+(?: *\[ *\d+%\])?|-+ generated xml file: .* -+"
+)
 _SO_FAR = re.compile(r"(?<! ) +\[ *\d{1,3}%\]$", re.MULTILINE)
 
 
