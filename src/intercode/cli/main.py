@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from intercode import __version__
+from intercode import __version__, register
 from intercode.cli.parser import USAGE, Parser
 from intercode.errors import (
     DockerfileError,
@@ -108,6 +108,8 @@ def run_command(
     _print_anything()
     parser = Parser(prog=prog or f"intercode {name}")
     try:
+        if COMMANDS.is_foreign(name):
+            register()
         command = COMMANDS.resolve(name)
         parser = _command_parser(command, parser.prog)
         args = parser.parse_args(arguments)
@@ -145,6 +147,7 @@ def run_command(
 
 def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     """Execute a command that was parsed; return its exit code."""
+    register()
     try:
         code = int(command.execute(args))
     except SystemExit as error:
