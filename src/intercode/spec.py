@@ -44,7 +44,6 @@ from intercode.records import MANIFEST, Difference, diff
 from intercode.redaction import GONE
 from intercode.registry import ENVS, MODELS, environment, scheme_of
 from intercode.rewards.judge import VOTES
-from intercode.sandbox.images.base import parse
 from intercode.spelling import meant
 from intercode.trust import INERT, Effect, check, effects
 from intercode.units import LIMITS
@@ -1064,6 +1063,8 @@ def _engine(value: str) -> str:
 
 
 def _image(value: str) -> str:
+    from intercode.sandbox.images.base import parse  # takes long, and help needs no image
+
     try:
         return str(parse(value))
     except ImageError:  # a name of another provider's

@@ -57,9 +57,14 @@ _DEEDS = {
     "doctor": "check whether this machine can run sandboxes",
     "clean": "remove the remains of killed runs",
 }
-"""Name → what it does; the module is ``intercode.cli.NAME``."""
+"""Name → what it does; the module is ``intercode.cli.NAME``, or one of `intercode.cli.commands`."""
+_LIGHT = "demo doctor export mcp play replay report rescore resume run score show sweep validate"
+_DECLARED = {name: f"intercode.cli.commands.{name}" for name in _LIGHT.split()}
+"""Commands whose options are declared apart from what they do, which takes long to import."""
 COMMANDS = Registry(
-    "command", {name: f"intercode.cli.{name}" for name in _DEEDS}, "intercode.commands"
+    "command",
+    {name: f"intercode.cli.{name}" for name in _DEEDS} | _DECLARED,
+    "intercode.commands",
 )
 
 _GROUPS = {
