@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.cli.episodes import LINES
 from intercode.spec import positive
 
 
@@ -29,7 +28,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lines",
         type=positive,
-        default=LINES,
         metavar="N",
         help="of each text (12)",
     )
