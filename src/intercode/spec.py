@@ -792,6 +792,11 @@ def environment_kinds() -> tuple[type[msgspec.Struct], ...]:
     return BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions
 
 
+def _name_of(kind: type[msgspec.Struct]) -> str:
+    """Return the environment of a class of options, which is named after it."""
+    return kind.__name__.removesuffix("Options").lower()
+
+
 @cache
 def environment_options() -> dict[str, Option]:
     """List the options of which the environments of the package take some, the limits last."""
@@ -814,11 +819,11 @@ def grouped(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Op
 def by_environment() -> dict[str, dict[str, Option]]:
     """Map title to the options of environments: of all, then of those that it names, the limits."""
     found: dict[str, dict[str, Option]] = {}
-    kinds = dict(zip(("bash", "ctf", "python", "sql", "swe"), environment_kinds(), strict=True))
+    kinds = {_name_of(kind): kind for kind in environment_kinds()}
     for name, option in environment_options().items():
         envs = [env for env, kind in kinds.items() if name in described(kind)]
-        title = "environments" if len(envs) == len(kinds) else " and ".join(envs)
-        title = "limits of each sandbox" if name in LIMITS else title.replace(" and ", ", ")
+        title = "environments" if len(envs) == len(kinds) else ", ".join(envs)
+        title = "limits of each sandbox" if name in LIMITS else title
         found.setdefault(title, {})[name] = option
     return dict(
         sorted(found.items(), key=lambda one: (one[0] != "environments", "limits" in one[0]))
