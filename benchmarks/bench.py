@@ -38,7 +38,7 @@ from intercode.sandbox import get_provider
 from intercode.sandbox.native import cgroup
 from intercode.task import Dataset
 from processes import descendants, pss
-from rows import Row, below
+from rows import Row, against, below
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -57,6 +57,8 @@ def starting() -> list[Row]:
         below("import intercode, above import gymnasium", ours - alone, 50, "ms",
               f"{alone:.0f} ms alone"),
         below("intercode --help", run_ms(command, "--help"), 350, "ms"),
+        against("intercode run --help", [run_ms(command, "run", "--help")],
+                "import gymnasium", [alone], 1.25),
     ]  # fmt: skip
 
 

@@ -31,13 +31,16 @@ HUNDRED = "for i in $(seq 100); do echo $i > /root/f$i; done"
 ECHO = Task("echo", "Print hello.", gold=("echo hello",))
 FILES = Task("files", "Write a hundred files.", gold=(HUNDRED,))
 FLAG = Task("flag", "Find it.", gold=("flag{1}",), files={"note.txt": "flag{1}\n"})
+VERIFIED = Task("verified", "Do nothing.", verification="true")
 KINDS: dict[str, tuple[Callable[[Path], Dataset], str, str]] = {
     "bash": (lambda folder: Dataset([ECHO]), "echo hello", "submit"),
+    "bash with a verification": (lambda folder: Dataset([VERIFIED]), "echo hello", "submit"),
     "sql": (sql.reading, sql.COUNT, "submit"),
     "python": (lambda folder: python.TASKS, python.GOLD, "submit"),
     "ctf": (lambda folder: Dataset([FLAG]), "cat note.txt", "submit flag{1}"),
 }
-"""Of each environment the tasks, the action and the submission. SQL is SQLite, and only reads."""
+"""Of each environment (the first word) the tasks, the action and the submission. SQL is SQLite, and
+only reads."""
 MODELS = {"back to back": (0.0, 1.0), "20 ms of thought": (0.02, 0.4)}
 """How long a model thinks before it acts, in seconds, and its share of a round's episodes."""
 LIMITS: dict[tuple[str, str], float] = {
@@ -51,6 +54,7 @@ LIMITS: dict[tuple[str, str], float] = {
 RATIOS: dict[tuple[str, str], tuple[str, float, float | None]] = {
     ("bash, 20 ms of thought", "reset"): (floors.BASH, 3, 2),
     ("bash", "reset"): (floors.BASH, 3, 2),
+    ("bash with a verification", "submit"): (floors.BASH, 3.4, None),
     ("ctf", "reset"): (floors.BASH, 6, 3),
     ("python, 20 ms of thought", "submit"): (floors.BASH, 0.7 * 11.6, None),
     ("hot", "nothing happened"): (floors.BASH, 6, 3),
@@ -118,7 +122,10 @@ def stepping(rounds: int, count: int) -> list[Row]:
     """Episodes and hot loops, in turns with the floor."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        envs = {kind: intercode.make(kind, data=data(folder)) for kind, (data, *_) in KINDS.items()}
+        envs = {
+            kind: intercode.make(kind.split()[0], data=data(folder))
+            for kind, (data, *_) in KINDS.items()
+        }
         loops = intercode.make("bash", data=Dataset([ECHO, FILES]), max_turns=10**9)
         for env in (*envs.values(), loops):
             stack.enter_context(closing(env))

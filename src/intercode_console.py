@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+is_running = False
+"""Whether this process is the command line: set before the package is imported."""
 INTERRUPTED = 130
 """The exit code of what Ctrl-C has ended."""
 
@@ -40,6 +42,7 @@ def main() -> int:
         The exit code of the command; 1 if this is not Linux, or another package's module is in
         place of ours.
     """
+    global is_running
     _complete_descriptors()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
         signal.signal(signal.SIGINT, _leave)
@@ -63,6 +66,7 @@ def main() -> int:
     except FileNotFoundError:
         print("intercode: error: the working directory is gone: cd to another", file=sys.stderr)
         return 1
+    is_running = True
     from intercode.cli.main import main as run
 
     return run()

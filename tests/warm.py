@@ -11,6 +11,7 @@ not tested by this: such a test starts Python itself.
 from __future__ import annotations
 
 import gc
+import importlib
 import marshal
 import os
 import runpy
@@ -171,6 +172,7 @@ def prepare() -> None:
 
     for name in COMMANDS.names(packages=False):
         COMMANDS.get(name)
+        importlib.import_module(f"intercode.cli.{name}")
     for name in ENVS.names(packages=False):
         ENVS.get(name)
     gc.collect()

@@ -1,14 +1,13 @@
 """Interactive coding with execution feedback, as a standard reinforcement-learning environment.
 
-Importing it registers the Gymnasium ids; everything else is imported when it is first used.
+Importing the package registers the Gymnasium ids; everything else is imported at its first use.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
-
-import gymnasium
 
 if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
@@ -171,22 +170,34 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _register(env: str) -> None:
-    """Make an environment known to Gymnasium as ``intercode-ENV-v0``."""
-    gymnasium.register(
-        f"intercode-{env}-v0",
-        entry_point="intercode.project:create",
-        vector_entry_point="intercode.project:create_vec",
-        kwargs={"env": env},
-        # The environments check the order of calls and the type of actions themselves, and a
-        # test runs Gymnasium's checker on each, so that no wrapper stands before them.
-        order_enforce=False,
-        disable_env_checker=True,
-    )
+def register() -> None:
+    """Register each environment with Gymnasium, as ``intercode-ENV-v0``. Idempotent."""
+    import gymnasium
+
+    for env in ("bash", "ctf", "python", "sql", "swe"):
+        if f"intercode-{env}-v0" in gymnasium.registry:
+            continue
+        gymnasium.register(
+            f"intercode-{env}-v0",
+            entry_point="intercode.project:create",
+            vector_entry_point="intercode.project:create_vec",
+            kwargs={"env": env},
+            # The environments check the order of calls and the type of actions themselves, and a
+            # test runs Gymnasium's checker on each, so that no wrapper stands before them.
+            order_enforce=False,
+            disable_env_checker=True,
+        )
 
 
-_register("bash")
-_register("ctf")
-_register("python")
-_register("sql")
-_register("swe")
+def _is_command_line() -> bool:
+    """Return whether this process is the command line, which registers before it runs a command.
+
+    Gymnasium takes 0.2 s to import, and help needs no environment.
+    """
+    console = sys.modules.get("intercode_console")
+    by_module = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == f"{__name__}.cli"
+    return by_module or getattr(console, "is_running", False)
+
+
+if not _is_command_line():
+    register()

@@ -44,7 +44,6 @@ from intercode.records import MANIFEST, Difference, diff
 from intercode.redaction import GONE
 from intercode.registry import ENVS, MODELS, environment, scheme_of
 from intercode.rewards.judge import VOTES
-from intercode.sandbox.images.base import parse
 from intercode.spelling import meant
 from intercode.trust import INERT, Effect, check, effects
 from intercode.units import LIMITS
@@ -801,6 +800,11 @@ def environment_kinds() -> tuple[type[msgspec.Struct], ...]:
     return BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions
 
 
+def _name_of(kind: type[msgspec.Struct]) -> str:
+    """Return the environment of a class of options, which is named after it."""
+    return kind.__name__.removesuffix("Options").lower()
+
+
 @cache
 def environment_options() -> dict[str, Option]:
     """List the options of which the environments of the package take some, the limits last."""
@@ -823,11 +827,11 @@ def grouped(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Op
 def by_environment() -> dict[str, dict[str, Option]]:
     """Map title to the options of environments: of all, then of those that it names, the limits."""
     found: dict[str, dict[str, Option]] = {}
-    kinds = dict(zip(("bash", "ctf", "python", "sql", "swe"), environment_kinds(), strict=True))
+    kinds = {_name_of(kind): kind for kind in environment_kinds()}
     for name, option in environment_options().items():
         envs = [env for env, kind in kinds.items() if name in described(kind)]
-        title = "environments" if len(envs) == len(kinds) else " and ".join(envs)
-        title = "limits of each sandbox" if name in LIMITS else title.replace(" and ", ", ")
+        title = "environments" if len(envs) == len(kinds) else ", ".join(envs)
+        title = "limits of each sandbox" if name in LIMITS else title
         found.setdefault(title, {})[name] = option
     return dict(
         sorted(found.items(), key=lambda one: (one[0] != "environments", "limits" in one[0]))
@@ -1072,6 +1076,8 @@ def _engine(value: str) -> str:
 
 
 def _image(value: str) -> str:
+    from intercode.sandbox.images.base import parse  # takes long, and help needs no image
+
     try:
         return str(parse(value))
     except ImageError:  # a name of another provider's

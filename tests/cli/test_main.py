@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -20,16 +21,80 @@ def test_help_names_every_command(cli: Run) -> None:
     assert cli("--version").stdout.startswith("intercode ")
 
 
-def test_help_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, intercode; before = set(sys.modules)\n"
-        "from intercode.cli.main import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "print(sorted({m.partition('.')[0] for m in set(sys.modules) - before}), file=sys.stderr)"
+HEAVY = {
+    *("gymnasium", "numpy", "multiprocessing", "concurrent", "sqlite3", "docker", "mcp", "ray"),
+    *("intercode.evaluate", "intercode.interpreters", "intercode.databases", "intercode.report"),
+    *("intercode.envs.base", "intercode.agents.language", "intercode.rewards.gold"),
+}
+"""Modules that help needs none of: each, with what it imports, takes as long as help may."""
+NEEDED = {"images": {"concurrent"}}
+"""Command → those that its help does need."""
+ASK = """
+import contextlib, io, json, sys
+import intercode_console
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["intercode", *words]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        intercode_console.main()
+print(*sys.modules)
+"""
+
+
+def imported(*commands: list[str]) -> set[str]:
+    """What a process has imported that was asked for help, and no more."""
+    run = [sys.executable, "-c", ASK, json.dumps(commands)]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    return modules | {module.partition(".")[0] for module in modules}
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS.names(packages=False)])
+def test_help_imports_nothing_heavy(name: str) -> None:
+    words = [name] if name else []
+    modules = imported([*words, "--help"], [*words, "--help-all"], [*words, "--no-such-option"])
+    assert "intercode.cli.main" in modules
+    assert modules & HEAVY == NEEDED.get(name, set())
+    assert not name or any(module.endswith(f".{name}") for module in modules), "it was imported"
+
+
+def test_help_of_the_module_imports_nothing_heavy() -> None:
+    """As of the script, though Python imports the package before the module begins."""
+    run = [sys.executable, "-X", "importtime", "-m", "intercode.cli", "run", "--help"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "intercode.spec" in modules and not modules & HEAVY
+
+
+COMMAND = """
+import gymnasium
+
+print("at import", "intercode-bash-v0" in gymnasium.registry)
+
+class Command:
+    configure = staticmethod(lambda parser: None)
+
+    def execute(args):
+        print("when it runs", "intercode-swe-v0" in gymnasium.registry)
+        return 0
+"""
+
+
+def test_a_command_of_a_file_finds_the_ids_of_gymnasium(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(COMMAND)
+    run = [sys.executable, "-m", "intercode.cli", f"{tmp_path}/own.py:Command"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["at import True", "when it runs True"]
+
+
+def test_code_that_a_command_runs_finds_the_ids_of_gymnasium(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        "import gymnasium\nprint('found', 'intercode-bash-v0' in gymnasium.registry)\n"
+        "def make(task):\n    raise RuntimeError('it is not to act')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "numpy" not in done.stderr and "gymnasium" not in done.stderr
+    words = ["run", "bash", "--limit", "1", "--agent", f"{tmp_path}/agent.py:make"]
+    run = [sys.executable, "-m", "intercode.cli", *words, "--out", f"{tmp_path}/run"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert "found True" in done.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS.names(packages=False))

@@ -74,7 +74,7 @@ def test_script(tmp_path: Path, cache: Path) -> None:
 def test_a_script_fills_no_disk(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
-    """It is small, and what it makes would have 64 MiB."""
+    """A short script that would make a database of 64 MiB."""
     monkeypatch.setattr(files, "free_space", lambda folder: (2 << 20, 1000))
     rows = f"{more} CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob(1000000));"
     double = "INSERT INTO t SELECT a FROM t;"

@@ -21,7 +21,7 @@ from intercode.interpreters.base import DRAIN
 from waiting import eventually
 
 MANY = 3
-"""How often something is dropped: a descriptor that is left is told from one of a cache."""
+"""Objects that a test drops: a leak grows with their number, a cache does not."""
 ACTIONS = {"python": "print(1)", "sql": "SELECT 1"}
 
 

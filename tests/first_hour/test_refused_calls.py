@@ -36,7 +36,7 @@ if doctor._all_pass(checks):
     checks += [check for play in plays for check in doctor._environment(*play)]
 print("checks:", json.dumps([[check.name, check.ok, check.detail, check.fix] for check in checks]))
 """
-"""What `doctor` does, in two environments."""
+"""The checks of `doctor`: the native sandbox, then an episode of two environments."""
 CONSOLE = """
 import sys, intercode_console
 sys.argv = ["intercode", "doctor"]
@@ -46,7 +46,7 @@ REFUSED = (
     *("memfd_create", "pidfd_open", "pidfd_send_signal", "prlimit64", "mount", "move_mount"),
     *("umount2", "pivot_root", "sethostname", "prctl", "setns", "openat2", "statx", "symlinkat"),
     *("landlock_restrict_self", "mount_setattr", "open_tree", "unshare", "clone", "socket"),
-    *("capset", "setgroups"),
+    *("capset", "setgroups", "waitid"),
 )
 """Calls without which no sandbox starts."""
 SPARED = ("clone3", "close_range", "seccomp", "keyctl", "name_to_handle_at", "getxattr")

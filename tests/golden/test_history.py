@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from intercode.cli.export import FORMS
+from intercode.cli.commands.export import FORMS
 from intercode.cli.main import main
 from intercode.records import EPISODES, MANIFEST, read_episodes, read_manifest
 

@@ -530,6 +530,19 @@ DEFENCES = [
         "            if names & written:", "            if False:",
     ),
     _one(
+        "files_of_unknown_names", "cheating", "intercode/rewards/aliases.py",
+        "if left[path].links != 1]", "if left[path].links > 1]",
+    ),
+    _one(
+        "files_of_counted_names", "cheating", STATIC + "walk.c",
+        "S_IFREG ? status->stx_nlink : 0", "S_IFREG ? 1 : 0",
+    ),
+    _one(
+        "room_by_a_program", "cheating", "intercode/rewards/command.py",
+        "    return FreeSpace(blocks * size, free if files else None)",
+        "    return None",
+    ),
+    _one(
         "variables_of_the_image", "cheating", "intercode/rewards/leftovers.py",
         "    if not _steering(sandbox):", "    if True:",
     ),

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from foreign_sandbox import ForeignProvider
 from intercode.datasets.puzzles import load
 from intercode.envs.bash import BashEnv
 from intercode.envs.ctf import CtfEnv
@@ -30,10 +31,11 @@ from intercode.models import Message, Reply, Settings
 from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
-from intercode.sandbox import get_provider
+from intercode.sandbox import Limits, Sandbox, get_provider
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.task import Dataset, Task
 from sandbox import rootfs
+from waiting import PATIENCE
 
 from .tools import ProbeError, SkippedError, one_of, perl, run, start
 
@@ -125,6 +127,39 @@ def temporary_files() -> bool:
 def files_of_two_names() -> bool:
     check = "echo x > list; cmp list out; r=$?; rm list; exit $r"
     return _steered(check, "ln list out", "touch list")
+
+
+def files_of_counted_names() -> bool:
+    return files_of_two_names()
+
+
+def _steered_elsewhere(verification: str, action: str, setup: str = "") -> bool:
+    """The same in sandboxes of another provider."""
+    provider = ForeignProvider()
+
+    def started(task: Task) -> Sandbox:
+        sandbox = provider.start("host", Limits(timeout=PATIENCE))
+        if not sandbox.exec(["bash", "-c", setup]).ok:
+            raise ProbeError(f"it failed: {setup}")
+        return sandbox
+
+    task = Task("t", "?", setup=setup or None, verification=verification)
+    with closing(started(task)) as sandbox:
+        if not sandbox.exec(["bash", "-c", action]).ok:
+            raise ProbeError(f"it failed: {action}")
+        episode = Episode("t", "?", "bash", status="submitted")
+        score = CommandReward(provider, started)(task, episode, sandbox)
+    return one_of(str(score.value), holds="0.0", gone="1.0")
+
+
+def files_of_unknown_names() -> bool:
+    check = "echo x > list; cmp list out; r=$?; rm list; exit $r"
+    return _steered_elsewhere(check, "ln list out", "touch list")
+
+
+def room_by_a_program() -> bool:
+    fill = "head -c 5G /dev/zero > full 2> /dev/null; truncate -s -65536 full"
+    return _steered_elsewhere(": > x; test ! -s x", fill)
 
 
 def what_is_in_the_way() -> bool:

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 
+from foreign_sandbox import ForeignProvider
 from intercode.databases import Engine, get_engine
 from intercode.episode import Episode, Score, Status
 from intercode.interpreters.bash import BashInterpreter
@@ -40,6 +41,12 @@ def grade() -> Grade:
 def grade_anywhere(provider: Provider) -> Grade:
     """The same with every provider: for a few of many cases, which differ in what is left alone."""
     return _grade(provider)
+
+
+@pytest.fixture
+def grade_foreign() -> Grade:
+    """The same with sandboxes that have no abilities beside the contract."""
+    return _grade(ForeignProvider())
 
 
 def _grade(provider: Provider) -> Grade:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -240,8 +239,8 @@ line 12: {}
 """
 
 
-def forms(text: str) -> Iterator[str]:
-    return (form.replace("\\n", "\n") for form in text.strip().splitlines())
+def forms(text: str) -> list[str]:
+    return [form.replace("\\n", "\n") for form in text.strip().splitlines()]
 
 
 @pytest.mark.parametrize("form", [*forms(HEDGES), *forms(UNITS), *forms(CANDIDATES)])

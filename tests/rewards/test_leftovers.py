@@ -6,10 +6,14 @@ is the same but for the trick, and is worth 1.0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
+from intercode.sandbox import Completed
+from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.task import Task
 
 from .conftest import Grade
@@ -326,3 +330,49 @@ def test_what_is_asked_for_is_no_trick(grade: Grade, name: str) -> None:
     settings = "git config --global user.email x@y"  # has it judged in a copy, too
     assert grade(task_of(kind), kind.honest).value == 1.0
     assert grade(task_of(kind), f"({kind.honest}); {settings}").value == 1.0
+
+
+# -- the programs that look ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the programs that graders run in native sandboxes."""
+    names: list[str] = []
+
+    def recorded(run: Callable[..., Completed]) -> Callable[..., Completed]:
+        def ran(self: NativeSandbox, argv: Sequence[str], **options: Any) -> Completed:
+            names.append(argv[0])
+            return run(self, argv, **options)
+
+        return ran
+
+    for name in ("exec", "exec_private"):
+        monkeypatch.setattr(NativeSandbox, name, recorded(getattr(NativeSandbox, name)))
+    return names
+
+
+def test_one_name_of_each_file_needs_no_program(grade: Grade, programs: list[str]) -> None:
+    task = Task("t", "q", verification="[ $(cat a) = 1 ] && [ -d d ]")
+    work = "mkdir d; echo 1 > a; echo 2 > c"
+    assert grade(task, work).value == 1.0
+    assert programs == ["/bin/bash"]  # the verification
+    assert grade(task, work, "ln a d/b").value == 1.0
+    assert "stat" in programs
+
+
+@pytest.mark.parametrize("trick", ["ln list out", "mkdir d; ln list d/l; ln d/l out"])
+def test_sandboxes_that_count_no_names(grade_foreign: Grade, trick: str) -> None:
+    check = "echo x > list; cmp list out; r=$?; rm list; exit $r"
+    task = Task("t", "q", setup="touch list", verification=check)
+    assert grade_foreign(task, trick).value == 0.0
+    assert grade_foreign(task, "echo x > out").value == 1.0
+
+
+def test_sandboxes_that_measure_no_space(grade_foreign: Grade, programs: list[str]) -> None:
+    task = Task("t", "q", verification="true")
+    score = grade_foreign(task, "head -c 5G /dev/zero > full; truncate -s -65536 full")
+    assert score.value == 0.0 and "left no room" in score.detail["reason"]
+    assert programs[-1] == "stat"
+    without = "printf '#!/bin/sh\nexit 1' > /usr/bin/stat"
+    assert grade_foreign(replace(task, may_change=("/usr/bin/stat",)), without).value == 1.0

@@ -136,6 +136,21 @@ def test_what_is_told_of_a_change(sandbox: Sandbox, sh: Run) -> None:
     assert len({new.digest, link.digest, more.digest, ""}) == 4
 
 
+def test_the_names_of_a_file_are_counted(sandbox: Sandbox, sh: Run) -> None:
+    sh("cd /t; echo 1 > one; echo 2 > two; ln two d/two; ln -s one s; mkdir n; rm f; chmod 600 g")
+    links = {change.path.removeprefix("/t/"): change.links for change in sandbox.changes()}
+    copied_up = int(sh("stat -c %h /t/g").stdout)  # differs between sandboxes
+    assert links == {"one": 1, "two": 2, "d/two": 2, "s": 0, "n": 0, "f": 0, "g": copied_up}
+
+
+def test_a_change_is_the_same_with_another_name(sandbox: Sandbox, sh: Run) -> None:
+    sh("echo 1 > /t/one")
+    (before,) = sandbox.changes()
+    sh("ln /t/one /t/two")
+    after, _ = sandbox.changes()
+    assert (before.links, after.links) == (1, 2) and before == after
+
+
 @pytest.mark.case(57)
 def test_odd_names(sandbox: Sandbox) -> None:
     names = [b"new\nline", b"\xff\xfe", b" ", b"-rf", b"$(x)`\"'\\", b"n" * 255, b".wh.f"]

@@ -19,10 +19,12 @@ import pytest
 from intercode.errors import OutputLimitError, SandboxError
 from intercode.rights import is_root, needs_stand_in
 from intercode.sandbox import Provider, Sandbox
+from intercode.sandbox.base import FreeSpace, SupportsFreeSpace
 from intercode.sandbox.docker.sandbox import DockerSnapshot
 from intercode.sandbox.native import archive
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.snapshot import NativeSnapshot
+from intercode.units import MIB
 from ordinary import ordinary_user
 from restless import ENDING, RESTLESS
 from waiting import PATIENCE, eventually
@@ -44,6 +46,27 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         os.chmod(name, 0o755)
         monkeypatch.setenv("INTERCODE_CACHE", f"{name}/cache")
         yield Path(name, "cache")
+
+
+# -- free space ----------------------------------------------------------------------------------
+
+
+def test_free_space_is_what_programs_may_write(sandbox: Sandbox, sh: Run) -> None:
+    """Whatever program of the name ``stat`` the sandbox has."""
+    assert isinstance(sandbox, SupportsFreeSpace)
+
+    def by_program() -> FreeSpace:
+        blocks, size, files, free = map(int, sh("stat -f -c '%a %S %c %d' /").stdout.split())
+        return FreeSpace(blocks * size, free if files else None)
+
+    before = sandbox.free_space()
+    sh("head -c 64M /dev/urandom > /x; sync")
+    after = sandbox.free_space()
+    assert before.bytes - after.bytes > 32 * MIB
+    # Beside a container, others write to the same disk.
+    assert eventually(lambda: sandbox.free_space() == by_program())
+    sh("printf '#!/bin/sh\necho 1 1 1 1' > /usr/local/bin/stat; chmod 755 /usr/local/bin/stat")
+    assert sandbox.free_space().bytes > MIB
 
 
 # -- other users ---------------------------------------------------------------------------------

@@ -181,8 +181,8 @@ def test_each_turn_of_a_thread_is_told(driver: Path, more: str, groups: int) -> 
 
 OPERATIONS = (
     *("memory", "spawn", "worker", "socket", "terminal", "signal", "kill", "processes"),
-    *("programs", "kill_started", "open", "create", "stop", "go_on", "changes", "archive", "root"),
-    *("apply", "none"),
+    *("programs", "kill_started", "open", "create", "stop", "go_on", "changes", "archive", "space"),
+    *("root", "apply", "none"),
 )
 NAMES = ("argv", "cwd", "env", "numbers", "user", "track", "pid", "number", "keep", "path", "mode")
 arguments = st.dictionaries(st.sampled_from((*NAMES, "timeout", "module", "op")), values)

@@ -38,7 +38,7 @@ _TYPES = {
     stat.S_IFSOCK: "socket",
 }
 
-ChangeFields = tuple[str, str, str, int, int, int, int, str, bool]
+ChangeFields = tuple[str, str, str, int, int, int, int, str, bool, int]
 """The fields of `sandbox.base.Change`, in order."""
 
 
@@ -188,7 +188,7 @@ class Walker:
         if old is None or is_whiteout(old):
             return
         self.bounds.count(path)
-        self.entries.append((path, "deleted", file_type(old.st_mode), 0, 0, 0, 0, "", True))
+        self.entries.append((path, "deleted", file_type(old.st_mode), 0, 0, 0, 0, "", True, 0))
         if stat.S_ISDIR(old.st_mode):
             self._deleted_children(name, lower, path)
 
@@ -206,7 +206,9 @@ class Walker:
         kinds = file_type(st.st_mode)
         size = st.st_size if kinds in ("file", "symlink") else 0
         mode = stat.S_IMODE(st.st_mode)
-        self.entries.append((path, kind, kinds, mode, st.st_uid, st.st_gid, size, digest, content))
+        links = st.st_nlink if kinds == "file" else 0
+        entry = (path, kind, kinds, mode, st.st_uid, st.st_gid, size, digest, content, links)
+        self.entries.append(entry)
 
     def _digest(self, name: str, fd: int | None, st: os.stat_result) -> str:
         if stat.S_ISLNK(st.st_mode):

@@ -21,7 +21,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from intercode.cli import folders, validate
+from intercode.cli.commands import folders, validate
 from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
 from intercode.datasets import splits, takes
 from intercode.datasets.catalog import Entry, entries, find

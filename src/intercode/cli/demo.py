@@ -1,28 +1,4 @@
-"""See it work: three scripted agents on the bundled tasks of all environments.
-
-It needs no model, no key, no Docker and no network. First it shows an episode, turn by turn; then
-it runs them all, and ends with a table, a plot, and the path of a page with every episode.
-
-  oracle                 runs gold: the best that can be reached
-  try-again (scripted)   a stand-in for a language model: it knows gold, and errs by dice
-  random                 acts at random: shows what luck is worth
-
-Ctrl-C waits for the episodes in flight, a second one stops at once; the same --out resumes the
-demo.
-
-With --model a language model tries ten starter tasks instead; a local one needs no key.
-
-Examples:
-  intercode demo
-  intercode demo --model local/qwen2.5-coder-1.5b
-  intercode demo --limit 5 --out runs/demo
-  intercode demo --json --quiet | jq .turns
-
-An environment is left out, and named, where this machine lacks something that it needs, as git for
-SWE.
-
-exit code: 0 if every episode has a result, 1 if not; 2 for wrong usage.
-"""
+"""Run scripted agents, or a language model, on the bundled tasks."""
 
 from __future__ import annotations
 
@@ -54,7 +30,7 @@ from intercode.models import keys
 from intercode.report.page import Episodes, write_page
 from intercode.report.runs import Run, read_runs
 from intercode.report.tables import by_agent, matrix
-from intercode.spec import RunSpec, positive
+from intercode.spec import RunSpec
 from intercode.units import counted
 from intercode_console import INTERRUPTED
 
@@ -69,7 +45,6 @@ AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
 SHOWN_LINES = 6
 """Lines of each observation in the episode that is shown, the stand-in's first: with the dice of
 this seed it fails once, then recovers."""
-MOST_WORKERS = 8
 LOCAL_MODEL = "local/qwen2.5-coder-1.5b"
 """The model that is proposed where no variable names another."""
 INTRODUCTION = (
@@ -80,29 +55,6 @@ WHAT_IT_IS = (
     "'scripted' is not a language model: it knows gold, and makes random errors.\n"
     "Its rate says nothing about any model.\n"
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
-    parser.add_argument(
-        "--model", metavar="NAME", help="a language model on ten starter tasks: PROVIDER/NAME"
-    )
-    parser.add_argument(
-        "--limit", type=positive, metavar="N", help="only the first N tasks of each"
-    )
-    parser.add_argument(
-        "--workers",
-        type=positive,
-        default=workers,
-        metavar="N",
-        help=f"episodes at a time (here: {workers})",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the runs' folder (default: runs/demo-TIME)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def execute(args: argparse.Namespace) -> int:

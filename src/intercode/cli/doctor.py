@@ -1,16 +1,4 @@
-"""Check whether this machine can run sandboxes, and say how to fix what is missing.
-
-Each check is marked: ok; note, if it works with a restriction; FAIL, if it does not. On each back
-end that starts a sandbox, native and docker, a task of each environment is played to its reward.
-Sandboxes can be used if that works on one of them; all else that is missing is a note.
-
-Examples:
-  intercode doctor
-  intercode doctor --json
-  intercode doctor --apparmor
-
-exit code: 0 if sandboxes can be used, 1 if not.
-"""
+"""Check the machine, and print the findings."""
 
 from __future__ import annotations
 
@@ -51,16 +39,6 @@ if TYPE_CHECKING:
     from intercode.envs.base import InterCodeEnv
 
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--apparmor",
-        action="store_true",
-        help="print an AppArmor profile that permits sandboxes to this Python, and check nothing",
-    )
 
 
 def execute(args: argparse.Namespace) -> int:

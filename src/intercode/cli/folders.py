@@ -1,12 +1,4 @@
-"""Export tasks as folders for another framework, with checks of their own.
-
-Examples:
-  intercode datasets export bash --to harbor --out tasks
-  intercode datasets export ./shop --to harbor --out tasks --base python:3.13
-  intercode datasets export swe --to harbor --out tasks --task swe-taskline
-
-exit code: 0 if all tasks were exported; 1 if some were left out; 2 for wrong usage.
-"""
+"""Write tasks as folders of another framework."""
 
 from __future__ import annotations
 
@@ -16,30 +8,12 @@ from pathlib import Path
 
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import LiveLine, one_line, print_json, safe
-from intercode.cli.validate import add_tasks, spec_of
+from intercode.cli.validate import spec_of
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import TaskError, UsageError
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
 from intercode.units import counted
-
-FORMS = ("harbor",)
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("--to", choices=FORMS, required=True, help="the framework")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="the folder for the tasks' folders"
-    )
-    parser.add_argument(
-        "--base",
-        default="host",
-        metavar="IMAGE",
-        help="the image after FROM, where a task has this machine's programs (default: host, "
-        "which only InterCode builds)",
-    )
-    add_tasks(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

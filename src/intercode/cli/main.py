@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from intercode import __version__
+from intercode import __version__, register
 from intercode.cli.parser import USAGE, Parser
 from intercode.errors import (
     DockerfileError,
@@ -57,9 +57,14 @@ _DEEDS = {
     "doctor": "check whether this machine can run sandboxes",
     "clean": "remove the remains of killed runs",
 }
-"""Name → what it does; the module is ``intercode.cli.NAME``."""
+"""Name → what it does; the module is ``intercode.cli.NAME``, or one of `intercode.cli.commands`."""
+_LIGHT = "demo doctor export mcp play replay report rescore resume run score show sweep validate"
+_DECLARED = {name: f"intercode.cli.commands.{name}" for name in _LIGHT.split()}
+"""Commands whose options are declared apart from what they do, which takes long to import."""
 COMMANDS = Registry(
-    "command", {name: f"intercode.cli.{name}" for name in _DEEDS}, "intercode.commands"
+    "command",
+    {name: f"intercode.cli.{name}" for name in _DEEDS} | _DECLARED,
+    "intercode.commands",
 )
 
 _GROUPS = {
@@ -108,6 +113,8 @@ def run_command(
     _print_anything()
     parser = Parser(prog=prog or f"intercode {name}")
     try:
+        if COMMANDS.is_foreign(name):
+            register()
         command = COMMANDS.resolve(name)
         parser = _command_parser(command, parser.prog)
         args = parser.parse_args(arguments)
@@ -145,6 +152,7 @@ def run_command(
 
 def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     """Execute a command that was parsed; return its exit code."""
+    register()
     try:
         code = int(command.execute(args))
     except SystemExit as error:

@@ -1,20 +1,4 @@
-"""Let a client of the Model Context Protocol solve tasks: Claude Code, Codex, or a framework.
-
-The client starts this command, and has the environment's tools: bash, sql or python, and submit.
-What it does is recorded as by 'intercode run', and the score is in the record only. A client that
-leaves without submit has handed in what is there; one that has done nothing leaves no record.
-
-With --http you start this command, and it prints for each episode that begins the URL at which its
-client acts.
-
-Examples:
-  claude mcp add puzzle -- intercode mcp bash --task archive-01 --out ~/runs/archive-01
-  codex mcp add puzzle -- intercode mcp bash --task archive-01 --out ~/runs/archive-01
-  intercode mcp sql --http --workers 8 --epochs 4 --out runs/mcp
-  intercode show ~/runs/archive-01
-
-exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
-"""
+"""Serve an environment to clients of the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -32,50 +16,19 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from intercode.cli.results import Watcher
-from intercode.cli.run import add_tasks, placed
+from intercode.cli.run import placed
 from intercode.cli.serve import token_of
 from intercode.cli.terminal import safe, tell
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
 from intercode.evaluate.prepare import Plan, budget_of, plan, setting
-from intercode.serve import TOKEN
-from intercode.spec import RunSpec, add_environment, given, natural, positive
+from intercode.spec import RunSpec, given
 
 if TYPE_CHECKING:
     from intercode.integrations.mcp.seats import Seat, Seats
 
 T = TypeVar("T")
-LOOPBACK = "127.0.0.1"
-IDLE = 900
-"""Seconds without a call after which a client over HTTP is taken to have left."""
-_NOT_OURS = "retries on locked accept show json max_connections model_timeout"
-"""Options of runs that make no sense: what a client has done cannot be repeated, for instance."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    add_environment(parser)
-    client = parser.add_argument_group("the client")
-    client.add_argument(
-        "--show-score", action="store_true", help="tell the client the reward at the end"
-    )
-    client.add_argument(
-        "--idle",
-        type=positive,
-        metavar="S",
-        help=f"seconds without a call after which it has left (default: none; {IDLE} with --http)",
-    )
-    http = parser.add_argument_group("over HTTP")
-    http.add_argument("--http", action="store_true", help="over HTTP, several episodes at a time")
-    http.add_argument("--host", help=f"the address to listen on (default: {LOOPBACK})")
-    http.add_argument("--port", type=natural, metavar="N", help="default: any that is free")
-    http.add_argument(
-        "--token-file", metavar="FILE", help=f"has a token to ask for (default: ${TOKEN})"
-    )
-    http.add_argument("--token", help="itself: others on this machine can see it in 'ps'")
-    http.add_argument("--json", action="store_true", help="print the URLs as lines of JSON")
-    add_tasks(parser, less=_NOT_OURS)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -87,17 +40,15 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(
             f"MCP needs version 2 of its SDK: pip install 'intercode-gym[mcp]' ({error})"
         ) from None
-    if not args.http and (args.host or args.port or args.token or args.token_file or args.json):
-        raise UsageError("--host, --port, --token, --token-file and --json are for --http")
     spec = placed(RunSpec.of(given(args)).merge(agent="mcp", retries=0))
-    seats = Seats(idle=args.idle or (IDLE if args.http else None), show_score=args.show_score)
+    seats = Seats(idle=args.idle, show_score=args.show_score)
     watcher = _Watcher(seats, quiet=spec.how.quiet)
     asked = plan(spec, watcher)
     out = Path(str(spec.how.out))
     fresh = not out.exists()
     with ExitStack() as stack:
         if args.http:
-            http = Http(seats, args.host or LOOPBACK, args.port or 0, token_of(args))
+            http = Http(seats, args.host, args.port or 0, token_of(args))
             seats.announce = lambda seat, episode: _print(http.url(seat), episode, args.json)
             http.start()
             stack.callback(http.stop)

@@ -1,14 +1,4 @@
-"""Try tasks yourself: type commands, SQL or Python, see what the agent would see, and submit.
-
-Ctrl-C stops the command that runs, not the task (of SQL, it leaves).
-
-Examples:
-  intercode play bash
-  intercode play sql --engine postgresql
-  intercode play python
-  intercode play bash --task shop-03
-  intercode play bash --data tasks.json --image debian:bookworm
-"""
+"""Play tasks in the terminal."""
 
 from __future__ import annotations
 
@@ -28,30 +18,13 @@ from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
 from intercode.interpreters.base import INTERACTIVE
 from intercode.spec import (
-    EnvSpec,
     RunSpec,
-    add_environment,
-    add_environment_options,
-    add_options,
     given,
-    options_of,
 )
 from intercode.task import Task
 
 _PATIENCE = 2.0
 """Seconds after which a command that still runs is mentioned."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    add_environment(parser)
-    add_options(parser, options_of(RunSpec), "limit", "tasks", "seed")
-    where = parser.add_argument_group("where")
-    add_options(where, options_of(EnvSpec), less="secret")
-    add_environment_options(where)
-    parser.add_argument(
-        "--json", action="store_true", help="print the episodes as a JSON list at the end"
-    )
 
 
 def execute(args: argparse.Namespace) -> int:

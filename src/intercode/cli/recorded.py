@@ -34,6 +34,11 @@ _GROUPS = (
 """Parts of a spec, and their options that can act."""
 
 
+JUDGE_OPTIONS = ("judge_model", "judge_url", "judge_votes")
+AGENT_OPTIONS = ("recording", "prompt", "search_test", "model", "base_url", "cache", "preset")
+"""Options of a recorded agent, which have no effect where the agent does not act again."""
+
+
 def add_trust(parser: argparse._ActionsContainer) -> None:
     """Add ``--trust``."""
     parser.add_argument(

@@ -1,15 +1,4 @@
-"""Repeat a recorded run of the 2023 paper under its protocol, and compare it turn by turn.
-
-Examples:
-  intercode replay --upstream ../release --suite nl2bash_fs_1 --results results_fs_1.json
-  intercode replay --env bash --data tasks.json --results recorded.json --image nl2bash
-  intercode replay --env sql --upstream ../release --results results.json --engine mysql
-  intercode replay --env python --upstream ../release --results results.json --workers 2
-  intercode replay --env ctf --upstream ../release --results results.json
-  intercode replay ... --workers 4 --json > report.json
-
-exit code: 0 if the replay ran to its end, whatever it found.
-"""
+"""Replay recorded runs of 2023, and print the comparison."""
 
 from __future__ import annotations
 
@@ -33,7 +22,6 @@ from intercode.cli.terminal import (
 )
 from intercode.errors import TaskNotFoundError, UsageError
 from intercode.evaluate.prepare import provider_of
-from intercode.spec import RunSpec, add_options, options_of, positive
 from intercode.units import counted
 
 if TYPE_CHECKING:
@@ -52,42 +40,6 @@ _SUITES = {
 """Environment → its name, the only suite of which a run is known, and its dataset."""
 _LEVELS = ("easy", "medium", "hard", "extra")
 """The order of the columns, as in the paper's table."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument(
-        "--env", default="bash", choices=("bash", "sql", "python", "ctf"), help="default: bash"
-    )
-    parser.add_argument("--results", type=Path, required=True, metavar="FILE", help="the record")
-    parser.add_argument("--data", type=Path, metavar="FILE", help="the tasks that were run")
-    parser.add_argument(
-        "--image",
-        metavar="IMAGE",
-        help="where they were run (default: the tasks' own, or nl2bash; for Python and CTF host)",
-    )
-    parser.add_argument(
-        "--upstream", type=Path, metavar="DIR", help="instead of --data: a copy of the release"
-    )
-    parser.add_argument("--suite", metavar="NAME", help="with --upstream: such as nl2bash_fs_1")
-    parser.add_argument(
-        "--engine",
-        metavar="NAME|URL",
-        help="for SQL (default: mysql where its server is installed, else sqlite)",
-    )
-    parser.add_argument(
-        "--databases", type=Path, metavar="PATH", help="for SQL, with --data: their folder or dump"
-    )
-    add_options(parser, options_of(RunSpec), "limit", "tasks")
-    parser.add_argument(
-        "--workers",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="episodes at a time (SQL has one connection, and keeps the order)",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
-    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -1,28 +1,4 @@
-"""Score a recorded run again, with another reward, or with a newer version of the same.
-
-A record is data: code, paths and addresses that it names are used only if you give them again, or
-with --trust, which prints them first. An API key goes to no address that you do not give.
-
-The run stays as it is; the result is a run of its own, for 'report', 'show' and 'export'. What the
-agent was told, did and took is taken over, and only what it is worth is new.
-
-Your own function that looks at nothing but the task and the episode is computed from the record.
-For any other reward the recorded actions are repeated, each episode in a fresh sandbox or database:
-with the same tasks, images, engine and limits, or not at all. An episode in which an observation
-differs (a date, a random number, a time limit) is listed as not reproducible: it is an error, and
-has no reward.
-
-Examples:
-  intercode rescore runs/mine --reward reward.py:score
-  intercode rescore runs/sql --reward bird-ex --out runs/sql-bird --workers 4
-  intercode rescore runs/sql --reward default
-  intercode rescore runs/mine --reward judge --judge-model openai/gpt-4o
-  intercode rescore runs/mine                         (its own reward, as it is now)
-  intercode rescore runs/mine --json | jq .changes
-  intercode report runs/mine runs/mine-rescored-score
-
-exit code: 0 if every episode that had a result has one; 1 if not; 2 for wrong usage.
-"""
+"""Score a recorded run again, and print what has changed."""
 
 from __future__ import annotations
 
@@ -37,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.outside.profile import Needs, is_profile
-from intercode.cli.recorded import add_named_again, recorded_spec
+from intercode.cli.recorded import AGENT_OPTIONS as _OF_THE_AGENT
+from intercode.cli.recorded import JUDGE_OPTIONS as _JUDGES
+from intercode.cli.recorded import recorded_spec
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import print_json
 from intercode.errors import UsageError
@@ -54,13 +32,8 @@ from intercode.evaluate.prepare import (
 from intercode.evaluate.rescore import DEFAULT, Rescored, Result, rescore
 from intercode.records import MANIFEST, read_manifest
 from intercode.spec import (
-    EnvSpec,
-    How,
-    ModelSpec,
     RunSpec,
-    add_options,
     given,
-    options_of,
     recorded_options,
 )
 
@@ -75,31 +48,6 @@ from intercode.evaluate.summary import summarize
 from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
 from intercode.report.tables import groups, judge_tables, shown
 from intercode.units import counted
-
-_JUDGES = ("judge_model", "judge_url", "judge_votes")
-_OF_THE_AGENT = ("recording", "prompt", "search_test", "model", "base_url", "cache", "preset")
-"""Options of the recorded agent, which does not act again."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    parser.add_argument(
-        "--reward",
-        metavar="FILE:NAME",
-        help="your own function, reward.py:score; for Bash also judge; for SQL also bird-ex, "
-        "bird-soft-f1, bird-r-ves or spider-test-suite; or default, the environment's own "
-        "(default: the run's)",
-    )
-    add_options(parser, options_of(EnvSpec), *_JUDGES)
-    add_options(parser, options_of(ModelSpec), *JUDGES_TOO)
-    parser.add_argument(
-        "--out", metavar="DIR", help="the new run's folder (default: RUN-rescored-NAME)"
-    )
-    add_options(
-        parser, options_of(How), "workers", "retries", "quiet", "json", "accept", "model_timeout"
-    )
-    add_named_again(parser, less=" ".join(("reward prices", *_JUDGES, *_OF_THE_AGENT)))
 
 
 def execute(args: argparse.Namespace) -> int:

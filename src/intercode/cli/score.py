@@ -1,14 +1,4 @@
-"""Score predictions that were made elsewhere: a file of them goes in, scores come out.
-
-Each is run as one action in a fresh place of its task, and submitted: plain seq2seq, without any
-interaction. For CTF a prediction is the flag, for SWE a patch. The file has JSON Lines: objects
-with task_id and prediction (or, as for SWE-bench, instance_id and model_patch). Tasks that it does
-not have are not tried.
-
-Examples:
-  intercode score predictions.jsonl bash
-  intercode score predictions.jsonl sql --data spider --workers 4 --json
-"""
+"""Score predictions, and print the summary."""
 
 from __future__ import annotations
 
@@ -20,15 +10,8 @@ from intercode.cli import run
 from intercode.cli.terminal import tell
 from intercode.errors import UsageError
 from intercode.records import read_manifest
-from intercode.spec import add_environment, given
+from intercode.spec import given
 from intercode.units import counted
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options: those of ``run`` that have to do with tasks."""
-    parser.add_argument("predictions", type=Path, metavar="PREDICTIONS", help="JSON Lines")
-    add_environment(parser)
-    run.add_tasks(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -1,25 +1,4 @@
-r"""Every agent with every model in every environment: a run of each, and one table of all.
-
-Each is a run as 'intercode run' makes it, in a folder of its own below --out: OUT/ENV-AGENT-MODEL.
-Agents that are not language models run once in each environment. --max-cost and --max-tokens are
-for all runs together. The same command with the same --out resumes what is missing.
-
-With --skill, given more than once, each agent is run with each of these skills, and compared with
-itself as the first one has it, task by task: in success, and in what it took. 'none' stands for the
-agent alone.
-
-Examples:
-  intercode sweep bash sql python --agent oracle noop
-  intercode sweep bash sql --agent try-again react --model openai/gpt-4o openai/gpt-4o-mini \
-      --max-cost 20 --workers 8 --out runs/sweep
-  intercode sweep sql sql=spider ./my-benchmark --agent react --model vllm/NAME \
-      --base-url http://localhost:8000/v1
-  intercode sweep ./my-benchmark --agent try-again --model openai/gpt-4o \
-      --skill none --skill skills/pdf-forms
-  intercode report runs/sweep/* --html report.html
-
-exit code: 0 if every episode of every run has a result; 1 if not; 2 for wrong usage.
-"""
+"""Run agents with models in environments, one after the other, and print the table."""
 
 from __future__ import annotations
 
@@ -51,40 +30,10 @@ from intercode.evaluate.prepare import (
 )
 from intercode.report.runs import Paired, Run, compare, read_runs
 from intercode.report.tables import of_pairs, of_runs
-from intercode.spec import AgentSpec, ModelSpec, RunSpec, add_options, given, options_of
+from intercode.spec import RunSpec, given
 
 NO_SKILL = "none"
 """The name of an agent's skill where it has none."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options: those of ``run``, some of which may be given several values."""
-    parser.add_argument(
-        "what",
-        nargs="+",
-        metavar="ENV[=DATA]",
-        help="an environment, on its bundled tasks or on a file or dataset; or a folder that "
-        "'intercode new' made",
-    )
-    who = parser.add_argument_group("who")
-    who.add_argument(
-        "--agent", nargs="+", required=True, metavar="NAME", dest="agents", help="as for 'run'"
-    )
-    add_options(who, options_of(AgentSpec), less="agent recording preset skill")
-    who.add_argument(
-        "--skill",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        dest="skills",
-        help="a skill that they are offered, or 'none'; several are compared with the first",
-    )
-    model = parser.add_argument_group("the language model")
-    model.add_argument(
-        "--model", nargs="+", default=[], metavar="NAME", dest="models", help="PROVIDER/NAME"
-    )
-    add_options(model, options_of(ModelSpec), less="model")
-    run.add_tasks(parser, less="data split reviewed locked accept")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from intercode.downloads import Progress, tenths
 from intercode.units import counted
 
 if TYPE_CHECKING:
     from rich.live import Live
+
+    from intercode.downloads import Progress
 
 _LIVE_EVERY, _PLAIN_EVERY = 0.1, 30.0
 """Seconds between two states of a run: on a terminal, and where there is none."""
@@ -259,6 +260,8 @@ class LiveLine:
 
 def show_bytes(line: LiveLine) -> Progress:
     """Return a download's progress: a line that is written over, or one for each tenth."""
+    from intercode.downloads import tenths
+
     if not line.live:
         return tenths(line.say)
 

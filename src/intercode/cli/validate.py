@@ -1,14 +1,4 @@
-"""Check that gold solves every task, twice alike, and that nothing else does.
-
-Examples:
-  intercode validate ./shop              (a folder that 'intercode new' made)
-  intercode validate tasks.json --env bash --json
-  intercode validate mbpp --workers 2 --write-exclude broken.json
-
-'intercode datasets validate' is the same.
-
-exit code: 0 if all is well; 1 if a task is not as it should be; 2 for wrong usage.
-"""
+"""Check tasks, and print the findings."""
 
 from __future__ import annotations
 
@@ -34,41 +24,14 @@ from intercode.evaluate.validate import validate as run
 from intercode.registry import DATASETS, scheme_of
 from intercode.sandbox import Limits
 from intercode.spec import (
-    EnvSpec,
     RunSpec,
-    add_environment_options,
-    add_options,
     environments,
     from_toml,
     given,
-    options_of,
-    positive,
 )
 from intercode.task import Dataset
 from intercode.units import counted
 from intercode.user_code import is_reference
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument(
-        "--workers", type=positive, default=1, metavar="N", help="tasks at a time (default: 1)"
-    )
-    parser.add_argument(
-        "--write-exclude",
-        type=Path,
-        metavar="FILE",
-        help="write the tasks that are not as they should be, for a run to leave out",
-    )
-    parser.add_argument(
-        "--also-on",
-        action="append",
-        metavar="SANDBOX",
-        help="see that gold does the same there: native, docker, or your own provider; may be "
-        "given several times",
-    )
-    add_tasks(parser)
-
 
 _SHOWN = 20
 _SAID = {
@@ -143,24 +106,6 @@ def execute(args: argparse.Namespace) -> int:
     if not found.complete:
         return 130
     return 0 if found.valid else 1
-
-
-def add_tasks(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that looks at tasks: which, and where they are tried."""
-    parser.add_argument("data", metavar="NAME|FILE|FOLDER")
-    parser.add_argument(
-        "--data",
-        dest="data_option",
-        metavar="FILE",
-        help="the tasks, where the first argument is their environment, as for 'intercode run'",
-    )
-    parser.add_argument("--env", metavar="ENV", help="default: what the tasks look like")
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_options(parser, options_of(RunSpec), "limit", "tasks")
-    where = parser.add_argument_group("where")
-    add_options(where, options_of(EnvSpec), less="data secret")
-    add_environment_options(where)
 
 
 def spec_of(args: argparse.Namespace) -> RunSpec:

@@ -87,7 +87,9 @@ def names_of_files(
         own: The regular files that the agent has changed.
         env: The variables of the programs that look.
     """
-    several = {path for path, (_, count) in _inodes(sandbox, own, env).items() if count > 1}
+    # A file with one name stays so in a copy; a count of 0 is unknown.
+    candidates = [path for path in own if left[path].links != 1]
+    several = {path for path, (_, count) in _inodes(sandbox, candidates, env).items() if count > 1}
     if not several:
         return []
     digests = {left[path].digest for path in several}

@@ -45,7 +45,15 @@ from intercode.rewards import leftovers
 from intercode.rewards.base import copied, quiesced
 from intercode.rewards.gold import differing
 from intercode.rewards.leftovers import Leftovers
-from intercode.sandbox.base import Change, Completed, Provider, Sandbox, SupportsPrivacy
+from intercode.sandbox.base import (
+    Change,
+    Completed,
+    FreeSpace,
+    Provider,
+    Sandbox,
+    SupportsFreeSpace,
+    SupportsPrivacy,
+)
 from intercode.sandbox.network import Network
 from intercode.sandbox.scripts import script
 from intercode.task import Task
@@ -236,14 +244,24 @@ def _has_room(sandbox: Sandbox) -> bool:
 
     Every tool that fails for want of room is silent, and silence may be a good sign.
     """
+    space = _free_space(sandbox)
+    if space is None:
+        return True
+    has_files = space.files is None or space.files >= _FILES
+    return has_files and space.bytes >= min(_ROOM, sandbox.limits.disk // 16)
+
+
+def _free_space(sandbox: Sandbox) -> FreeSpace | None:
+    """Return a sandbox's free space; None if neither the sandbox nor the image can measure it."""
+    if isinstance(sandbox, SupportsFreeSpace):
+        return sandbox.free_space()
     env = leftovers.variables(sandbox)
     done = sandbox.exec(["stat", "-f", "-c", "%a %S %c %d", "/"], env=env)
     numbers = [int(word) for word in done.stdout.split() if word.isdigit()]
     if not done.ok or len(numbers) != 4:
-        return True  # the image has no such program
+        return None
     blocks, size, files, free = numbers
-    room = min(_ROOM, sandbox.limits.disk // 16)
-    return blocks * size >= room and (free >= _FILES or not files)
+    return FreeSpace(blocks * size, free if files else None)
 
 
 def _unexpected(task: Task, changes: Mapping[str, Change], home: str) -> dict[str, Change]:

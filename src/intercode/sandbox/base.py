@@ -151,6 +151,8 @@ class Change:
     zero, each after its position, so that a hole costs nothing: no other program computes it."""
     content_changed: bool = True
     """False for a modified path of which only mode or owner differ."""
+    links: int = field(default=0, compare=False)
+    """Names of a regular file, those outside of the changes included; 0: not known."""
 
 
 class Snapshot(Protocol):
@@ -415,6 +417,27 @@ class CountsMemory(Protocol):
         """Return the most bytes of memory that all of it, files included, has used so far.
 
         None where this cannot be had.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSpace:
+    """Free space of a sandbox's file system."""
+
+    bytes: int
+    files: int | None
+    """None: the file system has no limit on their number."""
+
+
+@runtime_checkable
+class SupportsFreeSpace(Protocol):
+    """An optional ability of a sandbox: to measure free space without a program of the image."""
+
+    def free_space(self) -> FreeSpace:
+        """Return the free space of the root file system.
+
+        Raises:
+            SandboxError: The sandbox failed.
         """
 
 

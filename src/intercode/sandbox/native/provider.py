@@ -433,11 +433,16 @@ def _try_calls() -> None:
             opened.callback(os.close, fd)
             return fd
 
+        def wait() -> None:
+            with suppress(ChildProcessError):  # as this process is no child of its own
+                os.waitid(os.P_PIDFD, keep(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG)
+
         calls: dict[str, Callable[[], object]] = {
             "pidfd_open": lambda: keep(os.pidfd_open(os.getpid())),
             "pidfd_send_signal": lambda: signal.pidfd_send_signal(
                 keep(os.pidfd_open(os.getpid())), 0
             ),
+            "waitid": wait,
             "memfd_create": lambda: keep(os.memfd_create("trial", os.MFD_CLOEXEC)),
             "prlimit64": lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
             "pipe2": lambda: [keep(fd) for fd in os.pipe2(os.O_CLOEXEC)],

@@ -28,6 +28,7 @@ from intercode.sandbox.base import (
     Change,
     Completed,
     Evidence,
+    FreeSpace,
     Limits,
     Program,
     Sandbox,
@@ -313,6 +314,12 @@ class NativeSandbox:
         reply, _ = self._request({"op": "memory"})
         peak: int | None = reply["peak"]
         return peak
+
+    def free_space(self) -> FreeSpace:
+        """Return the free space of the root file system."""
+        space, _ = self._request({"op": "space"})
+        files = space["free_files"] if space["files"] else None
+        return FreeSpace(space["blocks"] * space["block_bytes"], files)
 
     def _kill_started(self, pid: int) -> None:
         self._request({"op": "kill_started", "pid": pid})

@@ -7,6 +7,7 @@
 #include "inside.h"
 #include "walk.h"
 
+#include <asm/statfs.h>
 #include <linux/poll.h>
 #include <linux/signal.h>
 #include <linux/signalfd.h>
@@ -216,6 +217,25 @@ static long do_archive(struct request *request) {
     return request->message->count ? walk_still(request, walk_archive) : -EPROTO;
 }
 
+/* A count as a message has it, which knows no more than 63 bits. */
+static int64_t count_in(uint64_t count) { return count > INT64_MAX ? INT64_MAX : (int64_t)count; }
+
+/* Tells what may still be written: as the programs' own `statfs`, which an agent's could replace. */
+static long do_space(struct request *request) {
+    struct statfs space;
+    long failed = CALL2(__NR_fstatfs, request->inside->root, &space);
+    if (failed) return failed;
+    put_text(request->reply, "blocks");
+    put_number(request->reply, count_in((uint64_t)space.f_bavail));
+    put_text(request->reply, "block_bytes");
+    put_number(request->reply, count_in((uint64_t)space.f_frsize));
+    put_text(request->reply, "files");
+    put_number(request->reply, count_in((uint64_t)space.f_files));
+    put_text(request->reply, "free_files");
+    put_number(request->reply, count_in((uint64_t)space.f_ffree));
+    return 0;
+}
+
 /* -- in a container -------------------------------------------------------------------------- */
 
 /* Gives its root, for others to be compared with. */
@@ -240,7 +260,7 @@ static const struct {
     {"processes", do_processes}, {"programs", do_programs}, {"kill_started", do_kill_started},
     {"open", do_open},         {"create", do_create},     {"stop", do_stop},
     {"go_on", do_go_on},       {"changes", do_changes},   {"archive", do_archive},
-    {"root", do_root},         {"apply", do_apply},
+    {"space", do_space},       {"root", do_root},         {"apply", do_apply},
 };
 
 static long run_operation(struct request *request) {

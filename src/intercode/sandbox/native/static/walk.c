@@ -283,6 +283,7 @@ static void put_entry(const char *kind, const struct statx *status, bool gone,
     put_number(to, sized ? (int64_t)status->stx_size : 0);
     put_digest(digest);
     put_truth(to, content);
+    put_number(to, !gone && type == S_IFREG ? status->stx_nlink : 0);
     put_close(to);
 }
 

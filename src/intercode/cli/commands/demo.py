@@ -1,0 +1,65 @@
+"""See it work: three scripted agents on the bundled tasks of all environments.
+
+It needs no model, no key, no Docker and no network. First it shows an episode, turn by turn; then
+it runs them all, and ends with a table, a plot, and the path of a page with every episode.
+
+  oracle                 runs gold: the best that can be reached
+  try-again (scripted)   a stand-in for a language model: it knows gold, and errs by dice
+  random                 acts at random: shows what luck is worth
+
+Ctrl-C waits for the episodes in flight, a second one stops at once; the same --out resumes the
+demo.
+
+With --model a language model tries ten starter tasks instead; a local one needs no key.
+
+Examples:
+  intercode demo
+  intercode demo --model local/qwen2.5-coder-1.5b
+  intercode demo --limit 5 --out runs/demo
+  intercode demo --json --quiet | jq .turns
+
+An environment is left out, and named, where this machine lacks something that it needs, as git for
+SWE.
+
+exit code: 0 if every episode has a result, 1 if not; 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from intercode.spec import positive
+
+MOST_WORKERS = 8
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--model", metavar="NAME", help="a language model on ten starter tasks: PROVIDER/NAME"
+    )
+    parser.add_argument(
+        "--limit", type=positive, metavar="N", help="only the first N tasks of each"
+    )
+    parser.add_argument(
+        "--workers",
+        type=positive,
+        default=workers,
+        metavar="N",
+        help=f"episodes at a time (here: {workers})",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the runs' folder (default: runs/demo-TIME)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run all agents in all environments, or a language model, and show the results."""
+    from intercode.cli import demo
+
+    return demo.execute(args)

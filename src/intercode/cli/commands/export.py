@@ -1,0 +1,77 @@
+"""Export a run in another form.
+
+forms:
+  paper    the JSON of 2023, for its notebooks and for 'intercode replay'
+  chat     JSON lines of OpenAI's messages, for fine-tuning
+  csv      a table: a row for each episode, or with --turns for each turn; control characters as
+           escapes, and a ' before what a spreadsheet would take for a formula
+  parquet  the same for pandas and Arrow (needs intercode-gym[duckdb])
+  jsonl    the episodes whole, each once
+  inspect  the log of Inspect AI, for 'inspect view' and its data frames
+
+Examples:
+  intercode export RUN --to chat --solved --out train.jsonl
+  intercode export RUN --to chat --style chat --out train.jsonl  (a run of the oracle, to train on)
+  intercode export RUN --to paper --out ic_bash_multiturn_mine_10_turns.json
+  intercode export RUN --to csv --turns > turns.csv
+  intercode export RUN --to parquet --tokens --out tokens.parquet
+  intercode export RUN --to inspect --out logs      (a folder: named as Inspect finds it)
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from intercode.registry import MESSAGES
+from intercode.spec import natural
+
+FORMS = ("paper", "chat", "csv", "parquet", "jsonl", "inspect")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument("--to", choices=FORMS, required=True, help="the form, see above")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where to (default: standard output)"
+    )
+    parser.add_argument("--solved", action="store_true", help="only episodes with reward 1.0")
+    parser.add_argument(
+        "--epoch", type=natural, metavar="N", help="only this attempt at each task, from 0"
+    )
+    parser.add_argument(
+        "--style",
+        choices=MESSAGES.names(),
+        help="for chat, where no model has played: its episodes as the model of try-again "
+        "(chat) or tool-calling (tools) would have played them (default: plain)",
+    )
+    parser.add_argument(
+        "--turns", action="store_true", help="for csv and parquet: a row for each turn"
+    )
+    parser.add_argument(
+        "--tokens",
+        action="store_true",
+        help="for parquet: token ids, log-probabilities and mask, where a run has recorded them",
+    )
+    parser.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace what looks like a key in dialogues, too (see docs/reference/run-folder.md)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print what was exported as one JSON object"
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="for --style chat and tools: import the environment that the record names, where an "
+        "installed package has it",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the file."""
+    from intercode.cli import export
+
+    return export.execute(args)

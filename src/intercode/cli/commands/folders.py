@@ -1,0 +1,41 @@
+"""Export tasks as folders for another framework, with checks of their own.
+
+Examples:
+  intercode datasets export bash --to harbor --out tasks
+  intercode datasets export ./shop --to harbor --out tasks --base python:3.13
+  intercode datasets export swe --to harbor --out tasks --task swe-taskline
+
+exit code: 0 if all tasks were exported; 1 if some were left out; 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from intercode.cli.commands.validate import add_tasks
+
+FORMS = ("harbor",)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--to", choices=FORMS, required=True, help="the framework")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the folder for the tasks' folders"
+    )
+    parser.add_argument(
+        "--base",
+        default="host",
+        metavar="IMAGE",
+        help="the image after FROM, where a task has this machine's programs (default: host, "
+        "which only InterCode builds)",
+    )
+    add_tasks(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the folders; say which tasks were left out, and why."""
+    from intercode.cli import folders
+
+    return folders.execute(args)

@@ -1,0 +1,43 @@
+"""Try tasks yourself: type commands, SQL or Python, see what the agent would see, and submit.
+
+Ctrl-C stops the command that runs, not the task (of SQL, it leaves).
+
+Examples:
+  intercode play bash
+  intercode play sql --engine postgresql
+  intercode play python
+  intercode play bash --task shop-03
+  intercode play bash --data tasks.json --image debian:bookworm
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from intercode.spec import (
+    EnvSpec,
+    RunSpec,
+    add_environment,
+    add_environment_options,
+    add_options,
+    options_of,
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_environment(parser)
+    add_options(parser, options_of(RunSpec), "limit", "tasks", "seed")
+    where = parser.add_argument_group("where")
+    add_options(where, options_of(EnvSpec), less="secret")
+    add_environment_options(where)
+    parser.add_argument(
+        "--json", action="store_true", help="print the episodes as a JSON list at the end"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """One task after the other, until there is none left or the person leaves."""
+    from intercode.cli import play
+
+    return play.execute(args)

@@ -1,0 +1,44 @@
+"""Report runs: one in detail; several side by side, and task by task against the first.
+
+Examples:
+  intercode report runs/20250101-120000-bash-oracle
+  intercode report RUN --json | jq .statistics.success_rate
+  intercode report RUN OTHER             (warns if they were not made of the same)
+  intercode report runs/sweep            (all runs of a folder)
+  intercode report RUN OTHER --html report.html
+  intercode report RUN OTHER --plot      (success against turns, in the terminal)
+  intercode report --paper DIR           (the success rates of 2023 from their recorded files)
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "run", type=Path, nargs="*", metavar="RUN", help="a run's folder, or a folder of runs"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page with everything, and each episode"
+    )
+    parser.add_argument(
+        "--hide-gold", action="store_true", help="leave out of the page all that may quote gold"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object")
+    form.add_argument("--markdown", action="store_true", help="print tables in Markdown")
+    form.add_argument("--csv", action="store_true", help="print a line for each group of episodes")
+    form.add_argument("--plot", action="store_true", help="print a chart of success against turns")
+    parser.add_argument(
+        "--paper", type=Path, metavar="DIR", help="instead of runs: the recorded files of 2023"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print the report, and warn of runs that cannot be compared."""
+    from intercode.cli import report
+
+    return report.execute(args)

@@ -1,0 +1,67 @@
+"""Score a recorded run again, with another reward, or with a newer version of the same.
+
+A record is data: code, paths and addresses that it names are used only if you give them again, or
+with --trust, which prints them first. An API key goes to no address that you do not give.
+
+The run stays as it is; the result is a run of its own, for 'report', 'show' and 'export'. What the
+agent was told, did and took is taken over, and only what it is worth is new.
+
+Your own function that looks at nothing but the task and the episode is computed from the record.
+For any other reward the recorded actions are repeated, each episode in a fresh sandbox or database:
+with the same tasks, images, engine and limits, or not at all. An episode in which an observation
+differs (a date, a random number, a time limit) is listed as not reproducible: it is an error, and
+has no reward.
+
+Examples:
+  intercode rescore runs/mine --reward reward.py:score
+  intercode rescore runs/sql --reward bird-ex --out runs/sql-bird --workers 4
+  intercode rescore runs/sql --reward default
+  intercode rescore runs/mine --reward judge --judge-model openai/gpt-4o
+  intercode rescore runs/mine                         (its own reward, as it is now)
+  intercode rescore runs/mine --json | jq .changes
+  intercode report runs/mine runs/mine-rescored-score
+
+exit code: 0 if every episode that had a result has one; 1 if not; 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from intercode.cli.recorded import AGENT_OPTIONS, JUDGE_OPTIONS, add_named_again
+from intercode.spec import (
+    EnvSpec,
+    How,
+    ModelSpec,
+    add_options,
+    options_of,
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument(
+        "--reward",
+        metavar="FILE:NAME",
+        help="your own function, reward.py:score; for Bash also judge; for SQL also bird-ex, "
+        "bird-soft-f1, bird-r-ves or spider-test-suite; or default, the environment's own "
+        "(default: the run's)",
+    )
+    add_options(parser, options_of(EnvSpec), *JUDGE_OPTIONS)
+    add_options(parser, options_of(ModelSpec), "prices", "max_cost", "max_tokens")
+    parser.add_argument(
+        "--out", metavar="DIR", help="the new run's folder (default: RUN-rescored-NAME)"
+    )
+    add_options(
+        parser, options_of(How), "workers", "retries", "quiet", "json", "accept", "model_timeout"
+    )
+    add_named_again(parser, less=" ".join(("reward prices", *JUDGE_OPTIONS, *AGENT_OPTIONS)))
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Score, and print what has changed."""
+    from intercode.cli import rescore
+
+    return rescore.execute(args)

@@ -1,0 +1,47 @@
+"""Show the episodes of a run, turn by turn: what the model thought or said, its actions, and what
+they printed; then the reward, and the reason of one below 1.0, which may quote gold. Control
+characters are shown, not obeyed.
+
+Examples:
+  intercode show runs/20250101-120000-bash-oracle
+  intercode show RUN --task shop-03 --full
+  intercode show RUN --task shop-03 --messages    (the dialogue as the model saw it)
+  intercode show RUN --failed --json
+  intercode show runs                             (the runs in a folder)
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from intercode.spec import positive
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("run", type=Path, help="the run's folder, or a folder of runs")
+    parser.add_argument(
+        "--task", action="append", metavar="ID", dest="tasks", help="only this task"
+    )
+    parser.add_argument("--failed", action="store_true", help="only what was not solved")
+    parser.add_argument(
+        "--lines",
+        type=positive,
+        metavar="N",
+        help="of each text (12)",
+    )
+    parser.add_argument("--full", action="store_true", help="every text from end to end")
+    parser.add_argument(
+        "--messages",
+        action="store_true",
+        help="the dialogue as the model saw it: system prompt, roles, tool calls, tokens",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON list of episodes")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print the episodes."""
+    from intercode.cli import show
+
+    return show.execute(args)
