@@ -434,7 +434,7 @@ def _try_calls() -> None:
             return fd
 
         def wait() -> None:
-            with suppress(ChildProcessError):  # as this process is no child of its own
+            with suppress(ChildProcessError):  # no process is a child of its own
                 os.waitid(os.P_PIDFD, keep(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG)
 
         calls: dict[str, Callable[[], object]] = {
