@@ -115,13 +115,32 @@ def test_a_clustered_rate_is_less_sure() -> None:
     plain = rate(results)
     assert whole.low < plain.low < plain.high < whole.high
     assert (mixed.low, mixed.high) == pytest.approx((plain.low, plain.high), abs=0.02)
-    # Ten clusters of one kind are worth ten results, corrected for the nine degrees of freedom.
-    n = 9 * (scipy.stats.t.ppf(0.975, 99) / scipy.stats.t.ppf(0.975, 9)) ** 2
-    assert (whole.low, whole.high) == pytest.approx(wilson(n / 2, n))
+    # Ten clusters of one kind are worth ten results.
+    assert (whole.low, whole.high) == pytest.approx(wilson(5, 10))
     assert whole.few and not rate(results, list(range(100))).few
-    # All alike: not sure of it, as the clusters might be.
-    assert rate([True] * 100, [n // 10 for n in range(100)]).low < wilson(10, 10)[0]
+    # All alike: a cluster is worth one result; less, where they differ in size.
+    assert rate([True] * 100, [n // 10 for n in range(100)]).low == wilson(10, 10)[0]
+    assert rate([True] * 100, [n // 12 for n in range(100)]).low < wilson(9, 9)[0]
     assert rate([True] * 100, ["one"] * 100).low == 0.0
+
+
+def test_fewer_degrees_of_freedom_make_a_clustered_rate_less_sure() -> None:
+    results = [n % 3 != 0 or n < 30 for n in range(102)]
+    clusters = [n // 12 for n in range(102)]  # the last one is smaller
+    found = rate(results, clusters)
+    error = clustered_error([float(x) for x in results], clusters)
+    p = sum(results) / 102
+    n = (scipy.stats.t.ppf(0.975, 101) / scipy.stats.t.ppf(0.975, 8)) ** 2 * p * (1 - p) / error**2
+    assert (found.low, found.high) == pytest.approx(wilson(p * n, n))
+
+
+@pytest.mark.parametrize("solved", [0, 1, 3, 7, 8])
+@pytest.mark.parametrize("epochs", [2, 3, 10])
+def test_attempts_that_tell_nothing_new_change_no_interval(solved: int, epochs: int) -> None:
+    tasks = [n < solved for n in range(8)]
+    once = rate(tasks)
+    more = rate(tasks * epochs, [*range(8)] * epochs)
+    assert (more.low, more.high) == pytest.approx((once.low, once.high))
 
 
 def test_a_clustered_rate_keeps_its_promise(generator: np.random.Generator) -> None:

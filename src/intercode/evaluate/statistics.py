@@ -7,6 +7,7 @@ other: those on one database, one file system, or the attempts at one task.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -66,8 +67,9 @@ def rate(
     (Korn and Graubard, Confidence Intervals for Proportions with Small Expected Number of Positive
     Counts Estimated from Survey Data, 1998). With Wilson's interval it keeps its promise best
     (Dean and Pagano, Evaluating Confidence Interval Methods for Binomial Proportions in Clustered
-    Surveys, 2015). Where all results are alike the design effect cannot be known: then a cluster
-    counts as one result.
+    Surveys, 2015). Where all results are alike the design effect cannot be known, and it is the
+    number of clusters, or Kish's, if they differ in size. For clusters of one size it is never less
+    than that, so that more attempts which tell nothing new widen no interval.
 
     With weights it is the rate of a weighted sample, to first order (Binder, On the Variances of
     Asymptotically Normal Estimators from Complex Surveys, 1983), and n is Kish's number, too.
@@ -87,12 +89,32 @@ def rate(
     if groups < 2:
         return Estimate(p, 0.0, 1.0, groups)  # one cluster tells nothing about others
     error = clustered_error([float(x) for x in successes], clusters, weights)
+    totals = _totals(clusters, weights or [1.0] * len(successes))
+    alike = _kish(totals)
     if weights is not None:
-        n = max(2.0, math.fsum(weights) ** 2 / math.fsum(one * one for one in weights))
+        n = max(2.0, _kish(weights))
     freedom = (t_quantile(0.975, n - 1) / t_quantile(0.975, groups - 1)) ** 2
-    raw = p * (1 - p) / error**2 if error > 0 else groups if p in (0, 1) else n
-    effective = min(float(n), raw * freedom)
+    raw = p * (1 - p) / error**2 if error > 0 else n
+    if p in (0, 1):
+        effective = alike
+    elif min(totals) == max(totals):
+        effective = min(n, max(alike, raw * freedom))
+    else:
+        effective = min(n, raw * freedom)
     return Estimate(p, *wilson(p * effective, effective), groups)
+
+
+def _totals(clusters: Sequence[Hashable], weights: Sequence[float]) -> list[float]:
+    """Return the weight of each cluster."""
+    totals: dict[Hashable, float] = defaultdict(float)
+    for cluster, weight in zip(clusters, weights, strict=True):
+        totals[cluster] += weight
+    return [*totals.values()]
+
+
+def _kish(weights: Sequence[float]) -> float:
+    """Return the number of equal weights that would be as telling as these (Kish 1965)."""
+    return math.fsum(weights) ** 2 / math.fsum(weight * weight for weight in weights)
 
 
 def mean(
