@@ -519,7 +519,7 @@ DEFENCES = [
     ),
     _one(
         "flags_in_forks", "cheating", "intercode/envs/fork.py",
-        "                self._submissions = snapshot.submissions\n", "",
+        "episode, snapshot.submissions)", "episode)",
     ),
     _one(
         "temporary_files", "cheating", "intercode/rewards/command.py",
@@ -1410,9 +1410,9 @@ DEFENCES = [
         (
             Edit("intercode/envs/base.py", "            self.interrupt(error)\n", ""),
             Edit(
-                "intercode/envs/attempt.py",
-                "        except BaseException as error:\n            if is_callers(error):",
-                "        except Exception as error:\n            if False:",
+                "intercode/envs/episode_state.py",
+                "        except BaseException as error:\n            self._fail(error)",
+                "        except Exception as error:\n            self._fail(error)",
             ),
         ),
     ),

@@ -6,104 +6,27 @@ The parts of `intercode.envs.base.InterCodeEnv` share it: the loop of one agent,
 
 from __future__ import annotations
 
-import itertools
-import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, NoReturn
 
+from intercode.envs.episode_state import EpisodeState
 from intercode.envs.options import EnvOptions
 from intercode.envs.snapshots import EpisodeSnapshot
 from intercode.envs.stage import EndsSlowly, PlaceT, Stage
 from intercode.envs.traits import Traits
-from intercode.episode import ENDED, DataT, Episode, NoAction, Score, Status, Turn, exact, plain
+from intercode.episode import ENDED, DataT, Episode, NoAction, Score, Status, exact, plain
 from intercode.errors import (
     CausedInsideError,
     EnvironmentStateError,
-    ImageError,
-    RewardError,
     SandboxError,
-    SandboxUnavailableError,
-    TaskError,
 )
 from intercode.interpreters.base import Interpreter
-from intercode.interruption import is_callers
 from intercode.rewards.base import Reward
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
-
-VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
-"""The errors that ``errors="value"`` turns into values: no caller's, no agent's, and none that
-every other episode meets (`SandboxUnavailableError`)."""
-SHOWN = ("timed_out", "restarted", "truncated", "gone")
-"""The facts that `info` takes over from an execution: none that differs from run to run."""
-
-
-def failure(error: Exception) -> dict[str, str]:
-    """Tell of a failure, as ``info["error"]`` has it.
-
-    Only that of the infrastructure has its message there: others may quote gold.
-    """
-    kind, said = "infrastructure", str(error)
-    if isinstance(error, (TaskError, RewardError)):
-        kind, said = "task", "the task's own part failed: env.episode.error says why"
-    return {"kind": kind, "type": type(error).__name__, "message": said}
-
-
-def is_value(error: Exception, episode: Episode, errors: str) -> bool:
-    """Tell whether a failure becomes a value, and is not raised.
-
-    Args:
-        error: The failure, one of `VALUES`.
-        episode: The episode that it may have ended.
-        errors: The environment's option of that name.
-    """
-    is_permanent = isinstance(error, SandboxUnavailableError)
-    is_ours = "interrupted" not in episode.metadata
-    return errors == "value" and episode.status == "error" and is_ours and not is_permanent
-
-
-def interrupt(episode: Episode, error: BaseException) -> None:
-    """End an episode by an exception of the caller that struck before an observation had come.
-
-    The effects of the action are not known, and its observation could be taken for another one's.
-    """
-    name = type(error).__name__
-    episode.status = "error"
-    episode.error = f"interrupted by {name}: {error}".removesuffix(": ")
-    episode.score = None
-    episode.metadata["interrupted"] = name
-
-
-def has_ended(episode: Episode) -> EnvironmentStateError:
-    """Make the error of an action after the end of an episode."""
-    reason = ""
-    if name := episode.metadata.get("interrupted"):
-        reason = f": {name} has interrupted an action before its observation came"
-    return EnvironmentStateError(f"the episode has ended{reason}: call reset() first")
-
-
-class Submissions:
-    """The submissions of an episode and of all its forks: what one has tried, all have tried."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.made = 0
-        self.wrong = 0
-        """The number of those that were refused, and did not end an episode."""
-
-    def add(self, *, wrong: bool = False) -> None:
-        """Count one, or count one as wrong that was counted."""
-        with self._lock:
-            self.made += not wrong
-            self.wrong += wrong
-
-    def __deepcopy__(self, memo: object) -> Submissions:
-        """Return itself: forks share it."""
-        return self
 
 
 class Attempt(Generic[PlaceT]):
@@ -112,6 +35,7 @@ class Attempt(Generic[PlaceT]):
     name: ClassVar[str]
     options: EnvOptions
     traits: Traits
+    episode_state: EpisodeState
     dataset: Dataset
     max_turns: int
     reward_every_turn: bool
@@ -119,19 +43,13 @@ class Attempt(Generic[PlaceT]):
     """Makes the places in which tasks are tried."""
     _open: Callable[[PlaceT], Interpreter]
     _reward: Reward[PlaceT]
-    _task: Task | None = None
     _place: PlaceT | None = None
     _interpreter: Interpreter | None = None
-    _episode: Episode | None = None
     scores_later = False
     """Whether the end of an episode is scored only by `settle`, and so does not tell its score."""
     _is_wire = False
     """Whether texts leave and enter escaped (the option `observations`)."""
-    _clock = 0.0
-    """The time at which the episode began; a fork's, as if it had begun here."""
     _stopped = False
-    _untold: Exception | None = None
-    """The failure of the last reset, for the next step."""
     _origin: EpisodeSnapshot | None = None
     """The snapshot that a fork begins from."""
 
@@ -139,9 +57,6 @@ class Attempt(Generic[PlaceT]):
         self._calls = OneCaller("this environment")
         self._scored: weakref.WeakSet[Any] = weakref.WeakSet()
         """The places that `score` has judged."""
-        self._numbers: Iterator[int] = itertools.count()
-        """Numbers of the episode's forks."""
-        self._submissions = Submissions()
 
     @property
     def episode(self) -> Episode:
@@ -150,20 +65,18 @@ class Attempt(Generic[PlaceT]):
         Raises:
             EnvironmentStateError: There is none yet.
         """
-        if self._episode is None:
-            raise EnvironmentStateError("there is no episode yet: call reset() first")
-        return self._episode
+        return self.episode_state.episode
 
     @property
     def submissions(self) -> int:
         """The number of submissions so far, over the episode and all its forks."""
-        return self._submissions.made
+        return self.episode_state.submissions.made
 
     @property
     def _asleep(self) -> bool:
         """Whether this is a fork that has not been used yet."""
-        running = self._episode is not None and self._episode.status == "running"
-        return running and self._origin is not None and self._place is None
+        is_fork = self._origin is not None and self._place is None
+        return is_fork and self.episode_state.is_running
 
     def _awake(self) -> None:
         """Start place and interpreter of a fork, before they are first used (see `Forkable`)."""
@@ -195,10 +108,9 @@ class Attempt(Generic[PlaceT]):
         Raises:
             EnvironmentStateError: There is no episode yet.
         """
-        if self._task is None:
-            raise EnvironmentStateError("there is no episode yet: call reset() first")
+        task = self.episode_state.task
         find = getattr(self.stage, "directory", None)  # of a stage that makes sandboxes
-        return "." if find is None else str(find(self._task))
+        return "." if find is None else str(find(task))
 
     def image(self, task: Task) -> str:
         """Name the image, or the database, that a task of this environment is tried in."""
@@ -244,8 +156,7 @@ class Attempt(Generic[PlaceT]):
         )
 
     def _score(self) -> Score:
-        assert self._task is not None  # the episode is running
-        return self._judge(self._task, self.episode, self.place)
+        return self._judge(self.episode_state.task, self.episode, self.place)
 
     def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
         """Score an episode by the place that it left, after all that runs there has ended."""
@@ -278,14 +189,14 @@ class Attempt(Generic[PlaceT]):
         if self.scores_later and not self.reward_every_turn:
             with suppress(CausedInsideError):
                 self.place.kill()
-            self.episode.seconds = time.monotonic() - self._clock
+            self.episode.seconds = self.episode_state.seconds
             return None
         return self._scored_end()
 
     def _scored_end(self) -> Score:
         score = Score(0.0) if self.episode.status == "skipped" else self._score()
         self.episode.score = score
-        self.episode.seconds = time.monotonic() - self._clock
+        self.episode.seconds = self.episode_state.seconds
         return score
 
     def settle(self) -> None:
@@ -298,7 +209,7 @@ class Attempt(Generic[PlaceT]):
         if episode.status in ("running", "error") or episode.score is not None:
             return
         seconds = episode.seconds
-        with self._calls, self._failures_recorded():
+        with self._calls, self.episode_state.recording_failures():
             score = self._scored_end()
         episode.seconds = seconds
         if episode.turns and episode.status in ("ended", "truncated"):
@@ -313,34 +224,12 @@ class Attempt(Generic[PlaceT]):
         """Return what leaves the environment, in the form that `observations` asks for."""
         return plain(data) if self._is_wire else data
 
-    def _failed(self, error: Exception) -> dict[str, Any]:
-        """Make the `info` of an episode that failed; or raise the error, where none is a value."""
-        if not is_value(error, self.episode, self.options.errors):
-            raise error
-        return {**self._info(), "error": failure(error)}
-
     def interrupt(self, error: BaseException) -> None:
         """End the running episode by an exception, if that is the caller's.
 
         Call it between two calls of others, or where one of them has raised the exception.
         """
-        if self._episode is not None and self._episode.status == "running" and is_callers(error):
-            interrupt(self._episode, error)
-            self._episode.seconds = time.monotonic() - self._clock
-
-    @contextmanager
-    def _failures_recorded(self) -> Iterator[None]:
-        """End the episode as an error, and raise it, where a failure is not the agent's fault."""
-        try:
-            yield
-        except BaseException as error:
-            if is_callers(error):
-                interrupt(self.episode, error)
-            else:
-                self.episode.status = "error"
-                self.episode.error = f"{type(error).__name__}: {error}"
-            self.episode.seconds = time.monotonic() - self._clock
-            raise
+        self.episode_state.interrupt(error)
 
     @contextmanager
     def _freed(self) -> Iterator[None]:
@@ -358,27 +247,3 @@ class Attempt(Generic[PlaceT]):
             if place is not None:
                 place.close()
             del origin
-
-    def _first_info(self, task: Task, turn: Turn | None = None) -> dict[str, Any]:
-        """Make the `info` with which an episode or a fork begins."""
-        return {**self._info(turn), "query": task.query, "tags": task.tags}
-
-    def _info(self, turn: Turn | None = None, score: Score | None = None) -> dict[str, Any]:
-        """Make the `info` of `reset` and `step`."""
-        done = len(self.episode.turns)
-        info: dict[str, Any] = {
-            "task_id": self.episode.task_id,
-            "turn": done,
-            "turns_left": self.max_turns - done,
-        }
-        if "lost" in self.episode.metadata:
-            info["lost"] = self.episode.metadata["lost"]
-        if turn is not None:
-            info["ok"] = turn.ok
-            if turn.exit_code is not None:
-                info["exit_code"] = turn.exit_code
-            info.update({key: turn.info[key] for key in SHOWN if key in turn.info})
-        if score is not None:
-            info["success"] = score.value == 1.0
-            info["parts"] = dict(score.parts)
-        return info

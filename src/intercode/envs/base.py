@@ -8,9 +8,8 @@ which options it takes (`intercode.envs.options`).
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 import gymnasium
 
 from intercode.datasets import load
-from intercode.envs.attempt import VALUES, Submissions, has_ended
 from intercode.envs.diffs import ShowsFiles, Watch
+from intercode.envs.episode_state import VALUES, EpisodeState, choices
 from intercode.envs.fork import Forkable, random_of
 from intercode.envs.keys import with_keys
 from intercode.envs.options import EnvOptions, SandboxOptions
@@ -31,7 +30,6 @@ from intercode.envs.traits import SHELL, Traits, of_language
 from intercode.envs.turns import act, execute, recorded
 from intercode.episode import ENDED, Episode, Status, Turn
 from intercode.errors import (
-    ActionError,
     CausedInsideError,
     ImageError,
     SandboxError,
@@ -148,8 +146,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             stage.programs = stage.programs or self.traits.programs
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
-        self._seed = options.seed
-        self._order: Iterator[Task] | None = None  # the tasks to come
+        self.episode_state = EpisodeState(options)
         self._watch: Watch | None = None
         self._is_wire = options.observations == "utf-8"
         self._settings: dict[tuple[str, str], str] = {}  # by image and folder
@@ -223,37 +220,30 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
                 before are in ``info["error"]``, and the next step ends the episode.
             SandboxUnavailableError: This machine permits no sandbox; it is never a value.
         """
-        if options is not None and not isinstance(options, Mapping):
-            raise UsageError(f"the options of reset are a dict, not {type(options).__name__}")
-        chosen = {"task_id": task_id, "index": index}
-        given = {name: one for name, one in chosen.items() if one is not None}
         with self._calls, self._freed():
-            if twice := sorted(given.keys() & (options or {}).keys()):
-                raise UsageError(f"give {twice[0]!r} to reset once, not in its options as well")
-            named = self.named({**(options or {}), **given})
+            named = self.named(choices(options, task_id=task_id, index=index))
+            state = self.episode_state
             try:
                 begun = self._begin(seed, named)
             except VALUES as error:
-                begun = self.episode.query, self._failed(error)
-                self._untold = error
+                begun = state.episode.query, state.info_of_failure(error, self.max_turns)
+                state.failure = error
             return self._said(begun)
 
     def _begin(self, seed: int | None, named: Task | None) -> tuple[str, dict[str, Any]]:
-        self._untold = None
-        seed, self._seed = (self._seed if seed is None else seed), None
+        state = self.episode_state
+        seed = state.take_seed(seed)
         super().reset(seed=seed)
-        if seed is not None or self._order is None:
-            self._order = self.dataset.shuffled(self.np_random)
-        self._task = task = named or next(self._order)
-        self._clock = time.monotonic()
-        self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
-        self._numbers, self._submissions = itertools.count(), Submissions()
-        with self._failures_recorded():
-            self._episode.metadata["image"] = self.stage.image(task)
+        task = named or state.next_task(self.dataset, self.np_random, restart=seed is not None)
+        state.begin(
+            task, Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
+        )
+        with state.recording_failures():
+            self.episode.metadata["image"] = self.stage.image(task)
             self._place = self.stage.open(task)
             self._refuse_stopped()
             self._interpreter = self._open(self._place)
-        return task.query, self._first_info(task)
+        return task.query, state.first_info(self.max_turns)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -277,32 +267,28 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
                     self._awake()
                     taken = self._step(self._meant(action))
                 except VALUES as error:
-                    taken = "", float("nan"), False, True, self._failed(error)
+                    info = self.episode_state.info_of_failure(error, self.max_turns)
+                    taken = "", float("nan"), False, True, info
                 return self._said(taken)
         except BaseException as error:  # also on the way out: the observation is lost
             self.interrupt(error)
             raise
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        task, interpreter = self._task, self._interpreter
-        if (error := self._untold) is not None:  # of `reset`, which cannot truncate
-            self._untold = None
-            raise error
-        if self.episode.status != "running" or task is None or interpreter is None:
-            raise has_ended(self.episode)
-        if not isinstance(action, str):
-            raise ActionError(f"an action must be a text, not {type(action).__name__}")
-        with self._failures_recorded():
+        state, interpreter = self.episode_state, self._interpreter
+        state.check(action, is_open=interpreter is not None)
+        assert interpreter is not None  # it is open
+        with state.recording_failures():
             status = self._ending(action)
             if status == "submitted":
-                self._submissions.add()
+                state.submissions.add()
             reply = self._reply(self.episode.answer) if status == "submitted" else None
             if status is not None and reply is None:
                 score = self._finish(status)
                 value = 0.0 if score is None else score.value
-                return "", value, True, False, self._info(score=score)
+                return "", value, True, False, state.info(self.max_turns, score=score)
             watch = self._watching() if reply is None else None
-            turn = recorded(action, reply or execute(interpreter, action, task.timeout))
+            turn = recorded(action, reply or execute(interpreter, action, state.task.timeout))
             if watch is not None and ENDED not in turn.info:
                 with suppress(CausedInsideError):  # its next action is told
                     turn = replace(turn, changes=watch.turn())
@@ -310,14 +296,20 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             ended = ENDED in turn.info
             truncated = not ended and len(self.episode.turns) >= self.max_turns
             if not ended and not truncated and not self.reward_every_turn:
-                return turn.observation, 0.0, False, False, self._info(turn)
+                return turn.observation, 0.0, False, False, state.info(self.max_turns, turn)
             if ended or truncated:
                 score = self._finish("ended" if ended else "truncated")
             else:
                 score = self._score()
             value = 0.0 if score is None else score.value
             self.episode.turns[-1] = replace(turn, reward=value)
-            return turn.observation, value, ended, truncated, self._info(turn, score)
+            return (
+                turn.observation,
+                value,
+                ended,
+                truncated,
+                state.info(self.max_turns, turn, score),
+            )
 
     def overview(self) -> str:
         """Show what there is in the task's place: tables, or the files of a folder.
@@ -331,9 +323,9 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         if not self.traits.overview:
             raise UsageError(f"nothing shows what there is in {self.name!r}")
         with self._calls:
-            if self.episode.status != "running" or self._task is None:
-                raise has_ended(self.episode)
-            task = self._task
+            if self.episode.status != "running":
+                raise self.episode_state.ended_error()
+            task = self.episode_state.task
             turn = self._look(task, self.traits.overview)
         if not turn.ok:
             said = turn.observation.strip()[-500:]
@@ -346,10 +338,10 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         Where the place does not say it, this is the name that the traits have.
         """
         known = self.traits.setting or self.traits.language
-        if not self.traits.where or self._task is None:
+        if not self.traits.where or not self.episode_state.is_begun:
             return known
         # No setup, which may take long: what it installs is not named.
-        task = replace(self._task, setup=None, files={})
+        task = replace(self.episode_state.task, setup=None, files={})
         folder = getattr(self.stage, "directory", lambda task: ".")(task)
         key = str(self.episode.metadata.get("image")), str(folder)
         with self._calls:
@@ -375,16 +367,8 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
 
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""
-        return None if self.render_mode is None else self._said(self._rendered())
-
-    def _rendered(self) -> str:
-        episode = self.episode
-        lines = [f"# {episode.query}"]
-        for turn in episode.turns:
-            lines += [f"{self.prompt}{turn.action}", turn.observation.rstrip("\n")]
-        if episode.status != "running":
-            lines.append(f"# {episode.status}, reward {episode.reward}")
-        return "\n".join(line for line in lines if line) + "\n"
+        state = self.episode_state
+        return None if self.render_mode is None else self._said(state.rendered(self.prompt))
 
     def named(self, options: Mapping[str, Any]) -> Task | None:
         """Return the task that options of `reset` name; None: they name none.
@@ -399,17 +383,13 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         return self.dataset.named(**meant)
 
     def _draws_apart_from(self, source: Self) -> None:
-        self._seed = None
+        self.episode_state.seed = None
         self._np_random_seed = source.np_random_seed
         self._np_random = random_of(self.episode, source.np_random_seed)
 
     def _ending(self, action: str) -> Status | None:
         """Tell how the episode ends by this action; None if the action is to be executed."""
-        word, _, answer = action.strip().partition(" ")
-        if word == "submit" and (not answer or self.takes_answer):
-            self.episode.answer = answer.strip() or None
-            return "submitted"
-        return "skipped" if word == "skip" and not answer else None
+        return self.episode_state.ending(action, takes_answer=self.takes_answer)
 
     def _watching(self) -> Watch | None:
         """Return the watch over the present place; None if no changes are to be kept."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
-import time
 import zlib
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -106,15 +104,12 @@ class Forkable(Remade, Attempt[PlaceT]):
         with self._calls:
             task = snapshot.task_in(self.dataset, self.name, self.max_turns)
             with self._freed():
-                self._task = task
-                self._episode = episode = snapshot.episode()
-                self._untold = None
-                self._numbers = itertools.count()
-                self._submissions = snapshot.submissions
-                self._origin = snapshot.held(episode, self._numbers)
+                episode = snapshot.episode()
+                self.episode_state.begin(task, episode, snapshot.submissions)
+                self._origin = snapshot.held(episode, self.episode_state.fork_numbers)
             last = episode.turns[-1] if episode.turns else None
             observation = task.query if last is None else last.observation
-            return self._said((observation, self._first_info(task, last)))
+            return self._said((observation, self.episode_state.first_info(self.max_turns, last)))
 
     def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
         """Fork the running episode into other environments; here it goes on.
@@ -143,39 +138,39 @@ class Forkable(Remade, Attempt[PlaceT]):
             return forks
 
     def _save(self, how: How, lossy: bool) -> EpisodeSnapshot:
-        task, episode, origin = self._task, self.episode, self._origin
+        state, episode, origin = self.episode_state, self.episode, self._origin
         if how not in HOWS:
             raise UsageError(f"how must be one of {', '.join(HOWS)}, not {how!r}")
         running = self._asleep or self._interpreter is not None
-        if task is None or episode.status != "running" or not running:
+        if episode.status != "running" or not running:
             raise ForkError("the episode has ended: take a snapshot while it is running")
         if self._asleep and origin is not None and how in ("auto", origin.how):
-            return origin.held(episode, self._numbers)
+            return origin.held(episode, state.fork_numbers)
         if not self._asleep:
-            episode = replace(episode, seconds=time.monotonic() - self._clock)
+            episode = replace(episode, seconds=state.seconds)
 
         def interpreter() -> Interpreter:
             self._awake()
             assert self._interpreter is not None  # it is running
             return self._interpreter
 
-        return take(task, episode, self._numbers, interpreter, how, lossy, self._submissions)
+        numbers = state.fork_numbers
+        return take(state.task, episode, numbers, interpreter, how, lossy, state.submissions)
 
     def _awake(self) -> None:
         """Start place and interpreter of a fork, before they are first used."""
         if not self._asleep:
             return
         assert self._origin is not None  # it is asleep
-        self._clock = time.monotonic() - self.episode.seconds
-        with self._failures_recorded():
+        self.episode_state.start_clock()
+        with self.episode_state.recording_failures():
             self._place, self._interpreter = self._origin.start(self._repeated)
             self._refuse_stopped()
-        self._clock = time.monotonic() - self.episode.seconds
+        self.episode_state.start_clock()
 
     def _repeated(self) -> tuple[PlaceT, Interpreter]:
         """Start a place, and take the actions of the episode in it."""
-        assert self._task is not None  # the episode is running
-        task = self._task
+        task = self.episode_state.task
         with ExitStack() as opened:
             place = opened.enter_context(closing(self.stage.open(task)))
             interpreter = opened.enter_context(closing(self._open(place)))

@@ -113,9 +113,7 @@ class Outside(Remade, Attempt[PlaceT]):
             UsageError: There is no such style.
             EnvironmentStateError: There is no episode yet.
         """
-        if self._task is None:
-            raise EnvironmentStateError("there is no episode yet: call reset() first")
-        found: list[dict[str, Any]] = MESSAGES.get(style)(self, self._task)
+        found: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
         return self._said(found) if style == "plain" else found
 
     def outcome(self, task: Task) -> GoldOutcome:
@@ -141,7 +139,7 @@ class Outside(Remade, Attempt[PlaceT]):
             raise UsageError("score takes an output or an episode, which has one, not both")
         if episode is not None and episode.task_id != task.task_id:
             raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
-        if place is self._place and self.episode.status == "running":
+        if place is self._place and self.episode_state.is_running:
             raise EnvironmentStateError(
                 "this is the place of the running episode, which step('submit') ends and scores"
             )

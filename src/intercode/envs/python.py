@@ -125,8 +125,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         self._tests.close()
 
     def _prompt_in(self, sandbox: Sandbox) -> PythonInterpreter:
-        assert self._task is not None  # the episode begins
-        prelude = self._task.metadata.get("setup_code") or ""
+        prelude = self.episode_state.task.metadata.get("setup_code") or ""
         return PythonInterpreter(sandbox, self._python, prelude)
 
     def _attempt(self, task: Task, place: Sandbox, output: str | None) -> Episode:
