@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import copy
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
+
+import numpy as np
 
 from intercode.episode import Episode, Fork, Turn
 from intercode.errors import ForkError, TaskNotFoundError
@@ -200,6 +203,18 @@ def _save(interpreter: Interpreter, lossy: bool) -> Saved:
 
 def _copied(episode: Episode) -> Episode:
     return replace(episode, turns=list(episode.turns), metadata=copy.deepcopy(episode.metadata))
+
+
+def random_of(episode: Episode, seed: int) -> np.random.Generator:
+    """Return the source of random numbers of an environment that begins with a fork.
+
+    Args:
+        episode: The fork: its branch tells it from its siblings.
+        seed: The seed of the environment that it was forked from.
+    """
+    assert episode.fork is not None
+    entropy = [max(seed, 0), zlib.crc32(episode.id.encode("utf-8", "surrogatepass"))]
+    return np.random.Generator(np.random.PCG64(entropy))
 
 
 def repeat(turns: Iterable[Turn], take: Callable[[str], Turn]) -> None:

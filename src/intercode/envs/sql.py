@@ -17,9 +17,9 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SqlOptions
 from intercode.envs.stage import SETUP_TIMEOUT, NoRecipe, limits_of
 from intercode.envs.traits import SQL, Guess, Traits, always
-from intercode.envs.turns import act
 from intercode.episode import Episode
 from intercode.errors import TaskError, UsageError
+from intercode.interpreters.base import act
 from intercode.interpreters.sql import SqlInterpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
