@@ -38,7 +38,8 @@ from intercode.cli.terminal import safe, tell
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
-from intercode.evaluate.prepare import Plan, budget_of, plan, setting
+from intercode.evaluate.budget_spent import budget_of
+from intercode.evaluate.prepare import Plan, plan, setting
 from intercode.serve import TOKEN
 from intercode.spec import RunSpec, add_environment, given, natural, positive
 

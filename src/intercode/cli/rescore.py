@@ -42,16 +42,9 @@ from intercode.cli.results import Watcher
 from intercode.cli.terminal import print_json
 from intercode.errors import UsageError
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.prepare import (
-    ASKED,
-    JUDGE,
-    JUDGES_TOO,
-    Setting,
-    plan,
-    run_folder,
-    setting,
-)
+from intercode.evaluate.prepare import ASKED, Setting, plan, run_folder, setting
 from intercode.evaluate.rescore import DEFAULT, Rescored, Result, rescore
+from intercode.evaluate.rewards import JUDGES_TOO, ModelReward
 from intercode.records import MANIFEST, read_manifest
 from intercode.spec import (
     EnvSpec,
@@ -117,14 +110,14 @@ def execute(args: argparse.Namespace) -> int:
 
     @cache
     def where() -> Setting:
-        budget = _budget(spec, out) if spec.reward == JUDGE else None
+        budget = _budget(spec, out) if spec.reward == ModelReward.KIND else None
         return setting(asked, watcher, asks=asks, budget=budget)
 
     try:
         result = rescore(
             folder,
             asked.dataset,
-            where().judge if spec.reward == JUDGE else spec.reward,
+            where().reward if spec.reward == ModelReward.KIND else spec.reward,
             lambda: where().make(),
             out=out,
             workers=spec.how.workers,
@@ -165,7 +158,7 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
     spec = recorded_spec(folder, used, options, trust=args.trust)
     # What a judge may take is for this one, not for the recorded agent.
     spec = spec.merge(max_cost=args.max_cost, max_tokens=args.max_tokens)
-    if spec.reward != JUDGE:
+    if spec.reward != ModelReward.KIND:
         for name in (*_JUDGES, *JUDGES_TOO):
             if name in options:
                 raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
@@ -188,7 +181,7 @@ def _used(manifest: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
     unused = [*_OF_THE_AGENT]
     if not (options.get("skill") and is_profile(options.get("agent"))):
         unused.append("agent")
-    if (reward or options.get("reward")) != JUDGE:
+    if (reward or options.get("reward")) != ModelReward.KIND:
         unused += [*_JUDGES, "prices"]
     kept = {name: value for name, value in options.items() if name not in unused}
     return {**manifest, "sessions": [*others, {**last, "options": kept}]}

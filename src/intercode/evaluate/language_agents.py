@@ -1,0 +1,123 @@
+"""The provider of agents that are language models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intercode.agents import registry, skills
+from intercode.agents.language import LanguageAgents, Strategy
+from intercode.agents.skills import Skill
+from intercode.envs.traits import traits_of
+from intercode.errors import UsageError
+from intercode.evaluate.actors import Actors, AgentProvider, calls_at_once, takes_layers
+from intercode.spec import RunSpec
+from intercode.user_code import is_reference
+
+if TYPE_CHECKING:
+    from intercode.models import Budget
+    from intercode.models.limits import RateLimit
+    from intercode.models.remote import RemoteModel
+
+
+class LanguageAgentProvider(AgentProvider):
+    """Makes the agents of a `Strategy`, with their model."""
+
+    calls_model = True
+
+    @classmethod
+    def claims(cls, name: str) -> bool:
+        """Tell whether a name is that of a strategy."""
+        if name not in registry.AGENTS and not is_reference(name):
+            return False
+        return isinstance(registry.AGENTS.resolve(name), Strategy)
+
+    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
+        """Make the agent that a spec names: see `AgentProvider.make`."""
+        strategy: Strategy = registry.AGENTS.resolve(self.name)
+        offered = skills.read_all(spec.agent.skill)
+        _check_context(spec)
+        model = _model(spec, strategy, budget, pace)
+        agents = _language_agents(spec, strategy, model, offered)
+        asks = {"reward_every_turn": True} if agents.needs_reward else {}
+        start = partial(model.start, calls_at_once(spec))
+        return Actors(agents, agents.name, {}, asks, offered, start, model.close)
+
+
+def _check_context(spec: RunSpec) -> None:
+    """Refuse to show what there is in an environment where nothing shows it."""
+    context, env = spec.agent.context, spec.env
+    traits = traits_of(env.name, env.protocol)
+    if context and (traits.elsewhere or not traits.overview):
+        raise UsageError(
+            f"--context {context}: nothing shows what there is in environment {env.name!r}, "
+            f"{env.protocol} protocol"
+        )
+
+
+def _model(
+    spec: RunSpec, strategy: Strategy, budget: Budget | None, pace: RateLimit | None
+) -> RemoteModel:
+    if spec.agent.recording is not None:
+        raise UsageError(f"agent {strategy.name} takes no --recording")
+    if spec.model.name is None:
+        raise UsageError(f"agent {strategy.name} needs --model PROVIDER/NAME")
+    from intercode.evaluate.budget_spent import budget_of
+    from intercode.models import get_model
+
+    return get_model(
+        spec.model.name,
+        base_url=spec.model.base_url,
+        cache=spec.model.cache,
+        prices=spec.model.prices,
+        budget=budget or budget_of(spec),
+        rate_limit=pace,
+    )
+
+
+def _language_agents(
+    spec: RunSpec, strategy: Strategy, model: RemoteModel, offered: Sequence[Skill]
+) -> LanguageAgents:
+    from intercode.agents.language import EpisodeLimits, Search
+    from intercode.models import Settings
+
+    told, asked = spec.agent, spec.model
+    options = {
+        name: value
+        for name in _TOLD
+        if (value := getattr(told, name)) is not None and value is not False
+    }
+    for name in ("observation_tail", "examples", "recap"):
+        if (value := getattr(told, name)) is not None:
+            options[name] = value
+    if told.prompt is not None:
+        options["prompt"] = Path(told.prompt)
+    if search := {to: v for name, to in _SEARCH.items() if (v := getattr(told, name)) is not None}:
+        options["search"] = Search(**search)
+    # Read in a turn of its own, which not every agent has, where files can be read.
+    readable = strategy.name != "single-turn" and takes_layers(spec)
+    options["skills"] = skills.offer(offered, readable=readable)
+    temperature = 0.0 if asked.temperature is None else asked.temperature
+    return strategy(
+        model,
+        settings=Settings(temperature, asked.top_p, asked.reply_tokens, trace=asked.record_tokens),
+        limits=EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost),
+        **options,
+    )
+
+
+_SEARCH = {
+    "search": "order",
+    "search_width": "width",
+    "search_depth": "depth",
+    "search_budget": "budget",
+    "search_test": "test",
+    "search_from": "start",
+}
+"""Option of a spec → field of `Search`."""
+_TOLD = (
+    *("setting", "schema", "context", "observation_limit", "dialogue_limit", "samples"),
+    "choose",
+)
