@@ -74,10 +74,6 @@ class ChecksRun(Protocol):
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
         """Refuse a run that its agents cannot play; return a warning, or an empty text.
 
-        Args:
-            tasks: The tasks, as they are.
-            workers: The episodes that are played at a time.
-
         Raises:
             UsageError: It says why not.
         """

@@ -29,23 +29,29 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intercode.agents.outside.profile import Needs, is_profile
+from intercode.cli import results
 from intercode.cli.recorded import add_named_again, recorded_spec
 from intercode.cli.results import Watcher
-from intercode.cli.terminal import print_json
+from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
+from intercode.evaluate.budget_spent import budget_of
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.prepare import ASKED, Setting, plan, run_folder, setting
 from intercode.evaluate.rescore import DEFAULT, Rescored, Result, rescore
 from intercode.evaluate.rewards import JUDGES_TOO, ModelReward
+from intercode.evaluate.summary import summarize
 from intercode.records import MANIFEST, read_manifest
+from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
+from intercode.report.tables import groups, judge_tables, shown
 from intercode.spec import (
     EnvSpec,
     How,
@@ -56,17 +62,6 @@ from intercode.spec import (
     options_of,
     recorded_options,
 )
-
-if TYPE_CHECKING:
-    from intercode.models import Budget
-
-import shlex
-
-from intercode.cli import results
-from intercode.cli.terminal import duration, number, percent, safe, table
-from intercode.evaluate.summary import summarize
-from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
-from intercode.report.tables import groups, judge_tables, shown
 from intercode.units import counted
 
 _JUDGES = ("judge_model", "judge_url", "judge_votes")
@@ -110,7 +105,7 @@ def execute(args: argparse.Namespace) -> int:
 
     @cache
     def where() -> Setting:
-        budget = _budget(spec, out) if spec.reward == ModelReward.KIND else None
+        budget = budget_of(spec.merge(out=str(out))) if spec.reward == ModelReward.KIND else None
         return setting(asked, watcher, asks=asks, budget=budget)
 
     try:
@@ -185,17 +180,6 @@ def _used(manifest: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
         unused += [*_JUDGES, "prices"]
     kept = {name: value for name, value in options.items() if name not in unused}
     return {**manifest, "sessions": [*others, {**last, "options": kept}]}
-
-
-def _budget(spec: RunSpec, out: Path) -> Budget:
-    """Return the budget of the judge, with its earlier spending."""
-    from intercode.evaluate.budget_spent import spent_by
-    from intercode.models import Budget
-    from intercode.models.prices import Prices
-
-    price = Prices(spec.model.prices).find(spec.env.judge_model or "")
-    before = spent_by(out, judge_price=price, judge_only=True)
-    return Budget(spec.model.max_cost, spec.model.max_tokens, before=before)
 
 
 def _label(reward: str | None) -> str:

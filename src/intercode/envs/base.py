@@ -9,7 +9,6 @@ which options it takes (`intercode.envs.options`).
 from __future__ import annotations
 
 import inspect
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -153,6 +152,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         if stage is None or reward is None or isinstance(reward, str):
             reward = choose(self.name, reward, _no_reward)
         if stage is None:
+            if (image := getattr(options, "image", None)) and Path(image).exists():
+                options = kind.of(options, {"image": Path(image)})  # "./" is not needed
             stage = cast("Stage[PlaceT]", SandboxStage.of(options, self.traits))
         self.dataset = tasks
         hide(tasks.source, tasks.databases)
@@ -316,14 +317,20 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             SandboxUnavailableError: This machine permits no sandbox; it is never a value.
         """
         with self._calls, self._freed():
-            named = self.named(choices(options, task_id=task_id, index=index))
             state = self.episode_state
+            named = self.named(choices(options, task_id=task_id, index=index))
+            task = state.begin(self, named, seed)
             try:
-                begun = self._begin(seed, named)
+                with state.recording_failures():
+                    state.episode.metadata["image"] = self.stage.image(task)
+                    self._place = self.stage.open(task)
+                    self._refuse_stopped()
+                    self._interpreter = self._open(self._place)
+                info = state.first_info(self.max_turns)
             except VALUES as error:
-                begun = state.episode.query, state.info_of_failure(error, self.max_turns)
+                info = state.info_of_failure(error, self.max_turns)
                 state.failure = error
-            return self._said(begun)
+            return self._said((task.query, info))
 
     def named(self, options: Mapping[str, Any]) -> Task | None:
         """Return the task that options of `reset` name; None: they name none.
@@ -336,21 +343,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             return self.dataset.named(**options)
         meant = {name: self._meant(one) for name, one in options.items()}  # as `info` has it
         return self.dataset.named(**meant)
-
-    def _begin(self, seed: int | None, named: Task | None) -> tuple[str, dict[str, Any]]:
-        state = self.episode_state
-        seed = state.take_seed(seed)
-        super().reset(seed=seed)
-        task = named or state.next_task(self.dataset, self.np_random, restart=seed is not None)
-        state.begin(
-            task, Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
-        )
-        with state.recording_failures():
-            self.episode.metadata["image"] = self.stage.image(task)
-            self._place = self.stage.open(task)
-            self._refuse_stopped()
-            self._interpreter = self._open(self._place)
-        return task.query, state.first_info(self.max_turns)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -407,7 +399,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             if ended or truncated:
                 score = self._finish("ended" if ended else "truncated")
             else:
-                score = self._score()
+                score = self._judge(state.task, self.episode, self.place)
             value = 0.0 if score is None else score.value
             self.episode.turns[-1] = replace(turn, reward=value)
             return (
@@ -457,7 +449,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         return self._scored_end()
 
     def _scored_end(self) -> Score:
-        score = Score(0.0) if self.episode.status == "skipped" else self._score()
+        score = (
+            Score(0.0)
+            if self.episode.status == "skipped"
+            else self._judge(self.episode_state.task, self.episode, self.place)
+        )
         self.episode.score = score
         self.episode.seconds = self.episode_state.seconds
         return score
@@ -477,9 +473,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         episode.seconds = seconds
         if episode.turns and episode.status in ("ended", "truncated"):
             episode.turns[-1] = replace(episode.turns[-1], reward=score.value)
-
-    def _score(self) -> Score:
-        return self._judge(self.episode_state.task, self.episode, self.place)
 
     def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
         """Score an episode by the place that it left, after all that runs there has ended."""
@@ -748,7 +741,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             task = snapshot.task_in(self.dataset, self.name, self.max_turns)
             with self._freed():
                 episode = snapshot.episode()
-                self.episode_state.begin(task, episode, snapshot.submissions)
+                self.episode_state.resume(task, episode, snapshot.submissions)
                 self._origin = snapshot.held(episode, self.episode_state.fork_numbers)
             last = episode.turns[-1] if episode.turns else None
             observation = task.query if last is None else last.observation
@@ -799,8 +792,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             assert self._interpreter is not None  # it is running
             return self._interpreter
 
-        numbers = state.fork_numbers
-        return take(state.task, episode, numbers, interpreter, how, lossy, state.submissions)
+        return take(state, episode, interpreter, how, lossy)
 
     @property
     def _asleep(self) -> bool:

@@ -136,18 +136,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Leave out the tasks that need a network that there is not.
-
-        Args:
-            tasks: All tasks.
-            options: Options by name, as far as they are given.
-
-        Returns:
-            The tasks that are left, and a sentence on the others; empty if there are none.
-
-        Raises:
-            TaskError: All tasks need the network.
-        """
+        """Leave out the tasks that need a network that there is not: see `InterCodeEnv`."""
         kept = tasks if Policy.of(options.get("network") or False).reaches_out else offline(tasks)
         left = len(tasks) - len(kept)
         need = "needs" if left == 1 else "need"

@@ -135,19 +135,15 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
             self._begun = False
             state = self.episode_state
             named = self.named(choices(options, task_id=task_id, index=index))
-            seed = state.take_seed(seed)
-            super().reset(seed=seed)
-            task = named or state.next_task(self.dataset, self.np_random, restart=seed is not None)
-            episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
-            state.begin(task, episode)
+            task = state.begin(self, named, seed)
             try:
                 with state.recording_failures():
-                    episode.query = self._begin(task, seed)
+                    state.episode.query = self._begin(task, state.episode.seed)
                     self._begun = True
             except VALUES as error:
                 state.failure = error
                 return task.query, state.info_of_failure(error, self.max_turns)
-            return episode.query, state.first_info(self.max_turns)
+            return state.episode.query, state.first_info(self.max_turns)
 
     def named(self, options: Mapping[str, Any]) -> Task | None:
         """Return the task that options of `reset` name, as `InterCodeEnv.named` does."""
@@ -157,23 +153,20 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         """Take an action, as `InterCodeEnv.step` does."""
         try:
             with self._calls:
+                state = self.episode_state
                 try:
-                    return self._checked_step(action)
+                    state.check(action, is_open=self._begun)
+                    with state.recording_failures():
+                        return self._step(action)
                 except VALUES as failed:
-                    info = self.episode_state.info_of_failure(failed, self.max_turns)
+                    info = state.info_of_failure(failed, self.max_turns)
                     return "", float("nan"), False, True, info
         except BaseException as error:  # also on the way out: the observation is lost
             self.interrupt(error)
             raise
 
-    def _checked_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        state = self.episode_state
-        state.check(action, is_open=self._begun)
-        with state.recording_failures():
-            return self._step(state.episode, action)
-
-    def _step(self, episode: Episode, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        state = self.episode_state
+    def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        state, episode = self.episode_state, self.episode
         takes_answer = bool(self.traits.answer or self.traits.may_answer)
         ending = state.ending(action, takes_answer=takes_answer)
         if ending == "skipped":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from numpy.random import Generator
+import gymnasium
 
 from intercode.envs.options import EnvOptions
 from intercode.episode import Episode, Score, Status, Turn
@@ -24,24 +24,13 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.interruption import is_callers
-from intercode.task import Dataset, Task
+from intercode.task import Task
 
 VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
 """The errors that ``errors="value"`` turns into values: no caller's, no agent's, and none that
 every other episode meets (`SandboxUnavailableError`)."""
 SHOWN = ("timed_out", "restarted", "truncated", "gone")
 """The facts that `info` takes over from an execution: none that differs from run to run."""
-
-
-def failure(error: Exception) -> dict[str, str]:
-    """Tell of a failure, as ``info["error"]`` has it.
-
-    Only that of the infrastructure has its message there: others may quote gold.
-    """
-    kind, said = "infrastructure", str(error)
-    if isinstance(error, (TaskError, RewardError)):
-        kind, said = "task", "the task's own part failed: env.episode.error says why"
-    return {"kind": kind, "type": type(error).__name__, "message": said}
 
 
 class Submissions:
@@ -107,8 +96,7 @@ class EpisodeState:
         Raises:
             EnvironmentStateError: There is no episode yet.
         """
-        if self._task is None:
-            raise EnvironmentStateError("there is no episode yet: call reset() first")
+        assert self.episode is not None and self._task is not None
         return self._task
 
     @property
@@ -121,34 +109,33 @@ class EpisodeState:
         """Whether there is an episode that has not ended."""
         return self._episode is not None and self._episode.status == "running"
 
-    def take_seed(self, seed: int | None) -> int | None:
-        """Return the seed of a reset: its own, or `seed`, which holds for one reset."""
-        seed, self.seed = (self.seed if seed is None else seed), None
-        return seed
-
-    def next_task(self, dataset: Dataset, rng: Generator, *, restart: bool) -> Task:
-        """Return the next task of a seeded order, after whose end another one begins.
+    def begin(self, env: Any, task: Task | None, seed: int | None) -> Task:
+        """Begin an episode, and return its task.
 
         Args:
-            dataset: The tasks.
-            rng: Draws an order.
-            restart: Whether a new order begins.
+            env: The environment: its name, its tasks, its source of random numbers.
+            task: The task; None: the next one of a seeded order, after which another one begins.
+            seed: The seed of the episode and of a new order; None: `seed`, which holds for once.
         """
-        if restart or self._order is None:
-            self._order = dataset.shuffled(rng)
-        return next(self._order)
+        seed, self.seed = (self.seed if seed is None else seed), None
+        gymnasium.Env.reset(env, seed=seed)
+        if seed is not None or self._order is None:
+            self._order = env.dataset.shuffled(env.np_random)
+        task = task or next(self._order)
+        episode = Episode(task.task_id, task.query, env.name, seed=seed, started=time.time())
+        self.resume(task, episode, Submissions())
+        return task
 
-    def begin(self, task: Task, episode: Episode, submissions: Submissions | None = None) -> None:
-        """Begin an episode, or continue that of a snapshot.
+    def resume(self, task: Task, episode: Episode, submissions: Submissions) -> None:
+        """Continue an episode.
 
         Args:
             task: The task.
             episode: The record, with the seconds that it has taken so far.
             submissions: The count that a fork shares with its siblings.
         """
-        self._task, self._episode = task, episode
+        self._task, self._episode, self.submissions = task, episode, submissions
         self.failure = None
-        self.submissions = submissions or Submissions()
         self.fork_numbers = itertools.count()
         self.start_clock()
 
@@ -241,7 +228,11 @@ class EpisodeState:
         is_ours = self.episode.status == "error" and "interrupted" not in self.episode.metadata
         if self._errors != "value" or is_permanent or not is_ours:
             raise error
-        return {**self.info(max_turns), "error": failure(error)}
+        kind, message = "infrastructure", str(error)
+        if isinstance(error, (TaskError, RewardError)):  # it may quote gold
+            kind, message = "task", "the task's own part failed: env.episode.error says why"
+        facts = {"kind": kind, "type": type(error).__name__, "message": message}
+        return {**self.info(max_turns), "error": facts}
 
     def first_info(self, max_turns: int, turn: Turn | None = None) -> dict[str, Any]:
         """Return the `info` with which an episode or a fork begins."""

@@ -103,13 +103,9 @@ class PythonEnv(InterCodeEnv[Sandbox]):
     ) -> None:
         options = PythonOptions.of(options, changes)
         tasks = load(data)
-        provider = options.sandbox
-        if isinstance(provider, str):
-            provider = self.traits.provider(provider)
         network, self._python = options.network, options.python
-        stage = SandboxStage(
-            provider, options.image, options.limits, network, options.default_image
-        )
+        stage = SandboxStage.of(options, self.traits)
+        provider = stage.provider
         stage.programs = (self._python,) if self._python else ()
         self._provider = provider
         self._tests = PythonReward(provider, stage.open, stage.image, network, self._python)

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from intercode.envs.episode_state import EpisodeState
 from intercode.episode import Episode, Fork, Turn
 from intercode.errors import ForkError, TaskNotFoundError
 from intercode.interpreters.base import Interpreter, Saved, SavesState
@@ -144,24 +145,20 @@ class EpisodeSnapshot:
 
 
 def take(
-    task: Task,
+    state: EpisodeState,
     episode: Episode,
-    numbers: Iterator[int],
     interpreter: Callable[[], Interpreter],
     how: How,
     lossy: bool,
-    submissions: Any = None,
 ) -> EpisodeSnapshot:
     """Take a snapshot of a running episode.
 
     Args:
-        task: Its task.
+        state: The episode's state.
         episode: The episode, with the seconds that it has taken so far.
-        numbers: Numbers of its forks.
         interpreter: Returns its interpreter; only called if the state is to be saved.
         how: See `How`.
         lossy: See `SavesState.save`.
-        submissions: The count that its forks share.
 
     Raises:
         ForkError: It cannot be forked in this way.
@@ -174,19 +171,21 @@ def take(
             if how == "state":
                 raise
             refused = f"; and its state cannot be saved: {error}"
-    if saved is not None:
-        carried, lost = (*saved.carried, *_ALWAYS), saved.lost
-        return EpisodeSnapshot(
-            "state", carried, lost, task, _copied(episode), numbers, [_Kept(saved)], submissions
-        )
     for number, turn in enumerate(episode.turns, 1):
-        if turn.info.get("timed_out"):  # it may get further next time, or less far
+        if saved is None and turn.info.get("timed_out"):  # it may get further, or less far
             raise ForkError(
                 f"turn {number} ran into the time limit: it cannot be repeated exactly{refused}"
             )
-    carried = ("whatever its actions do again", *_ALWAYS)
+    carried = ("whatever its actions do again",) if saved is None else saved.carried
     return EpisodeSnapshot(
-        "replay", carried, (), task, _copied(episode), numbers, [None], submissions
+        "replay" if saved is None else "state",
+        (*carried, *_ALWAYS),
+        () if saved is None else saved.lost,
+        state.task,
+        _copied(episode),
+        state.fork_numbers,
+        [None if saved is None else _Kept(saved)],
+        state.submissions,
     )
 
 

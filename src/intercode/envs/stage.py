@@ -239,19 +239,19 @@ class SandboxStage:
 
     @classmethod
     def of(cls, options: EnvOptions, traits: Traits) -> Self:
-        """Make the stage of an environment that brings none.
+        """Make the stage that an environment's options ask for.
 
         Raises:
             UsageError: There is no such provider.
         """
-        sandbox, image = options.sandbox, getattr(options, "image", None)
-        if isinstance(sandbox, str):
-            sandbox = traits.provider(sandbox)
-        if image and Path(image).exists():  # "./" is not needed
-            image = Path(image)
-        network = getattr(options, "network", False)
-        default_image = getattr(options, "default_image", None)
-        return cls(sandbox, image, options.limits, network, default_image)
+        sandbox = options.sandbox
+        return cls(
+            traits.provider(sandbox) if isinstance(sandbox, str) else sandbox,
+            getattr(options, "image", None),
+            options.limits,
+            getattr(options, "network", False),
+            getattr(options, "default_image", None),
+        )
 
     def image(self, task: Task) -> str:
         """Name the image that the task runs in.

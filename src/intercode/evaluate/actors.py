@@ -35,6 +35,8 @@ PROVIDERS = Registry(
     },
 )
 """Name → the class of the `AgentProvider` of agents that need more than a function."""
+AGENT_OPTIONS = {**options_of(ModelSpec), **options_of(AgentSpec)}
+"""The options of an agent and of its model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,10 @@ class AgentProvider:
                 raise UsageError(f"--agent {name} needs --recording PATH")
         offered = skills.read_all(spec.agent.skill)
         if unused := [option for option in options_without_model(spec) if option in spec.flat()]:
+            flag = AGENT_OPTIONS[unused[0]].flag
             raise UsageError(
-                f"agent {name} is not a language model: it takes no {flag_of(unused[0])}; name one "
-                "that is, such as --agent try-again"
+                f"agent {name} is not a language model: it takes no {flag}; name one that is, such "
+                "as --agent try-again"
             )
         options: dict[str, Any] = {} if recording is None else {"recording": Path(recording)}
         return Actors(registry.get(name, **options), name, options, skills=offered)
@@ -142,21 +145,11 @@ def calls_at_once(spec: RunSpec) -> int:
     return spec.how.max_connections or spec.how.workers
 
 
-def flag_of(option: str) -> str:
-    """Return an option's name on the command line."""
-    return "--" + option.replace("_", "-")
-
-
 def options_without_model(spec: RunSpec) -> list[str]:
     """List the options of language models of which neither the agent nor the reward makes use."""
-    parts = {**options_of(ModelSpec), **options_of(AgentSpec)}
-    used = model_options(spec)
-    used += ("skill",) if registry.AGENTS.is_foreign(spec.agent.name) else ()
-    return [
-        name
-        for name in parts
-        if name not in ("agent", "recording", "preset", "observation_tail", *used)
-    ]
+    used = {"agent", "recording", "preset", "observation_tail", *model_options(spec)}
+    used |= {"skill"} if registry.AGENTS.is_foreign(spec.agent.name) else set()
+    return [name for name in AGENT_OPTIONS if name not in used]
 
 
 def takes_layers(spec: RunSpec) -> bool:

@@ -75,7 +75,13 @@ def budget_of(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
             continue
         known = Prices(run.model.prices)
         price, judge_price = (known.find(name) if name else None for name in names)
-        found = spent_by(Path(run.how.out), price, run.model.reply_tokens, judge_price=judge_price)
+        found = spent_by(
+            Path(run.how.out),
+            price,
+            run.model.reply_tokens,
+            judge_price=judge_price,
+            judge_only=run.model.name is None,
+        )
         before.add(found.cost, found.tokens)
     return Budget(*limits, before=before)
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intercode.agents import registry, skills
-from intercode.agents.language import LanguageAgents, Strategy
+from intercode.agents.language import EpisodeLimits, LanguageAgents, Options, Search, Strategy
 from intercode.agents.skills import Skill
 from intercode.envs.traits import traits_of
 from intercode.errors import UsageError
 from intercode.evaluate.actors import Actors, AgentProvider, calls_at_once, takes_layers
+from intercode.evaluate.budget_spent import budget_of
+from intercode.models import Settings, get_model
 from intercode.spec import RunSpec
 from intercode.user_code import is_reference
 
@@ -39,7 +42,18 @@ class LanguageAgentProvider(AgentProvider):
         strategy: Strategy = registry.AGENTS.resolve(self.name)
         offered = skills.read_all(spec.agent.skill)
         _check_context(spec)
-        model = _model(spec, strategy, budget, pace)
+        if spec.agent.recording is not None:
+            raise UsageError(f"agent {strategy.name} takes no --recording")
+        if spec.model.name is None:
+            raise UsageError(f"agent {strategy.name} needs --model PROVIDER/NAME")
+        model = get_model(
+            spec.model.name,
+            base_url=spec.model.base_url,
+            cache=spec.model.cache,
+            prices=spec.model.prices,
+            budget=budget or budget_of(spec),
+            rate_limit=pace,
+        )
         agents = _language_agents(spec, strategy, model, offered)
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
         start = partial(model.start, calls_at_once(spec))
@@ -57,45 +71,20 @@ def _check_context(spec: RunSpec) -> None:
         )
 
 
-def _model(
-    spec: RunSpec, strategy: Strategy, budget: Budget | None, pace: RateLimit | None
-) -> RemoteModel:
-    if spec.agent.recording is not None:
-        raise UsageError(f"agent {strategy.name} takes no --recording")
-    if spec.model.name is None:
-        raise UsageError(f"agent {strategy.name} needs --model PROVIDER/NAME")
-    from intercode.evaluate.budget_spent import budget_of
-    from intercode.models import get_model
-
-    return get_model(
-        spec.model.name,
-        base_url=spec.model.base_url,
-        cache=spec.model.cache,
-        prices=spec.model.prices,
-        budget=budget or budget_of(spec),
-        rate_limit=pace,
-    )
-
-
 def _language_agents(
     spec: RunSpec, strategy: Strategy, model: RemoteModel, offered: Sequence[Skill]
 ) -> LanguageAgents:
-    from intercode.agents.language import EpisodeLimits, Search
-    from intercode.models import Settings
-
     told, asked = spec.agent, spec.model
     options = {
-        name: value
-        for name in _TOLD
-        if (value := getattr(told, name)) is not None and value is not False
+        option.name: value
+        for option in fields(Options)
+        if (value := getattr(told, option.name, None)) is not None
     }
-    for name in ("observation_tail", "examples", "recap"):
-        if (value := getattr(told, name)) is not None:
-            options[name] = value
     if told.prompt is not None:
         options["prompt"] = Path(told.prompt)
-    if search := {to: v for name, to in _SEARCH.items() if (v := getattr(told, name)) is not None}:
-        options["search"] = Search(**search)
+    named = {option.name: f"search_{option.name}" for option in fields(Search)} | _SEARCH
+    search = {to: v for to, name in named.items() if (v := getattr(told, name)) is not None}
+    options["search"] = Search(**search) if search else None
     # Read in a turn of its own, which not every agent has, where files can be read.
     readable = strategy.name != "single-turn" and takes_layers(spec)
     options["skills"] = skills.offer(offered, readable=readable)
@@ -108,16 +97,5 @@ def _language_agents(
     )
 
 
-_SEARCH = {
-    "search": "order",
-    "search_width": "width",
-    "search_depth": "depth",
-    "search_budget": "budget",
-    "search_test": "test",
-    "search_from": "start",
-}
-"""Option of a spec → field of `Search`."""
-_TOLD = (
-    *("setting", "schema", "context", "observation_limit", "dialogue_limit", "samples"),
-    "choose",
-)
+_SEARCH = {"order": "search", "start": "search_from"}
+"""Field of `Search` → option of a spec, of those whose names differ."""

@@ -9,9 +9,9 @@ from intercode.agents import skills
 from intercode.agents.outside.profile import NO_MODEL, WHOLE, is_outside, profile_of
 from intercode.envs.options import taken
 from intercode.errors import UsageError
-from intercode.evaluate.actors import Actors, AgentProvider, calls_at_once, flag_of
+from intercode.evaluate.actors import AGENT_OPTIONS, Actors, AgentProvider, calls_at_once
 from intercode.registry import environment
-from intercode.spec import AgentSpec, ModelSpec, RunSpec, options_of
+from intercode.spec import RunSpec
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -54,17 +54,16 @@ class ExternalAgentProvider(AgentProvider):
         told, name = spec.agent, spec.agent.name
         has_model = spec.model.name not in (None, NO_MODEL)
         profile = profile_of(name, has_model=has_model)
-        parts = {**options_of(ModelSpec), **options_of(AgentSpec)}
         given = spec.flat()
-        if wrong := [one for one in parts if one in given and one not in _OPTIONS]:
+        if wrong := [one for one in AGENT_OPTIONS if one in given and one not in _OPTIONS]:
             raise UsageError(
-                f"agent {name} decides that by itself: it takes no {flag_of(wrong[0])}"
+                f"agent {name} decides that by itself: it takes no {AGENT_OPTIONS[wrong[0]].flag}"
             )
         if spec.model.name is None or (profile.needs_model and not has_model):
             either = "" if profile.needs_model else f", or --model {NO_MODEL}"
             raise UsageError(f"agent {name} needs --model PROVIDER/NAME{either}")
         if not has_model and (idle := sorted(_OF_MODEL & given.keys())):
-            raise UsageError(f"agent {name} without a model takes no {flag_of(idle[0])}")
+            raise UsageError(f"agent {name} without a model takes no {AGENT_OPTIONS[idle[0]].flag}")
         _check_environment(spec)
         offered = skills.read_all(spec.agent.skill)
         calls = spec.env.options.get("max_turns", play.CALLS)
