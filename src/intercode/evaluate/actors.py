@@ -1,4 +1,4 @@
-"""Who acts: the agent of a spec, made by its provider.
+"""The agent of a spec, made by its provider.
 
 A provider makes the agents of one kind and answers for what they need: options, a model, files of
 their own in the sandbox. `agent_provider` finds it by the agent's name, among those of `PROVIDERS`;

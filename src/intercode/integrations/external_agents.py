@@ -35,7 +35,7 @@ class ExternalAgentProvider(AgentProvider):
 
     @property
     def skill_homes(self) -> tuple[str, ...]:
-        """Its own folder, if it has one, and the common one, which a skill's text may name."""
+        """The common folder, which a skill's text may name, and the agent's own, if it has one."""
         own = profile_of(self.name).home_of_skills
         return (skills.HOME, *([own] if own else []))
 
