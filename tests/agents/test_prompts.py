@@ -15,7 +15,7 @@ from intercode.agents.talk import Clip, Prompt, Scene, turn_values
 from intercode.envs.traits import SHELL
 from intercode.episode import Turn
 from intercode.errors import UsageError
-from intercode.evaluate.prepare import actors
+from intercode.evaluate.actors import actors
 from intercode.spec import RunSpec
 from intercode.task import Task
 

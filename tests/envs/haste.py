@@ -14,9 +14,10 @@ def haste(
     seconds: float = 0.3,  # allow limit: only for what has no end
 ) -> Iterator[None]:
     """Have the running episode's task another time limit while the block runs."""
-    task = env._task
-    env._task = replace(task, timeout=seconds)
+    state = env.episode_state
+    task = state.task
+    state._task = replace(task, timeout=seconds)
     try:
         yield
     finally:
-        env._task = task
+        state._task = task

@@ -231,7 +231,7 @@ def test_limits_are_kept_and_gymnasiums_wrappers_are_not() -> None:
 
 def test_elapsed_time_is_kept_and_a_fork_that_waits_takes_none() -> None:
     env = begun(Memory(), "a")
-    env._clock -= 1000
+    env.episode_state._started -= 1000
     (fork,) = env.fork()
     (deeper,) = fork.fork()
     assert 1000 <= deeper.episode.seconds == fork.episode.seconds
@@ -341,8 +341,7 @@ class Own(InterCodeEnv[Memory]):
         super().__init__(data, place, self._opened, self._scored, max_turns=max_turns)
 
     def _opened(self, place: Memory) -> Memory:
-        assert self._task is not None
-        place.execute(f"{self.doors} {self._task.task_id}")
+        place.execute(f"{self.doors} {self.episode_state.task.task_id}")
         return place
 
     def _scored(self, task: Task, episode: Episode, place: Memory) -> Score:

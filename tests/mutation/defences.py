@@ -297,8 +297,9 @@ DEFENCES = [
         '', needs_root=True,
     ),
     _one(
-        "the_same_host_for_gold", "cheating", "intercode/envs/attempt.py",
-        "        if self.stage.changed(task, place):\n", "        if False:\n",
+        "the_same_host_for_gold", "cheating", "intercode/envs/base.py",
+        "str(error)}\n        if self.stage.changed(task, place):\n",
+        "str(error)}\n        if False:\n",
     ),
     _one(
         "no_setuid_or_devices", "escape", ENTER,
@@ -514,12 +515,12 @@ DEFENCES = [
         "if is_new and _OPTION", "if False and _OPTION",
     ),
     _one(
-        "ends_that_tell", "cheating", "intercode/envs/attempt.py",
+        "ends_that_tell", "cheating", "intercode/envs/base.py",
         "        if self.scores_later and not", "        if False and not",
     ),
     _one(
-        "flags_in_forks", "cheating", "intercode/envs/fork.py",
-        "                self._submissions = snapshot.submissions\n", "",
+        "flags_in_forks", "cheating", "intercode/envs/base.py",
+        "episode, snapshot.submissions)", "episode)",
     ),
     _one(
         "temporary_files", "cheating", "intercode/rewards/command.py",
@@ -1411,7 +1412,7 @@ DEFENCES = [
         "        self.try_programs(task)\n        sandbox = ", "        sandbox = ",
     ),
     _one(
-        "shell_gone", "self DoS", "intercode/envs/turns.py",
+        "shell_gone", "self DoS", "intercode/interpreters/base.py",
         '    if done.info.get("gone") and', "    if False and",
     ),
     _one(
@@ -1423,11 +1424,15 @@ DEFENCES = [
     Defence(
         "interrupted_attempt", "cheating",
         (
-            Edit("intercode/envs/base.py", "            self.interrupt(error)\n", ""),
             Edit(
-                "intercode/envs/attempt.py",
-                "        except BaseException as error:\n            if is_callers(error):",
-                "        except Exception as error:\n            if False:",
+                "intercode/envs/base.py",
+                "observation is lost\n            self.interrupt(error)\n",
+                "observation is lost\n",
+            ),
+            Edit(
+                "intercode/envs/episode_state.py",
+                "        except BaseException as error:\n            self._fail(error)",
+                "        except Exception as error:\n            self._fail(error)",
             ),
         ),
     ),

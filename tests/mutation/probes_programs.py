@@ -8,10 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 from intercode import make
-from intercode.envs.turns import execute
 from intercode.episode import ENDED
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode.interpreters.base import Execution
+from intercode.interpreters.base import Execution, execute
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.task import Dataset, Task
 

@@ -68,6 +68,18 @@ class ChecksTasks(Protocol):
 
 
 @runtime_checkable
+class ChecksRun(Protocol):
+    """A factory that looks at a whole run before anything starts. Optional."""
+
+    def check_run(self, tasks: Sequence[Task], workers: int) -> str:
+        """Refuse a run that its agents cannot play; return a warning, or an empty text.
+
+        Raises:
+            UsageError: It says why not.
+        """
+
+
+@runtime_checkable
 class HasFacts(Protocol):
     """A factory that identifies its agents, for a run's record. Optional."""
 

@@ -35,6 +35,18 @@ class Oracle:
 
     needs_gold = True
 
+    def check_run(self, tasks: Sequence[Task], workers: int) -> str:
+        """Refuse a run in which no task has a gold; warn of tasks without one."""
+        without = [task.task_id for task in tasks if not task.gold]
+        if len(without) == len(tasks):
+            raise UsageError(
+                "agent oracle runs gold, and none of the tasks has any: name another agent"
+            )
+        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
+        names = ", ".join(without[:3])
+        warning = f"no gold for {names}{more}: there the oracle does nothing but submit"
+        return warning if without else ""
+
     def __call__(self, task: Task) -> ScriptedAgent:
         """Make the agent of one episode, for a gold that is an action."""
         return ScriptedAgent(task.gold[:1])

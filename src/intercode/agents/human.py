@@ -44,6 +44,12 @@ class Humans:
     is the run's. Leaving ends the run; the task at hand is then as if it had not been begun.
     """
 
+    def check_run(self, tasks: Sequence[Task], workers: int) -> str:
+        """Refuse a run of several tasks at a time."""
+        if workers > 1:
+            raise UsageError("agent human does one task at a time: it takes no --workers above 1")
+        return ""
+
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse to talk to a file or a pipe.
 

@@ -22,7 +22,8 @@ from intercode.cli.terminal import safe, tell
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
-from intercode.evaluate.prepare import Plan, budget_of, plan, setting
+from intercode.evaluate.budget_spent import budget_of
+from intercode.evaluate.prepare import Plan, plan, setting
 from intercode.spec import RunSpec, given
 
 if TYPE_CHECKING:

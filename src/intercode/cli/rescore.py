@@ -5,48 +5,34 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intercode.agents.outside.profile import Needs, is_profile
-from intercode.cli.recorded import AGENT_OPTIONS as _OF_THE_AGENT
-from intercode.cli.recorded import JUDGE_OPTIONS as _JUDGES
-from intercode.cli.recorded import recorded_spec
+from intercode.cli import results
+from intercode.cli.recorded import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_spec
 from intercode.cli.results import Watcher
-from intercode.cli.terminal import print_json
+from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
+from intercode.evaluate.budget_spent import budget_of
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.prepare import (
-    ASKED,
-    JUDGE,
-    JUDGES_TOO,
-    Setting,
-    plan,
-    run_folder,
-    setting,
-)
+from intercode.evaluate.prepare import ASKED, Setting, plan, run_folder, setting
 from intercode.evaluate.rescore import DEFAULT, Rescored, Result, rescore
+from intercode.evaluate.rewards import JUDGES_TOO, ModelReward
+from intercode.evaluate.summary import summarize
 from intercode.records import MANIFEST, read_manifest
+from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
+from intercode.report.tables import groups, judge_tables, shown
 from intercode.spec import (
     RunSpec,
     given,
     recorded_options,
 )
-
-if TYPE_CHECKING:
-    from intercode.models import Budget
-
-import shlex
-
-from intercode.cli import results
-from intercode.cli.terminal import duration, number, percent, safe, table
-from intercode.evaluate.summary import summarize
-from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
-from intercode.report.tables import groups, judge_tables, shown
 from intercode.units import counted
 
 
@@ -67,14 +53,14 @@ def execute(args: argparse.Namespace) -> int:
 
     @cache
     def where() -> Setting:
-        budget = _budget(spec, out) if spec.reward == JUDGE else None
+        budget = budget_of(spec.merge(out=str(out))) if spec.reward == ModelReward.KIND else None
         return setting(asked, watcher, asks=asks, budget=budget)
 
     try:
         result = rescore(
             folder,
             asked.dataset,
-            where().judge if spec.reward == JUDGE else spec.reward,
+            where().reward if spec.reward == ModelReward.KIND else spec.reward,
             lambda: where().make(),
             out=out,
             workers=spec.how.workers,
@@ -115,11 +101,11 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
     spec = recorded_spec(folder, used, options, trust=args.trust)
     # What a judge may take is for this one, not for the recorded agent.
     spec = spec.merge(max_cost=args.max_cost, max_tokens=args.max_tokens)
-    if spec.reward != JUDGE:
-        for name in (*_JUDGES, *JUDGES_TOO):
+    if spec.reward != ModelReward.KIND:
+        for name in (*JUDGE_OPTIONS, *JUDGES_TOO):
             if name in options:
                 raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
-        spec = spec.merge(**dict.fromkeys((*_JUDGES, *JUDGES_TOO)))  # the recorded run's
+        spec = spec.merge(**dict.fromkeys((*JUDGE_OPTIONS, *JUDGES_TOO)))  # the recorded run's
     return spec.merge(reward=None) if spec.reward == DEFAULT else spec
 
 
@@ -135,24 +121,13 @@ def _used(manifest: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
     """
     *others, last = manifest["sessions"]
     options = recorded_options(manifest)
-    unused = [*_OF_THE_AGENT]
+    unused = [*AGENT_OPTIONS]
     if not (options.get("skill") and is_profile(options.get("agent"))):
         unused.append("agent")
-    if (reward or options.get("reward")) != JUDGE:
-        unused += [*_JUDGES, "prices"]
+    if (reward or options.get("reward")) != ModelReward.KIND:
+        unused += [*JUDGE_OPTIONS, "prices"]
     kept = {name: value for name, value in options.items() if name not in unused}
     return {**manifest, "sessions": [*others, {**last, "options": kept}]}
-
-
-def _budget(spec: RunSpec, out: Path) -> Budget:
-    """Return the budget of the judge, with its earlier spending."""
-    from intercode.evaluate.budget_spent import spent_by
-    from intercode.models import Budget
-    from intercode.models.prices import Prices
-
-    price = Prices(spec.model.prices).find(spec.env.judge_model or "")
-    before = spent_by(out, judge_price=price, judge_only=True)
-    return Budget(spec.model.max_cost, spec.model.max_tokens, before=before)
 
 
 def _label(reward: str | None) -> str:

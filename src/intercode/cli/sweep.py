@@ -11,23 +11,14 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from intercode.agents.outside.profile import is_outside
-from intercode.agents.registry import AGENTS
 from intercode.cli import results as shown
 from intercode.cli import run
 from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
-from intercode.evaluate.prepare import (
-    Plan,
-    actors,
-    budget_of,
-    check_tasks,
-    plan,
-    secret_of,
-    strategy_of,
-    without_model,
-)
+from intercode.evaluate.actors import actors, agent_provider, options_without_model
+from intercode.evaluate.budget_spent import budget_of
+from intercode.evaluate.prepare import Plan, check_tasks, plan, secret_of
 from intercode.report.runs import Paired, Run, compare, read_runs
 from intercode.report.tables import of_pairs, of_runs
 from intercode.spec import RunSpec, given
@@ -65,15 +56,15 @@ def _combinations(args: argparse.Namespace, out: str) -> Iterator[RunSpec]:
         UsageError: Language models are asked for and no model is, or the other way round; or there
             are skills and no agent that reads them.
     """
-    speaking = [name for name in args.agents if strategy_of(name) or is_outside(name)]
+    speaking = [name for name in args.agents if agent_provider(name).calls_model]
     if speaking and not args.models:
         raise UsageError(f"agent {speaking[0]} needs --model PROVIDER/NAME")
     if args.models and not speaking:
         raise UsageError(f"of {', '.join(args.agents)} none is a language model: leave --model")
-    if args.skills and not any(map(_reads_skills, args.agents)):
+    if args.skills and not any(agent_provider(name).reads_skills for name in args.agents):
         raise UsageError(f"of {', '.join(args.agents)} none reads a skill: leave --skill")
     shared = given(args)
-    no_model = dict.fromkeys(without_model(RunSpec.of(shared)))
+    no_model = dict.fromkeys(options_without_model(RunSpec.of(shared)))
     for what in args.what:
         env, _, data = what.partition("=")
         for agent in args.agents:
@@ -118,11 +109,7 @@ def _with(skill: str | None) -> list[str]:
 
 def _skills(args: argparse.Namespace, agent: str) -> Sequence[str | None]:
     """Return the skills that an agent is run with, one at a time; None: it takes none."""
-    return args.skills if _reads_skills(agent) and args.skills else [None]
-
-
-def _reads_skills(agent: str) -> bool:
-    return strategy_of(agent) is not None or is_outside(agent) or AGENTS.is_foreign(agent)
+    return args.skills if args.skills and agent_provider(agent).reads_skills else [None]
 
 
 def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:

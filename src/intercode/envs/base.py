@@ -8,42 +8,56 @@ which options it takes (`intercode.envs.options`).
 
 from __future__ import annotations
 
-import itertools
-import time
+import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Self, cast
+from typing import Any, ClassVar, Generic, NoReturn, Self, cast
 
 import gymnasium
 
+from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
-from intercode.envs.attempt import VALUES, Submissions, has_ended
 from intercode.envs.diffs import ShowsFiles, Watch
-from intercode.envs.fork import Forkable, random_of
+from intercode.envs.episode_state import VALUES, EpisodeState, choices
 from intercode.envs.keys import with_keys
 from intercode.envs.options import EnvOptions, SandboxOptions
-from intercode.envs.outside import Outside
+from intercode.envs.outcome import GoldOutcome, played
+from intercode.envs.snapshots import HOWS, EpisodeSnapshot, How, random_of, repeat, take
 from intercode.envs.spaces import Unicode
-from intercode.envs.stage import PlaceT, SandboxStage, Stage
+from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
+from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import SHELL, Traits, of_language
-from intercode.envs.turns import act, execute, recorded
-from intercode.episode import ENDED, Episode, Status, Turn
+from intercode.episode import (
+    ENDED,
+    DataT,
+    Episode,
+    NoAction,
+    Score,
+    Status,
+    Turn,
+    exact,
+    plain,
+)
 from intercode.errors import (
-    ActionError,
     CausedInsideError,
+    EnvironmentStateError,
+    ForkError,
     ImageError,
     SandboxError,
     TaskError,
     TaskNotFoundError,
     UsageError,
 )
-from intercode.interpreters.base import Execution, Interpreter
+from intercode.interpreters.base import Execution, Interpreter, act, execute, recorded
 from intercode.names import Registry
+from intercode.registry import MESSAGES
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide
+from intercode.sandbox.ownership import OneCaller
 from intercode.task import LOOKS, Dataset, Task
 
 SETTING_LENGTH = 200
@@ -58,7 +72,7 @@ INTERPRETERS = Registry(
 """Name → the function or class that opens one in a sandbox."""
 
 
-class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
+class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
@@ -101,6 +115,15 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
     """The options that its constructor takes."""
     traits: Traits = SHELL
     """The environment's traits; one composed by hand has those of its language."""
+    scores_later = False
+    """Whether the end of an episode is scored only by `settle`, and so does not tell its score."""
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Remember the constructor's arguments."""
+        self = super().__new__(cls)
+        self._made_with = args, options
+        return self
 
     def __init__(
         self,
@@ -129,7 +152,9 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         if stage is None or reward is None or isinstance(reward, str):
             reward = choose(self.name, reward, _no_reward)
         if stage is None:
-            stage = cast("Stage[PlaceT]", _sandboxes(options, self.traits))
+            if (image := getattr(options, "image", None)) and Path(image).exists():
+                options = kind.of(options, {"image": Path(image)})  # "./" is not needed
+            stage = cast("Stage[PlaceT]", SandboxStage.of(options, self.traits))
         self.dataset = tasks
         hide(tasks.source, tasks.databases)
         if not tasks:
@@ -140,6 +165,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self.stage = stage
+        """Makes the places in which tasks are tried."""
         if layers := getattr(options, "layers", ()):
             if not isinstance(stage, SandboxStage):
                 raise UsageError(f"nothing can be laid over the places of {self.name!r}: layers")
@@ -148,10 +174,15 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             stage.programs = stage.programs or self.traits.programs
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
-        self._seed = options.seed
-        self._order: Iterator[Task] | None = None  # the tasks to come
+        self.episode_state = EpisodeState(options)
+        self._calls = OneCaller("this environment")
+        self._place: PlaceT | None = None
+        self._interpreter: Interpreter | None = None
+        self._origin: EpisodeSnapshot | None = None  # what a fork begins from
+        self._scored: weakref.WeakSet[Any] = weakref.WeakSet()  # the places that were scored
+        self._is_stopped = False
         self._watch: Watch | None = None
-        self._is_wire = options.observations == "utf-8"
+        self._is_wire = options.observations == "utf-8"  # texts leave and enter escaped
         self._settings: dict[tuple[str, str], str] = {}  # by image and folder
 
     @classmethod
@@ -170,10 +201,72 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         """
         return tasks, ""
 
+    def another(self, tasks: Dataset) -> Self:
+        """Make one more.
+
+        Args:
+            tasks: Its tasks: the constructor's first argument.
+        """
+        args, options = self._made_with
+        first = next(iter(inspect.signature(type(self)).parameters.values()), None)
+        if first is not None and first.kind not in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+            args = (tasks, *args[1:])
+            options = {name: value for name, value in options.items() if name != first.name}
+        return type(self)(*args, **options)
+
     @property
     def language(self) -> str:
         """The language that actions are written in."""
         return self.traits.language
+
+    @property
+    def episode(self) -> Episode:
+        """The episode since the last `reset`, finished or running.
+
+        Raises:
+            EnvironmentStateError: There is none yet.
+        """
+        return self.episode_state.episode
+
+    @property
+    def submissions(self) -> int:
+        """The number of submissions so far, over the episode and all its forks."""
+        return self.episode_state.submissions.made
+
+    @property
+    def place(self) -> PlaceT:
+        """The current episode's sandbox or session, for a look from outside.
+
+        Raises:
+            EnvironmentStateError: There is none.
+            ForkError, SandboxError: A fork's place is started now, and cannot be.
+        """
+        if self._asleep:
+            with self._calls:
+                self._awake()
+        if self._place is None:
+            raise EnvironmentStateError("there is no sandbox: call reset() first")
+        return self._place
+
+    @property
+    def sandbox(self) -> PlaceT:
+        """The place, by the name that it has in environments with a sandbox."""
+        return self.place
+
+    @property
+    def directory(self) -> str:
+        """The directory where the episode's actions begin, from the place's own directory.
+
+        Raises:
+            EnvironmentStateError: There is no episode yet.
+        """
+        task = self.episode_state.task
+        find = getattr(self.stage, "directory", None)  # of a stage that makes sandboxes
+        return "." if find is None else str(find(task))
+
+    def image(self, task: Task) -> str:
+        """Name the image, or the database, that a task of this environment is tried in."""
+        return self.stage.image(task)
 
     def check(self, task: Task) -> None:
         """Refuse a task that cannot be tried here, before any work starts.
@@ -223,37 +316,33 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
                 before are in ``info["error"]``, and the next step ends the episode.
             SandboxUnavailableError: This machine permits no sandbox; it is never a value.
         """
-        if options is not None and not isinstance(options, Mapping):
-            raise UsageError(f"the options of reset are a dict, not {type(options).__name__}")
-        chosen = {"task_id": task_id, "index": index}
-        given = {name: one for name, one in chosen.items() if one is not None}
         with self._calls, self._freed():
-            if twice := sorted(given.keys() & (options or {}).keys()):
-                raise UsageError(f"give {twice[0]!r} to reset once, not in its options as well")
-            named = self.named({**(options or {}), **given})
+            state = self.episode_state
+            named = self.named(choices(options, task_id=task_id, index=index))
+            task = state.begin(self, named, seed)
             try:
-                begun = self._begin(seed, named)
+                with state.recording_failures():
+                    state.episode.metadata["image"] = self.stage.image(task)
+                    self._place = self.stage.open(task)
+                    self._refuse_stopped()
+                    self._interpreter = self._open(self._place)
+                info = state.first_info(self.max_turns)
             except VALUES as error:
-                begun = self.episode.query, self._failed(error)
-                self._untold = error
-            return self._said(begun)
+                info = state.info_of_failure(error, self.max_turns)
+                state.failure = error
+            return self._said((task.query, info))
 
-    def _begin(self, seed: int | None, named: Task | None) -> tuple[str, dict[str, Any]]:
-        self._untold = None
-        seed, self._seed = (self._seed if seed is None else seed), None
-        super().reset(seed=seed)
-        if seed is not None or self._order is None:
-            self._order = self.dataset.shuffled(self.np_random)
-        self._task = task = named or next(self._order)
-        self._clock = time.monotonic()
-        self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
-        self._numbers, self._submissions = itertools.count(), Submissions()
-        with self._failures_recorded():
-            self._episode.metadata["image"] = self.stage.image(task)
-            self._place = self.stage.open(task)
-            self._refuse_stopped()
-            self._interpreter = self._open(self._place)
-        return task.query, self._first_info(task)
+    def named(self, options: Mapping[str, Any]) -> Task | None:
+        """Return the task that options of `reset` name; None: they name none.
+
+        Raises:
+            TaskNotFoundError: No task has that id or index.
+            UsageError: There is another option, or both are given.
+        """
+        with suppress(TaskNotFoundError):
+            return self.dataset.named(**options)
+        meant = {name: self._meant(one) for name, one in options.items()}  # as `info` has it
+        return self.dataset.named(**meant)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -277,32 +366,28 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
                     self._awake()
                     taken = self._step(self._meant(action))
                 except VALUES as error:
-                    taken = "", float("nan"), False, True, self._failed(error)
+                    info = self.episode_state.info_of_failure(error, self.max_turns)
+                    taken = "", float("nan"), False, True, info
                 return self._said(taken)
         except BaseException as error:  # also on the way out: the observation is lost
             self.interrupt(error)
             raise
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        task, interpreter = self._task, self._interpreter
-        if (error := self._untold) is not None:  # of `reset`, which cannot truncate
-            self._untold = None
-            raise error
-        if self.episode.status != "running" or task is None or interpreter is None:
-            raise has_ended(self.episode)
-        if not isinstance(action, str):
-            raise ActionError(f"an action must be a text, not {type(action).__name__}")
-        with self._failures_recorded():
+        state, interpreter = self.episode_state, self._interpreter
+        state.check(action, is_open=interpreter is not None)
+        assert interpreter is not None  # it is open
+        with state.recording_failures():
             status = self._ending(action)
             if status == "submitted":
-                self._submissions.add()
+                state.submissions.add()
             reply = self._reply(self.episode.answer) if status == "submitted" else None
             if status is not None and reply is None:
                 score = self._finish(status)
                 value = 0.0 if score is None else score.value
-                return "", value, True, False, self._info(score=score)
+                return "", value, True, False, state.info(self.max_turns, score=score)
             watch = self._watching() if reply is None else None
-            turn = recorded(action, reply or execute(interpreter, action, task.timeout))
+            turn = recorded(action, reply or execute(interpreter, action, state.task.timeout))
             if watch is not None and ENDED not in turn.info:
                 with suppress(CausedInsideError):  # its next action is told
                     turn = replace(turn, changes=watch.turn())
@@ -310,14 +395,239 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             ended = ENDED in turn.info
             truncated = not ended and len(self.episode.turns) >= self.max_turns
             if not ended and not truncated and not self.reward_every_turn:
-                return turn.observation, 0.0, False, False, self._info(turn)
+                return turn.observation, 0.0, False, False, state.info(self.max_turns, turn)
             if ended or truncated:
                 score = self._finish("ended" if ended else "truncated")
             else:
-                score = self._score()
+                score = self._judge(state.task, self.episode, self.place)
             value = 0.0 if score is None else score.value
             self.episode.turns[-1] = replace(turn, reward=value)
-            return turn.observation, value, ended, truncated, self._info(turn, score)
+            return (
+                turn.observation,
+                value,
+                ended,
+                truncated,
+                state.info(self.max_turns, turn, score),
+            )
+
+    def _ending(self, action: str) -> Status | None:
+        """Tell how the episode ends by this action; None if the action is to be executed."""
+        return self.episode_state.ending(action, takes_answer=self.takes_answer)
+
+    def _watching(self) -> Watch | None:
+        """Return the watch over the present place; None if no changes are to be kept."""
+        place = self._place
+        if not getattr(self.options, "keep_diffs", False) or not isinstance(place, ShowsFiles):
+            return None
+        if self._watch is None or self._watch.place is not place:
+            try:
+                self._watch = Watch(place)
+            except CausedInsideError:  # the action is told
+                return None
+        return self._watch
+
+    def _reply(self, answer: str | None) -> Execution | None:
+        """Reply to an answer after which the episode continues; None: the answer ends it.
+
+        For environments in which an answer may be tried. The reply makes a turn.
+        """
+        return None
+
+    def _finish(self, status: Status) -> Score | None:
+        """End the episode, with everything that the agent started, and score it if it is time."""
+        assert self._interpreter is not None  # the episode is running
+        self.episode.status = status
+        self._interpreter.close()
+        gate = getattr(self._place, "gate", None)  # of a sandbox with a policy for the network
+        if gate is not None and (refused := gate.refused):
+            self.episode.metadata["network_refused"] = dict(refused)
+        if self.scores_later and not self.reward_every_turn:
+            with suppress(CausedInsideError):
+                self.place.kill()
+            self.episode.seconds = self.episode_state.seconds
+            return None
+        return self._scored_end()
+
+    def _scored_end(self) -> Score:
+        score = (
+            Score(0.0)
+            if self.episode.status == "skipped"
+            else self._judge(self.episode_state.task, self.episode, self.place)
+        )
+        self.episode.score = score
+        self.episode.seconds = self.episode_state.seconds
+        return score
+
+    def settle(self) -> None:
+        """Score an episode that has ended, where that was left for later. Idempotent.
+
+        Raises:
+            RewardError, SandboxError: As for `step`.
+        """
+        episode = self.episode
+        if episode.status in ("running", "error") or episode.score is not None:
+            return
+        seconds = episode.seconds
+        with self._calls, self.episode_state.recording_failures():
+            score = self._scored_end()
+        episode.seconds = seconds
+        if episode.turns and episode.status in ("ended", "truncated"):
+            episode.turns[-1] = replace(episode.turns[-1], reward=score.value)
+
+    def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
+        """Score an episode by the place that it left, after all that runs there has ended."""
+        score, ended = Score(0.0), {}
+        try:
+            if episode.status != "running":
+                place.kill()
+        except CausedInsideError as error:  # some scores need no place that still answers
+            ended = {ENDED: str(error)}
+        try:
+            score = self._reward(task, episode, place)
+        except CausedInsideError as error:
+            ended = {ENDED: str(error)}
+        if self.stage.changed(task, place):
+            # A package was installed, with the image `host`: gold may have met other programs.
+            raise SandboxError(
+                f"the content of {self.image(task)!r} changed while the episode ran: the "
+                "episode and its gold did not run on the same thing"
+            )
+        return replace(score, detail={**score.detail, **ended}) if ended else score
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the running episode by an exception, if that is the caller's.
+
+        Call it between two calls of others, or where one of them has raised the exception.
+        """
+        self.episode_state.interrupt(error)
+
+    def _meant(self, action: str) -> str:
+        """Return the action as it is executed."""
+        is_escaped = self._is_wire and isinstance(action, str)
+        return exact(action) if is_escaped and not isinstance(action, NoAction) else action
+
+    def _said(self, data: DataT) -> DataT:
+        """Return what leaves the environment, in the form that `observations` asks for."""
+        return plain(data) if self._is_wire else data
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools of the environment, each with name, description and a JSON schema.
+
+        `call` calls one; `intercode.tools` makes functions of them.
+        """
+        return tools_of(self.traits)
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action by calling one of the `tools`.
+
+        A call that makes no sense (no such tool, an argument that is missing) is the model's
+        mistake: a turn that is marked ``invalid``, whose observation says what is wrong.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments by name.
+
+        Returns:
+            Observation, reward, whether the episode was ended, whether it was truncated, info.
+
+        Raises:
+            EnvironmentStateError, SandboxError, RewardError: As `step`.
+        """
+        return self.step(action_of(ToolCall("", name, arguments), self.traits))
+
+    def score(
+        self,
+        task: Task,
+        place: PlaceT,
+        *,
+        output: str | None = None,
+        episode: Episode | None = None,
+    ) -> Score:
+        """Score a place that an agent has left which worked there by itself, without `step`.
+
+        All that runs in it is ended; then it is judged as at the end of an episode. Judging may
+        change it, as verification commands and tests run there: a place is scored once.
+
+        Args:
+            task: The task.
+            place: The place, opened by ``env.stage.open(task)``. The caller closes it.
+            output: The agent's answer, where the reward judges one: the text that a Bash task asks
+                to be printed, an SQL query (it is run in the place), a Python program, a flag.
+                Without it, what asks for one is not solved.
+            episode: The record of the attempt, in place of `output`, where there is one. Its turns
+                and its answer count as those of an episode of this environment.
+
+        Raises:
+            UsageError: Both an output and an episode are given, or the episode is of another task;
+                or the place was made from something else than the task's image.
+            EnvironmentStateError: The place belongs to the running episode, or was scored before.
+            SandboxError: The place was lost, and not by what ran in it.
+            RewardError: It cannot be scored.
+        """
+        with self._calls:
+            self._refuse_to_score(task, place, output, episode)
+            if episode is None:
+                episode = self._attempt(task, place, output)
+            elif episode.status in ("running", "error"):
+                episode = replace(episode, status="submitted")
+            self._scored.add(place)
+            return self._judge(task, episode, place)
+
+    def _refuse_to_score(
+        self, task: Task, place: PlaceT, output: str | None, episode: Episode | None
+    ) -> None:
+        if output is not None and episode is not None:
+            raise UsageError("score takes an output or an episode, which has one, not both")
+        if episode is not None and episode.task_id != task.task_id:
+            raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
+        if place is self._place and self.episode_state.is_running:
+            raise EnvironmentStateError(
+                "this is the place of the running episode, which step('submit') ends and scores"
+            )
+        if place in self._scored:
+            raise EnvironmentStateError(
+                "this place was scored before, which may have changed it: start one from a "
+                "snapshot of it, and score that"
+            )
+        if self.stage.changed(task, place):
+            raise UsageError(
+                f"the place was not started from {self.image(task)!r} as it is now: open it by "
+                f"env.stage.open(task), so that it differs from the image by what the agent did"
+            )
+
+    def _attempt(self, task: Task, place: PlaceT, output: str | None) -> Episode:
+        """Record an attempt that was made without `step`, from its answer (see `score`)."""
+        turns = [] if output is None else [Turn("", output)]
+        return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
+
+    def messages(self, style: str = "chat") -> list[dict[str, Any]]:
+        """Tell the episode so far as chat messages, for a model, for training, or for a log.
+
+        A model that plays it may be asked for the next one. Bytes that no JSON can carry are
+        replaced, and long observations shortened, save in ``plain``.
+
+        Args:
+            style: ``"chat"``: a system prompt, the task, actions as blocks of code; ``"tools"``:
+                actions as calls of `tools`; ``"plain"``: query, actions and observations as they
+                are.
+
+        Returns:
+            Messages as OpenAI's chat completions have them.
+
+        Raises:
+            UsageError: There is no such style.
+            EnvironmentStateError: There is no episode yet.
+        """
+        found: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
+        return self._said(found) if style == "plain" else found
+
+    def render(self) -> str | None:
+        """Return the episode so far, as a terminal would show it."""
+        state = self.episode_state
+        return None if self.render_mode is None else self._said(state.rendered(self.prompt))
 
     def overview(self) -> str:
         """Show what there is in the task's place: tables, or the files of a folder.
@@ -331,9 +641,9 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         if not self.traits.overview:
             raise UsageError(f"nothing shows what there is in {self.name!r}")
         with self._calls:
-            if self.episode.status != "running" or self._task is None:
-                raise has_ended(self.episode)
-            task = self._task
+            if self.episode.status != "running":
+                raise self.episode_state.ended_error()
+            task = self.episode_state.task
             turn = self._look(task, self.traits.overview)
         if not turn.ok:
             said = turn.observation.strip()[-500:]
@@ -346,10 +656,10 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         Where the place does not say it, this is the name that the traits have.
         """
         known = self.traits.setting or self.traits.language
-        if not self.traits.where or self._task is None:
+        if not self.traits.where or not self.episode_state.is_begun:
             return known
         # No setup, which may take long: what it installs is not named.
-        task = replace(self._task, setup=None, files={})
+        task = replace(self.episode_state.task, setup=None, files={})
         folder = getattr(self.stage, "directory", lambda task: ".")(task)
         key = str(self.episode.metadata.get("image")), str(folder)
         with self._calls:
@@ -373,62 +683,202 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         ):
             return act(interpreter, action, task.timeout)
 
-    def render(self) -> str | None:
-        """Return the episode so far, as a terminal would show it."""
-        return None if self.render_mode is None else self._said(self._rendered())
+    def outcome(self, task: Task) -> GoldOutcome:
+        """Solve a task by its first gold, in a place of its own, and return what came of it.
 
-    def _rendered(self) -> str:
-        episode = self.episode
-        lines = [f"# {episode.query}"]
-        for turn in episode.turns:
-            lines += [f"{self.prompt}{turn.action}", turn.observation.rstrip("\n")]
-        if episode.status != "running":
-            lines.append(f"# {episode.status}, reward {episode.reward}")
-        return "\n".join(line for line in lines if line) + "\n"
-
-    def named(self, options: Mapping[str, Any]) -> Task | None:
-        """Return the task that options of `reset` name; None: they name none.
+        It is for the operator, who exports tasks: it tells the solution. Nothing of it is in any
+        observation, info, message or record.
 
         Raises:
-            TaskNotFoundError: No task has that id or index.
-            UsageError: There is another option, or both are given.
+            TaskError: The task has no gold.
+            RewardError: Gold ran into a limit, or ended its own place.
+            SandboxError: The place failed.
         """
-        with suppress(TaskNotFoundError):
-            return self.dataset.named(**options)
-        meant = {name: self._meant(one) for name, one in options.items()}  # as `info` has it
-        return self.dataset.named(**meant)
+        tasks = self.dataset
+        alone = Dataset([task], tasks.name, source=tasks.source, databases=tasks.databases)
+        with closing(self.another(alone)) as env:
+            return played(env, task)
 
-    def _draws_apart_from(self, source: Self) -> None:
-        self._seed = None
-        self._np_random_seed = source.np_random_seed
-        self._np_random = random_of(self.episode, source.np_random_seed)
+    def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
+        """Save the running episode, between two actions. It goes on as if nothing had happened.
 
-    def _ending(self, action: str) -> Status | None:
-        """Tell how the episode ends by this action; None if the action is to be executed."""
-        word, _, answer = action.strip().partition(" ")
-        if word == "submit" and (not answer or self.takes_answer):
-            self.episode.answer = answer.strip() or None
-            return "submitted"
-        return "skipped" if word == "skip" and not answer else None
+        Args:
+            how: ``"state"`` saves what the actions have made of place and interpreter;
+                ``"replay"`` lets each fork repeat the actions and compare what comes of them;
+                ``"auto"`` saves the state where that is possible.
+            lossy: Leave out the parts of the state that cannot be saved, such as programs that
+                run, rather than refuse. They are listed in the snapshot's `lost`, in each fork's
+                ``info["lost"]`` and in its episode's ``metadata["lost"]``.
 
-    def _watching(self) -> Watch | None:
-        """Return the watch over the present place; None if no changes are to be kept."""
-        place = self._place
-        if not getattr(self.options, "keep_diffs", False) or not isinstance(place, ShowsFiles):
-            return None
-        if self._watch is None or self._watch.place is not place:
-            try:
-                self._watch = Watch(place)
-            except CausedInsideError:  # the action is told
-                return None
-        return self._watch
-
-    def _reply(self, answer: str | None) -> Execution | None:
-        """Reply to an answer after which the episode continues; None: the answer ends it.
-
-        For environments in which an answer may be tried. The reply makes a turn.
+        Raises:
+            ForkError: It cannot be saved in this way; or it has ended.
+            EnvironmentStateError: There is no episode; or an action is running.
+            SandboxError: The sandbox was lost.
         """
-        return None
+        try:
+            with self._calls:
+                return self._save(how, lossy)
+        except BaseException as error:  # the interpreter may not have told all of its state
+            self.interrupt(error)
+            raise
+
+    def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
+        """Begin a fork of a snapshot's episode here, in place of the current episode.
+
+        The fork has the snapshot's turns and elapsed time, a place with the same limits, and a
+        number of its own. The place is started before its first action. This environment's order
+        of tasks is left alone, and so are Gymnasium's wrappers, which count by themselves.
+
+        Returns:
+            What `step` has returned last in the snapshot's episode, or `reset`: observation, info.
+
+        Raises:
+            ForkError: The snapshot is of another kind of environment or of other tasks, has no
+                turns left, or was closed.
+            EnvironmentStateError: It was made by another process, or another thread is using it.
+        """
+        with self._calls:
+            task = snapshot.task_in(self.dataset, self.name, self.max_turns)
+            with self._freed():
+                episode = snapshot.episode()
+                self.episode_state.resume(task, episode, snapshot.submissions)
+                self._origin = snapshot.held(episode, self.episode_state.fork_numbers)
+            last = episode.turns[-1] if episode.turns else None
+            observation = task.query if last is None else last.observation
+            return self._said((observation, self.episode_state.first_info(self.max_turns, last)))
+
+    def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
+        """Fork the running episode into other environments; here it goes on.
+
+        Args:
+            n: The number of forks, each in an environment of its own, which the caller closes.
+            how: See `snapshot`.
+            lossy: See `snapshot`.
+
+        Raises:
+            UsageError: `n` is below 1.
+            ForkError, EnvironmentStateError, SandboxError: As for `snapshot`.
+        """
+        if n < 1:
+            raise UsageError(f"the number of forks must be at least 1, not {n}")
+        with ExitStack() as made, self.snapshot(how, lossy) as snapshot:
+            forks = []
+            for _ in range(n):
+                fork = made.enter_context(closing(self.another(self.dataset)))
+                fork.max_turns, fork.reward_every_turn = self.max_turns, self.reward_every_turn
+                fork.scores_later = self.scores_later
+                fork.restore(snapshot)
+                fork.episode_state.seed = None
+                fork._np_random_seed = self.np_random_seed
+                fork._np_random = random_of(fork.episode, self.np_random_seed)
+                forks.append(fork)
+            made.pop_all()
+            return forks
+
+    def _save(self, how: How, lossy: bool) -> EpisodeSnapshot:
+        state, episode, origin = self.episode_state, self.episode, self._origin
+        if how not in HOWS:
+            raise UsageError(f"how must be one of {', '.join(HOWS)}, not {how!r}")
+        running = self._asleep or self._interpreter is not None
+        if episode.status != "running" or not running:
+            raise ForkError("the episode has ended: take a snapshot while it is running")
+        if self._asleep and origin is not None and how in ("auto", origin.how):
+            return origin.held(episode, state.fork_numbers)
+        if not self._asleep:
+            episode = replace(episode, seconds=state.seconds)
+
+        def interpreter() -> Interpreter:
+            self._awake()
+            assert self._interpreter is not None  # it is running
+            return self._interpreter
+
+        return take(state, episode, interpreter, how, lossy)
+
+    @property
+    def _asleep(self) -> bool:
+        """Whether this is a fork that has not been used yet."""
+        is_fork = self._origin is not None and self._place is None
+        return is_fork and self.episode_state.is_running
+
+    def _awake(self) -> None:
+        """Start place and interpreter of a fork, before they are first used."""
+        if not self._asleep:
+            return
+        assert self._origin is not None  # it is asleep
+        self.episode_state.start_clock()
+        with self.episode_state.recording_failures():
+            self._place, self._interpreter = self._origin.start(self._repeated)
+            self._refuse_stopped()
+        self.episode_state.start_clock()
+
+    def _repeated(self) -> tuple[PlaceT, Interpreter]:
+        """Start a place, and take the actions of the episode in it."""
+        task = self.episode_state.task
+        with ExitStack() as opened:
+            place = opened.enter_context(closing(self.stage.open(task)))
+            interpreter = opened.enter_context(closing(self._open(place)))
+            repeat(
+                self.episode.turns,
+                lambda action: act(interpreter, action, task.timeout),
+            )
+            opened.pop_all()
+        return place, interpreter
+
+    def stop(self) -> None:
+        """End the place for good, while another thread's call may run. `close` frees the rest.
+
+        The running call fails, with `SandboxClosedError` or `EnvironmentStateError`. Idempotent.
+        """
+        self._is_stopped = True
+        self.abort()
+
+    def abort(self) -> None:
+        """End a call that runs on another thread, as `stop` does, but only that one."""
+        if (place := self._place) is not None:
+            place.close()
+
+    def _refuse_stopped(self) -> None:
+        """Refuse a place that was opened while `stop` was called, which has not seen it."""
+        if self._is_stopped and self._place is not None:
+            self._place.close()
+            raise EnvironmentStateError("this environment was stopped")
+
+    def close(self) -> None:
+        """End the episode and free its sandbox. Idempotent, and safe from any thread.
+
+        In a fork of the process that made the environment it does nothing: all is the parent's.
+        """
+        if not self._calls.forked:
+            with self._freed():
+                pass
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            EnvironmentStateError: Always.
+        """
+        raise EnvironmentStateError(
+            "an environment cannot be copied or pickled, as its sandbox is one: fork() branches an "
+            "episode, and another process makes an environment of its own"
+        )
+
+    @contextmanager
+    def _freed(self) -> Iterator[None]:
+        """End the episode's place: begin to at once, and have ended it afterwards."""
+        interpreter, self._interpreter = self._interpreter, None
+        place, self._place = self._place, None
+        origin, self._origin = self._origin, None  # what it holds is freed after the place
+        try:
+            if interpreter is not None:
+                interpreter.close()
+            if isinstance(place, EndsSlowly):
+                place.kill_all()
+            yield
+        finally:
+            if place is not None:
+                place.close()
+            del origin
 
 
 def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], Interpreter]:
@@ -443,26 +893,6 @@ def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], 
         raise UsageError("SQL needs no image: intercode.make('sql', data=…, databases=…)")
     found: Callable[[Any], Interpreter] = INTERPRETERS.get(interpreter)
     return found
-
-
-def _sandboxes(options: EnvOptions, traits: Traits) -> SandboxStage:
-    """Make the stage of an environment that brings none.
-
-    Raises:
-        UsageError: There is no such provider.
-    """
-    sandbox, image = options.sandbox, getattr(options, "image", None)
-    if isinstance(sandbox, str):
-        sandbox = traits.provider(sandbox)
-    if image and Path(image).exists():  # "./" is not needed
-        image = Path(image)
-    return SandboxStage(
-        sandbox,
-        image,
-        options.limits,
-        getattr(options, "network", False),
-        getattr(options, "default_image", None),
-    )
 
 
 def _no_reward() -> NoReturn:

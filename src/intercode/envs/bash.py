@@ -69,13 +69,7 @@ class BashEnv(InterCodeEnv[Sandbox]):
             )
         judge, reward = (reward, None) if isinstance(reward, Judge) else (None, reward)
         tasks = load(data)
-        stage = SandboxStage(
-            options.sandbox,
-            options.image,
-            options.limits,
-            options.network,
-            options.default_image,
-        )
+        stage = SandboxStage.of(options, self.traits)
         cache = GoldCache.chosen(options.cache_gold, stage.provider)
         chosen = choose("bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore))
         super().__init__(tasks, stage, BashInterpreter, chosen, options=options)

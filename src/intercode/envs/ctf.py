@@ -136,18 +136,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Leave out the tasks that need a network that there is not.
-
-        Args:
-            tasks: All tasks.
-            options: Options by name, as far as they are given.
-
-        Returns:
-            The tasks that are left, and a sentence on the others; empty if there are none.
-
-        Raises:
-            TaskError: All tasks need the network.
-        """
+        """Leave out the tasks that need a network that there is not: see `InterCodeEnv`."""
         kept = tasks if Policy.of(options.get("network") or False).reaches_out else offline(tasks)
         left = len(tasks) - len(kept)
         need = "needs" if left == 1 else "need"
@@ -167,29 +156,28 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         return super().named(options)
 
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
-        assert self._task is not None  # the episode begins
-        return shell_in(sandbox, self._folders.directory(self._task))
+        return shell_in(sandbox, self._folders.directory(self.episode_state.task))
 
     def _attempt(self, task: Task, place: Sandbox, output: str | None) -> Episode:
         """Record an attempt from the flag that was found."""
         return replace(super()._attempt(task, place, None), answer=output)
 
     def _reply(self, answer: str | None) -> Execution | None:
-        assert self._task is not None  # the episode is running
-        if self.attempts is not None and self._submissions.wrong >= self.attempts:
+        task, submissions = self.episode_state.task, self.episode_state.submissions
+        if self.attempts is not None and submissions.wrong >= self.attempts:
             self.episode.metadata[NO_ATTEMPT] = True  # its forks have used up all
             return None
-        if answer is None or is_flag(self._task, answer):
+        if answer is None or is_flag(task, answer):
             return None
         info = {SUBMITTED: answer, "executed": False}
-        if solved := solved_subtasks(self._task, {answer}):
+        if solved := solved_subtasks(task, {answer}):
             text = f"That is right, for a part of the task ({', '.join(solved)}). Go on."
             reply = Execution(f"{text}\n".encode(), ok=True, info=info)
         else:
             text = "That is not the flag."
-            self._submissions.add(wrong=True)
+            submissions.add(wrong=True)
             if self.attempts is not None:
-                left = self.attempts - self._submissions.wrong
+                left = self.attempts - submissions.wrong
                 if left <= 0:
                     return None
                 text += f" {counted(left, 'more attempt')}."

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -19,21 +18,17 @@ import gymnasium
 
 from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
-from intercode.envs.attempt import SHOWN, VALUES, failure, has_ended, interrupt, is_value
+from intercode.envs.episode_state import VALUES, EpisodeState, choices
 from intercode.envs.options import EnvOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import SHELL, Traits
 from intercode.episode import Episode, NoAction, Score, Status, Turn
 from intercode.errors import (
-    ActionError,
-    EnvironmentStateError,
     ForkError,
     RewardError,
     TaskError,
-    UsageError,
 )
-from intercode.interruption import is_callers
 from intercode.registry import MESSAGES
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
@@ -97,11 +92,7 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._calls = OneCaller("this environment")
-        self._seed = options.seed
-        self._order: Iterator[Task] | None = None
-        self._episode: Episode | None = None
-        self._clock = 0.0
-        self._untold: Exception | None = None
+        self.episode_state = EpisodeState(options)
         self._begun = False
         """Whether the episode was begun there. A reset that is refused has ended it, too."""
 
@@ -117,9 +108,6 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
     def _submit(self, answer: str | None) -> Reply:
         """End the episode there; its reply has the reward."""
 
-    def _free(self) -> None:
-        """Let go of the episode there. Idempotent."""
-
     @property
     def episode(self) -> Episode:
         """The episode since the last `reset`, finished or running.
@@ -127,9 +115,7 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         Raises:
             EnvironmentStateError: There is none yet.
         """
-        if self._episode is None:
-            raise EnvironmentStateError("there is no episode yet: call reset() first")
-        return self._episode
+        return self.episode_state.episode
 
     @property
     def tools(self) -> list[Tool]:
@@ -147,28 +133,17 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         """Begin an episode, as `InterCodeEnv.reset` does."""
         with self._calls:
             self._begun = False
-            given = {"task_id": task_id, "index": index}
-            given = {name: one for name, one in given.items() if one is not None}
-            if twice := sorted(given.keys() & (options or {}).keys()):
-                raise UsageError(f"give {twice[0]!r} to reset once, not in its options as well")
-            task = self.named({**(options or {}), **given})
-            self._free()
-            seed, self._seed = (self._seed if seed is None else seed), None
-            super().reset(seed=seed)
-            if seed is not None or self._order is None:
-                self._order = self.dataset.shuffled(self.np_random)
-            task = task or next(self._order)
-            self._untold = None
-            self._episode = Episode(task.task_id, task.query, self.name, seed=seed)
-            self._episode.started, self._clock = time.time(), time.monotonic()
+            state = self.episode_state
+            named = self.named(choices(options, task_id=task_id, index=index))
+            task = state.begin(self, named, seed)
             try:
-                with self._failures_recorded():
-                    text = self._episode.query = self._begin(task, seed)
+                with state.recording_failures():
+                    state.episode.query = self._begin(task, state.episode.seed)
                     self._begun = True
             except VALUES as error:
-                self._untold = error
-                return task.query, self._failed(error)
-            return text, {**self._info(), "query": text, "tags": task.tags}
+                state.failure = error
+                return task.query, state.info_of_failure(error, self.max_turns)
+            return state.episode.query, state.first_info(self.max_turns)
 
     def named(self, options: Mapping[str, Any]) -> Task | None:
         """Return the task that options of `reset` name, as `InterCodeEnv.named` does."""
@@ -178,28 +153,22 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         """Take an action, as `InterCodeEnv.step` does."""
         try:
             with self._calls:
+                state = self.episode_state
                 try:
-                    return self._checked_step(action)
+                    state.check(action, is_open=self._begun)
+                    with state.recording_failures():
+                        return self._step(action)
                 except VALUES as failed:
-                    return "", float("nan"), False, True, self._failed(failed)
+                    info = state.info_of_failure(failed, self.max_turns)
+                    return "", float("nan"), False, True, info
         except BaseException as error:  # also on the way out: the observation is lost
             self.interrupt(error)
             raise
 
-    def _checked_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        episode = self.episode
-        if (error := self._untold) is not None:  # of `reset`, which cannot truncate
-            self._untold = None
-            raise error
-        if episode.status != "running" or not self._begun:
-            raise has_ended(episode)
-        if not isinstance(action, str):
-            raise ActionError(f"an action must be a text, not {type(action).__name__}")
-        with self._failures_recorded():
-            return self._step(episode, action)
-
-    def _step(self, episode: Episode, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        ending = self._ending(action)
+    def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        state, episode = self.episode_state, self.episode
+        takes_answer = bool(self.traits.answer or self.traits.may_answer)
+        ending = state.ending(action, takes_answer=takes_answer)
         if ending == "skipped":
             return self._end(Reply("", 0.0), ending)
         began = time.monotonic()
@@ -220,17 +189,11 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
             last = self._submit(None)
             reply = replace(reply, reward=last.reward, parts=last.parts, truncated=True)
         if not reply.ended and not reply.truncated:
-            return reply.observation, reply.reward or 0.0, False, False, self._info(turn)
+            info = state.info(self.max_turns, turn)
+            return reply.observation, reply.reward or 0.0, False, False, info
         ended = self._end(reply, "truncated" if reply.truncated else "ended", turn)
         episode.turns[-1] = replace(turn, reward=ended[1])
         return ended
-
-    def _ending(self, action: str) -> Status | None:
-        word, _, answer = action.strip().partition(" ")
-        if word == "submit" and (not answer or self.traits.answer or self.traits.may_answer):
-            self.episode.answer = answer.strip() or None
-            return "submitted"
-        return "skipped" if word == "skip" and not answer else None
 
     def _end(
         self, reply: Reply, status: Status, turn: Turn | None = None
@@ -239,48 +202,14 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
             raise RewardError(f"{self.name}: the episode has ended there without a reward")
         self.episode.status = status
         self.episode.score = score = Score(float(reply.reward), dict(reply.parts))
-        self.episode.seconds = time.monotonic() - self._clock
-        self._free()
-        info = {**self._info(turn), "success": score.value == 1.0, "parts": dict(score.parts)}
+        self.episode.seconds = self.episode_state.seconds
+        info = self.episode_state.info(self.max_turns, turn, score)
         truncated = status == "truncated"
         return reply.observation, score.value, not truncated, truncated, info
 
-    def _info(self, turn: Turn | None = None) -> dict[str, Any]:
-        done = len(self.episode.turns)
-        info = {"task_id": self.episode.task_id, "turn": done, "turns_left": self.max_turns - done}
-        if turn is not None:
-            info["ok"] = turn.ok
-            info |= {} if turn.exit_code is None else {"exit_code": turn.exit_code}
-            info |= {name: turn.info[name] for name in SHOWN if name in turn.info}
-        return info
-
     def interrupt(self, error: BaseException) -> None:
         """End the running episode by an exception, as `InterCodeEnv.interrupt` does."""
-        if self._episode is not None and self._episode.status == "running" and is_callers(error):
-            interrupt(self._episode, error)
-            self._episode.seconds = time.monotonic() - self._clock
-            self._free()
-
-    @contextmanager
-    def _failures_recorded(self) -> Iterator[None]:
-        """End the episode as an error, and raise it, where there was a failure."""
-        try:
-            yield
-        except BaseException as error:
-            if is_callers(error):
-                interrupt(self.episode, error)
-            else:
-                self.episode.status = "error"
-                self.episode.error = f"{type(error).__name__}: {error}"
-            self.episode.seconds = time.monotonic() - self._clock
-            self._free()
-            raise
-
-    def _failed(self, error: Exception) -> dict[str, Any]:
-        """Make the `info` of an episode that failed; or raise the error, where none is a value."""
-        if not is_value(error, self.episode, self.options.errors):
-            raise error
-        return {**self._info(), "error": failure(error)}
+        self.episode_state.interrupt(error)
 
     def snapshot(self, *args: Any, **named: Any) -> NoReturn:
         """Refuse: an episode elsewhere cannot be saved.
@@ -300,8 +229,7 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
 
     def messages(self, style: str = "chat") -> list[dict[str, Any]]:
         """Tell the episode so far as chat messages, as `InterCodeEnv.messages` does."""
-        task = self.dataset.by_id(self.episode.task_id)
-        told: list[dict[str, Any]] = MESSAGES.get(style)(self, task)
+        told: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
         return told
 
     def image(self, task: Task) -> str:
@@ -314,7 +242,3 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
     def digest(self, task: Task) -> str:
         """Identify the content of a task's place, as far as that is known: it is not."""
         return "elsewhere"
-
-    def close(self) -> None:
-        """End the episode. Idempotent."""
-        self._free()

@@ -103,13 +103,9 @@ class PythonEnv(InterCodeEnv[Sandbox]):
     ) -> None:
         options = PythonOptions.of(options, changes)
         tasks = load(data)
-        provider = options.sandbox
-        if isinstance(provider, str):
-            provider = self.traits.provider(provider)
         network, self._python = options.network, options.python
-        stage = SandboxStage(
-            provider, options.image, options.limits, network, options.default_image
-        )
+        stage = SandboxStage.of(options, self.traits)
+        provider = stage.provider
         stage.programs = (self._python,) if self._python else ()
         self._provider = provider
         self._tests = PythonReward(provider, stage.open, stage.image, network, self._python)
@@ -125,8 +121,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         self._tests.close()
 
     def _prompt_in(self, sandbox: Sandbox) -> PythonInterpreter:
-        assert self._task is not None  # the episode begins
-        prelude = self._task.metadata.get("setup_code") or ""
+        prelude = self.episode_state.task.metadata.get("setup_code") or ""
         return PythonInterpreter(sandbox, self._python, prelude)
 
     def _attempt(self, task: Task, place: Sandbox, output: str | None) -> Episode:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import copy
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
+import numpy as np
+
+from intercode.envs.episode_state import EpisodeState
 from intercode.episode import Episode, Fork, Turn
 from intercode.errors import ForkError, TaskNotFoundError
 from intercode.interpreters.base import Interpreter, Saved, SavesState
@@ -141,24 +145,20 @@ class EpisodeSnapshot:
 
 
 def take(
-    task: Task,
+    state: EpisodeState,
     episode: Episode,
-    numbers: Iterator[int],
     interpreter: Callable[[], Interpreter],
     how: How,
     lossy: bool,
-    submissions: Any = None,
 ) -> EpisodeSnapshot:
     """Take a snapshot of a running episode.
 
     Args:
-        task: Its task.
+        state: The episode's state.
         episode: The episode, with the seconds that it has taken so far.
-        numbers: Numbers of its forks.
         interpreter: Returns its interpreter; only called if the state is to be saved.
         how: See `How`.
         lossy: See `SavesState.save`.
-        submissions: The count that its forks share.
 
     Raises:
         ForkError: It cannot be forked in this way.
@@ -171,19 +171,21 @@ def take(
             if how == "state":
                 raise
             refused = f"; and its state cannot be saved: {error}"
-    if saved is not None:
-        carried, lost = (*saved.carried, *_ALWAYS), saved.lost
-        return EpisodeSnapshot(
-            "state", carried, lost, task, _copied(episode), numbers, [_Kept(saved)], submissions
-        )
     for number, turn in enumerate(episode.turns, 1):
-        if turn.info.get("timed_out"):  # it may get further next time, or less far
+        if saved is None and turn.info.get("timed_out"):  # it may get further, or less far
             raise ForkError(
                 f"turn {number} ran into the time limit: it cannot be repeated exactly{refused}"
             )
-    carried = ("whatever its actions do again", *_ALWAYS)
+    carried = ("whatever its actions do again",) if saved is None else saved.carried
     return EpisodeSnapshot(
-        "replay", carried, (), task, _copied(episode), numbers, [None], submissions
+        "replay" if saved is None else "state",
+        (*carried, *_ALWAYS),
+        () if saved is None else saved.lost,
+        state.task,
+        _copied(episode),
+        state.fork_numbers,
+        [None if saved is None else _Kept(saved)],
+        state.submissions,
     )
 
 
@@ -200,6 +202,18 @@ def _save(interpreter: Interpreter, lossy: bool) -> Saved:
 
 def _copied(episode: Episode) -> Episode:
     return replace(episode, turns=list(episode.turns), metadata=copy.deepcopy(episode.metadata))
+
+
+def random_of(episode: Episode, seed: int) -> np.random.Generator:
+    """Return the source of random numbers of an environment that begins with a fork.
+
+    Args:
+        episode: The fork: its branch tells it from its siblings.
+        seed: The seed of the environment that it was forked from.
+    """
+    assert episode.fork is not None
+    entropy = [max(seed, 0), zlib.crc32(episode.id.encode("utf-8", "surrogatepass"))]
+    return np.random.Generator(np.random.PCG64(entropy))
 
 
 def repeat(turns: Iterable[Turn], take: Callable[[str], Turn]) -> None:

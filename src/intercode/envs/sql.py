@@ -17,9 +17,9 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SqlOptions
 from intercode.envs.stage import SETUP_TIMEOUT, NoRecipe, limits_of
 from intercode.envs.traits import SQL, Guess, Traits, always
-from intercode.envs.turns import act
 from intercode.episode import Episode
 from intercode.errors import TaskError, UsageError
+from intercode.interpreters.base import act
 from intercode.interpreters.sql import SqlInterpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
@@ -98,15 +98,7 @@ class SqlEnv(InterCodeEnv[Session]):
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Leave out the tasks whose gold means something else on the engine.
-
-        Args:
-            tasks: All tasks.
-            options: Options by name, as far as they are given.
-
-        Returns:
-            The tasks that are left, and a sentence on the others; empty if there are none.
-        """
+        """Leave out the tasks whose gold means something else on the engine: see `InterCodeEnv`."""
         engine = options.get("engine") or "sqlite"
         name = engine_name(engine) if isinstance(engine, str) else engine.name
         kept = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))

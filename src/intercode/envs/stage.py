@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from intercode.data_paths import within
 from intercode.envs.programs import try_programs
@@ -29,6 +29,10 @@ from intercode.sandbox.images.resolve import admit, check
 from intercode.sandbox.network import Network, Policy
 from intercode.sandbox.scripts import SHELL, script
 from intercode.task import SANDBOX_LIMITS, Task
+
+if TYPE_CHECKING:
+    from intercode.envs.options import EnvOptions
+    from intercode.envs.traits import Traits
 
 SETUP_TIMEOUT = 120.0
 """Seconds that a task's setup may take, or as many as an action, where that is more."""
@@ -232,6 +236,22 @@ class SandboxStage:
             admit(self._image)
         self._default_image = default_image or self.DEFAULT
         self._limits = limits
+
+    @classmethod
+    def of(cls, options: EnvOptions, traits: Traits) -> Self:
+        """Make the stage that an environment's options ask for.
+
+        Raises:
+            UsageError: There is no such provider.
+        """
+        sandbox = options.sandbox
+        return cls(
+            traits.provider(sandbox) if isinstance(sandbox, str) else sandbox,
+            getattr(options, "image", None),
+            options.limits,
+            getattr(options, "network", False),
+            getattr(options, "default_image", None),
+        )
 
     def image(self, task: Task) -> str:
         """Name the image that the task runs in.

@@ -113,8 +113,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
         return [*map(apply_patch, task.gold[:1]), "submit"]
 
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
-        assert self._task is not None  # the episode begins
-        return shell_in(sandbox, self._directory(self._task))
+        return shell_in(sandbox, self._directory(self.episode_state.task))
 
 
 class SweStage(SandboxStage):

@@ -1,17 +1,21 @@
-"""The spending of a run, from its record."""
+"""The spending of a run, from its record, and what its spec grants to calls of models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from intercode.models.base import Message, Request, Usage
-from intercode.models.limits import Spending
-from intercode.models.prices import Price
+from intercode.models.limits import Budget, Retry, Spending
+from intercode.models.prices import Price, Prices
 from intercode.models.remote import ASSUMED_OUTPUT
 from intercode.records import EPISODES, read_episodes
 from intercode.rewards.judge import REPLY_TOKENS
 from intercode.talks import Call, Talk, judge_talks, talks_of
+
+if TYPE_CHECKING:
+    from intercode.spec import RunSpec
 
 
 def spent_by(
@@ -54,6 +58,38 @@ def spent_by(
                     cost = known.of(usage) if known else 0.0
                 found.add(cost, usage.total)
     return found
+
+
+def budget_of(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
+    """Return what models may take, all episodes together, and what they have taken before.
+
+    Args:
+        spec: The spec that says it.
+        runs: Those of the runs that share it; default: the same.
+    """
+    before = Spending()
+    limits = spec.model.max_cost, spec.model.max_tokens
+    for run in runs or (spec,):
+        names = run.model.name, run.env.judge_model
+        if run.how.out is None or not any(names) or limits == (None, None):
+            continue
+        known = Prices(run.model.prices)
+        price, judge_price = (known.find(name) if name else None for name in names)
+        found = spent_by(
+            Path(run.how.out),
+            price,
+            run.model.reply_tokens,
+            judge_price=judge_price,
+            judge_only=run.model.name is None,
+        )
+        before.add(found.cost, found.tokens)
+    return Budget(*limits, before=before)
+
+
+def patience_of(spec: RunSpec) -> Retry:
+    """Return the patience of a run with the servers of its models."""
+    seconds = spec.how.model_timeout
+    return Retry() if seconds is None else Retry(timeout=seconds)
 
 
 def _calls(talks: Iterable[Talk]) -> Iterator[tuple[Talk, Call]]:

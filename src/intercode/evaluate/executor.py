@@ -18,7 +18,8 @@ from intercode.registry import EXECUTORS
 from intercode.user_code import split
 
 if TYPE_CHECKING:
-    from intercode.evaluate.prepare import Actors, Plan, Setting
+    from intercode.evaluate.actors import Actors
+    from intercode.evaluate.prepare import Plan, Setting
     from intercode.evaluate.progress import Progress
     from intercode.models import Budget
     from intercode.spec import RunSpec

@@ -13,6 +13,8 @@ from intercode.agents import registry
 from intercode.agents.base import AgentFactory, HasFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
+from intercode.evaluate.actors import Actors, actors
+from intercode.evaluate.budget_spent import budget_of
 from intercode.evaluate.drift import (
     DriftError,
     differences,
@@ -27,17 +29,7 @@ from intercode.evaluate.executor import Executor, Threads, Work, executor_of
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.manifest import dataset_facts, describe, finish
 from intercode.evaluate.manifest import session as session_record
-from intercode.evaluate.prepare import (
-    Actors,
-    Plan,
-    Setting,
-    actors,
-    budget_of,
-    check,
-    check_tasks,
-    plan,
-    setting,
-)
+from intercode.evaluate.prepare import Plan, Setting, check, check_tasks, plan, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.versions import rules_of

@@ -123,8 +123,8 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
         stage = PaperBashStage(options.sandbox, options.image, default_image=options.default_image)
 
         def interpreter(sandbox: Sandbox) -> Interpreter:
-            assert self._task is not None  # there is an episode
-            return PaperBash(sandbox, variables(AGENT_HOST, stage.image(self._task)))
+            image = stage.image(self.episode_state.task)
+            return PaperBash(sandbox, variables(AGENT_HOST, image))
 
         super().__init__(
             tasks,

@@ -89,8 +89,8 @@ class PaperCtfEnv(CtfEnv):
         )
 
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
-        assert self._task is not None  # the episode begins
-        return _shell(sandbox, self.image(self._task), self._folders.directory(self._task))
+        task = self.episode_state.task
+        return _shell(sandbox, self.image(task), self._folders.directory(task))
 
     def _ending(self, action: str) -> Status | None:
         status = ending(action)
@@ -99,8 +99,7 @@ class PaperCtfEnv(CtfEnv):
         return status
 
     def _reply(self, answer: str | None) -> Execution | None:
-        assert self._task is not None  # the episode is running
-        if answer is None or _is_flag(self._task, answer):
+        if answer is None or _is_flag(self.episode_state.task, answer):
             return None
         self.episode.answer = None  # it is in the turn
         return Execution(WRONG.encode(), ok=False, info={SUBMITTED: answer, "executed": False})

@@ -93,6 +93,8 @@ class Judge:
         UsageError: There is no such model, or `votes` is below 1.
     """
 
+    KIND = "judge"
+    """The name of the reward, and of its facts in a run's record."""
     VERSION = 1
     """Raise it when any score can differ."""
 

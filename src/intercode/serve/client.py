@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 import intercode.errors as errors
-from intercode.envs.attempt import SHOWN
 from intercode.envs.elsewhere import Elsewhere, Reply
+from intercode.envs.episode_state import SHOWN
 from intercode.envs.traits import of_language, traits_of
 from intercode.episode import exact, plain
 from intercode.errors import (

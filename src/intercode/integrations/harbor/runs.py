@@ -91,8 +91,7 @@ class HarborEnv(InterCodeEnv[Sandbox]):
         return load(Path(rest))
 
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
-        assert self._task is not None  # the episode begins
-        stage, task = self._stage, self._task
+        stage, task = self._stage, self.episode_state.task
         user = stage.config(task).agent.account
         try:
             shell = BashInterpreter(sandbox, user)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.episode import Episode
 from intercode.errors import InterCodeError
+from intercode.evaluate.actors import actors
 from intercode.evaluate.executor import Work
 from intercode.evaluate.loop import Semaphore, Shared, Stopped, default_sandboxes
 from intercode.evaluate.manifest import own_versions
-from intercode.evaluate.prepare import Plan, actors, setting
+from intercode.evaluate.prepare import Plan, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.integrations.ray.ledger import Outbox, SharedBudget, SharedCalls, SharedPace
@@ -29,7 +30,8 @@ from intercode.sandbox.images.carry import import_image
 from intercode.sandbox.images.resolve import carried
 
 if TYPE_CHECKING:
-    from intercode.evaluate.prepare import Actors, Setting
+    from intercode.evaluate.actors import Actors
+    from intercode.evaluate.prepare import Setting
 
 Said = tuple[str, str]
 """The name of an error's class, and its message: errors are not pickled, as theirs may not be."""
