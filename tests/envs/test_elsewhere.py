@@ -13,8 +13,11 @@ import pytest
 import intercode
 from intercode.cli.main import main
 from intercode.envs.elsewhere import Elsewhere, Reply
+from intercode.envs.episode_state import EpisodeState
 from intercode.envs.traits import SHELL, Traits
 from intercode.registry import SOURCES
+
+from .toy import many, toy
 
 LOST, REFUSED = "lose", "refuse"
 
@@ -53,6 +56,23 @@ class Echo(Elsewhere):
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(SOURCES._entries, "echo", Echo)
     yield
+
+
+def test_its_state_is_what_any_environment_holds() -> None:
+    echo, here = intercode.make("echo:red,blue"), toy(many(2))
+    for env in (echo.unwrapped, here):
+        state = env.episode_state  # type: ignore[attr-defined]
+        assert isinstance(state, EpisodeState)
+        for ask in ("episode", "task"):
+            with pytest.raises(intercode.EnvironmentStateError, match="no episode yet"):
+                getattr(state, ask)
+        with pytest.raises(intercode.UsageError, match="options of reset are a dict, not list"):
+            env.reset(options=["red"])  # type: ignore[arg-type]
+        env.reset(seed=1)
+        assert state.is_running and state.task.task_id == state.episode.task_id
+        env.interrupt(KeyboardInterrupt())  # type: ignore[attr-defined]
+        with pytest.raises(intercode.EnvironmentStateError, match="KeyboardInterrupt has inter"):
+            env.step("red")
 
 
 def test_five_values_and_a_record() -> None:
