@@ -31,6 +31,7 @@ from intercode.errors import (
 )
 from intercode.interpreters.base import Interpreter
 from intercode.interruption import is_callers
+from intercode.outcomes import failure_kind
 from intercode.rewards.base import Reward
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
@@ -47,10 +48,11 @@ def failure(error: Exception) -> dict[str, str]:
 
     Only that of the infrastructure has its message there: others may quote gold.
     """
-    kind, said = "infrastructure", str(error)
+    name, said = type(error).__name__, str(error)
+    kind = "task" if failure_kind(name) == "refused" else "infrastructure"
     if isinstance(error, (TaskError, RewardError)):
-        kind, said = "task", "the task's own part failed: env.episode.error says why"
-    return {"kind": kind, "type": type(error).__name__, "message": said}
+        said = "the task's own part failed: env.episode.error says why"
+    return {"kind": kind, "type": name, "message": said}
 
 
 def is_value(error: Exception, episode: Episode, errors: str) -> bool:
@@ -371,6 +373,8 @@ class Attempt(Generic[PlaceT]):
             "turn": done,
             "turns_left": self.max_turns - done,
         }
+        if (outcome := self.episode.outcome) is not None:
+            info["outcome"] = outcome
         if "lost" in self.episode.metadata:
             info["lost"] = self.episode.metadata["lost"]
         if turn is not None:
