@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from intercode.errors import RecordError
 from intercode.json_limits import load_record
-from intercode.outcomes import LIMITS, OutcomeKind, failure_kind
+from intercode.outcomes import ENDED_BY, OutcomeKind, failure_kind
 
 DataT = TypeVar("DataT")
 
@@ -254,10 +254,12 @@ class Episode:
             return None
         if self.success:
             return "solved"
-        limit, last = str(metadata.get("ended_by")), self.turns[-1].info if self.turns else {}
-        if self.status == "skipped" or limit == "sandbox" or ENDED in {*last, *self.score.detail}:
+        last = self.turns[-1].info if self.turns else {}
+        if self.status == "skipped" or ENDED in last or ENDED in self.score.detail:
             return "ended-by-agent"
-        return "turn-limit" if self.status == "truncated" else LIMITS.get(limit, "not-solved")
+        if self.status == "truncated":
+            return "turn-limit"
+        return ENDED_BY.get(str(metadata.get("ended_by")), "not-solved")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, with the outcome."""

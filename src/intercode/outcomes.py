@@ -27,18 +27,19 @@ OUTCOMES: Mapping[OutcomeKind, str] = {
     "turn-limit": "the agent had no turns left",
     "time-limit": "the agent had no time left",
     "token-limit": "the agent had no tokens, dollars, calls or context left",
-    "ended-by-agent": "the agent skipped the task, or its code ended the sandbox",
+    "ended-by-agent": "the agent skipped the task, left it, or its code ended the sandbox",
     "lost": "the infrastructure failed, or the caller interrupted the episode",
     "refused": "the task, an option, the agent's own code or the model's provider permits no result",
 }
 """Kind → its definition. The kinds exclude each other, and each episode that is over has one."""
 UNSCORED: tuple[OutcomeKind, ...] = ("lost", "refused")
 """The kinds without a reward: no number stands for it, and no rate or mean counts the episode."""
-LIMITS: Mapping[str, OutcomeKind] = {
+ENDED_BY: Mapping[str, OutcomeKind] = {
     "seconds": "time-limit",
     **dict.fromkeys(("tokens", "cost", "calls", "context"), "token-limit"),
+    **dict.fromkeys(("sandbox", "client"), "ended-by-agent"),
 }
-"""The limit that ended an agent's work (``ended_by`` in an episode's metadata) → the kind."""
+"""The reason for which an agent's work ended, in an episode's metadata → the kind."""
 
 _REFUSALS = (
     errors.UsageError,
