@@ -68,20 +68,20 @@ def limited(**limits: Any) -> Any:
 
 
 AGENTS: dict[str, tuple[OutcomeKind, str, Callable[..., Any]]] = {
-    "gold": ("solved", "touch", lambda: Scripted("touch /tmp/a", "submit")),
-    "gold in the last turn": ("solved", "touch", lambda: Scripted("true", "touch /tmp/a")),
-    "submits": ("not-solved", "touch", lambda: Scripted("true", "submit")),
-    "submits at once": ("not-solved", "touch", lambda: Scripted("submit")),
-    "never submits": ("turn-limit", "touch", lambda: Scripted("true", "true")),
+    "gold": ("solved", "touch", lambda task: Scripted("touch /tmp/a", "submit")),
+    "gold in the last turn": ("solved", "touch", lambda task: Scripted("true", "touch /tmp/a")),
+    "submits": ("not-solved", "touch", lambda task: Scripted("true", "submit")),
+    "submits at once": ("not-solved", "touch", lambda task: Scripted("submit")),
+    "never submits": ("turn-limit", "touch", lambda task: Scripted("true", "true")),
     "has no time": ("time-limit", "touch", limited(seconds=1e-9)),
     "has no tokens": ("token-limit", "touch", limited(tokens=1)),
-    "skips": ("ended-by-agent", "touch", lambda: Scripted("skip")),
-    "ends its sandbox": ("ended-by-agent", "touch", lambda: Scripted("END")),
-    "leaves": ("ended-by-agent", "touch", lambda: Scripted("submit", ended_by="client")),
-    "loses its sandbox": ("lost", "touch", lambda: Scripted("true", "LOSE")),
-    "loses it while it is judged": ("lost", "touch", lambda: Scripted("true", "LOSE LATER")),
-    "raises": ("refused", "touch", Scripted),
-    "cannot begin": ("refused", "setup", lambda: Scripted("submit")),
+    "skips": ("ended-by-agent", "touch", lambda task: Scripted("skip")),
+    "ends its sandbox": ("ended-by-agent", "touch", lambda task: Scripted("END")),
+    "leaves": ("ended-by-agent", "touch", lambda task: Scripted("submit", ended_by="client")),
+    "loses its sandbox": ("lost", "touch", lambda task: Scripted("true", "LOSE")),
+    "loses it while it is judged": ("lost", "touch", lambda task: Scripted("true", "LOSE LATER")),
+    "raises": ("refused", "touch", lambda task: Scripted()),
+    "cannot begin": ("refused", "setup", lambda task: Scripted("submit")),
 }
 """Agent → the kind, the task, and what makes the agent."""
 
