@@ -37,7 +37,9 @@ class InterCode(BaseTextEnv):
         return BaseTextEnvStepOutput(observations=seen, reward=reward, done=done, metadata=info)
 
     def get_metrics(self):
-        return {"success": float(self.env.unwrapped.episode.success), "turns": self.turns}
+        episode = self.env.unwrapped.episode
+        success = {} if episode.reward is None else {"success": float(episode.success)}
+        return {**success, "turns": self.turns}
 
     def close(self):
         self.env.close()

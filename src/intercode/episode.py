@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from intercode.errors import RecordError
 from intercode.json_limits import load_record
+from intercode.outcomes import ENDED_BY, OutcomeKind, failure_kind
 
 DataT = TypeVar("DataT")
 
@@ -234,17 +235,35 @@ class Episode:
 
     @property
     def reward(self) -> float | None:
-        """The final reward, or None if there is none."""
-        return None if self.score is None else self.score.value
+        """The final reward, or None if there is none; after an error there never is."""
+        return None if self.score is None or self.status == "error" else self.score.value
 
     @property
     def success(self) -> bool:
         """Whether the final reward is 1.0."""
-        return self.score is not None and self.score.value == 1.0
+        return self.reward == 1.0
+
+    @property
+    def outcome(self) -> OutcomeKind | None:
+        """The kind of its end, one of `OUTCOMES`; None before there is a score or an error."""
+        metadata = self.metadata
+        if self.status == "error":
+            named = metadata.get("error_type") or (self.error or "").partition(":")[0]
+            return failure_kind(str(named))
+        if self.status == "running" or self.score is None:
+            return None
+        if self.success:
+            return "solved"
+        last = self.turns[-1].info if self.turns else {}
+        if self.status == "skipped" or ENDED in last or ENDED in self.score.detail:
+            return "ended-by-agent"
+        if self.status == "truncated":
+            return "turn-limit"
+        return ENDED_BY.get(str(metadata.get("ended_by")), "not-solved")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return asdict(self)
+        """Plain JSON types, with the outcome."""
+        return _with_outcome(self, asdict(self))
 
     def to_json(self) -> str:
         """One line of ASCII JSON."""
@@ -252,11 +271,12 @@ class Episode:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Episode:
-        """The inverse of `to_dict`.
+        """The inverse of `to_dict`. An outcome is not read, but derived again.
 
         Raises:
             RecordError: A field is missing or unknown.
         """
+        data = {name: value for name, value in data.items() if name != "outcome"}
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(data) - known):
             raise RecordError(f"episode has unknown fields: {', '.join(unknown)}")
@@ -289,4 +309,10 @@ def _shallow(value: Any) -> dict[str, Any]:
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} is not JSON")
     found = {f.name: getattr(value, f.name) for f in fields(value)}
-    return {name: one for name, one in found.items() if one is not None or name not in _RARE}
+    found = {name: one for name, one in found.items() if one is not None or name not in _RARE}
+    return _with_outcome(value, found) if isinstance(value, Episode) else found
+
+
+def _with_outcome(episode: Episode, data: dict[str, Any]) -> dict[str, Any]:
+    """Add an episode's outcome to its plain data, once there is one."""
+    return data if episode.outcome is None else {**data, "outcome": episode.outcome}

@@ -23,12 +23,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from intercode.episode import ENDED, Episode, NoAction, Status, Turn
+from intercode.episode import Episode, NoAction, Status, Turn
 from intercode.errors import RecordError, RecordWriteError, RunLockedError
 from intercode.failure_modes import failure_modes
 from intercode.files import sync_folder, write_whole
 from intercode.json_limits import load_record
 from intercode.manifest_types import check_manifest
+from intercode.outcomes import UNSCORED, OutcomeKind
 from intercode.redaction import Redactor
 from intercode.talks import Talk, calls_made, judge_talks, talks_of
 
@@ -439,6 +440,8 @@ class Outcome:
     success: bool
     turns: int
     seconds: float
+    kind: OutcomeKind | None = None
+    """See `intercode.outcomes`; None: the record stops before the episode has an end or a score."""
     branch: tuple[int, ...] = ()
     """The branch of a fork, whose siblings have the same task and epoch."""
     error: str | None = None
@@ -463,8 +466,6 @@ class Outcome:
     tokens_out: int | None = None
     cost: float | None = None
     """US dollars; None: not recorded, or the price is not known."""
-    ended: bool = False
-    """Whether the agent's programs ended the sandbox, or left something in it unreadable."""
     restarts: int = 0
     """How often it was started again, after its sandbox was lost by no fault of the agent's."""
     submissions: int = 0
@@ -495,6 +496,7 @@ class Outcome:
             success=episode.success,
             turns=len(turns),
             seconds=episode.seconds,
+            kind=episode.outcome,
             branch=key_of(episode)[2],
             error=episode.error,
             error_type=metadata.get("error_type"),
@@ -509,7 +511,6 @@ class Outcome:
             tokens_in=_sum(talks, "input_tokens"),
             tokens_out=_sum(talks, "output_tokens"),
             cost=_sum(talks, "cost"),
-            ended=episode.status == "ended" or ENDED in detail,
             restarts=attempts - 1 if isinstance(attempts := metadata.get("attempts"), int) else 0,
             submissions=many if isinstance(many := metadata.get("submissions"), int) else 0,
             permuted="columns" in detail,
@@ -521,8 +522,8 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether there is no result: an error is counted apart, never as a reward of 0."""
-        return self.status == "error"
+        """Whether there is no result: it is counted apart, never as a reward of 0."""
+        return self.kind is None or self.kind in UNSCORED
 
     @property
     def level(self) -> str | None:

@@ -78,7 +78,7 @@ def test_an_episode_as_the_agent_sees_it(make_env: MakeEnv) -> None:
     assert env.step(" submit\n") == (
         "", 1.0, True, False,
         {
-            "task_id": "count", "turn": 2, "turns_left": 8,
+            "task_id": "count", "turn": 2, "turns_left": 8, "outcome": "solved",
             "success": True, "parts": {"files": 1.0, "output": 1.0},
         },
     )  # fmt: skip

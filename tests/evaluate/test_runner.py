@@ -307,7 +307,7 @@ def test_an_end_that_fails_is_no_error_of_the_run(workers: int, tmp_path: Path) 
 def test_restarts_are_counted() -> None:
     factory = Factory(TASKS, fail=Flaky("t4", 2, "submit", SandboxError("died")))
     result = evaluate(TASKS, "oracle", factory)
-    assert (result.statistics.restarts, result.statistics.ended) == (2, 0)
+    assert (result.statistics.restarts, result.statistics.outcomes["lost"]) == (2, 0)
 
 
 def test_a_watcher_that_raises_stops_the_run() -> None:

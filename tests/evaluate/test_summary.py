@@ -27,7 +27,9 @@ from intercode.report.runs import covered
 def outcome(
     reward: float | None, status: Status = "submitted", *tags: str, turns: int = 1, **more: Any
 ) -> Outcome:
-    made = Outcome("t", 0, status, reward, reward == 1.0, turns, 2.0, tags=tags)
+    score, error = (None, "SandboxError: gone") if reward is None else (Score(reward), None)
+    kind = Episode("t", "q", "bash", status=status, score=score, error=error).outcome
+    made = Outcome("t", 0, status, reward, reward == 1.0, turns, 2.0, kind, tags=tags)
     return replace(made, **more)
 
 
@@ -44,7 +46,9 @@ def test_errors_are_no_zeros() -> None:
     assert stats.success_rate == pytest.approx(1 / 3)
     assert stats.mean_reward == pytest.approx(0.5)
     assert stats.mean_turns == pytest.approx(5 / 3)
-    assert (stats.truncated, stats.skipped, stats.error_rate) == (1, 1, 0.25)
+    counts = {kind: count for kind, count in stats.outcomes.items() if count}
+    assert counts == {"solved": 1, "turn-limit": 1, "ended-by-agent": 1, "lost": 1}
+    assert stats.error_rate == 0.25
     assert (stats.invalid_rate, stats.unexecuted_rate) == pytest.approx((2 / 5, 1 / 5))
     assert stats.reward_low is not None and stats.reward_low < 0.5
 
@@ -184,10 +188,10 @@ def test_where_it_went() -> None:
             outcome(None, "error", turns=1),
         ]
     )
-    assert list(found) == ["solved", "not solved", "error"]
+    assert list(found) == ["solved", "not-solved", "lost"]
     assert (found["solved"].turns, found["solved"].cost, found["solved"].tokens_in) == (2, 0.25, 10)
-    assert (found["not solved"].invalid, found["not solved"].tokens_in) == (2, None)
-    assert found["error"].cost is None
+    assert (found["not-solved"].invalid, found["not-solved"].tokens_in) == (2, None)
+    assert found["lost"].cost is None
 
 
 def test_coverage() -> None:

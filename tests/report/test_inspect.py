@@ -234,7 +234,9 @@ def test_metrics_by_inspects_names_have_its_formulas(tmp_path: Path, told: dict[
     assert reward["mean_reward"]["value"] == pytest.approx(2.75 / 5)
     assert results["metadata"]["statistics"]["errors"] == 1
 
-    both = [e for e in episodes() if e.task_id != "c"] + [made("d", n, 0.0) for n in (0, 1)]
+    both = [e for e in episodes() if e.task_id != "c"] + [
+        made("d", n, 0.0, status="submitted") for n in (0, 1)
+    ]
     success, reward = (s["metrics"] for s in export(write(tmp_path, both))["results"]["scores"])
     means = [0.75, 0.625, 0.0]  # a, b, d: of their two attempts
     assert reward["mean"]["value"] == pytest.approx(statistics.mean(means))

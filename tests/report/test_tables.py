@@ -11,10 +11,19 @@ from intercode.report.tables import by_agent, matrix
 
 def run(agent: str, env: str, *solved: bool, failed: int = 0) -> Run:
     outcomes = [
-        Outcome(f"t{n}", 0, "submitted", float(good), good, n + 1, 1.0)
+        Outcome(
+            f"t{n}",
+            0,
+            "submitted",
+            float(good),
+            good,
+            n + 1,
+            1.0,
+            "solved" if good else "not-solved",
+        )
         for n, good in enumerate(solved)
     ]
-    outcomes += [Outcome(f"e{n}", 0, "error", None, False, 0, 1.0) for n in range(failed)]
+    outcomes += [Outcome(f"e{n}", 0, "error", None, False, 0, 1.0, "lost") for n in range(failed)]
     return Run(Path(agent, env), {"env": {"env": env}}, outcomes, agent)
 
 

@@ -25,7 +25,7 @@ Result = tuple[str, float, bool, bool, dict[str, Any]]
 """Observation, reward, whether the episode ended, whether it was truncated, info."""
 _THE_AGENTS = (ActionError, EnvironmentStateError, ForkError, UsageError)
 """Errors that an agent makes itself, and may catch."""
-_TELLING = ("success", "parts")
+_TELLING = ("success", "parts", "outcome")
 """Facts of an `info` that tell the reward."""
 
 

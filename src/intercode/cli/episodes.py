@@ -18,6 +18,7 @@ from intercode.cli.terminal import (
 )
 from intercode.envs.traits import prompt_of
 from intercode.episode import Episode, Turn, TurnChanges
+from intercode.evaluate.summary import UNKNOWN
 from intercode.records import Judged, ending_of
 from intercode.report.why import why
 from intercode.talks import Call, RecordedMessage, Talk, branch_of, talk_of
@@ -56,11 +57,9 @@ def render(
 
 
 def mark(episode: Episode) -> str:
-    """Return how an episode ended, in a word."""
-    if episode.status == "error":
-        return "error"
+    """Return an episode's outcome."""
     if not episode.success:
-        return "not solved"
+        return episode.outcome or UNKNOWN
     judged = Judged.of(episode)
     return "solved" if judged is None or not judged.same else f"solved, judged by {judged.model}"
 

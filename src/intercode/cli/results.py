@@ -316,10 +316,9 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
     found = summarize(outcomes)
     lines = [*_by_turns(outcomes), *_failure_modes(outcomes, found.success_rate)]
     lines += found.remarks()
-    if found.ended:
-        lines.append(
-            f"Ended by the agent, whose code ended its sandbox: {found.ended}. They count."
-        )
+    kinds = {kind: count for kind, count in found.outcomes.items() if count}
+    if kinds.keys() - {"solved", "not-solved"}:
+        lines.append(f"Outcomes: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}.")
     if several := sum(outcome.submissions > 1 for outcome in outcomes):
         lines.append(f"Submitted several times, in forks of their own: {several}.")
     if found.restarts:

@@ -7,6 +7,7 @@ environment. It has no place of ours: it can be neither forked nor scored from o
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from intercode.envs.options import EnvOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import SHELL, Traits
-from intercode.episode import Episode, NoAction, Score, Status, Turn
+from intercode.episode import ENDED, Episode, NoAction, Score, Status, Turn
 from intercode.errors import (
     ForkError,
     RewardError,
@@ -198,10 +199,11 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
     def _end(
         self, reply: Reply, status: Status, turn: Turn | None = None
     ) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if reply.reward is None:
+        if reply.reward is None or not math.isfinite(reply.reward):
             raise RewardError(f"{self.name}: the episode has ended there without a reward")
         self.episode.status = status
-        self.episode.score = score = Score(float(reply.reward), dict(reply.parts))
+        detail = {name: reply.info[name] for name in (ENDED,) if name in reply.info}
+        self.episode.score = score = Score(float(reply.reward), dict(reply.parts), detail)
         self.episode.seconds = self.episode_state.seconds
         info = self.episode_state.info(self.max_turns, turn, score)
         truncated = status == "truncated"

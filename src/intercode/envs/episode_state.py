@@ -24,6 +24,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.interruption import is_callers
+from intercode.outcomes import failure_kind
 from intercode.task import Task
 
 VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
@@ -228,10 +229,11 @@ class EpisodeState:
         is_ours = self.episode.status == "error" and "interrupted" not in self.episode.metadata
         if self._errors != "value" or is_permanent or not is_ours:
             raise error
-        kind, message = "infrastructure", str(error)
+        name, message = type(error).__name__, str(error)
+        kind = "task" if failure_kind(name) == "refused" else "infrastructure"
         if isinstance(error, (TaskError, RewardError)):  # it may quote gold
-            kind, message = "task", "the task's own part failed: env.episode.error says why"
-        facts = {"kind": kind, "type": type(error).__name__, "message": message}
+            message = "the task's own part failed: env.episode.error says why"
+        facts = {"kind": kind, "type": name, "message": message}
         return {**self.info(max_turns), "error": facts}
 
     def first_info(self, max_turns: int, turn: Turn | None = None) -> dict[str, Any]:
@@ -254,6 +256,8 @@ class EpisodeState:
             "turn": done,
             "turns_left": max_turns - done,
         }
+        if (outcome := self.episode.outcome) is not None:
+            info["outcome"] = outcome
         if "lost" in self.episode.metadata:
             info["lost"] = self.episode.metadata["lost"]
         if turn is not None:

@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import cache
 from math import isfinite
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     ProviderLike = str | Provider
     EngineLike = str | Engine
     PathLike = str | Path
-    CacheLike = bool | GoldCache
+    CacheLike: TypeAlias = bool | GoldCache
 else:  # what a text can say
     RewardLike = ProviderLike = EngineLike = PathLike = str
     CacheLike = bool

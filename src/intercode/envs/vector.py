@@ -18,6 +18,7 @@ from intercode.envs.elsewhere import Elsewhere, StandIn
 from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.interruption import is_callers
+from intercode.outcomes import failure_kind
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Task
 
@@ -352,6 +353,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
                 if self._inner[index].options.errors == "value":  # as the others' have it
                     about = {"type": type(error).__name__, "message": str(error)}
                     said = {"error": {"kind": "fault", **about}}
+                said["outcome"] = failure_kind(type(error).__name__)
                 results[index] = "", float("nan"), False, True, said
             else:
                 results[index] = step.result()

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from intercode.evaluate.statistics import Estimate, mean, pass_of_attempts, rate
 from intercode.failure_modes import FAILURE_MODES
+from intercode.outcomes import OUTCOMES, OutcomeKind
 from intercode.records import LEVELS, Outcome
 
 __all__ = ["Outcome", "Statistics", "by_tag", "summarize"]
 
 Number = TypeVar("Number", int, float)
 
+UNKNOWN = "unknown"
+"""The group of episodes whose record stops before their end."""
 _K = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 
 
@@ -61,12 +64,8 @@ class Statistics:
     """Turns whose action could not be executed or failed, among all turns."""
     unexecuted_rate: float | None
     """Turns whose action could not be executed, as a reply without code, among all turns."""
-    truncated: int
-    """Scored episodes that ran out of turns."""
-    skipped: int
-    """Scored episodes that the agent gave up."""
-    ended: int
-    """Scored episodes that were ended by what the agent ran: see `intercode.sandbox.base`."""
+    outcomes: Mapping[OutcomeKind, int]
+    """The number of episodes of each kind of `intercode.outcomes`, those with errors among them."""
     restarts: int
     """How often episodes were begun again, after a sandbox was lost otherwise."""
     permuted: int
@@ -110,9 +109,7 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
         mean_seconds=share(math.fsum(outcome.seconds for outcome in scored), n),
         invalid_rate=share(sum(outcome.invalid for outcome in scored), turns),
         unexecuted_rate=share(sum(outcome.unexecuted for outcome in scored), turns),
-        truncated=sum(outcome.status == "truncated" for outcome in scored),
-        skipped=sum(outcome.status == "skipped" for outcome in scored),
-        ended=sum(outcome.ended for outcome in scored),
+        outcomes={kind: sum(outcome.kind == kind for outcome in everything) for kind in OUTCOMES},
         restarts=sum(outcome.restarts for outcome in everything),
         permuted=sum(outcome.permuted and outcome.success for outcome in scored),
         explained=sum(outcome.explained and outcome.success for outcome in scored),
@@ -313,13 +310,12 @@ class Spending:
 
 
 def spending(outcomes: Iterable[Outcome]) -> dict[str, Spending]:
-    """Group the turns, time and money of a run by the end of its episodes."""
+    """Group the turns, time and money of a run by the outcome of its episodes."""
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        groups.setdefault("solved" if outcome.success else outcome.status, []).append(outcome)
-    order = ["solved", "submitted", "truncated", "skipped", "ended", "error"]
+        groups.setdefault(outcome.kind or UNKNOWN, []).append(outcome)
     return {
-        "not solved" if name == "submitted" else name: Spending(
+        name: Spending(
             episodes=len(group),
             turns=sum(outcome.turns for outcome in group),
             invalid=sum(outcome.invalid for outcome in group),
@@ -330,7 +326,7 @@ def spending(outcomes: Iterable[Outcome]) -> dict[str, Spending]:
             tokens_out=total(outcome.tokens_out for outcome in group),
             cost=total(outcome.cost for outcome in group),
         )
-        for name in order
+        for name in (*OUTCOMES, UNKNOWN)
         if (group := groups.get(name))
     }
 

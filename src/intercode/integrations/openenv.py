@@ -15,7 +15,7 @@ import msgspec
 from intercode.envs.elsewhere import Elsewhere, Reply
 from intercode.envs.traits import Traits, of_language
 from intercode.errors import ActionError, UsageError
-from intercode.serve.client import Server, Session
+from intercode.serve.client import Server, Session, refuse_failure, sandbox_end
 from intercode.task import Dataset, Task
 
 _QUERIES = ("query", "question", "prompt", "instruction", "description")
@@ -81,7 +81,10 @@ class OpenEnvEnv(Elsewhere):
     def _begin(self, task: Task, seed: int | None) -> str:
         self._total = None
         chosen = {name: task.metadata.get(name) for name in ("split", "index")}
-        return _shown(self._session.reset(seed=seed, **chosen)["observation"]) or task.query
+        seen = self._session.reset(seed=seed, **chosen)["observation"]
+        if self._is_ours:
+            refuse_failure(seen["info"])
+        return _shown(seen) or task.query
 
     def _take(self, action: str) -> Reply:
         try:
@@ -89,6 +92,8 @@ class OpenEnvEnv(Elsewhere):
         except ActionError as error:
             return Reply(f"[not executed: {error}]", ok=False, info={"executed": False})
         seen, info = told["observation"], told["observation"].get("info") or {}
+        if self._is_ours:
+            refuse_failure(info)
         if (reward := told["reward"]) is not None:
             self._total = reward + (0.0 if self._is_ours else self._total or 0.0)
         truncated = bool(seen.get("truncated"))
@@ -100,6 +105,7 @@ class OpenEnvEnv(Elsewhere):
             ok=info.get("ok", True),
             exit_code=info.get("exit_code"),
             parts=info.get("parts", {}),
+            info=sandbox_end(info) if self._is_ours else {},
         )
 
     def _read(self, action: str) -> dict[str, Any]:

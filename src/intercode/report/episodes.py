@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from intercode.episode import Episode
+from intercode.evaluate.summary import UNKNOWN
 from intercode.records import Outcome
 from intercode.report.why import why
 from intercode.talks import branch_of, talk_of
@@ -31,7 +32,8 @@ class Row(NamedTuple):
     epoch: int
     query: str
     """The beginning of it."""
-    status: str
+    outcome: str
+    """One of `OUTCOMES`; ``unknown``: the record stops before the end."""
     success: bool
     reward: float | None
     turns: int
@@ -61,7 +63,7 @@ def row_of(run: int, episode: Episode, outcome: Outcome) -> Row:
         task=episode.task_id,
         epoch=episode.epoch,
         query=_line(episode.query),
-        status=episode.status,
+        outcome=outcome.kind or UNKNOWN,
         success=outcome.success,
         reward=_finite(outcome.reward),
         turns=outcome.turns,
@@ -142,8 +144,6 @@ def _kinds(episode: Episode, outcome: Outcome) -> Iterator[str]:
         yield "timeout"
     if isinstance(limit := metadata.get("ended_by"), str):
         yield f"limit: {limit}"
-    if outcome.ended:
-        yield "ended by the agent"
     if outcome.restarts:
         yield "restarted"
     if outcome.unexecuted:

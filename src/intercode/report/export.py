@@ -34,7 +34,14 @@ _TURNS = 10
 _TEXT, _COUNT, _NUMBER = "VARCHAR", "INTEGER", "DOUBLE"
 EPISODE_COLUMNS = {
     **{"task_id": _TEXT, "epoch": _COUNT, "env": _TEXT, "agent": _TEXT, "seed": "BIGINT"},
-    **{"status": _TEXT, "success": "BOOLEAN", "reward": _NUMBER, "parts": _TEXT, "turns": _COUNT},
+    **{
+        "status": _TEXT,
+        "outcome": _TEXT,
+        "success": "BOOLEAN",
+        "reward": _NUMBER,
+        "parts": _TEXT,
+        "turns": _COUNT,
+    },
     **{"solved_at": _COUNT, "invalid": _COUNT, "unexecuted": _COUNT, "started": _NUMBER},
     **dict.fromkeys(("seconds", "action_seconds", "model_seconds"), _NUMBER),
     **{"tokens_in": "BIGINT", "tokens_out": "BIGINT", "cost": _NUMBER},
@@ -87,8 +94,8 @@ def to_chat(
         "messages": messages,
         "task_id": episode.task_id,
         "epoch": episode.epoch,
-        "reward": episode.reward,
-        "success": episode.success,
+        "outcome": episode.outcome,
+        **_result(episode),
     }
     if tools := model.get("tools"):
         told["tools"] = [{"type": "function", "function": tool} for tool in tools]
@@ -143,8 +150,8 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
 def episode_row(episode: Episode) -> dict[str, Any]:
     """Return an episode under `EPISODE_COLUMNS`."""
     outcome = Outcome.of(episode)
-    parts = {} if episode.score is None else dict(episode.score.parts)
-    special = {"parts": json.dumps(parts), "tags": json.dumps(outcome.tags)}
+    parts = {} if episode.score is None or outcome.failed else dict(episode.score.parts)
+    special = {"parts": json.dumps(parts), "tags": json.dumps(outcome.tags), **_result(episode)}
     row = {
         name: getattr(outcome if hasattr(outcome, name) else episode, name)
         for name in EPISODE_COLUMNS
@@ -153,12 +160,19 @@ def episode_row(episode: Episode) -> dict[str, Any]:
     return cleaned({name: {**row, **special}[name] for name in EPISODE_COLUMNS})
 
 
+def _result(episode: Episode) -> dict[str, Any]:
+    """Return reward and success: without a result neither, as a mean would take them for 0."""
+    success = None if episode.reward is None else episode.success
+    return {"reward": episode.reward, "success": success}
+
+
 def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
-    """Yield an episode's turns under `TURN_COLUMNS`."""
+    """Yield an episode's turns under `TURN_COLUMNS`; without a result none has a reward."""
     own = [name for name in TURN_COLUMNS if name not in ("task_id", "epoch", "turn")]
+    unscored = {"reward": None} if episode.reward is None else {}
     for number, turn in enumerate(episode.turns, 1):
         key = {"task_id": episode.task_id, "epoch": episode.epoch, "turn": number}
-        yield cleaned({**key, **{name: getattr(turn, name) for name in own}})
+        yield cleaned({**key, **{name: getattr(turn, name) for name in own}, **unscored})
 
 
 def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
@@ -175,7 +189,7 @@ def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
         if "prompt_token_ids" in call and "token_ids" in call and not call.get("discarded")
     ]
     key = {"task_id": episode.task_id, "epoch": episode.epoch}
-    result = {"reward": episode.reward, "success": episode.success}
+    result = _result(episode)
     for number, part in enumerate(_sequences(told), 1):
         row = {**key, **result, "part": number, **part}
         yield cleaned({name: row[name] for name in TOKEN_COLUMNS})

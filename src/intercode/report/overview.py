@@ -24,7 +24,7 @@ _REFINED: Mapping[str, Link] = {
     **{name: {"sort": "-seconds"} for name in ("seconds", "in actions", "in replies")},
     **{name: {"sort": "-tokens"} for name in ("tokens in", "tokens out")},
     **{name: {"sort": "-cost"} for name in ("dollars", "a success")},
-    "ended by the agent": {"kind": "ended by the agent"},
+    "ended-by-agent": {"state": "ended-by-agent"},
     "restarts": {"kind": "restarted"},
     "not executed": {"kind": "no action"},
 }

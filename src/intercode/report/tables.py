@@ -272,7 +272,7 @@ _COVERAGE: Sequence[_Column] = (
     ("missing", "count", lambda item: item[0].missing),
     ("excluded tasks", "count", lambda item: item[0].excluded),
     ("coverage", "rate", lambda item: item[0].coverage),
-    ("ended by the agent", "count", lambda item: item[1].ended),
+    ("ended-by-agent", "count", lambda item: item[1].outcomes["ended-by-agent"]),
     ("restarts", "count", lambda item: item[1].restarts),
     ("invalid actions", "rate", lambda item: item[1].invalid_rate),
     ("not executed", "rate", lambda item: item[1].unexecuted_rate),

@@ -12,6 +12,7 @@ from itertools import pairwise
 from intercode.errors import UsageError
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import Statistics, by_level, by_place, by_tag, summarize
+from intercode.outcomes import OUTCOMES
 from intercode.report.runs import Run
 from intercode.report.tables import Table
 
@@ -76,7 +77,9 @@ def to_csv(runs: Sequence[Run]) -> str:
     """Write a line for each run and each of its groups of episodes, with every statistic."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [field.name for field in fields(Statistics)]
+    at = next(at for at, field in enumerate(fields(Statistics)) if field.name == "outcomes")
+    names: list[str] = [field.name for field in fields(Statistics)]
+    names[at : at + 1] = OUTCOMES
     writer.writerow(["run", "agent", "environment", "group", "name", *names])
     for run in runs:
         groups: dict[str, Mapping[str, Statistics]] = {
@@ -89,7 +92,9 @@ def to_csv(runs: Sequence[Run]) -> str:
             for name, statistics in found.items():
                 first = [str(run.folder), run.label, run.where, group, name]
                 texts = [without_formula(printable(text)) for text in first]
-                writer.writerow([*texts, *astuple(statistics)])
+                values = [*astuple(statistics)]
+                values[at : at + 1] = statistics.outcomes.values()
+                writer.writerow([*texts, *values])
     return text.getvalue()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import urllib.request
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from http.client import HTTPException
@@ -24,7 +24,7 @@ import intercode.errors as errors
 from intercode.envs.elsewhere import Elsewhere, Reply
 from intercode.envs.episode_state import SHOWN
 from intercode.envs.traits import of_language, traits_of
-from intercode.episode import exact, plain
+from intercode.episode import ENDED, exact, plain
 from intercode.errors import (
     ActionError,
     CapacityError,
@@ -259,6 +259,21 @@ def raised(name: str, said: str, otherwise: type[InterCodeError] = SandboxError)
     return otherwise(f"{name}: {said}" if name else said)
 
 
+def refuse_failure(info: Mapping[str, Any]) -> None:
+    """Raise the failure of which a server's `info` tells, if there was one.
+
+    Raises:
+        InterCodeError: By its class's name the error that was raised there.
+    """
+    if (failure := info.get("error")) is not None:
+        raise raised(failure["type"], failure["message"])
+
+
+def sandbox_end(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fact for the record that an agent's code ended its sandbox, if it did."""
+    return {ENDED: True} if info.get("outcome") == "ended-by-agent" else {}
+
+
 class RemoteEnv(Elsewhere):
     """An environment of a server that `intercode serve` runs: what `connect` makes.
 
@@ -313,8 +328,7 @@ class RemoteEnv(Elsewhere):
         """
         seen = told["observation"] if self._is_wire else exact(told["observation"])
         info, done = seen["info"], told["done"]
-        if (failed := info.get("error")) is not None:
-            raise raised(failed["type"], failed["message"])
+        refuse_failure(info)
         return Reply(
             seen["text"],
             told["reward"],
@@ -324,7 +338,7 @@ class RemoteEnv(Elsewhere):
             ok=info.get("ok", True),
             exit_code=info.get("exit_code"),
             parts=info.get("parts", {}),
-            info={name: info[name] for name in SHOWN if name in info},
+            info={name: info[name] for name in SHOWN if name in info} | sandbox_end(info),
         )
 
     def close(self) -> None:

@@ -313,6 +313,7 @@ class Session:
             env=self._offer.name,
             task=episode.task_id,
             status=episode.status,
+            outcome=episode.outcome,
             reward=episode.reward,
             turns=len(episode.turns),
             seconds=round(episode.seconds, 3),
@@ -327,4 +328,5 @@ class Session:
             "step_count": self._steps,
             "task_id": episode.task_id,
             "status": episode.status,
+            "outcome": episode.outcome,
         }

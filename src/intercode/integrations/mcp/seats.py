@@ -115,7 +115,9 @@ class Seat:
 
     def episode_metadata(self) -> Mapping[str, Any]:
         """Say why the episode was handed in, if not by the client."""
-        return {} if self._left is None else {"mcp": {"left": self._left}}
+        if self._left is None:
+            return {}
+        return {"ended_by": "client", "mcp": {"left": self._left}}
 
     def leave(self) -> None:
         """Hand in the episode as it stands, after the calls that wait."""

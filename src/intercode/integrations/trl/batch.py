@@ -151,6 +151,9 @@ class Batch:
             actions.append(action_in(text, self._language, cut_off=not whole))
         self._step(playing, actions)
         full = [one for one in playing if one.running and not self._show(one, longest)]
+        for one in full:
+            env: Any = self._envs.envs[one.number].unwrapped
+            env.episode.metadata["ended_by"] = "tokens"
         self._step(full, ["submit"] * len(full))
 
     def _step(self, attempts: Sequence[Attempt], actions: Sequence[str]) -> None:

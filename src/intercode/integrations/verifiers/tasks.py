@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 import intercode
 from intercode.agents.talk import Prompt, Scene
 from intercode.episode import Score
+from intercode.outcomes import failure_kind
 
 
 class Source(BaseModel):
@@ -114,8 +115,10 @@ class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Make failures of sandboxes verifiers' own, so that its rules of retries know them."""
+    """Make failures verifiers' own, so that its rules of retries know them: none has a reward."""
     try:
         yield
-    except intercode.SandboxError as error:
-        raise vf.SandboxError(f"{type(error).__name__}: {error}") from error
+    except (intercode.InterCodeError, OSError) as error:
+        name = type(error).__name__
+        kind = vf.SandboxError if failure_kind(name) == "lost" else vf.TaskError
+        raise kind(f"{name}: {error}") from error

@@ -4,9 +4,11 @@ import { address, change, episodeAddress, place } from "./address.js";
 import { Grid, known, sorted } from "./grid.js";
 import { interval } from "./overview.js";
 
-export const badge = (state) => el("span", { class: `state ${state.replace(/ /g, "-")}` }, state);
+export const badge = (state) => el("span", { class: `state ${state}` }, state);
 const number = (value) => (value === null || value === undefined ? "" : count(value));
-const STATES = ["solved", "failed", "not solved", "truncated", "skipped", "ended", "error"];
+const UNSCORED = ["lost", "refused", "unknown"];
+const STATES = ["solved", "failed", "not-solved", "turn-limit", "time-limit", "token-limit", "ended-by-agent", "error", ...UNSCORED];
+const group = (row) => (row.success ? [] : [UNSCORED.includes(row.state) ? "error" : "failed"]);
 
 const text = (name, get, kind = "") => ({ name, kind, get, show: get });
 const measure = (name, get, show = number, more = {}) => ({ name, kind: "number", first: "-", get, show: (row) => show(get(row)), ...more });
@@ -129,7 +131,7 @@ export class EpisodeList extends List {
       agent: { label: "agent", of: (row) => [run(row).agent] },
       model: { label: "model", of: (row) => [run(row).model] },
       env: { label: "environment", of: (row) => [run(row).where] },
-      state: { label: "outcome", of: (row) => (row.success || row.status === "error" ? [row.state] : [row.state, "failed"]), order: STATES },
+      state: { label: "outcome", of: (row) => [row.state, ...group(row)], order: STATES },
       level: { label: "level", of: (row) => [row.level || ""] },
       tag: { label: "tag", of: (row) => row.tags },
       kind: { label: "what happened", of: (row) => row.kinds },
@@ -245,8 +247,8 @@ export class TaskList extends List {
   marks(one) {
     return one.rows.slice(0, 40).map((row) => {
       const run = this.source.runs[row.run];
-      const sign = { solved: "✓", error: "!" }[row.state] || "✗";
-      return el("a", { href: episodeAddress(run, row), class: `mark ${row.state.replace(/ /g, "-")}`, "aria-label": `${run.label}: ${row.state}`, title: `${run.label}: ${row.state}` }, sign);
+      const sign = row.success ? "✓" : UNSCORED.includes(row.state) ? "!" : "✗";
+      return el("a", { href: episodeAddress(run, row), class: `mark ${row.state}`, "aria-label": `${run.label}: ${row.state}`, title: `${run.label}: ${row.state}` }, sign);
     });
   }
 }

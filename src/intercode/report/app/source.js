@@ -48,7 +48,7 @@ class Source {
     columns.id.forEach((_, number) => {
       const row = { at: at(number) };
       for (const name of names) row[name] = sendable(columns[name][number]);
-      row.state = row.success ? "solved" : row.status === "submitted" ? "not solved" : row.status;
+      row.state = row.outcome;
       const key = `${row.run} ${row.id}`;
       replaced ||= this.byKey.has(key);
       this.byKey.set(key, row);
