@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from intercode import errors
+import intercode.errors as errors
 
 OutcomeKind = Literal[
     "solved",

@@ -55,7 +55,10 @@ def test_an_episode(make_python: MakePython) -> None:
     result = env.step("submit add")
     assert result == (
         *("", 1.0, True, False),
-        {"task_id": "add", "turn": 2, "turns_left": 8, "success": True, "parts": {"tests": 1.0}},
+        {
+            **{"task_id": "add", "turn": 2, "turns_left": 8, "outcome": "solved"},
+            **{"success": True, "parts": {"tests": 1.0}},
+        },
     )
     assert env.episode.answer == "add"
     assert str(env.render()).startswith("# Write add(a, b).\n>>> 1 / 0\nTraceback")
