@@ -73,7 +73,11 @@ AGENTS: dict[str, tuple[OutcomeKind, str, Callable[..., Any]]] = {
     "submits": ("not-solved", "touch", lambda task: Scripted("true", "submit")),
     "submits at once": ("not-solved", "touch", lambda task: Scripted("submit")),
     "never submits": ("turn-limit", "touch", lambda task: Scripted("true", "true")),
-    "has no time": ("time-limit", "touch", limited(seconds=1e-9)),
+    "has no time": (
+        "time-limit",
+        "touch",
+        limited(seconds=1e-9),
+    ),  # allow limit: it is to be reached
     "has no tokens": ("token-limit", "touch", limited(tokens=1)),
     "skips": ("ended-by-agent", "touch", lambda task: Scripted("skip")),
     "ends its sandbox": ("ended-by-agent", "touch", lambda task: Scripted("END")),
