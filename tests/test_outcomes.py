@@ -67,17 +67,14 @@ def limited(**limits: Any) -> Any:
     return registry.get("try-again", model=model, limits=EpisodeLimits(**limits))
 
 
+IN_NO_TIME = limited(seconds=1e-9)  # allow limit: it is to be reached
 AGENTS: dict[str, tuple[OutcomeKind, str, Callable[..., Any]]] = {
     "gold": ("solved", "touch", lambda task: Scripted("touch /tmp/a", "submit")),
     "gold in the last turn": ("solved", "touch", lambda task: Scripted("true", "touch /tmp/a")),
     "submits": ("not-solved", "touch", lambda task: Scripted("true", "submit")),
     "submits at once": ("not-solved", "touch", lambda task: Scripted("submit")),
     "never submits": ("turn-limit", "touch", lambda task: Scripted("true", "true")),
-    "has no time": (
-        "time-limit",
-        "touch",
-        limited(seconds=1e-9),
-    ),  # allow limit: it is to be reached
+    "has no time": ("time-limit", "touch", IN_NO_TIME),
     "has no tokens": ("token-limit", "touch", limited(tokens=1)),
     "skips": ("ended-by-agent", "touch", lambda task: Scripted("skip")),
     "ends its sandbox": ("ended-by-agent", "touch", lambda task: Scripted("END")),
