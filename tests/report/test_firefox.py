@@ -116,7 +116,7 @@ def test_in_firefox(tmp_path: Path) -> None:
             assert tab.text("[role=status].note", "1 of 22 episodes")
             tab.press("j")
             tab.press(ENTER)
-            assert tab.text("h1", "task-01").startswith("not solved")
+            assert tab.text("h1", "task-01").startswith("not-solved")
             assert "gold's output is:" in tab.text(".why")
             assert tab.text("pre.action .code-keyword") == "for"
             tab.go(f"{viewer.url}#compare")
