@@ -39,8 +39,8 @@ def test_json(cli: Run, data: Path) -> None:
         told["statistics"],
         "episodes errors error_rate successes success_rate success_low success_high clusters "
         "clustered_low clustered_high few_clusters mean_reward reward_low reward_high "
-        "mean_turns mean_seconds invalid_rate unexecuted_rate truncated skipped "
-        "ended restarts permuted explained hard_coded tokens_in tokens_out cost",
+        "mean_turns mean_seconds invalid_rate unexecuted_rate outcomes "
+        "restarts permuted explained hard_coded tokens_in tokens_out cost",
     )
     assert (told["run"], told["env"], told["agent"]) == ("run", "bash", "noop")
     assert told["planned"] == told["finished"] == told["ran"] == 4

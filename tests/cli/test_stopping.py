@@ -90,7 +90,7 @@ WAITING = "from pathlib import Path; import time\nPath('here').touch(); time.sle
 
 def test_ctrl_c_during_the_imports_is_silent(tmp_path: Path) -> None:
     (tmp_path / "gymnasium.py").write_text(WAITING)
-    with console(tmp_path, "--version", path=str(tmp_path)) as child:
+    with console(tmp_path, "datasets", path=str(tmp_path)) as child:
         assert eventually((tmp_path / "here").exists)
         assert stopped(child) == ""
 

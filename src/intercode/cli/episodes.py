@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from intercode.cli.commands.show import LINES
 from intercode.cli.terminal import (
     dollars,
     duration,
@@ -23,9 +24,6 @@ from intercode.records import Judged, ending_of
 from intercode.report.why import why
 from intercode.talks import Call, RecordedMessage, Talk, branch_of, talk_of
 from intercode.units import counted
-
-LINES = 12
-"""Lines of an observation that are shown unless all are asked for."""
 
 
 def render(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from intercode.cli import results
-from intercode.cli.episodes import LINES, render
+from intercode.cli.episodes import render
 from intercode.cli.terminal import print_json, safe
 from intercode.errors import RecordError, TaskNotFoundError
 from intercode.records import latest, read_manifest, run_folders
@@ -30,7 +30,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json([episode.to_dict() for episode in episodes])
         return 0
     for episode in episodes:
-        lines = None if args.full else args.lines or LINES
+        lines = None if args.full else args.lines
         print(render(episode, lines, reasons=True, messages=args.messages))
     return 0
 

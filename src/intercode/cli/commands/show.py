@@ -17,6 +17,9 @@ from pathlib import Path
 
 from intercode.spec import positive
 
+LINES = 12
+"""Lines of each text that are shown."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
@@ -28,8 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lines",
         type=positive,
+        default=LINES,
         metavar="N",
-        help="of each text (12)",
+        help=f"of each text ({LINES})",
     )
     parser.add_argument("--full", action="store_true", help="every text from end to end")
     parser.add_argument(
