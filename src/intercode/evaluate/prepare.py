@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from intercode import datasets
 from intercode.agents import registry, skills
-from intercode.agents.base import AgentFactory, ChecksTasks, sees_gold
+from intercode.agents.base import AgentFactory, ChecksTasks, check_factory, sees_gold
 from intercode.agents.language import LanguageAgents, Strategy
 from intercode.agents.outside.profile import NO_MODEL, WHOLE, is_outside, profile_of
 from intercode.agents.skills import Skill
@@ -713,6 +713,7 @@ def _check_outside(spec: RunSpec) -> None:
 
 
 def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:
-    """Refuse tasks that an agent cannot try, as it sees them."""
+    """Refuse what makes no agents, and tasks that an agent cannot try, as it sees them."""
+    check_factory(agent)
     if isinstance(agent, ChecksTasks):
         agent.check([task if sees_gold(agent) else task.shown() for task in tasks])
