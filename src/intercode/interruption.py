@@ -47,7 +47,9 @@ class Drain:
             ModelUnavailableError: A call has failed since the interrupt.
         """
         if self.failed:
-            raise ModelUnavailableError("not asked, as the run was interrupted")
+            error = ModelUnavailableError("not asked, as the run was interrupted")
+            error.unsent = True
+            raise error
 
     def wait(self, seconds: float) -> None:
         """Wait, at most until an interrupt."""

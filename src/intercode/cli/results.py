@@ -367,9 +367,14 @@ def _bill(who: str, asked: Sequence[Outcome | Judged]) -> str:
     if not known and not calls:
         return ""
     parts = [counted(calls, "call")]
-    parts.append(f"{sum(one.tokens_in or 0 for one in known):,} tokens in")
-    parts.append(f"{sum(one.tokens_out or 0 for one in known):,} out")
-    if all(one.cost is not None for one in known):
+    if known:
+        parts.append(f"{sum(one.tokens_in or 0 for one in known):,} tokens in")
+        parts.append(f"{sum(one.tokens_out or 0 for one in known):,} out")
+    silent = sum(one.tokens_in is None and one.calls > 0 for one in asked)
+    if silent:
+        of = f" of {counted(silent, 'episode')}" if known else ""
+        parts.append(f"tokens{of} not reported")
+    if known and all(one.cost is not None for one in known):
         parts.append(dollars(sum(one.cost or 0.0 for one in known)))
     return f"{who}: {', '.join(parts)}"
 

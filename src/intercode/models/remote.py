@@ -197,7 +197,9 @@ class Frame:
                     end = "; it is not asked again, as the run was interrupted"
                     raise ModelUnavailableError(self._history(error, failures) + end) from None
             except ModelError as error:
-                raise type(error)(f"{self.name}: {error}") from None
+                refusal = type(error)(f"{self.name}: {error}")
+                refusal.unsent = error.unsent and not failures
+                raise refusal from None
 
     def unpaid(self, send: Callable[[], T]) -> T:
         """Make a request that costs nothing, once, at the pace of the calls."""
