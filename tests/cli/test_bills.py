@@ -51,7 +51,7 @@ def test_tokens_that_no_server_has_reported(
         calls = len(server.exchanges)
     said = capsys.readouterr().out
     if more:
-        stats = json.loads(said)
+        stats = json.loads(said)["statistics"]
         assert [stats[name] for name in ("tokens_in", "tokens_out", "cost")] == [None] * 3
     else:
         assert f"model: {calls} calls, tokens not reported\n" in said
