@@ -220,7 +220,7 @@ def test_a_rewards_file_that_has_changed_is_named(
     refusal = capsys.readouterr().err
     assert "holds another run: reward.py has changed since. " in refusal
     assert "(--out NEW)" in refusal
-    new = ["--reward", "reward.py:length", "--out", "new"]
+    new = ["--reward", "reward.py:length", "--out", "of-the-new-file"]
     assert main(["rescore", "--trust", "sql", *new, "--quiet"]) == 0, capsys.readouterr().err
 
 
@@ -232,7 +232,7 @@ def test_a_database_that_has_changed_is_named(
     agent = ["--agent", "agent.py:make", "--max-turns", "3"]
     assert main([*run, *agent, "--out", "sql"]) == 2
     assert "database 'shop' (env.images.shop) has changed since" in capsys.readouterr().err
-    assert main([*run, "--locked", "sql", "--trust", "--out", "new"]) == 2
+    assert main([*run, "--locked", "sql", "--trust", "--out", "of-the-new-database"]) == 2
     refusal = capsys.readouterr().err
     assert (
         "take the database's file as it was" in refusal and "image" not in refusal.split("fix")[1]

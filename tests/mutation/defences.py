@@ -1436,6 +1436,10 @@ DEFENCES = [
         " or not _is_executing(self._holder):", ":",
     ),
     _one(
+        "repeated_call", "self DoS", "intercode/models/remote.py",
+        "                if drain.is_interrupted:\n", "                if False:\n",
+    ),
+    _one(
         "owed_answer", "cheating", "intercode/databases/embedded.py",
         "        self.owes = True\n", "",
     ),

@@ -75,7 +75,7 @@ class Watcher(Progress):
         self._line = LiveLine(quiet)
         self._total = self._done = self._earlier = self._successes = self._errors = 0
         self._cost, self._tokens = 0.0, 0
-        self._asked, self._priced = False, True
+        self._asked, self._priced, self._clustered = False, True, False
         self._start = time.monotonic()
         self._glimpse = ""
         self._nodes = 0
@@ -185,10 +185,15 @@ class Watcher(Progress):
         return parts
 
     def result(self) -> str:
-        """Return the success so far, and its 95 % interval."""
+        """Return the success so far, and its 95 % interval if the episodes are independent.
+
+        Attempts at the same task are not: the table's interval takes the tasks as clusters.
+        """
         scored = self._done - self._errors
         if not scored:
             return f"{self._rate} {percent(None)}"
+        if self._clustered:
+            return f"{self._rate} {percent(self._successes / scored)}"
         low, high = wilson(self._successes, scored)
         # Outwards, so that it is never said to be narrower than it is.
         within = f"{math.floor(100 * low)}-{math.ceil(100 * high)}"
@@ -196,6 +201,7 @@ class Watcher(Progress):
 
     def _add(self, outcome: Outcome) -> None:
         """Add the cost of an episode, and that of its judge."""
+        self._clustered = self._clustered or outcome.epoch > 0 or bool(outcome.branch)
         for one in (outcome, outcome.judged):
             if one is None or one.tokens_in is None or one.tokens_out is None:
                 continue
