@@ -181,7 +181,7 @@ def check_factory(factory: object) -> None:
     """Refuse, before anything starts, what makes no agent of any task.
 
     Raises:
-        UsageError: It is no function or class of one task, or a class without `act` and `run`.
+        UsageError: It is not a function or class of one task, or a class without `act` and `run`.
     """
     if isinstance(factory, KnowsEnvironment) and not inspect.isclass(factory):
         return
