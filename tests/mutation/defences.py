@@ -1435,9 +1435,18 @@ DEFENCES = [
         "interrupted_call", "cheating", OWNERSHIP,
         " or not _is_executing(self._holder):", ":",
     ),
-    _one(
-        "repeated_call", "self DoS", "intercode/models/remote.py",
-        "                if drain.is_interrupted:\n", "                if False:\n",
+    Defence(
+        "repeated_call", "self DoS",
+        (
+            Edit(
+                "intercode/models/remote.py",
+                "                if drain.is_interrupted:\n", "                if False:\n",
+            ),
+            Edit(
+                "intercode/models/limits.py",
+                "drain.check()\n                    now =", "now =",
+            ),
+        ),
     ),
     _one(
         "owed_answer", "cheating", "intercode/databases/embedded.py",
