@@ -155,7 +155,13 @@ class RewardError(InterCodeError, RuntimeError):
 
 
 class ModelError(InterCodeError, RuntimeError):
-    """A model refused a request for good. Never a reward: the episode counts as an error."""
+    """A model refused a request for good. Never a reward: the episode counts as an error.
+
+    Attributes:
+        unsent: Whether the refusal is our own, before any request to the model.
+    """
+
+    unsent = False
 
 
 class ModelUnavailableError(ModelError, ConnectionError):
@@ -172,3 +178,5 @@ class ContextLengthError(ModelError, ValueError):
 
 class BudgetError(ModelError):
     """A call could cost more than is left of the budget; it was not made."""
+
+    unsent = True

@@ -16,7 +16,7 @@ import math
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -31,7 +31,7 @@ from intercode.json_limits import load_record
 from intercode.manifest_types import check_manifest
 from intercode.outcomes import UNSCORED, OutcomeKind
 from intercode.redaction import Redactor
-from intercode.talks import Talk, calls_made, judge_talks, talks_of
+from intercode.talks import calls_made, cost_of, judge_talks, talks_of, tokens_of
 
 MANIFEST = "run.json"
 EPISODES = "episodes.jsonl"
@@ -415,6 +415,7 @@ class Judged:
         compared = [one for one in detail.get("golds", ()) if "votes" in one]
         said = [{*chain(*one["votes"])} for one in compared]
         replies = chain(*(chain(*one["votes"], one.get("control", ())) for one in compared))
+        tokens = tokens_of(talks)
         return cls(
             model=str(talks[0].get("name", "")),
             asked=bool(compared),
@@ -423,9 +424,9 @@ class Judged:
             steered=any("control" in one and not one["same"] for one in compared),
             malformed=[*replies].count("malformed"),
             calls=calls_made(talks),
-            tokens_in=_sum(talks, "input_tokens"),
-            tokens_out=_sum(talks, "output_tokens"),
-            cost=_sum(talks, "cost"),
+            tokens_in=None if tokens is None else tokens[0],
+            tokens_out=None if tokens is None else tokens[1],
+            cost=cost_of(talks),
         )
 
 
@@ -487,6 +488,7 @@ class Outcome:
         metadata, turns = episode.metadata, episode.turns
         detail = {} if episode.score is None else episode.score.detail
         talks, tags = talks_of(episode), metadata.get("tags")
+        tokens = tokens_of(talks)
         calls = [*chain.from_iterable(talk.get("calls", ()) for talk in talks)]
         return cls(
             task_id=episode.task_id,
@@ -508,9 +510,9 @@ class Outcome:
             action_seconds=math.fsum(turn.seconds for turn in turns),
             model_seconds=math.fsum(call.get("seconds", 0.0) for call in calls),
             calls=calls_made(talks),
-            tokens_in=_sum(talks, "input_tokens"),
-            tokens_out=_sum(talks, "output_tokens"),
-            cost=_sum(talks, "cost"),
+            tokens_in=None if tokens is None else tokens[0],
+            tokens_out=None if tokens is None else tokens[1],
+            cost=cost_of(talks),
             restarts=attempts - 1 if isinstance(attempts := metadata.get("attempts"), int) else 0,
             submissions=many if isinstance(many := metadata.get("submissions"), int) else 0,
             permuted="columns" in detail,
@@ -529,12 +531,6 @@ class Outcome:
     def level(self) -> str | None:
         """How hard the task is, if a tag says so."""
         return next((tag for tag in self.tags if tag in LEVELS), None)
-
-
-def _sum(talks: Sequence[Talk], name: str) -> Any:
-    """Return the sum over some talks with models; None if one of them does not know."""
-    values = [talk.get(name) for talk in talks]
-    return sum(values) if values and None not in values else None
 
 
 def _solved_at(episode: Episode) -> int | None:

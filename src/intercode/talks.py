@@ -6,7 +6,7 @@ names, and a file may be damaged: both are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, TypedDict, cast
 
@@ -41,6 +41,8 @@ class Call(TypedDict, total=False):
     reply: int
     """Missing if the call gave no answer."""
     error: str
+    unsent: bool
+    """Whether we refused the call ourselves: no request has reached the model."""
     model: str
     input_tokens: int
     output_tokens: int
@@ -146,8 +148,44 @@ def _reply(call: Call) -> list[int]:
 
 
 def calls_made(talks: Iterable[Talk]) -> int:
-    """Count the calls to models, without replies from a cache."""
-    return sum(not call.get("cached") for talk in talks for call in talk.get("calls", ()))
+    """Count the calls to models, without replies from a cache and calls that were not sent."""
+    calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
+    return sum(not call.get("cached") and not call.get("unsent") for call in calls)
+
+
+def tokens_of(talks: Sequence[Talk]) -> tuple[int, int] | None:
+    """Return the tokens in and out of some dialogues; None where a server has not reported them.
+
+    No reply takes 0 tokens. A talk of a tool other than ours may have sums and no calls.
+    """
+    sums = [(talk.get("input_tokens"), talk.get("output_tokens")) for talk in talks]
+    counts = [(read, written) for read, written in sums if read is not None and written is not None]
+    if not counts or len(counts) < len(talks):
+        return None
+    if not all(call.get("input_tokens") or call.get("output_tokens") for call in _replies(talks)):
+        return None
+    total = sum(read for read, _ in counts), sum(written for _, written in counts)
+    return total if any(total) or not calls_made(talks) else None
+
+
+def cost_of(talks: Sequence[Talk]) -> float | None:
+    """Return the US dollars of some dialogues; None if a price is unknown or all calls failed."""
+    costs = [cost for talk in talks if (cost := talk.get("cost")) is not None]
+    if not costs or len(costs) < len(talks):
+        return None
+    return sum(costs) if any(costs) or _has_reply(talks) else None
+
+
+def _replies(talks: Iterable[Talk]) -> list[Call]:
+    """List the calls that a model has answered, not a cache."""
+    calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
+    return [call for call in calls if "reply" in call and not call.get("cached")]
+
+
+def _has_reply(talks: Iterable[Talk]) -> bool:
+    """Tell whether some call was answered, or there are no records of calls."""
+    calls = [*chain.from_iterable(talk.get("calls", ()) for talk in talks)]
+    return not calls or any("reply" in call for call in calls)
 
 
 def _talks(recorded: Iterable[object]) -> list[Talk]:

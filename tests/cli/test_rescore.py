@@ -209,3 +209,42 @@ def test_a_benchmark_s_folder_that_has_moved_with_its_run(cli: Run, tmp_path: Pa
     tasks.write_text(tasks.read_text().replace("\n", " \n").replace("?", "??").replace(".", "!"))
     done = cli("rescore", "moved/runs/first", *named, "--out", "other", code=2)
     assert "dataset.digest" in done.stderr
+
+
+def test_a_rewards_file_that_has_changed_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rescored(capsys, "sql", "--reward", "reward.py:length")
+    (here / "reward.py").write_text(FILES + "\n")
+    assert main(["rescore", "--trust", "sql", "--reward", "reward.py:length", "--quiet"]) == 2
+    refusal = capsys.readouterr().err
+    assert "holds another run: reward.py has changed since. " in refusal
+    assert "(--out NEW)" in refusal
+    new = ["--reward", "reward.py:length", "--out", "of-the-new-file"]
+    assert main(["rescore", "--trust", "sql", *new, "--quiet"]) == 0, capsys.readouterr().err
+
+
+def test_a_database_that_has_changed_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "shop.sql").write_text(ROWS + "CREATE TABLE more (n INTEGER);\n")
+    run = ["run", "sql", "--data", "sql.json", "--databases", "shop.sql", "--quiet"]
+    agent = ["--agent", "agent.py:make", "--max-turns", "3"]
+    assert main([*run, *agent, "--out", "sql"]) == 2
+    assert "database 'shop' (env.images.shop) has changed since" in capsys.readouterr().err
+    assert main([*run, "--locked", "sql", "--trust", "--out", "of-the-new-database"]) == 2
+    refusal = capsys.readouterr().err
+    assert (
+        "take the database's file as it was" in refusal and "image" not in refusal.split("fix")[1]
+    )
+
+
+@pytest.mark.parametrize("broken", ["CREATE TABLE t (n INTEGER);\nINSERT INTO t VALUES (1), (2;\n"])
+def test_a_database_that_cannot_be_read_is_refused_before_any_work(
+    here: Path, capsys: pytest.CaptureFixture[str], broken: str
+) -> None:
+    (here / "shop.sql").write_text(broken)
+    run = ["run", "sql", "--data", "sql.json", "--databases", "shop.sql", "--quiet"]
+    assert main([*run, "--out", "broken"]) == 2
+    assert "database 'shop': near" in capsys.readouterr().err
+    assert not (here / "broken").exists()

@@ -13,6 +13,7 @@ import pytest
 
 from intercode.cli.results import Watcher
 from intercode.episode import Episode
+from intercode.records import Outcome
 
 from .conftest import command
 
@@ -110,3 +111,15 @@ def test_playing(tmp_path: Path, data: Path) -> None:
     told = on_terminal(tmp_path, typed, "play", "bash", "--data", data)
     assert "\\x1b[2J" in told and "\x1b[2J" not in told
     assert "submitted: reward 1.000" in told
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_attempts_at_one_task_get_no_interval_of_independent_episodes(earlier: bool) -> None:
+    watcher = Watcher(quiet=True)
+    episodes = [Episode("t", "?", "bash", status="submitted", epoch=epoch) for epoch in (0, 1)]
+    watcher.begin(2, [Outcome.of(one) for one in episodes] if earlier else [])
+    if not earlier:
+        watcher.episode(episodes[0])
+        assert watcher.result() == "success 0.0 % (0-80)"
+        watcher.episode(episodes[1])
+    assert watcher.result() == "success 0.0 %"

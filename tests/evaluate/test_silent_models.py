@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from intercode.cli import results
 from intercode.cli.main import main
+from intercode.cli.results import Watcher
+from intercode.errors import ModelUnavailableError
 from intercode.evaluate import worker
-from intercode.models.base import AttemptError
-from intercode.models.limits import Retry
+from intercode.interruption import draining
+from intercode.models.base import Answer, AttemptError
+from intercode.models.limits import RateLimit, Retry
 from intercode.models.remote import Around, Frame
-from intercode.records import read_manifest
+from intercode.records import Outcome, read_manifest
 from intercode.testing.server import Fault, ScriptedServer
 
 MODEL = ("--agent", "try-again", "--model", "openai-compatible/any")
@@ -53,3 +61,93 @@ def test_a_delay_has_the_cause_of_the_last_try() -> None:
     assert first is not None and "the last try" not in first[1]
     assert second is not None and "the last try: it did not answer in time" in second[1]
     assert frame.delay() is None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda heard: Fault("status", until=heard),
+        lambda heard: Fault("status"),
+        lambda heard: Fault("status", status=429, headers={"Retry-After": "200"}),
+    ],
+    ids=["in-flight", "between-attempts", "rate-limit"],
+)
+def test_after_an_interrupt_no_call_is_repeated(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fault: Callable[[threading.Event], Fault],
+) -> None:
+    """Two episodes take turns at the server: the second one does not begin its call, either."""
+    heard = threading.Event()
+    backoff = Retry.backoff
+    monkeypatch.setattr(Retry, "backoff", lambda *a: None if backoff(*a) is None else 3600.0)
+    requests: list[int] = []
+
+    def plan(number: int) -> Fault:
+        requests.append(number)
+        return fault(heard)
+
+    def tick(_: Watcher) -> None:
+        if requests and not heard.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Watcher, "tick", tick)
+    monkeypatch.setattr(Watcher, "stopping", lambda *_: heard.set())
+    run = ["--limit", "2", "--workers", "2", "--max-connections", "1", "--quiet"]
+    with ScriptedServer(plan=plan) as server:
+        asked = ["--base-url", server.url, "--out", str(tmp_path / "run")]
+        assert main(["run", "bash", *MODEL, *run, *asked]) == 130
+    assert requests == [0]
+    said = capsys.readouterr().out
+    assert "as the run was interrupted" in said
+    assert "resume with: intercode resume" in said
+
+
+def test_an_interrupt_after_the_last_episode_leaves_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = results.bill
+
+    def bill(outcomes: Sequence[Outcome]) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return read(outcomes)
+
+    monkeypatch.setattr(results, "bill", bill)
+    out = str(tmp_path / "run")
+    assert main(["run", "bash", "--agent", "oracle", "--limit", "1", "--out", out, "--quiet"]) == 0
+    assert f"run: {out}" in capsys.readouterr().out
+
+
+def test_after_an_interrupt_calls_that_are_answered_go_on() -> None:
+    frame = Frame("openai/any", "http://host", Around())
+    with draining() as drain:
+        drain.interrupt()
+        assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
+        assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
+
+
+def test_after_an_interrupt_no_call_waits_for_its_pace() -> None:
+    frame = Frame("openai/any", "http://host", Around(RateLimit(requests=0.001)))
+    with draining() as drain:
+        assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
+        drain.interrupt()
+        with pytest.raises(ModelUnavailableError, match="openai/any: not asked, as the run was"):
+            frame.ask(lambda: Answer("yes"), 1)
+
+
+def test_a_run_that_was_left_stays_interrupted_and_later_calls_do_not() -> None:
+    frame = Frame("openai/any", "http://host", Around(retry=Retry(retries=1, first_wait=0)))
+    asked: list[int] = []
+
+    def send() -> Answer:
+        asked.append(1)
+        raise AttemptError("it failed")
+
+    with draining() as drain:
+        drain.interrupt()
+        with pytest.raises(ModelUnavailableError, match="asked once"):
+            frame.ask(send, 1)
+    with pytest.raises(ModelUnavailableError, match="asked 2 times"):
+        frame.ask(send, 1)
+    assert len(asked) == 3

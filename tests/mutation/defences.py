@@ -1440,6 +1440,19 @@ DEFENCES = [
         "interrupted_call", "cheating", OWNERSHIP,
         " or not _is_executing(self._holder):", ":",
     ),
+    Defence(
+        "repeated_call", "self DoS",
+        (
+            Edit(
+                "intercode/models/remote.py",
+                "                if drain.is_interrupted:\n", "                if False:\n",
+            ),
+            Edit(
+                "intercode/models/limits.py",
+                "drain.check()\n                    now =", "now =",
+            ),
+        ),
+    ),
     _one(
         "owed_answer", "cheating", "intercode/databases/embedded.py",
         "        self.owes = True\n", "",

@@ -12,9 +12,13 @@ import intercode
 from intercode.cli.main import main
 from intercode.databases.inside import wire
 from intercode.episode import Episode
-from intercode.errors import DatabaseError, EnvironmentStateError
+from intercode.errors import DatabaseError, EnvironmentStateError, ModelUnavailableError
 from intercode.evaluate import evaluate
 from intercode.interpreters.bash import BashInterpreter
+from intercode.interruption import draining
+from intercode.models.base import Answer, AttemptError
+from intercode.models.limits import Retry
+from intercode.models.remote import Around, Frame
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
 
@@ -129,3 +133,18 @@ def exit_code_of_a_command() -> bool:
             return one_of(str(main(command)), holds="1", gone="0")
         except SystemExit:
             return False
+
+
+def repeated_call() -> bool:
+    """Whether a call of a model is repeated after an interrupt of the run."""
+    frame = Frame("openai/any", "http://host", Around(retry=Retry(retries=1, first_wait=0)))
+    requests: list[int] = []
+
+    def send() -> Answer:
+        requests.append(1)
+        raise AttemptError("no answer")
+
+    with draining() as drain, suppress(ModelUnavailableError):
+        drain.interrupt()
+        frame.ask(send, 1)
+    return len(requests) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -183,4 +184,56 @@ def make(factory: AgentFactory, env: Any, task: Task) -> Agent | HoldsEnvironmen
     """Make the agent of an episode that has begun, shown no more than its factory asks for."""
     if not sees_gold(factory):
         env, task = Surroundings.of(env), task.shown()
-    return factory.within(env, task) if isinstance(factory, KnowsEnvironment) else factory(task)
+    agent = factory.within(env, task) if isinstance(factory, KnowsEnvironment) else factory(task)
+    _check_methods(agent)
+    return agent
+
+
+def check_factory(factory: object) -> None:
+    """Refuse, before anything starts, what makes no agent of any task.
+
+    Raises:
+        UsageError: It is not a function or class of one task, or a class without `act` and `run`.
+    """
+    if isinstance(factory, KnowsEnvironment) and not inspect.isclass(factory):
+        return
+    if not callable(factory):
+        raise UsageError(
+            f"an agent is made by a function or a class that takes a task: {_name(factory)} is "
+            "neither"
+        )
+    if not _takes(factory, 1):
+        raise UsageError(
+            f"an agent is made for each task: {_name(factory)} has to take one argument, the task"
+        )
+    if inspect.iscoroutinefunction(factory):
+        raise UsageError(f"{_name(factory)} is async: an agent is made by a plain function")
+
+
+def _check_methods(agent: object) -> None:
+    """Refuse an agent that cannot be asked: each episode would end in the same error."""
+    run, act = getattr(agent, "run", None), getattr(agent, "act", None)
+    method, count, form = (run, 1, "run(env)") if run else (act, 2, "act(observation, history)")
+    if not callable(method):
+        raise UsageError(
+            f"an agent has act() or run(): {_name(agent)} has neither; write "
+            "act(self, observation, history), which returns the next action"
+        )
+    if inspect.iscoroutinefunction(method):
+        raise UsageError(f"{_name(method)} is async: an agent has a plain {form}")
+    if not _takes(method, count):
+        raise UsageError(f"{_name(method)} takes other arguments: an agent has {form}")
+
+
+def _takes(call: Callable[..., object], count: int) -> bool:
+    try:
+        inspect.signature(call).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # written in C: it does not tell
+        return True
+    return True
+
+
+def _name(thing: object) -> str:
+    return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)

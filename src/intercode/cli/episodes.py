@@ -200,7 +200,8 @@ def _tool_calls(message: RecordedMessage) -> list[str]:
 def _took(call: Call) -> str:
     """Return the tokens, cost and time of a reply."""
     cost = call.get("cost")
-    parts = [f"{call.get('input_tokens', 0)} tokens in, {call.get('output_tokens', 0)} out"]
+    counts = call.get("input_tokens", 0), call.get("output_tokens", 0)
+    parts = [f"{counts[0]} tokens in, {counts[1]} out" if any(counts) else "tokens not reported"]
     parts += [dollars(cost)] if cost is not None else []
     parts += ["from the cache"] if call.get("cached") else [duration(call.get("seconds", 0.0))]
     return f"({', '.join(parts)})"

@@ -75,7 +75,7 @@ class Watcher(Progress):
         self._line = LiveLine(quiet)
         self._total = self._done = self._earlier = self._successes = self._errors = 0
         self._cost, self._tokens = 0.0, 0
-        self._asked, self._priced = False, True
+        self._asked, self._priced, self._clustered = False, True, False
         self._start = time.monotonic()
         self._glimpse = ""
         self._nodes = 0
@@ -185,10 +185,15 @@ class Watcher(Progress):
         return parts
 
     def result(self) -> str:
-        """Return the success so far, and its 95 % interval."""
+        """Return the success so far, and its 95 % interval if the episodes are independent.
+
+        Attempts at the same task are not: the table's interval takes the tasks as clusters.
+        """
         scored = self._done - self._errors
         if not scored:
             return f"{self._rate} {percent(None)}"
+        if self._clustered:
+            return f"{self._rate} {percent(self._successes / scored)}"
         low, high = wilson(self._successes, scored)
         # Outwards, so that it is never said to be narrower than it is.
         within = f"{math.floor(100 * low)}-{math.ceil(100 * high)}"
@@ -196,6 +201,7 @@ class Watcher(Progress):
 
     def _add(self, outcome: Outcome) -> None:
         """Add the cost of an episode, and that of its judge."""
+        self._clustered = self._clustered or outcome.epoch > 0 or bool(outcome.branch)
         for one in (outcome, outcome.judged):
             if one is None or one.tokens_in is None or one.tokens_out is None:
                 continue
@@ -366,9 +372,14 @@ def _bill(who: str, asked: Sequence[Outcome | Judged]) -> str:
     if not known and not calls:
         return ""
     parts = [counted(calls, "call")]
-    parts.append(f"{sum(one.tokens_in or 0 for one in known):,} tokens in")
-    parts.append(f"{sum(one.tokens_out or 0 for one in known):,} out")
-    if all(one.cost is not None for one in known):
+    if known:
+        parts.append(f"{sum(one.tokens_in or 0 for one in known):,} tokens in")
+        parts.append(f"{sum(one.tokens_out or 0 for one in known):,} out")
+    silent = sum(one.tokens_in is None and one.calls > 0 for one in asked)
+    if silent:
+        of = f" of {counted(silent, 'episode')}" if known else ""
+        parts.append(f"tokens{of} not reported")
+    if known and all(one.cost is not None for one in known):
         parts.append(dollars(sum(one.cost or 0.0 for one in known)))
     return f"{who}: {', '.join(parts)}"
 

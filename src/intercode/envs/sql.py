@@ -158,8 +158,14 @@ class DatabaseStage(NoRecipe):
         return self.source(task).name
 
     def digest(self, task: Task) -> str:
-        """Identify its content."""
-        return self.source(task).digest
+        """Identify its content, once the engine has been able to open it.
+
+        Raises:
+            TaskError: It cannot be read: each of its tasks would end in that.
+        """
+        source = self.source(task)
+        self.engine.open(source, self._limits).close()
+        return source.digest
 
     def changed(self, task: Task, place: Session) -> bool:
         """Return False: every session begins with a pristine copy."""

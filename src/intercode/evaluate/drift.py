@@ -33,6 +33,13 @@ _BACKEND = "env.sandbox"
 _OPTIONS = "env.options"
 _ENV_CODE = "env.code.env"
 _RESCORED = "rescored"
+_IMAGES = "env.images."
+_NAME_OF = {
+    "agent.digest": "agent.name",
+    "env.reward_digest": "env.reward",
+    f"{_RESCORED}.digest": f"{_RESCORED}.reward",
+}
+"""Digest of a file of the user's → the reference to something in it."""
 _FILES = ("agent.name", "agent.options", "env.reward")
 """Names or files; of files only the name is compared, as what is in them has a digest."""
 _FOLDERS = re.compile(r"(?:^|(?<=\+)|(?<=[a-z]:))(?!//)(?:~|\.{1,2})?/(?:[^+/]+/)*")
@@ -200,13 +207,33 @@ def refuse_another(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folde
     clean = Redactor().facts
     scored = [flat({_RESCORED: clean(one).get(_RESCORED)}) for one in (recorded, wanted)]
     if told := [*told, *diff(*scored)]:
-        texts = [f"{what} was {before!r} and is now {after!r}" for what, before, after in told]
+        texts = [
+            f"{what} was {before!r} and is now {after!r}"
+            for what, before, after in told
+            if _changed_file(what, recorded, wanted) is None
+        ]
+        files = (_changed_file(what, recorded, wanted) for what, _, _ in told)
+        texts += [f"{file} has changed since" for file in dict.fromkeys(filter(None, files))]
         rules = any(_accepted(one.what, ["env.rules"]) for one in found)
         again = "; a run of another version of a rule can be scored again by 'intercode rescore'"
         raise RecordError(
-            f"{folder} holds another run: {'; '.join(texts)}. Choose another folder, or the "
-            f"settings that it was made with{again if rules else ''}"
+            f"{folder} holds another run: {'; '.join(texts)}. Choose another folder (--out NEW), "
+            f"or the settings that it was made with{again if rules else ''}"
         )
+
+
+def _changed_file(what: str, recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
+    """Return the file of a digest that has changed; None if the file is another one, or no file."""
+    if what.startswith(_IMAGES) and "engine" in recorded.get("env", {}):
+        return f"database {what.removeprefix(_IMAGES)!r} ({what})"
+    name = _NAME_OF.get(what)
+    if name is None:
+        return None
+    before, now = (flat(run).get(name) for run in (recorded, wanted))
+    if not isinstance(before, str) or not isinstance(now, str):
+        return None
+    files = [Path(reference.rpartition(":")[0] or reference).name for reference in (before, now)]
+    return files[0] if files[0] == files[1] else None
 
 
 def warning(changed: Sequence[str]) -> str:
@@ -289,6 +316,8 @@ def _advice(what: str, before: object, recorded: Mapping[str, Any]) -> str:
     sessions = recorded.get("sessions") or [{}]
     options = sessions[-1].get("options", {})
     commit = sessions[-1].get("versions", {}).get("commit", "the commit that it was made with")
+    if what.startswith(_IMAGES) and "engine" in recorded.get("env", {}):
+        return "take the database's file as it was, or name that one with --databases"
     advice = next(text for name, text in _ADVICE if _accepted(what, [name]))
     return advice.format(
         name=what.rpartition(".")[2],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from intercode import datasets
-from intercode.agents.base import AgentFactory, ChecksRun, ChecksTasks, sees_gold
+from intercode.agents.base import AgentFactory, ChecksRun, ChecksTasks, check_factory, sees_gold
 from intercode.databases import engine_name, shared_engine
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import LimitOptions, taken
@@ -354,6 +354,7 @@ def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
 
 
 def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:
-    """Refuse tasks that an agent cannot try, as it sees them."""
+    """Refuse what makes no agents, and tasks that an agent cannot try, as it sees them."""
+    check_factory(agent)
     if isinstance(agent, ChecksTasks):
         agent.check([task if sees_gold(agent) else task.shown() for task in tasks])

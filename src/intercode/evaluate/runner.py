@@ -91,7 +91,7 @@ class RunResult:
     @property
     def cut_short(self) -> bool:
         """Whether an interrupt has kept episodes from being begun, or from ending."""
-        return self.interrupted and len(self.outcomes) < self.planned
+        return self.interrupted and not self.complete
 
     @property
     def complete(self) -> bool:

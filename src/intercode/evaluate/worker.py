@@ -26,7 +26,7 @@ from intercode.errors import (
 )
 from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed
 from intercode.evaluate.progress import Progress
-from intercode.interruption import is_handlers
+from intercode.interruption import Drain, draining, is_handlers
 from intercode.records import Key
 from intercode.user_code import described
 
@@ -246,6 +246,12 @@ class Pool:
         Raises:
             KeyboardInterrupt: There was a second interrupt.
         """
+        with draining() as drain:
+            yield from self._run(interrupts, progress, drain)
+
+    def _run(
+        self, interrupts: Interrupts, progress: Progress, drain: Drain
+    ) -> Generator[Episode, None, None]:
         self._messages = interrupts.messages
         alive = len(self._threads)
         failure: BaseException | None = None
@@ -269,8 +275,10 @@ class Pool:
                     raise KeyboardInterrupt
                 else:
                     self._draining = True
+                    drain.interrupt()
                     progress.stopping(alive)
         except BaseException:
+            drain.interrupt()
             self._stop()
             raise
         if failure is not None:

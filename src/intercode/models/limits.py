@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from intercode.errors import BudgetError, UsageError
+from intercode.interruption import Drain, current_drain
 from intercode.models.base import Usage
 
 LONGEST_WAIT = 60.0
@@ -84,7 +85,7 @@ class RateLimit:
         requests: Calls per minute.
         tokens: Tokens per minute, of prompts and replies.
         clock: Returns seconds, rising.
-        sleep: Waits.
+        sleep: Waits; default: until an interrupt of the run, at most.
 
     Raises:
         UsageError: A limit is not a positive number.
@@ -96,7 +97,7 @@ class RateLimit:
         tokens: float | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
     ) -> None:
         for name, limit in (("requests", requests), ("tokens", tokens)):
             if limit is not None and not limit > 0:
@@ -115,16 +116,22 @@ class RateLimit:
         """Return a place in the queue, to be kept over all tries of a call."""
         return next(self._tickets)
 
-    def acquire(self, tokens: int, ticket: int | None = None) -> float:
+    def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
         """Wait until a call may start; end it with `release` or `refuse`.
 
         Args:
             tokens: The estimated tokens of the call; `release` corrects them.
             ticket: The place in the queue: a call that was refused goes before later ones.
+            drain: The drain that the call obeys; default: that of the run in progress.
 
         Returns:
             The moment of the start, by the clock.
+
+        Raises:
+            ModelUnavailableError: The run was interrupted, and the call would have to wait, or
+                another one has failed since.
         """
+        drain = drain or current_drain()
         own = self.ticket() if ticket is None else ticket
         with self._changed:
             self._queue.add(own)
@@ -132,6 +139,7 @@ class RateLimit:
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self._next(own))
+                    drain.check()
                     now = self._clock()
                     start = max(now, self._resume, self._calls_due, self._tokens_due)
                     if start - now < _AT_ONCE:
@@ -139,7 +147,10 @@ class RateLimit:
                         self._calls_due = start + self._call
                         self._tokens_due = start + self._token * tokens
                         return start
-                self._sleep(start - now)
+                if drain.is_interrupted:
+                    drain.failed = True
+                    drain.check()
+                (self._sleep or drain.wait)(start - now)
         finally:
             with self._changed:
                 self._queue.discard(own)

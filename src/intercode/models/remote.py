@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
+from intercode.interruption import Drain, current_drain
 from intercode.models.base import (
     Answer,
     AttemptError,
@@ -175,13 +176,14 @@ class Frame:
     def _ask(
         self, send: Callable[[], Answer], most: Usage, budget: Budget | None, thread: int
     ) -> Reply:
-        retry, failures = self._around.retry, 0
+        retry, failures, drain = self._around.retry, 0, current_drain()
         ticket = self._around.rate_limit.ticket()
         while True:
             try:
-                return replace(self._paced(send, most, budget, ticket), retries=failures)
+                return replace(self._paced(send, most, budget, ticket, drain), retries=failures)
             except AttemptError as error:
                 failures += 1
+                drain.failed = drain.is_interrupted
                 self._open[thread] = self._open[thread][0], str(error)
                 if error.unreachable and not self._reached:
                     raise self._unavailable(error, failures) from None
@@ -189,10 +191,15 @@ class Frame:
                 if failures > retry.retries or wait is None:
                     raise self._unavailable(error, failures) from None
                 log.info("%s: %s; again in %.1f s", self.name, error, wait)
-                wait = 0.0 if error.throttled else wait  # the pace is slower for all
+                drain.wait(0.0 if error.throttled else wait)  # the pace is slower for all
+                if drain.is_interrupted:
+                    drain.failed = True
+                    end = "; it is not asked again, as the run was interrupted"
+                    raise ModelUnavailableError(self._history(error, failures) + end) from None
             except ModelError as error:
-                raise type(error)(f"{self.name}: {error}") from None
-            time.sleep(wait)
+                refusal = type(error)(f"{self.name}: {error}")
+                refusal.unsent = error.unsent and not failures
+                raise refusal from None
 
     def unpaid(self, send: Callable[[], T]) -> T:
         """Make a request that costs nothing, once, at the pace of the calls."""
@@ -209,18 +216,26 @@ class Frame:
                 f"{self.name}: no server was reached at {self._endpoint}: {error}; start it, or "
                 "name another with --base-url"
             )
-        times = "once" if failures == 1 else f"{failures} times"
-        said = f"{self.name} was asked {times}; the last time: {error}"
         asked = f" (it asks to wait {error.retry_after:.0f} s)" if error.retry_after else ""
-        return ModelUnavailableError(said + asked)
+        return ModelUnavailableError(self._history(error, failures) + asked)
+
+    def _history(self, error: AttemptError, failures: int) -> str:
+        """Return how often the model was asked, and the last failure, in words."""
+        times = "once" if failures == 1 else f"{failures} times"
+        return f"{self.name} was asked {times}; the last time: {error}"
 
     def _paced(
-        self, send: Callable[[], Answer], most: Usage, budget: Budget | None, ticket: int
+        self,
+        send: Callable[[], Answer],
+        most: Usage,
+        budget: Budget | None,
+        ticket: int,
+        drain: Drain,
     ) -> Reply:
         """Call once, at the pace that is allowed."""
         pace, output = self._around.rate_limit, most.output_tokens or TYPICAL_OUTPUT
         estimate = most.input_tokens // BYTES_PER_TOKEN + output
-        started = pace.acquire(estimate, ticket)
+        started = pace.acquire(estimate, ticket, drain)
         try:
             reply = self._paid(send, most, budget)
         except BaseException as error:

@@ -62,6 +62,8 @@ class Transcript:
                 reply = self._model.complete(messages, settings, tools)
         except ModelError as error:
             call["error"] = type(error).__name__
+            if error.unsent:
+                call["unsent"] = True
             raise
         answer = Message("assistant", reply.text, reply.tool_calls)
         call |= {

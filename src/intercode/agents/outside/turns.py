@@ -47,7 +47,9 @@ class _Retold:
         call = self.call
         assert call is not None  # set by `retell`
         if call.error:
-            raise ModelError(call.error)
+            error = ModelError(call.error)
+            error.unsent = call.unpaid
+            raise error
         return Reply(
             call.text,
             call.tool_calls,

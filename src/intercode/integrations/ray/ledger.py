@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from intercode.evaluate.loop import Semaphore
+from intercode.interruption import Drain, current_drain
 from intercode.models.limits import Budget, Hold, RateLimit, Spending
 
 _LONGEST = 0.05
@@ -255,8 +256,9 @@ class SharedPace(RateLimit):
         self._outbox = outbox
         self._mine = _Call()
 
-    def acquire(self, tokens: int, ticket: int | None = None) -> float:
+    def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
         """See `RateLimit.acquire`."""
+        (drain or current_drain()).check()
         mine = self._mine
         place = mine.place if ticket is not None and ticket == mine.ticket else None
         mine.started, mine.place = self._outbox.ask("acquire", tokens, place)

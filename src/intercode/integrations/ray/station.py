@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from intercode.evaluate.prepare import Plan, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.integrations.ray.ledger import Outbox, SharedBudget, SharedCalls, SharedPace
+from intercode.interruption import draining
 from intercode.project import admit, admit_protocol
 from intercode.redaction import Redactor
 from intercode.sandbox.images import hide
@@ -91,6 +92,8 @@ class Station:
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
         self._draining = False
+        self._held = ExitStack()
+        self._drain = self._held.enter_context(draining())
         self._who: Actors | None = None
         self._where: Setting | None = None
         self._outbox: Outbox | None = None
@@ -175,12 +178,14 @@ class Station:
         return Played(episodes, time.monotonic() - began)
 
     def drain(self) -> None:
-        """Begin no more jobs."""
+        """Begin no more jobs, and repeat no call of a model."""
         self._draining = True
+        self._drain.interrupt()
 
     def close(self) -> None:
         """Close the environments."""
         self._draining = True
+        self._held.close()
         with self._lock:
             idle, self._idle = self._idle, []
         for worker in idle:
