@@ -22,7 +22,6 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.task import Dataset
-
 from waiting import eventually
 
 from .cases import CASES, Case

@@ -14,8 +14,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.episode_state import choices
 from intercode.envs.elsewhere import Elsewhere, StandIn
+from intercode.envs.episode_state import choices
 from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.interruption import is_callers
