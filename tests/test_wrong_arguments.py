@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from envs.toy import many, toy
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError, TaskError, UsageError
 from intercode.evaluate.runner import evaluate
+from intercode.integrations.trl.rows import as_dataset
+from intercode.registry import ENVS
 from intercode.task import Dataset, Task
 
 TASK = Task("a", "Do it.")
@@ -54,6 +59,12 @@ def load(word="yes", seed=0):
 def bare():
     return Dataset([Task("a", "x")])
 """
+
+
+@pytest.fixture(autouse=True)
+def _names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back the names that a test's files register."""
+    monkeypatch.setattr(ENVS, "_entries", dict(ENVS._entries))
 
 
 def unmade() -> Any:
@@ -129,3 +140,50 @@ def test_an_unknown_option_of_a_loader_is_told_with_its_own(tmp_path: Path) -> N
         intercode.load_dataset(f"{tmp_path}/qa.py:load:wrd=no")
     with pytest.raises(UsageError, match=r"no option 'wrd': it takes none"):
         intercode.load_dataset(f"{tmp_path}/qa.py:bare:wrd=no")
+
+
+def _nemo() -> None:
+    importlib.import_module("intercode.integrations.nemo_gym")
+
+
+def _harbor() -> None:
+    importlib.import_module("intercode.integrations.harbor").InterCodeEnvironment  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("modules", "use", "package"),
+    [
+        ("datasets", lambda: as_dataset([]), "intercode-gym[trl]"),
+        ("harbor", _harbor, "intercode-gym[harbor]"),
+        ("nemo_gym", _nemo, "nemo-gym"),
+        (
+            "inspect_ai",
+            lambda: importlib.import_module("intercode.integrations.inspect"),
+            "intercode-gym[inspect]",
+        ),
+        (
+            "verifiers",
+            lambda: importlib.import_module("intercode.integrations.verifiers"),
+            "intercode-gym[verifiers]",
+        ),
+    ],
+)
+def test_an_integration_without_its_package_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, modules: str, use: Callable[[], object], package: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == modules]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("harbor.backend", "nemo_gym", "inspect", "verifiers"):
+        monkeypatch.delitem(sys.modules, f"intercode.integrations.{name}", raising=False)
+
+    class Absent:
+        """A finder by which a package is not installed."""
+
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name.partition(".")[0] == modules:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
+    with pytest.raises(UsageError, match=re.escape(f"pip install '{package}'")):
+        use()
