@@ -371,7 +371,7 @@ def _register(path: object, made: Any) -> str:
     """Register a user's own environment, and return its name."""
     name = getattr(made, "name", None)
     theirs = not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name)
-    # Of a base of ours, as "intercode", it is no name of its own.
+    # The name of a base of ours, such as "intercode", names no class of a user.
     bases = [base for base in getattr(made, "__mro__", ()) if "name" in vars(base)]
     theirs |= bool(bases) and bases[0].__module__.startswith("intercode.") and bases[0] is not made
     if name in ENVS:
