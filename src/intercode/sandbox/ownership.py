@@ -120,7 +120,7 @@ class OneCaller:
     def cut(self) -> bool:
         """Mark the running call as closed under its hands; return whether there is one.
 
-        The call fails at its end, and frees what it has used: the closing thread cannot know when that is.
+        The call fails at its end, and frees what it has used, which the closing thread cannot do.
         """
         with self._lock:
             holder = None if self.forked else self._holder
