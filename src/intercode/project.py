@@ -14,22 +14,25 @@ Relative paths in it begin in the folder, whatever the working directory is::
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from intercode.datasets import load as load_dataset
 from intercode.datasets import name_in
 from intercode.envs.options import LimitOptions, Option, taken
-from intercode.errors import ImageError, UsageError
+from intercode.errors import ImageError, InterCodeError, UsageError
+from intercode.interruption import is_handlers
 from intercode.registry import ENVS, VECTORS, environment, scheme_of
 from intercode.sandbox.base import Limits
 from intercode.spelling import meant
 from intercode.units import LIMITS
-from intercode.user_code import absolute, is_reference, reference_of
+from intercode.user_code import absolute, is_reference, line_of, reference_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -204,8 +207,29 @@ def create(
     if split is not None:
         options["data"] = load_dataset(options.get("data", env), split)
     protocol = admit_protocol(env, protocol)
-    made: gymnasium.Env[str, str] = environment(env, protocol)(**limited(options, steps))
-    return made
+    return _made(env, environment(env, protocol), limited(options, steps))
+
+
+def _made(
+    name: str, cls: Callable[..., gymnasium.Env[str, str]], options: Mapping[str, Any]
+) -> gymnasium.Env[str, str]:
+    """Make an environment.
+
+    Raises:
+        UsageError: The class is not InterCode's own, and its constructor fails.
+    """
+    file = getattr(inspect.getmodule(cls), "__file__", None) or ""
+    try:
+        return cls(**options)
+    except InterCodeError:
+        raise
+    except (Exception, SystemExit) as error:
+        if cls.__module__.startswith("intercode.") or is_handlers(error):
+            raise
+        where = line_of(error, file) or file or cls.__module__
+        raise UsageError(
+            f"environment {name!r} could not be made: {where}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def create_vec(
@@ -237,6 +261,8 @@ def create_vec(
     """
     from intercode.envs.vector import ThreadVectorEnv
 
+    if isinstance(num_envs, bool) or not isinstance(num_envs, Integral):
+        raise UsageError(f"num_envs must be a whole number, not {num_envs!r}")
     if num_envs < 1:
         raise UsageError(f"num_envs must be at least 1, not {num_envs}")
     if {"vectorization_mode", "vector_kwargs"} & set(options):
@@ -345,6 +371,9 @@ def _register(path: object, made: Any) -> str:
     """Register a user's own environment, and return its name."""
     name = getattr(made, "name", None)
     theirs = not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name)
+    # The name of a base of ours, such as "intercode", names no class of a user.
+    bases = [base for base in getattr(made, "__mro__", ()) if "name" in vars(base)]
+    theirs |= bool(bases) and bases[0].__module__.startswith("intercode.") and bases[0] is not made
     if name in ENVS:
         holder = ENVS.get(str(name))
         # Of two files that use one name, as two folders of one process may, the last has it.

@@ -199,7 +199,7 @@ class Dataset(Sequence[Task]):
         version: The version of the tasks, if they have one (`intercode.datasets.catalog.VERSIONS`).
 
     Raises:
-        TaskError: Two tasks have the same id.
+        TaskError: Two tasks have the same id, or an item is not a task.
     """
 
     def __init__(
@@ -219,6 +219,12 @@ class Dataset(Sequence[Task]):
         self.kept = kept
         self.version = version
         self._tasks = tuple(tasks)
+        for row, task in enumerate(self._tasks, 1):
+            if not isinstance(task, Task):
+                raise TaskError(
+                    f"{source or name}: row {row} is not a Task but {task!r:.80}: "
+                    "Task.from_dict makes one of a dict"
+                )
         self._index: dict[str, int] = {}
         for row, task in enumerate(self._tasks):
             first = self._index.setdefault(task.task_id, row)

@@ -22,6 +22,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.task import Dataset
+from waiting import eventually
 
 from .cases import CASES, Case
 from .haste import haste
@@ -309,3 +310,17 @@ def test_a_vector_of_two(case: Case, tasks: Dataset) -> None:
     assert list(rewards) == [1.0, 0.0]
     assert terminated.all()
     envs.close()
+
+
+def test_closed_by_another_thread_an_action_fails_in_words(
+    case: Case, make: Make, tasks: Dataset
+) -> None:
+    env = make()
+    env.reset(options={"task_id": case.task or tasks.at(0).task_id})
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(env.step, case.actions[-1])
+        assert eventually(lambda: env._calls._holder is not None or running.done())
+        env.close()
+        error = running.exception()
+    assert type(error) is EnvironmentStateError
+    assert "closed during an action" in str(error)

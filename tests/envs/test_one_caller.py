@@ -11,7 +11,7 @@ from forks import in_a_fork
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError, InterCodeError
-from waiting import PATIENCE
+from waiting import PATIENCE, eventually
 
 from .conftest import TASKS, MakeEnv, MakeSql
 from .toy import Gate, Toy, many, toy
@@ -115,3 +115,69 @@ def test_a_fork_of_a_vector_is_refused_and_does_not_wait_for_threads_that_it_has
     assert in_a_fork(envs.close) == "done"
     assert envs.step(("x", "y"))[0] == ("x\n", "y\n")
     envs.close()
+
+
+def test_close_fails_the_call_of_another_thread_whose_end_frees_what_it_holds() -> None:
+    class Counted(Toy):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    errors: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            env.step("wait")
+        except InterCodeError as error:
+            errors.append(error)
+
+    with Gate() as gate:
+        place = Counted({"wait": gate})
+        env = toy(many(1), place)
+        env.reset()
+        thread = threading.Thread(target=act)
+        thread.start()
+        assert gate.reached.wait(PATIENCE)
+        env.close()
+        during = place.closed
+    thread.join(PATIENCE)
+    assert [type(error) for error in errors] == [EnvironmentStateError]
+    assert "closed during an action" in str(errors[0])
+    assert during == 1 < place.closed  # the place at once, the interpreter after the action
+    with pytest.raises(EnvironmentStateError, match=r"call reset\(\)"):
+        env.step("x")
+
+
+@pytest.mark.parametrize("call", ["reset", "step", "send", "recv", "fork", "render", "call"])
+def test_a_closed_vector_refuses_every_call(call: str) -> None:
+    envs = ThreadVectorEnv([toy(many(3)) for _ in range(2)])
+    envs.reset()
+    envs.close()
+    envs.close()
+    arguments = {"step": [("x", "x")], "send": [("x", "x")], "fork": [0], "call": ["reset"]}
+    with pytest.raises(EnvironmentStateError, match="the vector was closed"):
+        getattr(envs, call)(*arguments.get(call, []))
+
+
+def test_close_fails_a_vector_s_call_of_another_thread() -> None:
+    errors: list[BaseException] = []
+    with Gate() as gate:
+        envs = ThreadVectorEnv([toy(many(3), Toy({"wait": gate})) for _ in range(2)])
+        envs.reset()
+
+        def act() -> None:
+            try:
+                envs.step(("wait", "x"))
+            except InterCodeError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=act)
+        thread.start()
+        assert gate.reached.wait(PATIENCE)
+        closing = threading.Thread(target=envs.close)
+        closing.start()
+        assert eventually(lambda: envs._is_closed)
+    for each in (thread, closing):
+        each.join(PATIENCE)
+    assert "closed during an action" in str(errors[0])

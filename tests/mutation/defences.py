@@ -954,6 +954,10 @@ DEFENCES = [
         "finalizers_of_forks", "peer DoS", "intercode/sandbox/ownership.py",
         "    if os.getpid() == pid:\n", "    if True:\n",
     ),
+    _one(
+        "closed_calls", "self DoS", OWNERSHIP,
+        "self._is_cut = self._is_cut or (holder is not None and _is_executing(holder))\n", "pass\n",
+    ),
     Defence(
         "signals_of_the_caller", "self DoS",
         (

@@ -13,13 +13,19 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from intercode.errors import OutputLimitError, SandboxError, SandboxUnavailableError
+from intercode.errors import (
+    EnvironmentStateError,
+    OutputLimitError,
+    SandboxError,
+    SandboxUnavailableError,
+)
 from intercode.files import cache_root
 from intercode.sandbox import Sandbox, get_provider
 from intercode.sandbox.native import cgroup, frozen, process, wire
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import NativeSnapshot, endings
+from intercode.sandbox.ownership import OneCaller
 from intercode.units import MIB
 from waiting import eventually, new_marker
 
@@ -377,3 +383,14 @@ def processes_without_a_first_thread() -> bool:
     if not eventually(lambda: "zombie" in say(look, sandbox)):
         raise ProbeError("it did not become one")
     return process.pid in sandbox.processes()
+
+
+def closed_calls() -> bool:
+    """Whether a call under whose hands a thing is closed fails."""
+    calls = OneCaller("this thing")
+    try:
+        with calls:
+            calls.cut()
+    except EnvironmentStateError:
+        return True
+    return False

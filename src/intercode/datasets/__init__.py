@@ -47,6 +47,11 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
         options["split"] = split
     if isinstance(data, Dataset):
         return data
+    if not isinstance(data, (str, Path)):
+        raise UsageError(
+            "data must be a Dataset, a file or a name, not "
+            f"{type(data).__name__}: Dataset([Task(…), …]) holds tasks of your own"
+        )
     if (name := name_in(data)) is not None:
         loader, said = DATASETS.resolve(name), _said(data)
         if twice := sorted(said.keys() & options.keys()):
@@ -54,7 +59,7 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
         try:
             inspect.signature(loader).bind(**said, **options)
         except TypeError as error:
-            raise UsageError(f"dataset {data!r}: {error}") from None
+            raise UsageError(f"dataset {data!r}: {_refusal(loader, said, error)}") from None
         dataset = _made(data, loader, {**said, **options})
         reviewed = said.get("reviewed", options.get("reviewed"))
         dataset.version = VERSIONS.get(f"{name} (reviewed)" if reviewed else name)
@@ -125,6 +130,20 @@ def name_in(data: object) -> str | None:
     if name and (not colon or "=" in rest) and name in DATASETS:
         return name
     return split(data, ":")[0] if is_reference(data) and scheme_of(data) is None else None
+
+
+def _refusal(loader: Callable[..., object], options: Mapping[str, Any], error: TypeError) -> str:
+    """Return why a loader does not take options: the unknown one and its own, if there is one."""
+    names = [
+        name
+        for name, parameter in inspect.signature(loader).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    unknown = next((option for option in options if option not in names), None)
+    if unknown is None:
+        return str(error)
+    its = f"its options are {', '.join(names)}" if names else "it takes none"
+    return f"its loader has no option {unknown!r}{meant(unknown, names, listed=False)}: {its}"
 
 
 def _made(data: object, loader: Callable[..., object], options: Mapping[str, Any]) -> Dataset:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, Self, cast
 
@@ -175,7 +176,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
         self.episode_state = EpisodeState(options)
-        self._calls = OneCaller("this environment")
+        self._calls = OneCaller("this environment", self._free)
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
         self._origin: EpisodeSnapshot | None = None  # what a fork begins from
@@ -759,6 +760,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             UsageError: `n` is below 1.
             ForkError, EnvironmentStateError, SandboxError: As for `snapshot`.
         """
+        if isinstance(n, bool) or not isinstance(n, Integral):
+            raise UsageError(f"the number of forks must be a whole number, not {n!r}")
         if n < 1:
             raise UsageError(f"the number of forks must be at least 1, not {n}")
         with ExitStack() as made, self.snapshot(how, lossy) as snapshot:
@@ -846,11 +849,18 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     def close(self) -> None:
         """End the episode and free its sandbox. Idempotent, and safe from any thread.
 
+        A call that runs on another thread fails with an `EnvironmentStateError`.
+
         In a fork of the process that made the environment it does nothing: all is the parent's.
         """
-        if not self._calls.forked:
-            with self._freed():
-                pass
+        if self._calls.cut():
+            self.abort()  # the call frees the rest: its descriptors are in use until its end
+        elif not self._calls.forked:
+            self._free()
+
+    def _free(self) -> None:
+        with self._freed():
+            pass
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be copied or pickled.

@@ -289,6 +289,8 @@ def choices(options: Mapping[str, Any] | None, **arguments: Any) -> dict[str, An
     """
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"the options of reset are a dict, not {type(options).__name__}")
+    if wrong := [name for name in options or () if not isinstance(name, str)]:
+        raise UsageError(f"reset knows no option {wrong[0]!r}, only 'task_id' and 'index'")
     arguments = {name: value for name, value in arguments.items() if value is not None}
     if twice := sorted(arguments.keys() & (options or {}).keys()):
         raise UsageError(f"give {twice[0]!r} to reset once, not in its options as well")

@@ -12,13 +12,13 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 
 from intercode.envs.episode_state import EpisodeState
 from intercode.episode import Episode, Fork, Turn
-from intercode.errors import ForkError, TaskNotFoundError
+from intercode.errors import EnvironmentStateError, ForkError, TaskNotFoundError
 from intercode.interpreters.base import Interpreter, Saved, SavesState
 from intercode.sandbox.ownership import when_gone
 from intercode.task import Dataset, Task
@@ -71,6 +71,17 @@ class EpisodeSnapshot:
     def turns(self) -> tuple[Turn, ...]:
         """The turns so far, which every fork has."""
         return tuple(self._episode.turns)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            EnvironmentStateError: Always.
+        """
+        raise EnvironmentStateError(
+            "a snapshot cannot be copied or pickled, as its state is held in this process: "
+            "restore() begins any number of forks from it here"
+        )
 
     def close(self) -> None:
         """Free what is saved, once no fork needs it. Idempotent, safe from any thread."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.elsewhere import Elsewhere, StandIn
+from intercode.envs.episode_state import choices
 from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.interruption import is_callers
@@ -78,6 +79,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._calls = OneCaller("this vector of environments")
+        self._is_closed = False
         self._seed = seed
         self._order: Iterator[Task] | None = None
         self._running: dict[int, Future[Result]] = {}
@@ -111,7 +113,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         """
         with self._calls, self._interruptible():
             seeds = self._seeds(self._seed if seed is None else seed)
-            options = dict(options or {})
+            options = choices(options)
             ids = self._chosen(options.pop("reset_mask", np.ones(self.num_envs)))
             self._give_up(self._unread.intersection(ids))
             self._refuse_running(ids)
@@ -250,6 +252,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         Args:
             ids: The environments that take an action, beside those whose results are awaited.
         """
+        self._refuse_closed()
         awaited = {*ids, *self._running}
         try:
             yield
@@ -398,12 +401,28 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
 
     def render(self) -> tuple[Any, ...]:
         """Return each environment's rendering."""
+        self._refuse_closed()
         return tuple(env.render() for env in self.envs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Each environment's attribute of that name, called if it can be."""
+        self._refuse_closed()
         found = [env.get_wrapper_attr(name) for env in self.envs]
         return tuple(item(*args, **kwargs) if callable(item) else item for item in found)
+
+    def close(self, **kwargs: Any) -> None:
+        """Close the environments. Idempotent, and safe from any thread.
+
+        A call that runs on another thread fails with an `EnvironmentStateError`.
+        """
+        if not self.closed and not self._calls.forked:
+            self._calls.cut()
+            self._is_closed = True
+        super().close(**kwargs)
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise EnvironmentStateError("the vector was closed: make another one")
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments, after their running steps."""

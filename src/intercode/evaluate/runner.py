@@ -47,11 +47,11 @@ from intercode.records import (
 )
 from intercode.sandbox.images import hide
 from intercode.spec import RunSpec
+from intercode.task import Dataset
 from intercode.user_code import absolute
 
 if TYPE_CHECKING:
     from intercode.models import Budget
-    from intercode.task import Dataset
 
 
 @dataclass(slots=True)
@@ -178,7 +178,8 @@ def evaluate(
     if unknown := options.keys() - Options.__annotations__.keys():
         known = ", ".join(sorted(Options.__annotations__))
         raise TypeError(f"evaluate() takes no {', '.join(sorted(unknown))}; it takes {known}")
-    progress = progress or Progress()
+    progress = Progress() if progress is None else progress
+    _refuse_wrong(dataset, agent, env_factory, progress)
     if isinstance(dataset, RunSpec):
         if options or env_factory is not None:
             raise UsageError("a RunSpec says everything: put the other arguments into it")
@@ -202,6 +203,31 @@ def evaluate(
     where = Setting(env_factory, dict(options.get("settings") or {}))
     work = Work(asked, Actors(factory, name, given), where, progress)
     return _run(work, options.get("context"), Threads())
+
+
+def _refuse_wrong(dataset: object, agent: object, env_factory: object, progress: object) -> None:
+    """Refuse arguments of `evaluate` that are of other types.
+
+    Raises:
+        UsageError: An argument is something else than what is wanted.
+    """
+    if not isinstance(dataset, (Dataset, RunSpec)):
+        raise UsageError(
+            "evaluate() needs a Dataset or a RunSpec, as intercode.load_dataset('bash') returns "
+            f"one, not {dataset!r:.80}"
+        )
+    if not isinstance(agent, str) and not callable(agent):
+        raise UsageError(f"agent must be a name or a factory of agents, not {agent!r:.80}")
+    if env_factory is not None and not callable(env_factory):
+        raise UsageError(
+            "env_factory must be a function that makes an environment for each worker: "
+            f"lambda: intercode.make('bash', data=tasks), not {type(env_factory).__name__}"
+        )
+    if not isinstance(progress, Progress):
+        raise UsageError(
+            "progress must be an object of a subclass of intercode.evaluate.progress.Progress, "
+            f"whose methods are told how the run goes, not {type(progress).__name__}"
+        )
 
 
 def run(

@@ -6,14 +6,16 @@ import asyncio
 import uuid
 from pathlib import Path
 
-from nemo_gym.sandbox.providers.base import SandboxCreateError, SandboxExecResult, SandboxSpec
-from nemo_gym.sandbox.providers.base import SandboxHandle as Handle
-from nemo_gym.sandbox.providers.base import SandboxStatus as Status
-
 from intercode.envs.asynchronous import AsyncSandbox
 from intercode.errors import InterCodeError
+from intercode.integrations import needing
 from intercode.sandbox import Limits, get_provider
 from intercode.sandbox.network import Network
+
+with needing("NeMo Gym", "nemo-gym"):
+    from nemo_gym.sandbox.providers.base import SandboxCreateError, SandboxExecResult, SandboxSpec
+    from nemo_gym.sandbox.providers.base import SandboxHandle as Handle
+    from nemo_gym.sandbox.providers.base import SandboxStatus as Status
 
 
 class InterCodeProvider:

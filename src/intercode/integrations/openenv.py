@@ -125,6 +125,7 @@ class OpenEnvEnv(Elsewhere):
     def close(self) -> None:
         """End the episode and the session. Idempotent."""
         if not self._calls.forked:
+            self._calls.cut()
             self._session.close()
 
 

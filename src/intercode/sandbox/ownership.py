@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from intercode.errors import EnvironmentStateError, SandboxError
+from intercode.interruption import is_callers
 
 
 class Owned(Protocol):
@@ -61,10 +62,14 @@ class OneCaller:
 
     Args:
         what: Names the thing that is guarded, for messages.
+        free: A method that frees what the thing holds, once a call that `cut` has marked is over.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, free: Callable[[], object] | None = None) -> None:
         self._what = what
+        # Weak: a thing that is dropped is freed at once, and not when cycles are collected.
+        self._free = None if free is None else weakref.WeakMethod(free)
+        self._is_cut = False
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._holder: FrameType | None = None
@@ -88,16 +93,39 @@ class OneCaller:
             )
         with self._lock:  # for a moment: an exception never leaves it locked
             if self._holder is None or not _is_executing(self._holder):
-                self._holder = sys._getframe(1)
+                self._holder, self._is_cut = sys._getframe(1), False
                 return
         raise EnvironmentStateError(
             f"another call of {self._what} is running: it serves one thread at a time. Make "
             "one environment for each thread, or use intercode.make_vec"
         )
 
-    def __exit__(self, *exception: object) -> None:
-        """End a call."""
-        self._holder = None
+    def __exit__(
+        self, kind: object = None, error: BaseException | None = None, trace: object = None
+    ) -> None:
+        """End a call.
+
+        Raises:
+            EnvironmentStateError: `cut` has marked the call, whatever has come of it.
+        """
+        with self._lock:
+            is_cut, self._holder, self._is_cut = self._is_cut, None, False
+        if not is_cut:
+            return
+        if self._free is not None and (free := self._free()) is not None:
+            free()
+        if error is None or not is_callers(error):
+            raise EnvironmentStateError(f"{self._what} was closed during an action") from error
+
+    def cut(self) -> bool:
+        """Mark the running call as closed under its hands; return whether there is one.
+
+        The call fails at its end, and frees what it has used, which the closing thread cannot do.
+        """
+        with self._lock:
+            holder = None if self.forked else self._holder
+            self._is_cut = self._is_cut or (holder is not None and _is_executing(holder))
+            return self._is_cut
 
 
 def _is_executing(frame: FrameType) -> bool:

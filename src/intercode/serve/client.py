@@ -344,6 +344,7 @@ class RemoteEnv(Elsewhere):
     def close(self) -> None:
         """End the episode and the session. Idempotent."""
         if not self._calls.forked:
+            self._calls.cut()
             self._session.close()
 
 

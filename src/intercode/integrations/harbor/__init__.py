@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from intercode.integrations import needing
+
 if TYPE_CHECKING:
     from intercode.integrations.harbor.backend import InterCodeEnvironment, InterCodeVerifier
 
@@ -16,6 +18,7 @@ __all__ = ["InterCodeEnvironment", "InterCodeVerifier"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from intercode.integrations.harbor import backend
+    with needing("Harbor", "intercode-gym[harbor]"):
+        from intercode.integrations.harbor import backend
 
     return getattr(backend, name)

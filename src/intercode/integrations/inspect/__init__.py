@@ -4,9 +4,9 @@ Inspect imports this package by its entry point, for everybody who has both: imp
 nothing but register names. `intercode.integrations.inspect.runs` is imported only by our own runs.
 """
 
-from intercode.errors import UsageError
+from intercode.integrations import needing
 
-try:
+with needing("Inspect AI", "intercode-gym[inspect]"):
     from intercode.integrations.inspect.sandbox import InterCodeSandbox, SandboxConfig
     from intercode.integrations.inspect.tasks import (
         TaskSandbox,
@@ -19,12 +19,6 @@ try:
         sql,
         swe,
     )
-except ModuleNotFoundError as error:
-    if error.name != "inspect_ai":
-        raise
-    raise UsageError(
-        "Inspect AI is not installed, which this needs: pip install 'intercode-gym[inspect]'"
-    ) from None
 
 __all__ = [
     "InterCodeSandbox",

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from intercode.episode import Episode
+from intercode.integrations import needing
 from intercode.task import Task
 
 if TYPE_CHECKING:
@@ -24,7 +25,12 @@ def dialogues(env: Any, style: Style) -> Iterator[tuple[Task, list[dict[str, Any
 
 
 def as_dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:
-    """Make a dataset of rows."""
-    from datasets import Dataset
+    """Make a dataset of rows.
+
+    Raises:
+        UsageError: The package ``datasets`` is not installed.
+    """
+    with needing("datasets, a package of TRL's,", "intercode-gym[trl]"):
+        from datasets import Dataset
 
     return Dataset.from_list(rows)

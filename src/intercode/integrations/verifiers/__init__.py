@@ -8,15 +8,10 @@ which has the same names::
 
 from __future__ import annotations
 
-from intercode.errors import UsageError
+from intercode.integrations import needing
 
-try:
+with needing("verifiers", "intercode-gym[verifiers]"):
     from intercode.integrations.verifiers.harness import InterCodeHarness, InterCodeRollouts
     from intercode.integrations.verifiers.tasks import InterCodeTaskset
-except ModuleNotFoundError as error:
-    raise UsageError(
-        "verifiers is not installed, which this needs: "
-        f"pip install 'intercode-gym[verifiers]' ({error})"
-    ) from error
 
 __all__ = ["InterCodeHarness", "InterCodeRollouts", "InterCodeTaskset"]
