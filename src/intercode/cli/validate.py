@@ -42,6 +42,7 @@ _SAID = {
     "refused": "an alternative solution of {} is refused",
     "leak": "the fix of {} can be read",
     "tests": "tests of {} are not as listed",
+    "command": "gold of {} does not run",
     "error": "{} without a score",
 }
 
