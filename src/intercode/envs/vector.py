@@ -377,7 +377,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         for name, value in options.items():
             if isinstance(value, _MANY) and len(value) != self.num_envs:
                 raise UsageError(
-                    f"option {name!r} has {len(value)} values for {self.num_envs} environments"
+                    f"option {name!r} has {counted(len(value), 'value')} for {self.num_envs} environments"
                 )
         return [
             {name: v[index] if isinstance(v, _MANY) else v for name, v in options.items()}

@@ -37,9 +37,7 @@ _EACH_LINE = (
 )
 
 
-def gold_failure(
-    task: Task, turns: Sequence[Turn], stage: SandboxStage
-) -> tuple[Kind, str] | None:
+def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> tuple[Kind, str] | None:
     """Return how an action of gold's fails; None: none does.
 
     Gold whose program does not run, and that prints nothing but that, is a problem (``command``):
