@@ -185,7 +185,7 @@ def test_the_file_of_a_benchmark_alone_is_told(cli: Run, shop: Path, tmp_path: P
     for command in ("run", "play", "validate"):
         for file in ("copy/tasks.jsonl", "copy/data/t.jsonl", folder / "tasks.jsonl"):
             told = cli(command, file, code=2).stderr
-            assert told.startswith(f"intercode: {file}: ") and "give the folder" in told
+            assert told.startswith(f"intercode: error: {file}: ") and "give the folder" in told
         assert "give the folder" not in cli(command, "copy/data/other.jsonl", code=None).stderr
     named = ["--data", "copy/tasks.jsonl", "--quiet", "--limit", 1]
     for words in (["run", "bash", *named], ["validate", "bash", *named]):
