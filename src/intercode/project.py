@@ -18,6 +18,7 @@ import inspect
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -87,6 +88,44 @@ class Project:
 def is_project(folder: str | Path) -> bool:
     """Tell whether a folder has an ``intercode.toml``."""
     return Path(folder, FILE).is_file()
+
+
+def benchmark_of(file: str | Path) -> Path | None:
+    """Return the folder of the benchmark that a file of tasks belongs to; None: it is alone.
+
+    That folder is the file's own, or one above it whose ``intercode.toml`` names the file.
+    """
+    path = Path(file)
+    if not path.is_file():
+        return None
+    if is_project(path.parent):
+        return path.parent
+    for folder in path.absolute().parent.parents:
+        with suppress(OSError, ValueError, TypeError):  # what is malformed names no file
+            tasks = tomllib.loads((folder / FILE).read_text(encoding="utf-8")).get("tasks")
+            if tasks is not None and (folder / tasks).samefile(path):
+                return folder
+    return None
+
+
+def refuse_lone_file(file: str | Path, advice: str = "") -> None:
+    """Refuse a benchmark's file of tasks where nothing says in which environment they are tried.
+
+    The folder is not opened instead: it can name code, and who names data alone runs none.
+
+    Args:
+        file: The file.
+        advice: What else is possible.
+
+    Raises:
+        UsageError: The file belongs to a benchmark.
+    """
+    folder = benchmark_of(file)
+    if folder is not None:
+        raise UsageError(
+            f"{file}: {folder / FILE} says how these tasks are tried: give the folder, "
+            f"{folder}{advice}"
+        )
 
 
 def read(folder: str | Path) -> Project:

@@ -418,6 +418,8 @@ class RunSpec(_Part, frozen=True, kw_only=True):
                 below.pop("split", None)  # of the folder's own tasks
             flat = {**below, **_given(flat), "env": below["env"]}
         elif name:
+            if str(name) not in ENVS:
+                project.refuse_lone_file(name)
             flat["env"] = project.admit(str(name))
         texts = flat.pop("options", None)
         if env := flat.get("env"):
@@ -984,6 +986,13 @@ def natural(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
     return int(text)
+
+
+def port(text: str) -> int:
+    """Return the number of a TCP port; 0: any that is free."""
+    if (number := natural(text)) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a port, at most 65535, not {text}")
+    return number
 
 
 def _reader(read: Callable[[object], Any]) -> Callable[[str], Any]:

@@ -173,3 +173,27 @@ def test_a_folder_without_the_file_that_says_what_it_is_is_none(cli: Run, shop: 
         make(str(shop / "files"))
     for command in ("run", "play", "validate"):
         assert "'intercode new' makes such a folder" in cli(command, shop / "files", code=2).stderr
+
+
+def test_the_file_of_a_benchmark_alone_is_told(cli: Run, shop: Path, tmp_path: Path) -> None:
+    """Its environment and options are the folder's: without them other tasks are tried."""
+    folder = shutil.copytree(shop, tmp_path / "copy")
+    (folder / "intercode.toml").write_text('env = "sql"\ntasks = "data/t.jsonl"')
+    (folder / "data").mkdir()
+    shutil.copy(folder / "tasks.jsonl", folder / "data" / "t.jsonl")
+    (folder / "data" / "other.jsonl").write_text('{"query": "?", "gold": "echo 1"}')
+    for command in ("run", "play", "validate"):
+        for file in ("copy/tasks.jsonl", "copy/data/t.jsonl", folder / "tasks.jsonl"):
+            told = cli(command, file, code=2).stderr
+            assert told.startswith(f"intercode: error: {file}: ") and "give the folder" in told
+        assert "give the folder" not in cli(command, "copy/data/other.jsonl", code=None).stderr
+    named = ["--data", "copy/tasks.jsonl", "--quiet", "--limit", 1]
+    for words in (["run", "bash", *named], ["validate", "bash", *named]):
+        assert "copy/intercode.toml says: for that give the" in cli(*words, code=None).stderr
+    (folder / "intercode.toml").write_text("no toml")
+    assert "give the folder" not in cli("validate", "copy/data/t.jsonl", code=None).stderr
+
+
+@pytest.mark.parametrize("words", ["view", "serve bash", "gateway", "mcp bash --http"])
+def test_a_port_that_there_is_not_is_refused(cli: Run, words: str) -> None:
+    assert "at most 65535, not 99999" in cli(*words.split(), "--port", 99999, code=2).stderr

@@ -268,7 +268,7 @@ def test_trust_tells_first_and_goes_on(run: Path, trap: Trap, capsys: Tell) -> N
     capsys.readouterr()
     assert main(["resume", "mine", "--epochs", "2", "--trust", "--accept", "agent", "--quiet"]) == 0
     seen = capsys.readouterr()
-    assert seen.err.startswith("--trust: by mine/run.json, this command\n")
+    assert seen.err.startswith("--trust: taken from mine/run.json:\n")
     assert f"\n  --agent {trap.code}:make\n    runs this agent\n" in seen.err
     assert f"\n  --data {trap.tasks}\n    reads these tasks" in seen.err
     assert "it runs" in seen.out and not trap.is_untouched

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -204,3 +205,22 @@ def test_whether_columns_may_be_permuted_is_an_option(sql_tasks: Dataset) -> Non
             assert attempt(env, "rich", answer) == worth
     with pytest.raises(UsageError, match="a rule of its own"):
         SqlEnv(sql_tasks, permute_columns=True, reward="bird-ex")
+
+
+def test_one_file_is_the_database_of_its_name_alone(tmp_path: Path) -> None:
+    """A folder's databases are told apart by their names; a single file has one, too."""
+    for name in ("shop.sql", "more.stock.sql"):
+        (tmp_path / name).write_text("CREATE TABLE item (id INTEGER); INSERT INTO item VALUES (7);")
+    for file, db, other in (
+        ("shop.sql", "shop", "other"),
+        ("more.stock.sql", "more.stock", "more"),
+    ):
+        place = tmp_path / file
+        for named in (db, None):
+            task = Task("one", "The item.", gold=("SELECT id FROM item",), db=named)
+            with closing(SqlEnv(Dataset([task]), databases=place)) as env:
+                assert attempt(env, "one", "SELECT id FROM item") == 1.0
+        for wrong in (other, db.upper(), file):
+            task = Task("one", "The item.", gold=("SELECT id FROM item",), db=wrong)
+            with pytest.raises(TaskError, match=f"'one': .*: no database '{wrong}', but '{db}'"):
+                SqlEnv(Dataset([task]), databases=place)

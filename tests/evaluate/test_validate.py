@@ -142,8 +142,7 @@ def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
 
 
 def test_what_a_constant_prints_may_be_right_by_chance(of_bash: Validation) -> None:
-    doubt, of_a_mistake = of_bash.doubts
-    assert (of_a_mistake.task_id, of_a_mistake.kind) == ("mistake", "fails")
+    (doubt,) = of_bash.doubts
     assert (doubt.task_id, doubt.kind) == ("sound", "constant")
     assert doubt.problem == "echo 1 scores 1.00: a constant, perhaps by chance"
     assert of_bash.constants == {"true": 2, "echo 0": 1, "echo 1": 2, "echo 2": 1}, "clock: all"
@@ -416,13 +415,15 @@ def test_any_list_survives(tmp_path_factory: Any, tasks: dict[str, str], text: s
 
 
 FAILING = {
-    "missing program": (Task("t", "?", ("lss -l /",)), "gold ends with exit code 127"),
+    "beside an answer": (Task("t", "?", ("echo 1; lss",)), "gold ends with exit code 127"),
     "hidden": (Task("t", "?", ("touch x; nosuch 2> /dev/null",)), "gold ends with exit code 127"),
-    "no program": (Task("t", "?", ("touch x; ./x",)), "gold ends with exit code 126"),
     "missing file": (Task("t", "?", ("cat /none",)), "an error message is part of gold's output"),
     "syntax": (Task("t", "?", ("for i in 1 2; do echo $i",)), "an error message is part"),
     "in a pipe": (Task("t", "?", ("cat /none | wc -l",)), "an error message is part of gold's"),
     "own words": (Task("t", "?", ("echo it is bad >&2; exit 3",)), "gold ends with exit code 3"),
+    "silent": (Task("t", "?", ("exit 3",)), "gold ends with exit code 3"),
+    "silent work": (Task("t", "?", ("touch x; exit 3",)), "gold ends with exit code 3"),
+    "after an answer": (Task("t", "?", ("echo 1; exit 2",)), "gold ends with exit code 2"),
     "later": (Task("t", "?", ("x=/none; cat $x; echo 1",)), "an error message is part of gold's"),
     "setup": (Task("t", "?", ("echo 1",), setup="cp /none /b\necho"), "after a failure: line 1 "),
     "setup's function": (Task("t", "?", ("echo 1",), setup="f() { false; }\nf\ntrue"), "line 2 "),
@@ -443,6 +444,19 @@ def test_gold_and_setups_that_fail_are_doubts(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("gold", "code"),
+    [("lss -l /", 127), ("SELECT 1", 127), ("touch x; ./x", 126), ("/", 126), ("cd /; a; b", 127)],
+)
+def test_gold_that_does_not_run_is_a_problem(gold: str, code: int) -> None:
+    """Its error would be the answer, and gold would solve the task."""
+    data = Dataset([Task("t", "?", (gold,))])
+    found = validate(data, lambda: intercode.make("bash", data=data), timeout=PATIENCE)
+    assert [problem.kind for problem in found.problems if problem.kind != "free"] == ["command"]
+    assert found.reasons()["t"].partition(": bash: ")[0].endswith(f"ends with exit code {code}")
+    assert not found.valid and not [doubt for doubt in found.doubts if doubt.kind == "fails"]
+
+
+@pytest.mark.parametrize(
     "task",
     [
         Task("t", "?", ("diff <(echo a) <(echo b)",)),
@@ -450,7 +464,7 @@ def test_gold_and_setups_that_fail_are_doubts(name: str) -> None:
         Task("t", "?", ("touch x; grep -q word x",)),
         Task("t", "?", ("cat /root; ls -d /root",)),  # beside a right answer
         Task("t", "?", ("echo 'warning: old' >&2; echo 1",)),
-        Task("t", "?", ("touch x; exit 3",)),
+        Task("t", "?", ("touch x; set -o pipefail; yes | head -n 1",)),
         Task("t", "?", ("echo 1",), setup="yes | head -n 1 > x\nif false; then :; fi\n! true || :"),
         Task("t", "?", ("echo 1",), setup="echo note: new >&2; printf 'error: x' > log; cat log"),
     ],

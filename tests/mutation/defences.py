@@ -1343,6 +1343,10 @@ DEFENCES = [
         " or any(column.is_star for column in top.expressions)", "",
     ),
     _one(
+        "file_has_one_database", "cheating", "intercode/databases/source.py",
+        'source.kind != "dump" and source.name != place.stem', "False",
+    ),
+    _one(
         "record_of_code", "host leak", TRUST,
         "        if name not in known and _acts(name, value, options)", "        if False",
     ),

@@ -7,7 +7,8 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from intercode.databases import get_engine
+from intercode.databases import find, get_engine
+from intercode.errors import TaskError
 from intercode.rewards.sql_conditions import Comparison, Condition, Lookup, Wanted
 from intercode.rewards.sql_explain import uses
 from intercode.rewards.sql_gold import read
@@ -76,3 +77,16 @@ def explained_by_one_column() -> bool:
 def no_star_explains() -> bool:
     query = read("SELECT *, id FROM customer ORDER BY id", "sqlite").query
     return not uses(query, "sqlite")
+
+
+def file_has_one_database() -> bool:
+    """Whether a task is refused whose database is another one than the file that is given."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "shop.sql")
+        path.write_text(SCRIPT)
+        assert find(path, "shop") == find(path)
+        try:
+            find(path, "other")
+        except TaskError:
+            return True
+    return False

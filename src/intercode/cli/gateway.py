@@ -42,7 +42,7 @@ import msgspec
 
 from intercode.cli.terminal import dollars, one_line, safe, tell
 from intercode.errors import InterCodeError, UsageError
-from intercode.spec import How, ModelSpec, add_options, natural, options_of, positive, seconds, size
+from intercode.spec import How, ModelSpec, add_options, options_of, port, positive, seconds, size
 from intercode.units import counted
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, model, "base_url")
     parser.add_argument(
-        "--port", type=natural, default=0, metavar="N", help="of 127.0.0.1 (default: any free one)"
+        "--port", type=port, default=0, metavar="N", help="of 127.0.0.1 (default: any free one)"
     )
     parser.add_argument(
         "--token-file",

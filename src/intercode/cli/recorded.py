@@ -76,7 +76,7 @@ def recorded_spec(
     record, manifest = safe(str(folder / MANIFEST)), _relocated(manifest, folder.absolute())
     spec = RunSpec.from_record(manifest, options, trust=trust, resumes=resumes, record=record)
     if trust and (found := effects_of(manifest, options, trust=True, resumes=resumes)):
-        print(safe(f"--trust: by {record}, this command\n{listing(found)}"), file=sys.stderr)
+        print(safe(f"--trust: taken from {record}:\n{listing(found)}"), file=sys.stderr)
     return spec
 
 

@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from intercode.errors import UsageError
 from intercode.serve import TOKEN
-from intercode.spec import natural, positive, seconds, size
+from intercode.spec import port, positive, seconds, size
 from intercode.units import MIB
 
 
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "env", nargs="+", metavar="ENV", help="an environment, or a benchmark's folder"
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
-    parser.add_argument("--port", type=natural, default=8000, help="0: any that is free (8000)")
+    parser.add_argument("--port", type=port, default=8000, help="0: any that is free (8000)")
     parser.add_argument(
         "--json", action="store_true", help="print the environments' URLs as a line of JSON"
     )

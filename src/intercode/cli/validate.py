@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from intercode import project
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
 from intercode.datasets import name_in
@@ -42,6 +43,7 @@ _SAID = {
     "refused": "an alternative solution of {} is refused",
     "leak": "the fix of {} can be read",
     "tests": "tests of {} are not as listed",
+    "command": "gold of {} does not run",
     "error": "{} without a score",
 }
 
@@ -124,6 +126,7 @@ def spec_of(args: argparse.Namespace) -> RunSpec:
         known = args.data in environments() or scheme_of(args.data)
         options["env"] = args.data
         if not known:
+            project.refuse_lone_file(args.data, "; or try the file alone, with --env ENV")
             _, tasks = load(RunSpec.of(options, {"env": ""}))
             options["env"] = environment_for(tasks)
     return RunSpec.of(options)

@@ -21,7 +21,7 @@ import webbrowser
 from pathlib import Path
 
 from intercode.errors import UsageError
-from intercode.spec import natural
+from intercode.spec import port
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "run", type=Path, nargs="*", metavar="RUN", help="a run's folder, or a folder of such"
     )
     parser.add_argument(
-        "--port", type=natural, default=0, help="where it listens (default: any that is free)"
+        "--port", type=port, default=0, help="where it listens (default: any that is free)"
     )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument(

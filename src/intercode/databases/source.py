@@ -52,7 +52,8 @@ def find(place: str | Path, name: str | None = None) -> Source:
         place: A folder, in which ``NAME.sqlite``, ``NAME/NAME.sqlite`` (as Spider and BIRD are
             laid out), ``NAME.duckdb`` or ``NAME.sql`` is looked for; or one such file, or a dump
             that has the database in it.
-        name: The database; None: the only one of `place`.
+        name: The database; None: the only one of `place`. A file that is no dump has the name of
+            its stem, and no other.
 
     Raises:
         TaskError: There is none, or there are several.
@@ -73,7 +74,10 @@ def find(place: str | Path, name: str | None = None) -> Source:
         raise TaskError(f"{place}: there is no such database file or folder")
     if place.suffix.lower() not in _SUFFIXES:
         raise TaskError(f"{place}: a database is a file that ends in {', '.join(_SUFFIXES)}")
-    return _in_file(place, name)
+    source = _in_file(place, name)
+    if source.kind != "dump" and source.name != place.stem:
+        raise TaskError(f"{place}: no database {name!r}, but {place.stem!r}")
+    return source
 
 
 def _own(place: Path, path: Path) -> Path:
@@ -101,8 +105,12 @@ def _in_file(path: Path, name: str | None) -> Source:
         return Source(name or path.stem, path, kind, digest)
     if name is None and len(dumped) == 1:
         name = dumped[0]
-    if name is None or name not in dumped:
-        raise TaskError(f"{path}: has no database {name!r}, but {', '.join(dumped)}")
+    if name is None:
+        raise TaskError(
+            f"{path}: say which of its databases (the task's field 'db'): {', '.join(dumped)}"
+        )
+    if name not in dumped:
+        raise TaskError(f"{path}: no database {name!r}, but {', '.join(map(repr, dumped))}")
     section = hashlib.blake2b(f"{digest}\0{name}".encode(), digest_size=16).hexdigest()
     return Source(name, path, kind, section)
 

@@ -22,6 +22,7 @@ from intercode.interruption import is_callers
 from intercode.outcomes import failure_kind
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Task
+from intercode.units import counted
 
 Texts = tuple[str, ...]
 Flags = NDArray[np.bool_]
@@ -382,7 +383,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         for name, value in options.items():
             if isinstance(value, _MANY) and len(value) != self.num_envs:
                 raise UsageError(
-                    f"option {name!r} has {len(value)} values for {self.num_envs} environments"
+                    f"option {name!r} has {counted(len(value), 'value')} for "
+                    f"{self.num_envs} environments"
                 )
         return [
             {name: v[index] if isinstance(v, _MANY) else v for name, v in options.items()}

@@ -47,6 +47,7 @@ Kind = Literal[
     "refused",
     "leak",
     "tests",
+    "command",
     "constant",
     "empty",
     "twin",
@@ -85,7 +86,8 @@ class Problem:
     kind: Kind
     """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; it
     depends on the ``clock`` without a mark; an alternative solution is ``refused``; its fix can be
-    read, a ``leak``; its lists of ``tests`` do not hold at the base commit; or there was an
+    read, a ``leak``; its lists of ``tests`` do not hold at the base commit; its gold is no
+    ``command`` that runs; or there was an
     ``error`` instead of a score. Doubts: a ``constant`` solves it, perhaps by chance; gold's answer
     is ``empty``; a test has no ``twin``; a submission has ``steered`` what it is compared with; a
     line of its ``setup`` fails, or its gold ``fails``; its lines end as on ``windows``; it depends

@@ -19,10 +19,13 @@ from intercode.rewards.tool_messages import is_message, without_complaints
 if TYPE_CHECKING:
     from intercode.envs.stage import SandboxStage
     from intercode.episode import Turn
+    from intercode.evaluate.checks import Kind
     from intercode.task import Task
 
 _NOT_RUN = (126, 127)
 _SIGPIPE = 141
+_DIFFERS = 1
+"""What `grep`, `diff`, `cmp` and `test` answer where nothing has failed."""
 _REMARK = re.compile(r"(?i:.*\b(?:warning|note|hint)): ?.*")
 _FAILED = 98
 # Lines keep their numbers. A pipe whose reader has enough, as `head`, has not failed.
@@ -34,8 +37,11 @@ _EACH_LINE = (
 )
 
 
-def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> str | None:
+def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> tuple[Kind, str] | None:
     """Return how an action of gold's fails; None: none does.
+
+    Gold whose program does not run, and that prints nothing but that, is a problem (``command``):
+    the error would be the answer. Other failures may be intended (``fails``).
 
     Args:
         task: The task.
@@ -49,17 +55,23 @@ def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> str 
         if turn.exit_code is None or turn.info.get("timed_out"):
             continue
         lines = str(turn.info.get("output", turn.observation)).splitlines()  # without our notes
-        if turn.exit_code in _NOT_RUN:
-            return f"gold ends with exit code {turn.exit_code}{_quoted(lines)}"
+        ends = f"gold ends with exit code {turn.exit_code}"
+        has_failed = turn.exit_code not in (0, _DIFFERS, _SIGPIPE)
+        if not has_failed and not lines:
+            continue
         if turn.exit_code == 0 and not any(_errors(lines)):
             continue
         printed = _printed(task, [each.action for each in turns[: number + 1]], stage)
         said = [*(Counter(lines) - Counter(printed)).elements()]
+        if turn.exit_code in _NOT_RUN:
+            return ("command" if said and not printed else "fails"), f"{ends}{_quoted(lines)}"
         if errors := [*_errors(said)]:
             code = f" (exit code {turn.exit_code})" if turn.exit_code else ""
-            return f"an error message is part of gold's output{code}{_quoted(errors)}"
+            return "fails", f"an error message is part of gold's output{code}{_quoted(errors)}"
         if turn.exit_code and said and not printed:
-            return f"gold ends with exit code {turn.exit_code}, and prints errors{_quoted(said)}"
+            return "fails", f"{ends}, and prints errors{_quoted(said)}"
+        if has_failed:
+            return "fails", ends
     return None
 
 

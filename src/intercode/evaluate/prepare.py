@@ -22,7 +22,7 @@ from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.rewards import ModelReward, model_reward
 from intercode.evaluate.tools import tool_versions
-from intercode.project import create
+from intercode.project import FILE, benchmark_of, create
 from intercode.records import MANIFEST, read_manifest
 from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES
 from intercode.registry import environment as registered
@@ -160,6 +160,9 @@ def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
 
     Unknown fields of tasks are told, too.
     """
+    source = None if spec.env.benchmark else dataset.source
+    if source is not None and (folder := benchmark_of(source)) is not None:
+        progress.warn(f"{source}: without what {folder / FILE} says: for that give the folder")
     if dataset.kept:
         progress.warn(
             f"{dataset.source or dataset.name}: kept as metadata: {', '.join(dataset.kept)}"

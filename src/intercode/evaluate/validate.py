@@ -135,6 +135,8 @@ def validate(
             problems += elsewhere(task, trials[task.task_id], there[task.task_id], place)
     readable = [leak for task in chosen for leak in seen.leaks.get(task.task_id, ())]
     problems += [Problem(one.task_id, "leak", one.text) for one in readable if one.is_problem]
+    failures = [one for task in chosen for one in seen.failures.get(task.task_id, ())]
+    problems += [one for one in failures if one.kind == "command"]
     complete = len(runs) == 1 + len(also_on or {})
     used = [usage(task, trials[task.task_id], seen.memory.get(task.task_id)) for task in chosen]
     return Validation(
@@ -142,7 +144,7 @@ def validate(
         **_statistics(first.outcomes, tried),
         problems=problems,
         doubts=_findings(DOUBTS, chosen, trials)
-        + [doubt for task in chosen for doubt in seen.failures.get(task.task_id, ())],
+        + [one for one in failures if one.kind != "command"],
         slow=[one for pair in zip(chosen, used, strict=True) for one in slow(*pair, timeout)],
         leaks=readable,
         usage=used,
@@ -285,7 +287,7 @@ class Seen:
         self.clock = Clock()
         self.leaks: dict[str, list[Leak]] = {}
         self.failures: dict[str, list[Problem]] = {}
-        """Task → doubts: of gold or a setup that fails."""
+        """Task → problems and doubts: of gold or a setup that fails."""
         self.memory: dict[str, int] = {}
         """Task → the most bytes that a sandbox has used in which gold ran."""
 
@@ -341,11 +343,12 @@ class ProbedEnv:
         task, stage = self._seen.dataset.by_id(task_id), getattr(self._env, "stage", None)
         if not isinstance(stage, SandboxStage) or traits_in(self._env).language != "bash":
             return []
-        texts = setup_failure(task, stage), gold_failure(task, self.episode.turns, stage)
-        kinds: tuple[Kind, Kind] = ("setup", "fails")
-        return [
-            Problem(task_id, kind, text) for kind, text in zip(kinds, texts, strict=True) if text
-        ]
+        failures: list[tuple[Kind, str]] = []
+        if text := setup_failure(task, stage):
+            failures.append(("setup", text))
+        if failure := gold_failure(task, self.episode.turns, stage):
+            failures.append(failure)
+        return [Problem(task_id, kind, text) for kind, text in failures]
 
     def close(self) -> None:
         """Close the environment."""

@@ -23,7 +23,7 @@ import argparse
 from intercode.cli.commands.run import add_tasks
 from intercode.errors import UsageError
 from intercode.serve import TOKEN
-from intercode.spec import add_environment, natural, positive
+from intercode.spec import add_environment, port, positive
 
 LOOPBACK = "127.0.0.1"
 IDLE = 900
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     http = parser.add_argument_group("over HTTP")
     http.add_argument("--http", action="store_true", help="over HTTP, several episodes at a time")
     http.add_argument("--host", help=f"the address to listen on (default: {LOOPBACK})")
-    http.add_argument("--port", type=natural, metavar="N", help="default: any that is free")
+    http.add_argument("--port", type=port, metavar="N", help="default: any that is free")
     http.add_argument(
         "--token-file", metavar="FILE", help=f"has a token to ask for (default: ${TOKEN})"
     )
