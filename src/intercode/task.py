@@ -37,6 +37,8 @@ before gold."""
 CLOCK = "clock"
 """The key of a task's `metadata` for folder → age, in a task that depends on the clock: see
 `Task.ages`."""
+OF_ALL_TASKS = (LOOKS, CLOCK, "alternatives", "cache_gold", "judge", "wrong")
+"""The keys of `metadata` that tasks of any environment may have."""
 
 CANNOT = "cannot"
 """The key of a task's `metadata` that says why it cannot be graded: no run tries it."""

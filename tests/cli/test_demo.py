@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.cli import demo, run
+from intercode.cli.commands import demo, run
 from intercode.cli.demo import command_for_a_model
 from ordinary import ordinary_user
 from waiting import eventually

@@ -20,7 +20,6 @@ from intercode.evaluate import RunResult
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.prepare import Plan, plan, run_folder
 from intercode.evaluate.runner import run
-from intercode.evaluate.worker import Interrupts
 from intercode.records import MANIFEST, read_manifest
 from intercode.report.runs import judge_of, rate_name
 from intercode.spec import (
@@ -165,18 +164,14 @@ def resuming(spec: RunSpec) -> str:
 
 
 def finish(spec: RunSpec, result: RunResult) -> int:
-    """Print the result of a run; return the exit code.
-
-    A Ctrl-C that comes just after the last episode keeps nobody from the result.
-    """
+    """Print the result of a run; return the exit code."""
     out = Path(str(spec.how.out))
-    with Interrupts():
-        if spec.how.json:
-            _print_json(out, result)
-        else:
-            _print(spec.how.workers, out, result)
-        if rest := _rest(spec, result):
-            print(rest, file=sys.stderr if spec.how.json else sys.stdout)
+    if spec.how.json:
+        _print_json(out, result)
+    else:
+        _print(spec.how.workers, out, result)
+    if rest := _rest(spec, result):
+        print(rest, file=sys.stderr if spec.how.json else sys.stdout)
     if result.cut_short:
         return 130
     return 0 if result.complete else 1

@@ -85,6 +85,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
     Options: ClassVar[type[EnvOptions]] = PythonOptions
     traits: Traits = replace(
         PYTHON,
+        fields=("stdio", "cases", "setup_code"),
         rules=("python", "command"),
         constants=(
             *(Guess(value, always(*python_answer(value))) for value in ("None", "True")),

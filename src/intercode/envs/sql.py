@@ -55,6 +55,7 @@ class SqlEnv(InterCodeEnv[Session]):
     Options: ClassVar[type[EnvOptions]] = SqlOptions
     traits: Traits = replace(
         SQL,
+        fields=("columns", "dialect", "engines"),
         rules=("sql",),
         constants=(
             *(Guess(f"SELECT {n}", always(f"SELECT {n}")) for n in (*range(6), "NULL")),

@@ -70,6 +70,10 @@ class SweEnv(InterCodeEnv[Sandbox]):
     Options: ClassVar[type[EnvOptions]] = SweOptions
     traits: Traits = replace(
         SHELL,
+        fields=(
+            *("repository", "repo", "base_commit", "directory", "test_patch", "test_files"),
+            *("FAIL_TO_PASS", "PASS_TO_PASS", "runner", "python", "pytest", "test_timeout"),
+        ),
         programs=("bash", "git"),
         rules=("swe",),
         briefing="You work in a shell ({setting}), in the repository of a project. Its issue is "

@@ -113,6 +113,8 @@ class Traits:
     """More constant actions for `validate`, independent of the task."""
     prediction: Callable[[str], str] | None = None
     """Makes an action of a prediction; None: the code that is found in it."""
+    fields: Sequence[str] = ()
+    """The fields of a task's metadata that the environment reads, beside those of all tasks."""
     secret_gold: bool = False
     """Whether gold is a secret, as a flag is: then no file and no process may show it."""
     pure_reward: Callable[[], Reward[Any] | Function] | None = None

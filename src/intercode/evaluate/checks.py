@@ -450,6 +450,10 @@ def _difference(one: str, other: str) -> str:
 
 
 def _one_line(detail: Mapping[str, Any]) -> str:
-    text = ", ".join(f"{name}: {value}" for name, value in detail.items())
+    text = ", ".join(
+        f"{name}: {value}"
+        for name, value in detail.items()
+        if value or (isinstance(value, int | float) and value is not False)
+    )
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -30,7 +30,7 @@ from intercode.rewards.gold import GoldCache
 from intercode.sandbox import Limits, Provider
 from intercode.spec import RunSpec, environments, recorded_options
 from intercode.spelling import meant
-from intercode.task import Dataset, Task
+from intercode.task import OF_ALL_TASKS, Dataset, Task
 from intercode.user_code import absolute, digest, is_reference
 
 if TYPE_CHECKING:
@@ -163,10 +163,9 @@ def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
     source = None if spec.env.benchmark else dataset.source
     if source is not None and (folder := benchmark_of(source)) is not None:
         progress.warn(f"{source}: without what {folder / FILE} says: for that give the folder")
-    if dataset.kept:
-        progress.warn(
-            f"{dataset.source or dataset.name}: kept as metadata: {', '.join(dataset.kept)}"
-        )
+    read = {*OF_ALL_TASKS, *traits_of(spec.env.name, spec.env.protocol).fields}
+    if kept := [name for name in dataset.kept if name not in read]:
+        progress.warn(f"{dataset.source or dataset.name}: kept as metadata: {', '.join(kept)}")
     odd = no_tests(dataset)
     for task_id, reason in [*odd.items()][:_NAMED]:
         progress.warn(f"left out: {task_id}: {reason}")
@@ -175,11 +174,11 @@ def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
     kind = registered(spec.env.name)
     if not hasattr(kind, "narrowed"):
         return dataset
-    kept: Dataset
-    kept, told = kind.narrowed(dataset, spec.env.options)
+    narrower: Dataset
+    narrower, told = kind.narrowed(dataset, spec.env.options)
     if told:
         progress.warn(told)
-    return kept
+    return narrower
 
 
 @dataclass(frozen=True, slots=True)

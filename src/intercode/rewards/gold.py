@@ -34,7 +34,7 @@ _LATE_SECONDS = 600.0
 _alone = threading.Lock()
 TROUBLES = {
     "gone": "left no shell",
-    "truncated": "printed more than the output limit",
+    "truncated": "printed more than the limit of output, which --output SIZE raises",
 }
 """Reasons why its result is not a measure, by the interpreter's word for them."""
 

@@ -124,7 +124,9 @@ class _Source:
             try:
                 tree = parse(piece)
             except (SyntaxError, ValueError, RecursionError) as error:
-                raise TaskError(f"task {task.task_id!r}: no Python: {error}: {piece}") from None
+                raise TaskError(
+                    f"task {task.task_id!r}: this is not valid Python ({error}): {piece}"
+                ) from None
             for node in ast.walk(tree):
                 self._take(node)
                 self.harmless = self.harmless and is_harmless(node)
