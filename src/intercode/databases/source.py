@@ -52,8 +52,8 @@ def find(place: str | Path, name: str | None = None) -> Source:
         place: A folder, in which ``NAME.sqlite``, ``NAME/NAME.sqlite`` (as Spider and BIRD are
             laid out), ``NAME.duckdb`` or ``NAME.sql`` is looked for; or one such file, or a dump
             that has the database in it.
-        name: The database; None: the only one of `place`. A file that is no dump has the name of
-            its stem, and no other.
+        name: The database; None: the only one of `place`. The name of a single database file is
+            its stem.
 
     Raises:
         TaskError: There is none, or there are several.

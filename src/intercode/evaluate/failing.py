@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NOT_RUN = (126, 127)
 _SIGPIPE = 141
 _DIFFERS = 1
-"""What `grep`, `diff`, `cmp` and `test` answer where nothing has failed."""
+"""The exit code of `grep`, `diff`, `cmp` and `test` where nothing has failed."""
 _REMARK = re.compile(r"(?i:.*\b(?:warning|note|hint)): ?.*")
 _FAILED = 98
 # Lines keep their numbers. A pipe whose reader has enough, as `head`, has not failed.
