@@ -88,9 +88,9 @@ class Problem:
     depends on the ``clock`` without a mark; an alternative solution is ``refused``; its fix can be
     read, a ``leak``; its lists of ``tests`` do not hold at the base commit; the ``command`` of
     its gold does not run; or there was an ``error`` instead of a score. Doubts: a ``constant``
-    solves it, perhaps by chance; gold's answer is ``empty``; a test has no ``twin``; a submission has ``steered`` what it is compared with; a
-    line of its ``setup`` fails, or its gold ``fails``; its lines end as on ``windows``; it depends
-    on the time zone, or seems to on the ``clock``.
+    solves it, perhaps by chance; gold's answer is ``empty``; a test has no ``twin``; a submission
+    has ``steered`` what it is compared with; a line of its ``setup`` fails, or its gold ``fails``;
+    its lines end as on ``windows``; it depends on the time zone, or seems to on the ``clock``.
     """
     problem: str
     """A description for people."""
