@@ -142,12 +142,15 @@ def test_an_unknown_option_of_a_loader_is_told_with_its_own(tmp_path: Path) -> N
         intercode.load_dataset(f"{tmp_path}/qa.py:bare:wrd=no")
 
 
+INTEGRATIONS = "intercode.integrations"  # what is named below is imported by no other test
+
+
 def _nemo() -> None:
-    importlib.import_module("intercode.integrations.nemo_gym")
+    importlib.import_module(f"{INTEGRATIONS}.nemo_gym")
 
 
 def _harbor() -> None:
-    importlib.import_module("intercode.integrations.harbor").InterCodeEnvironment  # noqa: B018
+    importlib.import_module(f"{INTEGRATIONS}.harbor").InterCodeEnvironment  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -158,12 +161,12 @@ def _harbor() -> None:
         ("nemo_gym", _nemo, "nemo-gym"),
         (
             "inspect_ai",
-            lambda: importlib.import_module("intercode.integrations.inspect"),
+            lambda: importlib.import_module(f"{INTEGRATIONS}.inspect"),
             "intercode-gym[inspect]",
         ),
         (
             "verifiers",
-            lambda: importlib.import_module("intercode.integrations.verifiers"),
+            lambda: importlib.import_module(f"{INTEGRATIONS}.verifiers"),
             "intercode-gym[verifiers]",
         ),
     ],
@@ -174,7 +177,7 @@ def test_an_integration_without_its_package_says_what_to_install(
     for name in [name for name in sys.modules if name.partition(".")[0] == modules]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("harbor.backend", "nemo_gym", "inspect", "verifiers"):
-        monkeypatch.delitem(sys.modules, f"intercode.integrations.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"{INTEGRATIONS}.{name}", raising=False)
 
     class Absent:
         """A finder by which a package is not installed."""

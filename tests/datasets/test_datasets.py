@@ -191,7 +191,7 @@ def test_a_loader_of_ones_own(tmp_path: Path) -> None:
         datasets.load(f"{file}:fails")
     with pytest.raises(TaskError, match=r"must return a Dataset, not \[1\]"):
         datasets.load(f"{file}:other")
-    with pytest.raises(UsageError, match="unexpected keyword argument 'size'"):
+    with pytest.raises(UsageError, match="no option 'size': its options are count"):
         datasets.load(f"{file}:load:size=1")
     with pytest.raises(UsageError, match="no function 'laod'; did you mean 'load'"):
         datasets.load(f"{file}:laod")

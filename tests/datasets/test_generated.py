@@ -227,7 +227,7 @@ def test_by_name_with_options() -> None:
         ("generated-bash:split=trian", "did you mean 'train'"),
         ("generated-bash:count=0", "count must be"),
         ("generated-bash:seed=one", "seed must be a whole number"),
-        ("generated-bash:level=2", "unexpected keyword argument 'level'"),
+        ("generated-bash:level=2", "no option 'level': its options are seed"),
         ("generated-bash:seed=1,seed=2", "each once, not 'seed=2'"),
         ("generated-bash:seed=1,count", "expected OPTION=VALUE"),
     ],

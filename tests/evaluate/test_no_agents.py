@@ -53,7 +53,7 @@ async def made_async(task: Task) -> None:
         (lambda task: ActsAsync(task), r"ActsAsync.act is async: an agent has a plain act", 1),
         (WithoutTask, "WithoutTask has to take one argument, the task", 0),
         (made_async, "made_async is async", 0),
-        (7, "int is neither", 0),
+        (7, "agent must be a name or a factory of agents, not 7", 0),
     ],
 )
 def test_what_is_no_agent_for_any_task_ends_the_run(

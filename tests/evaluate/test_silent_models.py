@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from intercode.cli import results
 from intercode.cli.main import main
 from intercode.cli.results import Watcher
 from intercode.errors import ModelUnavailableError
@@ -19,7 +18,7 @@ from intercode.interruption import draining
 from intercode.models.base import Answer, AttemptError
 from intercode.models.limits import RateLimit, Retry
 from intercode.models.remote import Around, Frame
-from intercode.records import Outcome, read_manifest
+from intercode.records import read_manifest
 from intercode.testing.server import Fault, ScriptedServer
 
 MODEL = ("--agent", "try-again", "--model", "openai-compatible/any")
@@ -102,21 +101,6 @@ def test_after_an_interrupt_no_call_is_repeated(
     said = capsys.readouterr().out
     assert "as the run was interrupted" in said
     assert "resume with: intercode resume" in said
-
-
-def test_an_interrupt_after_the_last_episode_leaves_the_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    read = results.bill
-
-    def bill(outcomes: Sequence[Outcome]) -> str:
-        os.kill(os.getpid(), signal.SIGINT)
-        return read(outcomes)
-
-    monkeypatch.setattr(results, "bill", bill)
-    out = str(tmp_path / "run")
-    assert main(["run", "bash", "--agent", "oracle", "--limit", "1", "--out", out, "--quiet"]) == 0
-    assert f"run: {out}" in capsys.readouterr().out
 
 
 def test_after_an_interrupt_calls_that_are_answered_go_on() -> None:

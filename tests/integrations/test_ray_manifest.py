@@ -11,7 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
-from intercode.cli import main, run
+from intercode.cli import main
+from intercode.cli.commands import run
 from intercode.errors import UsageError
 from intercode.evaluate.executor import executor_of
 from intercode.spec import RunSpec

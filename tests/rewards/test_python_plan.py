@@ -139,7 +139,7 @@ def test_a_module_of_the_task_s_own_may_do_harm() -> None:
     ("tests", "metadata", "message"),
     [
         ((), {}, "neither 'tests' nor 'cases'"),
-        (("assert f(",), {}, "no Python"),
+        (("assert f(",), {}, "not valid Python"),
         ((), {"cases": [{"input": 3, "expected": 1}], "entry_point": "f"}, "case 0"),
         ((), {"cases": [{"input": [3]}], "entry_point": "f"}, "either an 'expected'"),
         ((), {"cases": [{"input": [3], "expected": 1}]}, "entry_point"),

@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from intercode.cli.commands.show import LINES
 from intercode.cli.terminal import (
+    LINES,
     dollars,
     duration,
     indented,

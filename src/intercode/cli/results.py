@@ -336,7 +336,7 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
     """Tell what feedback was worth: the success of a language model within 1, 2, 4, 8 turns."""
-    asked_a_model = any(outcome.tokens_in is not None for outcome in outcomes)
+    asked_a_model = any(outcome.calls for outcome in outcomes)
     points = by_turn(outcomes) if asked_a_model else []
     if len(points) < 2:
         return []

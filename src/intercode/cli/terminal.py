@@ -28,6 +28,8 @@ _MILESTONE_EVERY = 5.0
 """Seconds between two states without a terminal, the second of which is a milestone: the log of a
 short run has no line for each."""
 _WIDEST = 10_000
+LINES = 12
+"""Lines of each text of an episode that are shown unless more are asked for."""
 
 
 # Text and numbers

@@ -15,10 +15,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from intercode.cli.terminal import LINES
 from intercode.spec import positive
-
-LINES = 12
-"""Lines of each text that are shown."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
