@@ -520,7 +520,7 @@ DEFENCES = [
     ),
     _one(
         "flags_in_forks", "cheating", "intercode/envs/base.py",
-        "episode, snapshot.submissions)", "episode)",
+        "episode, snapshot.submissions)", "episode, type(snapshot.submissions)())",
     ),
     _one(
         "temporary_files", "cheating", "intercode/rewards/command.py",
