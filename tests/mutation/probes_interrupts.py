@@ -136,7 +136,7 @@ def exit_code_of_a_command() -> bool:
 
 
 def repeated_call() -> bool:
-    """Whether a call of a model is repeated after an interrupt of the run."""
+    """Whether no call of a model is repeated after an interrupt of the run."""
     frame = Frame("openai/any", "http://host", Around(retry=Retry(retries=1, first_wait=0)))
     requests: list[int] = []
 
@@ -147,4 +147,4 @@ def repeated_call() -> bool:
     with draining() as drain, suppress(ModelUnavailableError):
         drain.interrupt()
         frame.ask(send, 1)
-    return len(requests) > 1
+    return len(requests) == 1
