@@ -109,13 +109,13 @@ def test_a_trigger_that_nobody_asked_for(server_store: Store, kind: str, event: 
 )
 def test_what_postgresql_alone_has(server_store: Store, kind: str, more: str) -> None:
     if kind != "postgresql":
-        pytest.skip("postgresql has it")
+        pytest.skip(f"not for {kind}: PostgreSQL has it")
     assert server_store.value(MOVE, f"{MOVE}; {more}") < 1.0
 
 
 def test_a_view_that_is_kept(server_store: Store, kind: str) -> None:
     if kind != "postgresql":
-        pytest.skip("postgresql has it")
+        pytest.skip(f"not for {kind}: PostgreSQL has it")
     gold = DEAR.replace("VIEW", "MATERIALIZED VIEW")
     assert server_store.value(gold, gold.replace("> 5", "> CAST(5 AS REAL)")) == 1.0
     assert server_store.value(gold, gold.replace("> 5", "> 4")) < 1.0
@@ -123,7 +123,7 @@ def test_a_view_that_is_kept(server_store: Store, kind: str) -> None:
 
 def test_a_trigger_that_was_switched_off(server_store: Store, kind: str) -> None:
     if kind != "postgresql":
-        pytest.skip("postgresql has it")
+        pytest.skip(f"not for {kind}: PostgreSQL has it")
     log = CALL.format("DELETE FROM city", "DELETE", "voucher")
     task = server_store.task(f"{INDEX}; ALTER TABLE voucher DISABLE TRIGGER log", setup=log)
     assert server_store.value(task, INDEX) < 1.0
