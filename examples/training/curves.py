@@ -13,10 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-import matplotlib
-
-matplotlib.use("svg")
-matplotlib.rcParams["svg.hashsalt"] = "intercode"  # the same picture from the same curves
 from matplotlib import pyplot
 
 Curves = dict[str, dict[int, list[float]]]
@@ -44,6 +40,8 @@ def read(outs: Sequence[Path]) -> Curves:
 
 def draw(curves: Curves, path: Path) -> None:
     """Draw a line for each arm."""
+    pyplot.switch_backend("svg")  # no display is needed
+    pyplot.rcParams["svg.hashsalt"] = "intercode"  # the same picture from the same curves
     figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
     for arm, points in curves.items():
         steps = sorted(points)
