@@ -15,6 +15,7 @@ Relative paths in it begin in the folder, whatever the working directory is::
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from intercode.datasets import load as load_dataset
 from intercode.datasets import name_in
 from intercode.envs.options import LimitOptions, Option, taken
 from intercode.errors import ImageError, InterCodeError, UsageError
+from intercode.files import open_regular
 from intercode.interruption import is_handlers
 from intercode.registry import ENVS, VECTORS, environment, scheme_of
 from intercode.sandbox.base import Limits
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from intercode.sandbox.base import Sandbox
 
 FILE = "intercode.toml"
+_LARGEST = 1 << 20
+"""The bytes of a benchmark's file, at most."""
 
 NO_TEXTS = {
     "limits",
@@ -93,16 +97,20 @@ def is_project(folder: str | Path) -> bool:
 def benchmark_of(file: str | Path) -> Path | None:
     """Return the folder of the benchmark that a file of tasks belongs to; None: it is alone.
 
-    That folder is the file's own, or one above it whose ``intercode.toml`` names the file.
+    That folder is the file's own, or one above it whose ``intercode.toml`` names the file and is
+    of this user, or of the owner of the tasks: a shared folder such as ``/tmp`` has strangers'.
     """
     path = Path(file)
     if not path.is_file():
         return None
     if is_project(path.parent):
         return path.parent
+    owners = {os.geteuid(), path.stat().st_uid}
     for folder in path.absolute().parent.parents:
         with suppress(OSError, ValueError, TypeError):  # what is malformed names no file
-            tasks = tomllib.loads((folder / FILE).read_text(encoding="utf-8")).get("tasks")
+            if (folder / FILE).lstat().st_uid not in owners:
+                continue
+            tasks = _load(folder / FILE).get("tasks")
             if tasks is not None and (folder / tasks).samefile(path):
                 return folder
     return None
@@ -361,13 +369,30 @@ def _opened(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, An
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
+        return _load(path)
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be read: {error.strerror}; 'intercode new' makes such a folder"
         ) from None
-    except ValueError as error:  # neither UTF-8 nor TOML
+    except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Load a benchmark's file, which may be a stranger's.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+        ValueError: It is too large, not UTF-8, or not TOML.
+    """
+    with open_regular(path) as file:
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise ValueError(f"it has more than {_LARGEST:,} bytes")
+    try:
+        return dict(tomllib.loads(data.decode()))
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
 
 
 def _env(folder: Path, path: Path, given: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from intercode import InterCodeEnv, UsageError, make
 from intercode.cli.new import kinds
-from intercode.project import read
+from intercode.project import benchmark_of, read
 from warm import Warm
 
 from .conftest import Run, keys, parsed
@@ -198,3 +199,41 @@ def test_the_file_of_a_benchmark_alone_is_told(cli: Run, shop: Path, tmp_path: P
 @pytest.mark.parametrize("words", ["view", "serve bash", "gateway", "mcp bash --http"])
 def test_a_port_that_there_is_not_is_refused(cli: Run, words: str) -> None:
     assert "at most 65535, not 99999" in cli(*words.split(), "--port", 99999, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "not a regular file"),
+        (b"#" * (1 << 20) + b"\n", "more than 1,048,576 bytes"),
+        (b"a = " + b"[" * 100_000, "nested too deeply"),
+        (b"\xff", "codec can't decode"),
+    ],
+)
+def test_a_folder_that_a_stranger_has_prepared_is_refused(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    """Neither read without end nor taken for the folder of a file below."""
+    (tmp_path / "below").mkdir()
+    tasks = tmp_path / "below" / "tasks.jsonl"
+    tasks.write_text('{"query": "?", "gold": "echo 1"}')
+    if content is None:
+        os.mkfifo(tmp_path / "intercode.toml")
+    else:
+        (tmp_path / "intercode.toml").write_bytes(content)
+    with pytest.raises(UsageError, match=reason):
+        read(tmp_path)
+    assert benchmark_of(tasks) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not for an ordinary user: it gives a file away")
+def test_another_users_benchmark_has_no_file_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    tasks = tmp_path / "below" / "tasks.jsonl"
+    tasks.write_text('{"query": "?", "gold": "echo 1"}')
+    (tmp_path / "intercode.toml").write_text('env = "bash"\ntasks = "below/tasks.jsonl"')
+    assert benchmark_of(tasks) == tmp_path
+    os.chown(tmp_path / "intercode.toml", 12345, 12345)
+    assert benchmark_of(tasks) is None
+    os.chown(tasks, 12345, 12345)
+    assert benchmark_of(tasks) == tmp_path

@@ -1396,6 +1396,14 @@ DEFENCES = [
         "    if isinstance(value, str) and _runs_code(option.name, value):", "    if False:",
     ),
     _one(
+        "benchmark_of_a_stranger", "host leak", "intercode/project.py",
+        "            if (folder / FILE).lstat().st_uid not in owners:", "            if False:",
+    ),
+    _one(
+        "benchmark_of_any_size", "host DoS", "intercode/project.py",
+        "    if len(data) > _LARGEST:", "    if False:",
+    ),
+    _one(
         "task_with_an_image_of_code", "host leak", "intercode/sandbox/images/resolve.py",
         "    if not is_recipe and not SCHEMES.is_trusted(parsed.scheme):",
         "    if not is_recipe and parsed.scheme not in SCHEMES:",

@@ -13,6 +13,7 @@ from intercode.envs.traits import check_imported
 from intercode.errors import ImageError, RecordError, TrustError, UsageError
 from intercode.files import write_whole
 from intercode.names import Registry
+from intercode.project import benchmark_of
 from intercode.project import read as read_project
 from intercode.records import EPISODES, MANIFEST, RecordWriter, read_manifest
 from intercode.registry import ENVS
@@ -81,6 +82,26 @@ def benchmark_of_code_for_tasks() -> bool:
 
 def benchmark_of_code_for_a_sandbox() -> bool:
     return _names_code('sandbox = "x.py:make"')
+
+
+def benchmark_of_a_stranger() -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        os.mkdir(f"{name}/below")
+        Path(name, "below", "t.jsonl").write_text("{}")
+        Path(name, "intercode.toml").write_text('env = "bash"\ntasks = "below/t.jsonl"\n')
+        os.chown(f"{name}/intercode.toml", 12345, 12345)
+        found = benchmark_of(f"{name}/below/t.jsonl")
+        return one_of("none" if found is None else "taken", holds="none", gone="taken")
+
+
+def benchmark_of_any_size() -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name, "intercode.toml").write_text('env = "bash"\n' + "#" * (2 << 20))
+        try:
+            read_project(name)
+        except UsageError:
+            return one_of("refused", holds="refused", gone="taken")
+        return one_of("taken", holds="refused", gone="taken")
 
 
 def _names_code(line: str) -> bool:
