@@ -251,6 +251,14 @@ def check(machine: Machine, extent: str, number: int, error: int) -> str:
     return ""
 
 
+@pytest.mark.parametrize("extent", ["process 1", "all"])
+def test_the_filter_is_in_the_way(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, extent: str
+) -> None:
+    confine(machine, extent, monkeypatch)
+    assert "pivot_root" in check(machine, extent, OF_PROCESS_1["pivot_root"], errno.EPERM)
+
+
 def test_the_sources_name_their_calls() -> None:
     assert {"dup3", "close_range", "openat2", "prctl", "landlock_restrict_self"} < {*OF_PROCESS_1}
     assert {"pidfd_open", "unshare", "mkdir", "socketpair", "fspick"} < {*OF_SPAWNER}

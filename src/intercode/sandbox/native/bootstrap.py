@@ -41,7 +41,7 @@ def command(
     preload: Sequence[str] = (),
     path: Sequence[str] = (),
     python: str = sys.executable,
-    root: str = _ROOT,
+    root: str | None = None,
 ) -> list[str]:
     """Return the command that runs ``main`` of a module of this package.
 
@@ -51,7 +51,7 @@ def command(
         preload: Modules whose packages are to be found as well.
         path: Folders in which imports are looked for after the standard library.
         python: The Python that runs it.
-        root: The folder of the package ``intercode`` there.
+        root: The folder of the package ``intercode`` there; default: this one's.
     """
     packages = dict.fromkeys(_PACKAGES)
     for name in preload:
@@ -59,4 +59,4 @@ def command(
         if names[:1] == ["intercode"]:
             packages |= dict.fromkeys(".".join(names[: i + 1]) for i in range(len(names)))
     setup = {"module": module, "arguments": arguments, "packages": [*packages], "path": [*path]}
-    return [python, "-I", "-S", "-X", "utf8", "-c", _BEGIN, root, json.dumps(setup)]
+    return [python, "-I", "-S", "-X", "utf8", "-c", _BEGIN, root or _ROOT, json.dumps(setup)]
