@@ -139,6 +139,9 @@ def token_of(args: argparse.Namespace) -> str | None:
         except (OSError, UnicodeError) as error:
             raise UsageError(f"--token-file {args.token_file}: cannot be read: {error}") from None
     token = token if args.token is None else args.token
-    if token is not None and not token.strip():
-        raise UsageError("the token is empty")
+    if token is None:
+        return None
+    token = token.strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise UsageError("the token is empty, or has characters that no header can have")
     return token

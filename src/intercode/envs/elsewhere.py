@@ -29,6 +29,7 @@ from intercode.errors import (
     ForkError,
     RewardError,
     TaskError,
+    UsageError,
 )
 from intercode.registry import MESSAGES
 from intercode.sandbox.ownership import OneCaller
@@ -80,11 +81,14 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
     Options: ClassVar[type[EnvOptions]] = EnvOptions
     traits: Traits = SHELL
     """State ``elsewhere=True`` in the subclass's own."""
+    decided_there: ClassVar[tuple[str, ...]] = ("sandbox",)
+    """The options that have no effect here, beside limits: they are refused."""
 
     def __init__(
         self, data: str | Path | Dataset, *, options: EnvOptions | None = None, **changes: Any
     ) -> None:
         self.options = options = self.Options.of(options, changes)
+        self._refuse_options()
         self.dataset = load(data)
         if not self.dataset:
             raise TaskError(f"dataset {self.dataset.name!r} holds no tasks")
@@ -96,6 +100,22 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         self.episode_state = EpisodeState(options)
         self._begun = False
         """Whether the episode was begun there. A reset that is refused has ended it, too."""
+
+    def _refuse_options(self) -> None:
+        """Refuse options that would silently have no effect."""
+        default = self.Options()
+        names = [
+            name
+            for name in self.decided_there
+            if getattr(self.options, name) != getattr(default, name)
+        ]
+        if (limits := self.options.limits) is not None:
+            names += sorted(limits.overrides or ())
+        if names:
+            raise UsageError(
+                f"{self.name}: {', '.join(map(repr, names))} {'is' if names[1:] == [] else 'are'} "
+                "decided where the tasks are tried, and cannot be given here"
+            )
 
     @abstractmethod
     def _begin(self, task: Task, seed: int | None) -> str:

@@ -104,9 +104,7 @@ def environment(spec: RunSpec) -> str:
     """
     name = spec.env.name
     if not name:
-        raise UsageError(
-            f"name an environment: {', '.join(environments())}; for instance intercode run bash"
-        )
+        raise UsageError(f"name an environment: {', '.join(environments())}, as in 'bash'")
     if (name not in ENVS or ":" in name) and name not in SOURCES:
         raise _unknown(name)
     return name

@@ -76,7 +76,7 @@ class _OpenAI:
             timeout=openai.Timeout(timeout, connect=min(wire.CONNECT, timeout)),
             max_retries=0,  # ours count, wait and are charged to the budget
         )
-        self.endpoint = f"{self._sdk.base_url}{self.path}"
+        self.endpoint = f"{str(self._sdk.base_url).rstrip('/')}/{self.path}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, {self.endpoint!r})"

@@ -75,7 +75,9 @@ class Server:
             raise UsageError(f"{url!r} cannot be a server: write http://HOST:PORT/ENVIRONMENT")
         above, _, name = parts.path.rstrip("/").rpartition("/")
         self.url = url
-        token = token or os.environ.get(TOKEN)
+        token = (token or os.environ.get(TOKEN) or "").strip()  # a file's ends with a line's end
+        if not token.isascii() or not token.isprintable():
+            raise UsageError(f"{url}: the token has characters that no header can have")
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._is_near = is_loopback(parts.hostname)
         proxies = [urllib.request.ProxyHandler({})] if self._is_near else []
@@ -114,7 +116,7 @@ class Server:
 
     def open(self) -> ClientConnection:
         """Open a WebSocket: a session with an environment of its own."""
-        from websockets.exceptions import InvalidHandshake, InvalidStatus
+        from websockets.exceptions import InvalidStatus, WebSocketException
         from websockets.sync.client import connect
 
         address = f"ws{self._base.removeprefix('http')}{self._at}/ws"
@@ -131,7 +133,7 @@ class Server:
         except InvalidStatus as error:
             answer = error.response
             raise self.refused(answer.status_code, bytes(answer.body or b"")) from None
-        except (OSError, InvalidHandshake) as error:
+        except (OSError, WebSocketException) as error:
             raise self.unreachable(error) from error
 
     def refused(self, status: int, body: bytes) -> InterCodeError:
@@ -142,6 +144,8 @@ class Server:
             told = {"detail": body.decode(errors="replace")[:1000].strip()}
         said = f"{self.url}: the server refuses: {told.get('detail') or status}"
         if status == 401:
+            if self.headers:
+                said = f"{self.url}: the token that was given is not the server's"
             said = f"{said}; give its token, by token=… or ${TOKEN}"
         otherwise = UsageError if status in (501, *range(500)) else SandboxError
         return raised(told.get("error", ""), said, otherwise)
@@ -285,6 +289,7 @@ class RemoteEnv(Elsewhere):
     """
 
     name = "remote"
+    decided_there = (*Elsewhere.decided_there, "max_turns", "reward_every_turn")
 
     def __init__(
         self, server: Server, split: str | None = None, data: Dataset | None = None, **changes: Any
