@@ -278,7 +278,9 @@ def test_validation_tells_patches_that_do_not_apply_and_tests_that_pass_at_base(
     ]
     refused = "patch does not apply: error: patch failed: calc.py:1 error: calc.py"
     assert problems[0].problem.startswith(f"gold's {refused}")
-    assert problems[1].problem.startswith("gold's patch does not apply: error: cal.py: No such file")
+    assert problems[1].problem.startswith(
+        "gold's patch does not apply: error: cal.py: No such file"
+    )
     assert problems[2].problem.startswith(f"alternative solution 1's {refused}")
     passing = "1 of 2 tests of FAIL_TO_PASS pass before anything was done"
     assert problems[3].problem == f"{passing}: {both[1]}"
