@@ -63,7 +63,7 @@ def test_errors_name_nothing_of_another_folder(provider: NativeProvider, tmp_pat
         ours.build(text.format("RUN echo why; exit 3"))
     failure = "RUN echo why; exit 3: the command over host failed (exit code 3):\nwhy\n"
     assert str(caught.value) == f"ours/Dockerfile:4: {failure}"
-    with pytest.raises(ImageError, match="^ours/Dockerfile:4: the image has no user 'x'"):
+    with pytest.raises(ImageError, match=r"^ours/Dockerfile:4: the image has no user 'x'"):
         ours.build(text.format("USER x"))
 
 
