@@ -14,7 +14,7 @@ named in one of three ways:
 - A call: ``DATASETS.register("mine", "my_package.tasks:load")``.
 
 The groups of entry points are ``intercode.`` and ``environments``, ``datasets``, ``rewards``,
-``agents``, ``models``, ``engines``, ``sandboxes``, ``images``, ``executors``, ``vectors``,
+``agents``, ``agent_providers``, ``models``, ``engines``, ``sandboxes``, ``images``, ``executors``, ``vectors``,
 ``commands`` or ``sources``. They are looked through when a name is not one of ours, or all names
 are wanted.
 

@@ -329,7 +329,7 @@ class Dataset(Sequence[Task]):
         """
         if name not in (known := self.splits()):
             said = f"its splits are {', '.join(known)}" if known else "its tasks name no splits"
-            raise TaskError(f"{self.source or self.name}: there is no split {name!r}: {said}")
+            raise TaskError(f"dataset {self.name!r}: there is no split {name!r}: {said}")
         return self.filter(lambda task: task.metadata.get("split") == name)
 
     def where(self, task: Task) -> str:

@@ -12,10 +12,11 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from intercode.errors import ImageError, TrustError
-from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
+from intercode.errors import ImageError, TrustError, UsageError
+from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES, scheme_of
 from intercode.user_code import is_reference
 
 INERT = frozenset(
@@ -51,6 +52,7 @@ _KEYS = {
 _KEYLESS = ("local", "scripted")
 """Providers that send no key."""
 _PASSWORDS = ("MYSQL_PWD", "PGPASSWORD")
+_READ = ("data", "databases", "repositories")
 _WORD = re.compile(r"[\w-]+")
 _MODEL_NAME = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+)*")
 _GENERATED = ("seed", "difficulty", "count", "split")
@@ -99,6 +101,16 @@ class Effect:
     """The effect, in words."""
 
     @property
+    def is_gone(self) -> bool:
+        """Whether it is a file or folder that every use of the run reads, and is not there."""
+        if self.option not in _READ or not isinstance(self.value, str):
+            return False
+        scheme = scheme_of(self.value)
+        place = self.value if scheme is None else self.value.partition(":")[2]
+        file, ending, _ = place.partition(".py:")
+        return file.startswith("/") and not Path(f"{file}.py" if ending else file).exists()
+
+    @property
     def words(self) -> list[str]:
         """The words of a command line that name the option again."""
         values = self.value if isinstance(self.value, list) else [self.value]
@@ -141,10 +153,17 @@ def check(
 
     Raises:
         TrustError: An effect is neither named again nor trusted.
+        UsageError: A file that the record names is gone.
     """
     keys = {effect.option: _key_for(effect.option, options) for effect in found}
     refused = [effect for effect in found if keys[effect.option] or not trust]
     if not refused:
+        for effect in found:  # no path of a record without trust is looked at
+            if effect.is_gone:
+                raise UsageError(
+                    f"{record} names {effect.value}, which is not there any more. "
+                    f"Say where it is now: --{effect.option} PATH (in Python {effect.option}=PATH)"
+                )
         return
     rules = [f"{key} goes only to an address that you name" for key in keys.values() if key]
     if not trust:

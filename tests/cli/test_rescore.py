@@ -248,3 +248,33 @@ def test_a_database_that_cannot_be_read_is_refused_before_any_work(
     assert main([*run, "--out", "broken"]) == 2
     assert "database 'shop': near" in capsys.readouterr().err
     assert not (here / "broken").exists()
+
+
+@pytest.mark.parametrize(
+    ("run", "option", "name", "words"),
+    [
+        ("bash", "data", "tasks.json", ["rescore", "{}", "--trust"]),
+        ("sql", "databases", "shop.sql", ["rescore", "{}", "--trust"]),
+        ("bash", "data", "tasks.json", ["resume", "{}", "--trust"]),
+        ("bash", "data", "tasks.json", ["run", "--locked", "{}", "--out", "again", "--trust"]),
+    ],
+)
+def test_a_file_that_is_gone_is_named_with_what_gives_another(
+    here: Path, made: Path, capsys: Any, run: str, option: str, name: str, words: list[str]
+) -> None:
+    record = here / run / "run.json"
+    record.write_text(record.read_text().replace(str(made), str(here)))
+    (here / "moved").mkdir()
+    (here / name).rename(here / "moved" / name)
+    words = [word.format(run) for word in words]
+    assert main([*words, "--quiet"]) == 2
+    told = capsys.readouterr().err
+    assert f"{run}/run.json names {here}/{name}, which is not there any more" in told
+    assert f"--{option} PATH" in told
+    if words[0] == "rescore":
+        moved = [f"--{option}", f"moved/{name}", "--out", "scores", "--quiet"]
+        assert main([*words, *moved]) in (0, 1)  # an action of one cannot be repeated
+        assert (here / "scores" / "episodes.jsonl").is_file()
+    # Nothing is looked up for a record that is not trusted.
+    assert main([word for word in words if word != "--trust"]) == 2
+    assert "not there any more" not in capsys.readouterr().err

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import intercode
+from intercode import databases
 from intercode.databases.inside.sqlite import Guard, position, split
+from pythons import program
 
 PIECES = [
     *("SELECT 1", ";", " ", "\n", "'a;b'", '"x;y"', "`p;q`", "[r;s]", "-- c;d\n", "/* e;f */"),
@@ -140,3 +146,58 @@ def test_writing_waits_for_a_copy(guarded: tuple[sqlite3.Connection, Guard], sql
     guard.writable = True
     connection.execute(sql).fetchall()
     connection.close()
+
+
+MISTAKES = {
+    **dict.fromkeys(
+        (
+            *("SELEC 1", "SELECT", "SELECT * FROM nope", "SELECT nope FROM t", "SELECT nope(1)"),
+            *("SELECT sum(1, 2)", "SELECT 'abc", "SELECT * FROM t x, t y WHERE a", "DROP TABLE no"),
+            *("SELECT max(a) FROM t WHERE max(a)", "SELECT abs(-9223372036854775808)"),
+            *("SELECT json('{')", "CREATE TABLE t (a)", "INSERT INTO t VALUES (1)"),
+            *("SELECT 1 UNION SELECT 1, 2", "ROLLBACK TO x"),
+        ),
+        "SQLITE_ERROR",
+    ),
+    "SELECT zeroblob(2000000000)": "SQLITE_TOOBIG",
+    "SELECT 1 LIMIT 'a'": "SQLITE_MISMATCH",
+    "INSERT INTO t VALUES (1, 2), (1, 3)": "SQLITE_CONSTRAINT_PRIMARYKEY",
+    "INSERT INTO t VALUES (1, NULL)": "SQLITE_CONSTRAINT_NOTNULL",
+    "INSERT INTO t VALUES (1, -1)": "SQLITE_CONSTRAINT_CHECK",
+    "SELECT ?": "",  # Python's own
+    "SELECT :a": "",
+}
+"""Statement that fails → its error's code."""
+TELL = """
+import json, sqlite3, sys, types
+
+for name, folder in json.loads(sys.argv[1]).items():  # without what these import
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [folder]
+from intercode.databases.inside.sqlite import _failure
+
+connection = sqlite3.connect(":memory:", isolation_level=None)
+connection.execute("CREATE TABLE t (a INTEGER PRIMARY KEY, b NOT NULL CHECK (b > 0))")
+told = {}
+for statement in json.load(sys.stdin):
+    try:
+        connection.execute(statement).fetchall()
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        told[statement] = _failure(error, statement, 0)
+print(json.dumps([sqlite3.sqlite_version, told]))
+"""
+
+
+def test_errors_read_alike_under_each_python() -> None:
+    """An observation depends on the release of SQLite, and not on Python's."""
+    pythons = {sys.executable, *filter(None, (program(f"3.{n}") for n in range(11, 15)))}
+    packages = json.dumps({one.__name__: one.__path__[0] for one in (intercode, databases)})
+    given = json.dumps([*MISTAKES])
+    seen: dict[str, dict[str, list[object]]] = {}
+    for python in pythons:
+        argv = [python, "-c", TELL, packages]
+        done = subprocess.run(argv, input=given, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        version, errors = json.loads(done.stdout)
+        assert {statement: code for statement, (_, code, _) in errors.items()} == MISTAKES, python
+        assert seen.setdefault(version, errors) == errors, python

@@ -233,7 +233,9 @@ def test_tests_without_a_reward(folder: Folder) -> None:
     for silent in (
         "exit 0", "echo many > /logs/verifier/reward.txt", "echo NaN > $_/reward.json",
         "printf %01000d 9 > $_/reward.json", "printf %0100000d 0 | tr 0 [ > $_/reward.json",
-        "printf 9%.0s {1..400} > $_/reward.json",
+        "printf 9%.0s {1..400} > $_/reward.json", "truncate -s 2M $_/reward.json",
+        "truncate -s 2M $_/reward.txt", "mkdir $_/reward.json", "mkfifo $_/reward.json",
+        "ln -s . $_/reward.json; ln -s loop loop; ln -sf loop $_/reward.txt",
     ):  # fmt: skip
         with pytest.raises(intercode.RewardError, match="'one': its tests left no reward: "):
             played(folder(tests=f"#!/bin/bash\nmkdir -p /logs/verifier\n{silent}\n"))
@@ -248,6 +250,14 @@ def test_tests_without_a_reward(folder: Folder) -> None:
         task=slow, tests=f"{TESTS}[ ! -e /srv/wait ] || {{ rm /logs/verifier/*; sleep 99; }}\n"
     )
     assert reward(path, "echo apples > fruit; touch wait") == 0.0
+
+
+def test_an_agent_that_makes_the_tests_write_too_much(folder: Folder) -> None:
+    """The agent gets 0 with the reason, and has not ended the sandbox."""
+    path = folder(tests=f"{TESTS}[ ! -e more ] || truncate -s 2M /logs/verifier/reward.json\n")
+    score = played(path, "echo apples > fruit; touch more").score
+    assert score is not None and score.value == 0.0
+    assert "reward.json holds more than" in score.detail["reason"] and "ended" not in score.detail
 
 
 def test_tests_that_work_no_longer_are_no_reward_of_0(folder: Folder) -> None:

@@ -28,11 +28,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from intercode import Dataset, InterCodeEnv, Task
+from intercode.agents.builtin import ScriptedAgent
 from intercode.databases.embedded import sqlite
 from intercode.envs.bash import BashEnv
 from intercode.envs.options import SandboxOptions
 from intercode.envs.traits import Traits
 from intercode.envs.vector import ThreadVectorEnv
+from intercode.evaluate.actors import Actors, AgentProvider
 from intercode.evaluate.executor import Threads
 from intercode.interpreters.bash import BashInterpreter
 from intercode.models import Answer, Usage
@@ -96,6 +98,15 @@ def agent(task):
     return Agent()
 
 
+class Sayings(AgentProvider):
+    """Makes agents that say the word that follows its name."""
+
+    def make(self, spec, budget, pace):
+        word = self.name.rpartition(":")[2]
+        used(f"agents {word}")
+        return Actors(lambda task: ScriptedAgent([f"echo {word}", "submit"]), self.name)
+
+
 class Client:
     endpoint = "own"
 
@@ -152,6 +163,7 @@ class Command:
         return 3
 '''
 GROUPS = {
+    "agent_providers": {"says": "Sayings"},
     "agents": {"own": "agent"},
     "commands": {"greet": "Command"},
     "datasets": {"own": "load"},
@@ -172,6 +184,7 @@ CASES: dict[str, tuple[str, str, str]] = {
     "env": ("own.py:Maze", "labyrinth", "env 8 False 1.0 []"),
     "protocol": ("own.py:Strict", "strict", "protocol"),
     "agent": ("own.py:agent", "own", "agent"),
+    "agent's provider": ("own.py:Sayings:two", "says:two", "agents two"),
     "model": ("own.py:Client", "own/Client", "model Client"),
     "model's name": ("own.py:Client/big", "own/big", "model big"),
     "engine": ("own.py:engine", "own", "engine"),
@@ -187,6 +200,7 @@ COMMAND = {
     "env": "run {} --data tasks.json",
     "protocol": "run bash --data tasks.json --protocol {}",
     "agent": "run bash --data tasks.json --agent {}",
+    "agent's provider": "run bash --data tasks.json --agent {}",
     "model": "run bash --data tasks.json --agent single-turn --model {}",
     "model's name": "run bash --data tasks.json --agent single-turn --model {}",
     "engine": "run sql --limit 1 --engine {}",

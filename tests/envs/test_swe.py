@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from intercode.cli.main import main
 from intercode.envs.swe import SweEnv, apply_patch
 from intercode.errors import ImageError, TaskError
 from intercode.evaluate import evaluate
+from intercode.evaluate.validate import validate
 from intercode.task import Dataset, Task
 
 from .swe_tasks import GOLD, TEST_PATCH, make_repository, task
@@ -252,3 +254,33 @@ def test_tasks_without_gold_can_be_tried(repository: Path) -> None:
     env.reset()
     assert env.solution(env.dataset[0]) == ["submit"]
     env.close()
+
+
+def test_validation_tells_patches_that_do_not_apply_and_tests_that_pass_at_base(
+    repository: Path,
+) -> None:
+    there = {"runner": "unittest", "repository": str(repository)}
+    stale = GOLD.replace("a - b", "b - a")
+    both = [f"tests.test_calc.CalcTest.test_{name}" for name in ("add", "double")]
+    data = Dataset(
+        [
+            replace(task("stale", **there), gold=(stale,)),
+            replace(task("no file", **there), gold=(GOLD.replace("calc.py", "cal.py"),)),
+            task("another way", alternatives=[apply_patch(stale)], **there),
+            task("free tests", FAIL_TO_PASS=both, PASS_TO_PASS=[], **there),
+        ],
+        "calc",
+    )
+    problems = validate(data, lambda: SweEnv(data), timeout=20.0).problems
+    assert [(one.task_id, one.kind) for one in problems] == [
+        *(("stale", "gold"), ("no file", "gold")),
+        *(("another way", "refused"), ("free tests", "tests")),
+    ]
+    refused = "patch does not apply: error: patch failed: calc.py:1 error: calc.py"
+    assert problems[0].problem.startswith(f"gold's {refused}")
+    assert problems[1].problem.startswith(
+        "gold's patch does not apply: error: cal.py: No such file"
+    )
+    assert problems[2].problem.startswith(f"alternative solution 1's {refused}")
+    passing = "1 of 2 tests of FAIL_TO_PASS pass before anything was done"
+    assert problems[3].problem == f"{passing}: {both[1]}"

@@ -53,6 +53,7 @@ def test_a_run_asks_the_provider_and_no_other(tmp_path: Any) -> None:
 
 def test_the_name_finds_the_provider() -> None:
     calls = {"try-again": True, "cli:true": True, "oracle": False, "say:x": False}
+    calls["cli:pytest test_x.py::test_y"] = True  # a command, not a file's agent
     assert {name: agent_provider(name).calls_model for name in calls} == calls
     assert isinstance(agent_provider("say:x"), Sayings)
 

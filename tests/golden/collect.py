@@ -27,6 +27,7 @@ from intercode.cli.parser import Parser
 from intercode.databases import ENGINES
 from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import taken
+from intercode.evaluate.actors import PROVIDERS as AGENT_PROVIDERS
 from intercode.models.remote import MODELS
 from intercode.sandbox import PROVIDERS, Limits
 from intercode.sandbox.images.debian import RECIPES
@@ -37,6 +38,7 @@ from .shape import ABSENT, Shape, shape
 
 REGISTRIES = {
     "agents": AGENTS,
+    "agent providers": AGENT_PROVIDERS,
     "commands": COMMANDS,
     "datasets": registry.DATASETS,
     "engines": ENGINES,

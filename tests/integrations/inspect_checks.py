@@ -242,6 +242,72 @@ def test_a_lost_sandbox_is_an_error_of_the_sample(tools: str, tmp_path: Path) ->
     assert log.results is None
 
 
+REMOVALS = {
+    "programs": "rm -rf /bin /lib64",  # which are links, and the loader's place
+    "privileges": "chmod 000 /",
+}
+
+
+@pytest.mark.parametrize("removal", REMOVALS)
+def test_an_agent_that_removes_its_shell_has_ended_the_sample(removal: str, tmp_path: Path) -> None:
+    """The next command ends it: with a score, and without an error."""
+    actions: list[str] = []
+
+    def said(messages: list[ChatMessage]) -> ModelOutput:
+        actions.append("ls" if actions else REMOVALS[removal])
+        call = call_of(actions[-1], traits_of("bash"))
+        return ModelOutput.for_tool_call("mockllm/model", *call)
+
+    options = {"task_args": {"tools": "inspect"}, "limit": 1, "message_limit": 20}
+    log = evaluated("intercode/bash", model(said), tmp_path, **options)
+    [sample] = log.samples or []
+    assert (log.status, sample.error, len(actions)) == ("success", None, 2)
+    assert sample.scores is not None and sample.scores["reward"].value < 1.0
+    assert sample.limit is not None
+    assert str(sample.limit.reason).startswith("ended by the agent: there is no shell left")
+
+
+async def test_a_program_that_is_not_there_ends_nothing() -> None:
+    made = await InterCodeSandbox.sample_init("checks", None, {})
+    done = await made["default"].exec(["no-such-program"])
+    assert (done.returncode, (await made["default"].exec(["true"])).success) == (127, True)
+    await InterCodeSandbox.sample_cleanup("checks", None, made, False)
+
+
+def test_a_scorer_works_where_no_shell_is_left(tmp_path: Path) -> None:
+    """It learns from the result that no shell starts, as in a sandbox whose image has none."""
+    (tmp_path / "mine.py").write_text(
+        """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.scorer import Score, accuracy, scorer
+from inspect_ai.solver import solver
+from inspect_ai.util import sandbox
+
+@solver
+def remove():
+    async def solve(state, generate):
+        await sandbox().exec(["bash", "-c", "rm -rf /bin /lib64"])
+        return state
+    return solve
+
+@scorer(metrics=[accuracy()])
+def looks():
+    async def score(state, target):
+        done = await sandbox().exec(["bash", "-c", "test -e /made"])
+        return Score(value="I", explanation=str(done.returncode))
+    return score
+
+@task
+def mine():
+    return Task([Sample("?")], solver=remove(), scorer=looks(), sandbox="intercode")
+"""
+    )
+    [sample] = evaluated(f"{tmp_path}/mine.py@mine", SILENT, tmp_path / "logs").samples or []
+    assert sample.error is None and sample.limit is None
+    assert sample.scores["looks"].explanation == "127"
+
+
 async def test_an_interrupted_evaluation_leaves_nothing(tmp_path: Path) -> None:
     places: list[TaskSandbox] = []
     started = anyio.Event()

@@ -88,6 +88,45 @@ def test_a_syntax_error_on_the_second_line(bash: BashInterpreter) -> None:
     assert is_alive(bash)
 
 
+OF_THE_PARSER = b"bash: /proc/self/fd/198: line "
+
+
+@pytest.mark.parametrize("action", ["if then", "[[ a b ]]", "x=(", 'echo "', "case x in", "for"])
+def test_syntax_errors_are_those_of_a_script(bash: BashInterpreter, action: str) -> None:
+    done = bash.execute(action)
+    assert done.output.startswith(b"bash: line ") and b"/proc/" not in done.output, done
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "echo '{}1: syntax error'",
+        "echo '{}1: a line of a log'; (exit 2)",
+        "echo 'see {}1: syntax error'; (exit 2)",
+        "echo '{}1: syntax error'; false",
+        "printf '%s\\n' '{}1: `x`' end; (exit 3)",
+        "echo '{}1: syntax error'\nif then '{}'",
+    ],
+)
+def test_who_prints_the_words_of_the_parser_sees_them(bash: BashInterpreter, action: str) -> None:
+    """Only bash's own words about this action are told as those of a script's line."""
+    words = OF_THE_PARSER.decode()
+    done = bash.execute(action.replace("{}", words))
+    assert done.output.count(OF_THE_PARSER) == action.count("{}"), done
+    assert (b"\nbash: line 2: syntax error" in done.output) == ("if then" in action)
+
+
+def test_traps_do_not_fire_for_lines_of_ours(bash: BashInterpreter) -> None:
+    """But for the end of the file that is the action, see docs/explanation/bash-interpreter.md."""
+    traps, action = "trap 'echo E' ERR; trap 'echo D' DEBUG", "false; true"
+    bash.sandbox.write_file("/tmp/script", f"{traps}\n{action}\n".encode())
+    alone = bash.sandbox.exec(["bash", "/tmp/script"]).stdout
+    bash.execute(traps)
+    assert bash.execute(action).output == alone
+    bash.execute("trap 'echo R' RETURN")
+    assert bash.execute(action).output == alone + b"D\nR\n"
+
+
 @pytest.mark.case(12)
 def test_a_backslash_at_the_end(bash: BashInterpreter) -> None:
     done = bash.execute("echo a \\")

@@ -255,6 +255,28 @@ def test_the_time_limit_is_a_zero_that_says_so(sandbox: Sandbox) -> None:
     assert (score.value, score.detail["timed_out"]) == (0.0, True)
 
 
+def test_a_late_verification_runs_once_more(sandbox: Sandbox) -> None:
+    """Nothing of the first run goes on beside the second."""
+    first = "sleep 99 & touch first; sleep 999"
+    second = "! pgrep -x sleep"
+    verification = f"if [ -e first ]; then {second}; else {first}; fi"
+    task = Task("t", "q", verification=verification, verification_timeout=3)
+    score = REWARD(task, Episode("t", "q", "bash", status="submitted"), sandbox)
+    assert (score.value, score.detail["timed_out"]) == (1.0, False), score
+
+
+def test_a_task_that_is_always_late_has_three_more_runs(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward = CommandReward(get_provider(), start)
+    run, runs = reward._run, []
+    monkeypatch.setattr(reward, "_run", lambda *task: runs.append(task) or run(*task))
+    task = Task("t", "q", verification="sleep 999", timeout=0.2)  # allow limit: it sleeps on
+    for _ in range(5):
+        assert reward(task, Episode("t", "q", "bash", status="submitted"), sandbox).value == 0.0
+    assert len(runs) == 5 + 3
+
+
 def test_the_detail_has_exit_code_and_output(sandbox: Sandbox) -> None:
     task = Task("t", "q", verification="echo why; exit 3")
     score = REWARD(task, Episode("t", "q", "bash", status="submitted"), sandbox)

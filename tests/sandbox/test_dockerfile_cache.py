@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from intercode.errors import ImageError
 from intercode.sandbox.images import list_images, resolve
 from intercode.sandbox.native.provider import NativeProvider
 from sandbox.dockerfiles import Folder, read
@@ -47,6 +48,23 @@ def test_only_what_changed_is_run(folder: Folder) -> None:
     assert folder.ran[7:] == ["cat /a > /x", "echo $V >> /x", "echo two >> /x"]
     folder.build("# another comment\n" + text.format("one"), a="1")
     assert len(folder.ran) == 10
+
+
+def test_errors_name_nothing_of_another_folder(provider: NativeProvider, tmp_path: Path) -> None:
+    """A cached layer, and a cached image, were built from a file that the user may not know."""
+    for name in ("theirs", "ours"):
+        (tmp_path / name).mkdir()
+    theirs, ours = (Folder(tmp_path / name, provider) for name in ("theirs", "ours"))
+    text = "FROM host AS tools\nRUN echo shared > /x\nFROM tools\n{}"
+    assert theirs.build(text.format("ENV A=1")).name == "theirs/Dockerfile"
+    assert ours.build(text.format("ENV A=1")).name == "ours/Dockerfile"
+    assert len(theirs.ran) == 1 and not ours.ran
+    with pytest.raises(ImageError) as caught:
+        ours.build(text.format("RUN echo why; exit 3"))
+    failure = "RUN echo why; exit 3: the command over host failed (exit code 3):\nwhy\n"
+    assert str(caught.value) == f"ours/Dockerfile:4: {failure}"
+    with pytest.raises(ImageError, match=r"^ours/Dockerfile:4: the image has no user 'x'"):
+        ours.build(text.format("USER x"))
 
 
 def test_how_programs_start_is_part_of_an_image(folder: Folder) -> None:

@@ -20,7 +20,7 @@ from intercode.interpreters.bash import shell_in
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.own import choose
 from intercode.rewards.swe import SweReward
-from intercode.rewards.swe_plan import Plan, make_plan
+from intercode.rewards.swe_plan import APPLY, Plan, make_plan
 from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.sandbox.images import hide
 from intercode.sandbox.images.base import BUILTIN, BUILTIN_FOLDER
@@ -37,7 +37,7 @@ def apply_patch(patch: str) -> str:
     end = "END"
     while end in patch.split("\n"):
         end += "_"
-    return f"git apply --whitespace=nowarn - <<'{end}'\n{patch.rstrip(chr(10))}\n{end}"
+    return f"{APPLY} <<'{end}'\n{patch.rstrip(chr(10))}\n{end}"
 
 
 def _cut_off(solution: Sequence[str], dice: Dice) -> Iterator[str]:

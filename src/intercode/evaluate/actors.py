@@ -22,6 +22,7 @@ from intercode.evaluate.rewards import model_options
 from intercode.names import Registry
 from intercode.registry import environment
 from intercode.spec import AgentSpec, ModelSpec, RunSpec, options_of
+from intercode.user_code import is_reference, split
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -33,8 +34,10 @@ PROVIDERS = Registry(
         "language-model": "intercode.evaluate.language_agents:LanguageAgentProvider",
         "program": "intercode.integrations.external_agents:ExternalAgentProvider",
     },
+    "intercode.agent_providers",
 )
-"""Name → the class of the `AgentProvider` of agents that need more than a function."""
+"""Name → the class of the `AgentProvider` of agents that need more than a function. One of an
+installed package makes the agents of its name, ``NAME`` or ``NAME:REST``."""
 AGENT_OPTIONS = {**options_of(ModelSpec), **options_of(AgentSpec)}
 """The options of an agent and of its model."""
 
@@ -132,9 +135,24 @@ class AgentProvider:
 
 
 def agent_provider(name: str) -> AgentProvider:
-    """Return the provider of an agent."""
-    kinds: list[type[AgentProvider]] = [*map(PROVIDERS.get, PROVIDERS.names()), AgentProvider]
-    return next(kind(name) for kind in kinds if kind.claims(name))
+    """Return the provider of an agent. Of an installed package's, only the named one is imported.
+
+    Raises:
+        UsageError: It is named by a file that has none of that name.
+        ImportError: Its module, or something that this needs, is not installed.
+    """
+    own = [one for one in PROVIDERS.names(packages=False) if not PROVIDERS.is_foreign(one)]
+    kind: type[AgentProvider] | None
+    if kind := next((kind for kind in map(PROVIDERS.get, own) if kind.claims(name)), None):
+        return kind(name)
+    head, _ = split(name, ":")
+    if is_reference(name):
+        target = registry.AGENTS.resolve(head)
+        is_provider = isinstance(target, type) and issubclass(target, AgentProvider)
+        return target(name) if is_provider else AgentProvider(name)
+    return (
+        PROVIDERS.get(head) if name not in registry.AGENTS and head in PROVIDERS else AgentProvider
+    )(name)
 
 
 def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None) -> Actors:

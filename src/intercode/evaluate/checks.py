@@ -20,10 +20,10 @@ from intercode.envs.traits import Guess, always, environment_for, traits_of
 from intercode.evaluate.moved_clock import AS_IT_IS, TIMES, ZONE, Move, asks_for_time, moves
 from intercode.evaluate.steered import steered
 from intercode.evaluate.tricks import NO_PROGRAM, alternatives, tricks
-from intercode.rewards.swe_plan import make_plan
+from intercode.rewards.swe_plan import APPLY, make_plan
 
 if TYPE_CHECKING:
-    from intercode.episode import Episode
+    from intercode.episode import Episode, Turn
     from intercode.task import Task
 
 GOLD, AGAIN = 0, 1
@@ -150,6 +150,8 @@ class Trial:
     """The parts of the score."""
     failed: tuple[str, ...] = ()
     """The first tests of a repository that have failed."""
+    patch_error: str = ""
+    """The message of git about a patch that it refuses."""
 
     @classmethod
     def of(cls, episode: Episode, tried: Mapping[int, Guess]) -> Trial:
@@ -177,6 +179,7 @@ class Trial:
             no_rows=detail.get("gold_rows") == [],
             parts=episode.score.parts if episode.score is not None else {},
             failed=tuple(detail.get("failed", ())),
+            patch_error=_patch_error(episode.turns),
         )
 
     @property
@@ -204,6 +207,16 @@ def _scores(task: Task, trials: Trials) -> Iterator[Problem]:
             return
 
 
+def _shortfall(trial: Trial) -> str:
+    """Return how a solution falls short of 1.0; empty: it does not, or has no score."""
+    if trial.reward is None or (trial.reward == 1.0 and not trial.patch_error):
+        return ""
+    if trial.patch_error:
+        return f"{trial.name}'s patch does not apply: {trial.patch_error}"
+    late = ", it ran into the time limit" if trial.timed_out else ""
+    return f"{trial.name} scores {trial.reward:.2f}{late}{f' ({trial.why})' if trial.why else ''}"
+
+
 def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that does not score 1.0."""
     if not task.gold:
@@ -211,12 +224,7 @@ def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
         return
     for number in (GOLD, AGAIN):
         trial = trials.get(number)
-        if trial is not None and trial.reward is not None and trial.reward != 1.0:
-            text = f"gold scores {trial.reward:.2f}"
-            if trial.timed_out:
-                text += ", it ran into the time limit"
-            if trial.why:
-                text += f" ({trial.why})"
+        if trial is not None and (text := _shortfall(trial)):
             yield Problem(task.task_id, "gold", text, trial.reward)
             return
 
@@ -247,9 +255,7 @@ def _alternatives_solve(task: Task, trials: Trials) -> Iterator[Problem]:
         guess = trial.guess
         if guess is None or guess.role != "alternative" or not guess.actions(task):
             continue
-        if trial.reward is not None and trial.reward != 1.0:
-            why = f" ({trial.why})" if trial.why else ""
-            text = f"{guess.name} scores {trial.reward:.2f}{why}"
+        if text := _shortfall(trial):
             yield Problem(task.task_id, "refused", text, trial.reward)
 
 
@@ -448,11 +454,23 @@ def _difference(one: str, other: str) -> str:
     return ""
 
 
+def _patch_error(turns: Sequence[Turn]) -> str:
+    """Return the message of git about the first patch that it refuses; empty: it refuses none."""
+    for turn in turns:
+        if turn.exit_code and turn.action.startswith(APPLY) and not turn.info.get("timed_out"):
+            return _cut(turn.observation) or f"exit code {turn.exit_code}"
+    return ""
+
+
 def _one_line(detail: Mapping[str, Any]) -> str:
     text = ", ".join(
         f"{name}: {value}"
         for name, value in detail.items()
         if value or (isinstance(value, int | float) and value is not False)
     )
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

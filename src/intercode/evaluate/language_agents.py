@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from intercode.agents import registry, skills
 from intercode.agents.language import EpisodeLimits, LanguageAgents, Options, Search, Strategy
+from intercode.agents.outside.profile import is_outside
 from intercode.agents.skills import Skill
 from intercode.envs.traits import traits_of
 from intercode.errors import UsageError
@@ -17,7 +18,7 @@ from intercode.evaluate.actors import Actors, AgentProvider, calls_at_once, take
 from intercode.evaluate.budget_spent import budget_of, patience_of
 from intercode.models import Settings, get_model
 from intercode.spec import RunSpec
-from intercode.user_code import is_reference
+from intercode.user_code import is_reference, split
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -33,9 +34,9 @@ class LanguageAgentProvider(AgentProvider):
     @classmethod
     def claims(cls, name: str) -> bool:
         """Tell whether a name is that of a strategy."""
-        if name not in registry.AGENTS and not is_reference(name):
+        if name not in registry.AGENTS and (not is_reference(name) or is_outside(name)):
             return False
-        return isinstance(registry.AGENTS.resolve(name), Strategy)
+        return isinstance(registry.AGENTS.resolve(split(name, ":")[0]), Strategy)
 
     def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
         """Make the agent that a spec names: see `AgentProvider.make`."""

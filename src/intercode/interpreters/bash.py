@@ -34,13 +34,13 @@ from intercode.interpreters.base import (
 )
 from intercode.interpreters.carry import CARRIED, QUESTION, Rest, lacking, obstacles, script
 from intercode.interpreters.shell import (
-    SYNTAX_ERROR,
     TIMEOUT_SIGNAL,
     Frame,
     Run,
     Shell,
     ShellLateError,
     ShellStartError,
+    as_a_script,
 )
 from intercode.sandbox.base import Freezes, OutputBuffer, Sandbox
 
@@ -296,7 +296,7 @@ class BashInterpreter:
             info["truncated"] = True
         info["cwd"] = self._state.cwd
         return Execution(
-            output=run.output.getvalue().replace(SYNTAX_ERROR, b"bash: line "),
+            output=as_a_script(run.output.getvalue(), code or 0),
             ok=code == 0 and not run.stopped,
             exit_code=code,
             notes=tuple(notes),

@@ -252,17 +252,27 @@ no further action ends. Bash writes line by line and each line wakes the reader:
 `shopt -p`.
 """
 
-# Traps that would fire for our own lines are reported and taken away until the next action. Of a
+# Traps that would fire for our own lines are reported and taken away until the next action; DEBUG
+# is last, as it would fire for the lines that set the others again. Of a
 # `$(` without its end, bash 5.2's parser remembers that it waits for a `)`, and would read, and
 # write, outside its buffer.
 _COLLECT = (
-    rf"\builtin trap -p DEBUG ERR RETURN>&{STATUS};\builtin trap - DEBUG ERR RETURN;"
+    rf"\builtin trap -p RETURN ERR DEBUG>&{STATUS};\builtin trap - DEBUG ERR RETURN;"
     r"\builtin set +exv;\builtin eval ')';}>/dev/null 2>&1;"
 )
 _REPORT = rf"\. /proc/self/fd/{EPILOGUE}"
 _SOURCE = rf"\. /proc/self/fd/{ACTION}"
-SYNTAX_ERROR = b"bash: /proc/self/fd/%d: line " % ACTION
-"""The begin of bash's words about an action that it cannot parse."""
+_PARSER = b"bash: /proc/self/fd/%d: line " % ACTION
+_LINE = re.compile(b"^" + _PARSER, re.MULTILINE)
+_NO_END = b"(?:^%s\\d+: unexpected EOF while looking for .*\n)" % _PARSER
+_WORDS = b"(?:syntax error|unexpected |conditional |expected |`).*\n"
+_SAME_LINE = b"^%s(\\d+): %s(?:^%s\\1: %s)*" % (_PARSER, _WORDS, _PARSER, _WORDS)
+_COMPLAINTS = {
+    1: re.compile(_NO_END, re.MULTILINE),
+    2: re.compile(_NO_END + b"?" + _SAME_LINE, re.MULTILINE),
+}
+"""Exit code → the lines of bash's parser about an action that it cannot parse. An array without
+its end has an exit code of its own."""
 
 
 def _run_line(number: int) -> bytes:
@@ -277,6 +287,25 @@ def _start_line(number: int, status: int) -> bytes:
     ready += f"trap '{told}; trap - EXIT; exit 124' {TIMEOUT_SIGNAL}"
     restore = f'{{ {_SOURCE};BASH_ARGV0="{status} $-";{_COLLECT}'
     return f'{ready}; {restore}{_REPORT} A {number} "$0"\n'.encode()
+
+
+def as_a_script(output: bytes, status: int) -> bytes:
+    """Return the output of an action with its syntax error as that of a script's line.
+
+    Bash parses no further after one: earlier lines like it are a program's.
+
+    Args:
+        output: The output.
+        status: The exit code of the action.
+    """
+    complaints = _COMPLAINTS.get(status)
+    if complaints is None or _PARSER not in output:
+        return output
+    *_, last = [None, *complaints.finditer(output)]
+    if last is None:
+        return output
+    lines = _LINE.sub(b"bash: line ", last[0])  # a line that is quoted is the action's own
+    return output[: last.start()] + lines + output[last.end() :]
 
 
 # -- the report ------------------------------------------------------------------------------------

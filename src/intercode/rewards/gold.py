@@ -34,7 +34,7 @@ _LATE_SECONDS = 600.0
 _alone = threading.Lock()
 TROUBLES = {
     "gone": "left no shell",
-    "truncated": "printed more than the limit of output, which --output SIZE raises",
+    "truncated": "printed more than the limit 'output' keeps, which can be raised",
 }
 """Reasons why its result is not a measure, by the interpreter's word for them."""
 

@@ -35,7 +35,7 @@ from intercode.rewards.aliases import examine
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.leftovers import variables
 from intercode.rewards.swe_names import collect, is_cut, resolved
-from intercode.rewards.swe_plan import Plan, make_plan
+from intercode.rewards.swe_plan import APPLY, Plan, make_plan
 from intercode.rewards.swe_run import Run, check_runner, run
 from intercode.rewards.swe_twins import Twins, confront, find
 from intercode.sandbox.base import Change, Completed, Sandbox
@@ -196,8 +196,7 @@ def _apply(sandbox: Sandbox, task: Task, plan: Plan, field: str, text: str) -> N
     if not text.strip():
         return
     patch = encode(text.rstrip("\n") + "\n")
-    argv = ["git", "apply", "--whitespace=nowarn", "-"]
-    done = sandbox.exec(argv, stdin=patch, cwd=plan.directory, timeout=60.0)
+    done = sandbox.exec(APPLY.split(), stdin=patch, cwd=plan.directory, timeout=60.0)
     if not done.ok:
         said = decode(done.stderr).strip()[-500:] or f"exit code {done.exit_code}"
         raise TaskError(f"task {task.task_id!r}: '{field}' does not apply: {said}")

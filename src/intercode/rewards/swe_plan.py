@@ -16,6 +16,9 @@ from intercode.task import Task
 DIRECTORY = "/repo"
 """The folder of the repository, unless a task says otherwise."""
 
+APPLY = "git apply --whitespace=nowarn -"
+"""The command that applies a patch from its standard input."""
+
 RUNNERS = ("pytest", "unittest", "command")
 
 TEST_FILES = (

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from intercode.episode import Episode, Score, decode
-from intercode.errors import InterCodeError, RewardError
+from intercode.errors import CausedInsideError, InterCodeError, RewardError
 from intercode.integrations.harbor.folders import TESTS, files
 from intercode.integrations.harbor.stage import HarborStage, as_root, home
 from intercode.integrations.harbor.tampering import TamperedError, as_before
@@ -137,6 +137,8 @@ class HarborReward:
             if done.timed_out:
                 raise NoRewardError(f"they ran into their time limit of {seconds:g} s")
             parts = _rewards(place)
+        except CausedInsideError as error:  # no agent's program runs here: the tests did it
+            raise NoRewardError(str(error)) from error
         except (OSError, LookupError, ValueError) as error:  # also: no such user any more
             if isinstance(error, InterCodeError):
                 raise

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+from inspect_ai._util.exception import TerminateSampleError
+from inspect_ai.solver._task_state import sample_state
 from inspect_ai.util import (
     ExecResult,
     OutputLimitExceededError,
@@ -20,7 +23,13 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel
 
-from intercode.errors import ActionError, OutputLimitError, SandboxError, UsageError
+from intercode.errors import (
+    ActionError,
+    OutputLimitError,
+    SandboxEndedError,
+    SandboxError,
+    UsageError,
+)
 from intercode.units import LONGEST_SECONDS
 
 if TYPE_CHECKING:
@@ -30,6 +39,8 @@ T = TypeVar("T")
 
 FILE = "intercode-sandbox.toml"
 """The name of a file with a `SandboxConfig` that is found beside a task."""
+_NOT_RUN = (126, 127)
+_SHELLS = ("bash", "sh")
 
 
 class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
@@ -111,6 +122,7 @@ class InterCodeSandbox(SandboxEnvironment):
         super().__init__()
         self.box = box
         """The sandbox."""
+        self._had_shell: bool | None = None
 
     @classmethod
     def config_files(cls) -> list[str]:
@@ -166,11 +178,18 @@ class InterCodeSandbox(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """Run a command; see `SandboxEnvironment.exec`. It is never run again after a time-out."""
+        """Run a command; see `SandboxEnvironment.exec`. It is never run again after a time-out.
+
+        Raises:
+            TerminateSampleError: The agent has removed every shell, or ended the sandbox. The sample
+                ends, and is scored.
+        """
         limits = SandboxEnvironmentLimits
         stdin = input.encode() if isinstance(input, str) else input
         most = LONGEST_SECONDS if timeout is None else timeout
         options = {"cwd": cwd, "env": env, "user": user, "timeout": most, "stdin": stdin}
+        if self._had_shell is None:
+            self._had_shell = await self._has_shell()
         try:
             done = await self._call(
                 "exec", cmd, **options, output_limit=limits.MAX_EXEC_OUTPUT_SIZE
@@ -179,6 +198,9 @@ class InterCodeSandbox(SandboxEnvironment):
             raise ValueError(f"embedded null byte: {error}") from error
         except LookupError as error:
             raise SandboxUserUnsupportedError(str(error)) from error
+        except OSError:
+            await self._end_without_shell()
+            raise
         out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
         if done.timed_out:
             late = TimeoutError(f"the command took more than {timeout} s")
@@ -186,6 +208,8 @@ class InterCodeSandbox(SandboxEnvironment):
             raise late
         if done.truncated:
             raise OutputLimitExceededError(limits.MAX_EXEC_OUTPUT_SIZE_STR, out + err)
+        if done.exit_code in _NOT_RUN:
+            await self._end_without_shell()
         if done.exit_code == 126 and "permission denied" in err.casefold():
             raise PermissionError(err.strip())
         return ExecResult(done.ok, done.exit_code, out, err)
@@ -217,6 +241,24 @@ class InterCodeSandbox(SandboxEnvironment):
         command = f"docker exec -it {named}{container.id} /bin/bash"
         return SandboxConnection(type="intercode", command=command, container=container.id)
 
+    async def _end_without_shell(self) -> None:
+        """End the sample if no shell starts any more. An image without one is as it should be."""
+        if self._had_shell and not await self._has_shell():
+            _end_sample("there is no shell left in this sandbox: no command can run any more")
+
+    async def _has_shell(self) -> bool:
+        """Tell whether a shell starts, as far as the sandbox's files decide that."""
+        for shell in _SHELLS:
+            try:
+                done = await self._call("exec", [shell, "-c", ":"], cwd="/")
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.ENOMEM):  # it may start later
+                    return True
+            else:
+                if done.exit_code not in _NOT_RUN:
+                    return True
+        return False
+
     async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         call = getattr(self.box, method, None)
         if call is None:
@@ -225,5 +267,22 @@ class InterCodeSandbox(SandboxEnvironment):
             return await in_thread(partial(call, *arguments, **options), abandon=True)
         except OutputLimitError:
             raise
+        except SandboxEndedError as error:
+            _end_sample(str(error))
+            raise SandboxUnavailableError(str(error)) from error
         except SandboxError as error:
             raise SandboxUnavailableError(str(error)) from error
+
+
+def _end_sample(reason: str) -> None:
+    """End the sample that runs, by what its agent did. A scorer, which comes after it, goes on.
+
+    Inspect tells a model of any other error, limits included, and asks it for more calls; or has no
+    score for the sample.
+
+    Raises:
+        TerminateSampleError: Inspect ends a sample by it, and scores what is there.
+    """
+    state = sample_state()
+    if state is not None and not state.completed:
+        raise TerminateSampleError(f"ended by the agent: {reason}")

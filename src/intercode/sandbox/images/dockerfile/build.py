@@ -38,7 +38,6 @@ from intercode.sandbox.images.tree import Tree, account_in
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
-_SHOWN = 60
 _MOST_WATCHED = 500
 """Files that are looked at, for a change, whenever the image is used again in this process."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -156,9 +155,14 @@ class _Build:
         )
         image = base
         for instruction, step in state.steps(stage.instructions):
-            image = self._layer(image, instruction, step)
+            # A cached layer has the name of the file that it was first built from.
+            image = replace(self._layer(image, instruction, step), name=base.name)
         self._args[stage.index] = state.args
-        account = account_in(image.layers, state.user)
+        try:
+            account = account_in(image.layers, state.user)
+        except ImageError as error:
+            lines = [each.line for each in stage.instructions if each.name == "USER"]
+            raise self._source.located((lines or [stage.start.line])[-1], error) from error
         home = {} if "HOME" in state.env else {"HOME": account.home, "USER": account.name}
         finished = state.finished(replace(image, user=str(account)))
         return replace(finished, env={**finished.env, **(home if state.user else {})})
@@ -189,11 +193,9 @@ class _Build:
     def _layer(self, base: Image, instruction: Instruction, step: Step) -> Image:
         if not step.is_needed(base):
             return base
-        shown = " ".join(instruction.text.split())
-        shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…"
         template = replace(
             base,
-            name=f"{self._source.name}:{instruction.line} {shown}",
+            name=f"{self._source.name}:{instruction.line} {instruction.shown}",
             digest=digest_of("dockerfile", VERSION, base.digest, *step.key()),
         )
         if found := self._context.cache.lookup(template.digest):
@@ -212,14 +214,14 @@ class _Build:
     def _kept(self, image: Image) -> Image:
         """Return the image under a digest that tells how its programs start, too."""
         digest = digest_of("dockerfile image", VERSION, image.digest, facts(image))
-        if found := self._context.cache.lookup(digest):
-            return found
-        return self._context.cache.build(
-            replace(image, digest=digest),
-            self._spec,
-            lambda layer, lock: {"version": VERSION},
-            self._context.progress,
-        )
+        if not (found := self._context.cache.lookup(digest)):
+            found = self._context.cache.build(
+                replace(image, digest=digest),
+                self._spec,
+                lambda layer, lock: {"version": VERSION},
+                self._context.progress,
+            )
+        return replace(found, name=image.name)
 
 
 def _platform() -> dict[str, str]:
@@ -236,7 +238,7 @@ _RELEASES = {"10": "buster", "11": "bullseye", "12": "bookworm", "13": "trixie"}
 
 
 def find_base(name: str, folder: Path, context: Context) -> Image:
-    """Return the image that a stage is from.
+    """Return the image that a stage is from, under the name that the Dockerfile gives it.
 
     Raises:
         ImageError: There is none of that name.
@@ -259,7 +261,7 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
     image = build(found, context)
     if image.config.get("OnBuild"):
         raise ImageError(f"{name!r} has ONBUILD instructions, which are not supported")
-    return image
+    return replace(image, name=name)
 
 
 def base_name(name: str, folder: Path) -> str:

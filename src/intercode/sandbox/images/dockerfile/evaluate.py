@@ -135,7 +135,8 @@ class State:
         command = Command(tuple(argv), script, network)
         for target in empty_mounts(instruction):  # which a build with Docker leaves behind, too
             yield Folder(self._absolute(self._word(target)), "")
-        yield Run(command, {**self.args, **self.env}, self.cwd, self.user)
+        env = {**self.args, **self.env}
+        yield Run(command, env, self.cwd, self.user, instruction.shown)
 
     def _workdir(self, instruction: Instruction) -> Iterator[Step]:
         self.cwd = self._absolute(self._word(instruction.values[0]))
@@ -299,6 +300,8 @@ class Run:
     env: Mapping[str, str]
     cwd: str
     user: str
+    shown: str
+    """The instruction, for a message."""
 
     def key(self) -> list[str | bytes]:
         """As `Step`."""
@@ -323,8 +326,8 @@ class Run:
             if base.host and (installer := _INSTALLERS.search(" ".join(self.command.argv))):
                 raise ImageError(f"{installer[0]}: {NOT_ON_HOST} ({error})") from error
             if not self.command.network and _UNREACHABLE.search(str(error)):
-                raise ImageError(f"{error}\n{_NO_NETWORK}") from error
-            raise
+                raise ImageError(f"{self.shown}: {error}\n{_NO_NETWORK}") from error
+            raise ImageError(f"{self.shown}: {error}") from error
         if self.command.network and Tree(base.layers).resolve(_RESOLVER) is None:
             _remove_empty(layer, _RESOLVER)
 

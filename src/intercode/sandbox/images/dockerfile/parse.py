@@ -53,6 +53,9 @@ else:
 """
 
 
+_SHOWN = 60
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction, as it is written."""
@@ -73,6 +76,12 @@ class Instruction:
     def flag(self, name: str) -> str:
         """Return a flag's value, or nothing."""
         return dict(self.flags).get(name, "")
+
+    @property
+    def shown(self) -> str:
+        """The text for a message, in one line."""
+        text = " ".join(self.text.split())
+        return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)
