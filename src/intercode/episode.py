@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
@@ -302,6 +302,33 @@ class Episode:
         if not isinstance(data, dict):
             raise RecordError(f"episode is not a JSON object but {type(data).__name__}")
         return cls.from_dict(data)
+
+
+def not_json(data: Any) -> str:
+    """Find what in some data is not of JSON's types.
+
+    Returns:
+        Its place and its type, as ``['x'][0] is a set``; empty: all is JSON.
+    """
+    try:
+        json.dumps(data, default=_shallow)
+    except RecursionError:
+        return " is nested too deeply"
+    except ValueError as error:
+        return f" cannot be written: {error}"
+    except TypeError:
+        items: Iterable[tuple[Any, Any]] = ()
+        if is_dataclass(data):
+            items = ((f".{each.name}", getattr(data, each.name)) for each in fields(data))
+        elif isinstance(data, Mapping):
+            items = ((f"[{name!r}]", value) for name, value in data.items())
+        elif isinstance(data, list | tuple):
+            items = ((f"[{index}]", value) for index, value in enumerate(data))
+        for place, value in items:
+            if wrong := not_json(value):
+                return f"{place}{wrong}"
+        return f" is {type(data).__name__}"
+    return ""
 
 
 def _shallow(value: Any) -> dict[str, Any]:

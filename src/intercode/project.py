@@ -266,8 +266,10 @@ def _made(
         UsageError: The class is not InterCode's own, and its constructor fails.
     """
     file = getattr(inspect.getmodule(cls), "__file__", None) or ""
+    more = dict(options)
+    data = [more.pop("data")] if "data" in more else []  # whatever its parameter's name is
     try:
-        return cls(**options)
+        env = cls(*data, **more)
     except InterCodeError:
         raise
     except (Exception, SystemExit) as error:
@@ -277,6 +279,15 @@ def _made(
         raise UsageError(
             f"environment {name!r} could not be made: {where}: {type(error).__name__}: {error}"
         ) from error
+    from intercode.envs.base import InterCodeEnv
+
+    is_incomplete = isinstance(env, InterCodeEnv) and not hasattr(env, "episode_state")
+    if is_incomplete or not hasattr(env, "reset"):
+        raise UsageError(
+            f"environment {name!r}: {file}: {cls.__qualname__} must be an InterCodeEnv whose "
+            "__init__ calls super().__init__(data, …)"
+        )
+    return env
 
 
 def create_vec(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from intercode.cli.terminal import safe
+from intercode.cli.terminal import print_json, safe
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
         raise RecordWriteError(f"cannot write {args.out}: {error.strerror or error}") from error
     if args.json:
         told = {"run": str(args.run), "to": args.to, "out": str(args.out)}
-        print(json.dumps({**told, "episodes": chosen.count, "errors": chosen.errors}, indent=2))
+        print_json({**told, "episodes": chosen.count, "errors": chosen.errors})
     else:
         left = f", {chosen.errors} without a result left out" if chosen.errors else ""
         print(f"{counted(chosen.count, 'episode')}{left}", file=sys.stderr)

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from intercode.cli.terminal import dollars, one_line, safe, tell
+from intercode.cli.terminal import dollars, one_line, output, safe, tell
 from intercode.errors import InterCodeError, UsageError
 from intercode.spec import How, ModelSpec, add_options, options_of, port, positive, seconds, size
 from intercode.units import counted
@@ -179,14 +179,14 @@ def execute(args: argparse.Namespace) -> int:
         if args.command:
             code = _run(args.command, {**_inherited(upstream), **places}, heard)
         else:
-            print(_greeting(args, upstream, port, places), flush=True)
+            print(_greeting(args, upstream, port, places), file=output(), flush=True)
             heard.get()
             code = 0
         with suppress(KeyboardInterrupt):  # the second signal
             seat.drain(args.drain)
     spent = ledger.spent()
     if args.json or not args.command:
-        print(json.dumps(spent) if args.json else _said(spent), flush=True)
+        print(json.dumps(spent) if args.json else _said(spent), file=output(), flush=True)
     else:
         tell(_said(spent))  # standard output is the command's
     if ledger.error is not None:

@@ -14,7 +14,7 @@ import os
 import select
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from intercode import __version__, register
@@ -152,9 +152,14 @@ def run_command(
 
 def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     """Execute a command that was parsed; return its exit code."""
+    from intercode.cli.terminal import json_alone
+
     register()
+    # A gateway's command is a program of the user's, whose output is what it is run for.
+    is_json = getattr(args, "json", False) and not getattr(args, "command", None)
     try:
-        code = int(command.execute(args))
+        with json_alone() if is_json else nullcontext():
+            code = int(command.execute(args))
     except SystemExit as error:
         if debug or error.code:
             raise

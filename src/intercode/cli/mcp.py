@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from intercode.cli.results import Watcher
 from intercode.cli.run import placed
 from intercode.cli.serve import token_of
-from intercode.cli.terminal import safe, tell
+from intercode.cli.terminal import output, safe, tell
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
@@ -101,7 +101,8 @@ def _print(url: str, episode: Episode, as_json: bool) -> None:
     if as_json:
         found = {"task_id": episode.task_id, "epoch": episode.epoch, "query": episode.query}
         line = json.dumps({**found, "url": url})
-    print(f"{line}\n", end="", flush=True)  # in one piece, as episodes begin on several threads
+    # In one piece, as episodes begin on several threads.
+    print(f"{line}\n", end="", file=output(), flush=True)
 
 
 def _carry_out(asked: Plan, seats: Seats, watcher: Watcher) -> RunResult:

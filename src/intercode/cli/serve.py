@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
+from intercode.cli.terminal import output
 from intercode.errors import UsageError
 from intercode.serve import TOKEN
 from intercode.spec import port, positive, seconds, size
@@ -119,7 +120,7 @@ def execute(args: argparse.Namespace) -> int:
     def ready() -> None:
         urls = {name: f"{url}/{quote(name)}" for name in offers}
         said = json.dumps({"urls": urls}) if args.json else f"serving {', '.join(offers)} at {url}"
-        print(said, flush=True)
+        print(said, file=output(), flush=True)
 
     guard = Guard(token, [args.host, *args.allow_host], option="--allow-host")
     run(list(offers.values()), terms, guard, listeners, ready)

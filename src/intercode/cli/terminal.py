@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO
 
 from intercode.units import counted
 
@@ -116,7 +118,56 @@ def print_json(data: Any) -> None:
 
     Numbers that are infinite, as the ends of an interval of one value, are null: JSON has none.
     """
-    print(json.dumps(_finite(data), indent=2, ensure_ascii=True))
+    print(json.dumps(_finite(data), indent=2, ensure_ascii=True), file=output())
+
+
+_json_output: list[TextIO] = []
+"""The stream of `json_alone`, while there is one."""
+
+
+def output() -> TextIO:
+    """Return the stream for a command's own output: standard output, also in `json_alone`."""
+    return _json_output[-1] if _json_output else sys.stdout
+
+
+@contextmanager
+def json_alone() -> Iterator[None]:
+    """Keep all but a command's own output off standard output, for programs that read its JSON.
+
+    What a user's agent, reward or dataset prints, and the programs that it starts, goes to standard
+    error meanwhile.
+    """
+    stdout = sys.stdout
+    stdout.flush()
+    saved = None
+    with suppress(OSError, ValueError):  # a stream without a descriptor, as in tests
+        if stdout.fileno() == 1:
+            saved = os.dup(1)
+    stream = stdout
+    if saved is not None:
+        os.dup2(_error_descriptor(), 1)
+        stream = open(saved, "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: PTH123
+    sys.stdout = sys.stderr
+    _json_output.append(stream)
+    try:
+        yield
+        stream.flush()
+    finally:
+        _json_output.remove(stream)
+        sys.stdout = stdout
+        if saved is not None:
+            os.dup2(saved, 1)
+            with suppress(OSError):  # told by the flush before
+                stream.close()
+
+
+def _error_descriptor() -> int:
+    """Return the descriptor of standard error, or of nowhere if it is closed."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+    return 2
 
 
 def _finite(data: Any) -> Any:

@@ -20,6 +20,7 @@ import threading
 import webbrowser
 from pathlib import Path
 
+from intercode.cli.terminal import output
 from intercode.errors import UsageError
 from intercode.spec import port
 
@@ -55,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
             f"--port {args.port}: cannot listen at {LOOPBACK}: {error.strerror}"
         ) from None
     said = json.dumps({"url": viewer.url}) if args.json else f"{viewer.url}\nCtrl-C ends it."
-    print(said, flush=True)
+    print(said, file=output(), flush=True)
     with tempfile.TemporaryDirectory(prefix="intercode-view-") as folder:
         if args.open:
             _open(viewer.url, Path(folder) / "view.html")

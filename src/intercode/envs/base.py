@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, Self, cast
@@ -898,11 +899,27 @@ def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], 
         UsageError: There is no interpreter of that name.
     """
     if not isinstance(interpreter, str):
-        return interpreter
+        return partial(_open_own, interpreter)
     if interpreter == "sql":
         raise UsageError("SQL needs no image: intercode.make('sql', data=…, databases=…)")
     found: Callable[[Any], Interpreter] = INTERPRETERS.get(interpreter)
     return found
+
+
+def _open_own(interpreter: Callable[[Any], Interpreter], place: Any) -> Interpreter:
+    """Open an interpreter of a user's.
+
+    Raises:
+        UsageError: It has not the methods of one.
+    """
+    result = interpreter(place)
+    for name in ("execute", "close"):
+        if not callable(getattr(result, name, None)):
+            raise UsageError(
+                f"interpreter {type(result).__qualname__} has no method {name!r}: it needs "
+                "execute(action, timeout=None), which returns an Execution, and close()"
+            )
+    return result
 
 
 def _no_reward() -> NoReturn:

@@ -546,7 +546,12 @@ def taken(kind: Callable[..., Any]) -> dict[str, Option]:
     Those that are parameters of its own, and in no class of options, have no kind and no help.
     """
     known = described(getattr(kind, "Options", EnvOptions))
-    _, *parameters = inspect.signature(kind).parameters.values()  # the first is the tasks
+    data, *parameters = inspect.signature(kind).parameters.values() or (None,)
+    if data is None:
+        raise UsageError(
+            f"environment {getattr(kind, '__qualname__', kind)!r} must take the tasks as its first "
+            "argument: def __init__(self, data, **options)"
+        )
     everything = any(one.kind is one.VAR_KEYWORD for one in parameters)
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     own = [one for one in parameters if one.kind not in variadic and one.name != "options"]

@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
@@ -27,7 +27,7 @@ from intercode.agents.base import (
     make,
 )
 from intercode.agents.held import HeldEnv, Terms, free, scored_later, settle
-from intercode.episode import Episode, Turn
+from intercode.episode import Episode, Turn, not_json
 from intercode.errors import (
     ImageError,
     InterCodeError,
@@ -355,6 +355,28 @@ def episode_seed(seed: int, epoch: int, task_id: str) -> int:
     """Return the seed of one episode; it depends on the arguments only, not on the order."""
     text = f"{seed}:{epoch}:{task_id}".encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
+
+
+def without_odd_data(episode: Episode) -> Episode:
+    """Make the record of an episode with data that is not JSON: an error that names it.
+
+    Args:
+        episode: The episode; the fields that cannot be written are emptied.
+    """
+    places = []
+    for turn in episode.turns:
+        if wrong := not_json(turn.info):
+            places.append(f"info of turn {episode.turns.index(turn)}{wrong}")
+            turn.info = {}
+    if wrong := not_json(episode.metadata):
+        places.append(f"metadata{wrong}")
+        episode.metadata = {}
+    if wrong := not_json(episode.score):
+        places.append(f"score{wrong}")
+    if not places or (wrong := not_json(replace(episode, score=None))):
+        places.append(f"the episode{wrong}")
+        episode = Episode(episode.task_id, episode.query, episode.env, epoch=episode.epoch)
+    return failed(TypeError(f"not JSON, so that it cannot be recorded: {places[0]}"), episode)
 
 
 def failed(error: BaseException, partial: Episode) -> Episode:

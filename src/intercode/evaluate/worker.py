@@ -24,7 +24,7 @@ from intercode.errors import (
     SandboxUnavailableError,
     UsageError,
 )
-from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed
+from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed, without_odd_data
 from intercode.evaluate.progress import Progress
 from intercode.interruption import Drain, draining, is_handlers
 from intercode.records import Key
@@ -157,7 +157,13 @@ class Worker:
                 lost.append(partial)
         if lost:
             _add_lost(episode, lost)
-        self._orders.record(episode)
+        try:
+            self._orders.record(episode)
+        except RecordError:
+            raise
+        except (TypeError, ValueError, RecursionError):  # of an agent's or an interpreter's own
+            episode = without_odd_data(episode)
+            self._orders.record(episode)
         return episode
 
     def _open(self) -> EpisodeEnv:

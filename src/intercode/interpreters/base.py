@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from intercode.episode import ENDED, NoAction, Turn, decode, encode
-from intercode.errors import ActionError, CausedInsideError
+from intercode.errors import ActionError, CausedInsideError, UsageError
 from intercode.sandbox.base import OutputBuffer
 
 HARD_OUTPUT_FACTOR = 64
@@ -112,6 +112,7 @@ def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Exe
 
     Raises:
         SandboxError: The sandbox died, and not by what ran in it.
+        UsageError: The interpreter is a user's, and returns something else.
     """
     if isinstance(action, NoAction):
         told = {"executed": False, "invalid": True}
@@ -124,6 +125,11 @@ def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Exe
         return Execution(b"", ok=False, notes=(note,), info={"executed": False})
     except CausedInsideError:
         return Execution(b"", ok=False, notes=(_HAS_ENDED,), info={ENDED: True})
+    if not isinstance(done, Execution):
+        raise UsageError(
+            f"{type(interpreter).__qualname__}.execute must return an Execution (its output is "
+            f"bytes), not {done!r}"
+        )
     if done.info.get("gone") and done.info.get("executed") is False:
         # The turn that lost the interpreter has said so, and left one for `submit`.
         return replace(done, info={**done.info, ENDED: True})

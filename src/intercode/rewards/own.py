@@ -10,11 +10,11 @@ Its signature is checked before anything is started, and its failure is an error
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, Generic
 
-from intercode.episode import Episode, Score
+from intercode.episode import Episode, Score, not_json
 from intercode.errors import InterCodeError, RewardError, UsageError
 from intercode.interruption import is_handlers
 from intercode.registry import REWARDS
@@ -69,7 +69,24 @@ class OwnReward(Generic[PlaceT]):
                 f"task {task.task_id!r}: a reward must be a number from 0 to 1, or a Score with "
                 f"one: {_name(self._function)} gave {given!r}"
             )
-        return given if isinstance(given, Score) else Score(float(value))
+        if not isinstance(given, Score):
+            return Score(float(value))
+        if wrong := _flaw(given):
+            raise RewardError(f"task {task.task_id!r}: {_name(self._function)} gave {wrong}")
+        return given
+
+
+def _flaw(score: Score) -> str:
+    """Name what a score has that no record can keep; empty: nothing."""
+    if not isinstance(score.parts, Mapping) or not all(
+        isinstance(part, Real) for part in score.parts.values()
+    ):
+        return f"a Score whose parts are not names with numbers: {score.parts!r}"
+    if not isinstance(score.detail, Mapping):
+        return f"a Score whose detail is not a dictionary: {score.detail!r}"
+    if wrong := not_json(score.detail):
+        return f"a Score whose detail{wrong}, which is not JSON"
+    return ""
 
 
 def choose(
@@ -100,7 +117,7 @@ def choose(
         return OwnReward(target, default)
     named = inspect.signature(target).parameters
     result: Reward[PlaceT] = target(**{name: parts[name] for name in named if name in parts})
-    return result
+    return OwnReward(result, default) if is_reference(reward) else result
 
 
 def _check_signature(function: Function) -> set[str]:
@@ -109,6 +126,9 @@ def _check_signature(function: Function) -> set[str]:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         raise UsageError(f"a reward must be a function, not {function!r}") from None
+    call = getattr(function, "__call__", None)  # noqa: B004 - of an object that can be called
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+        raise UsageError(f"reward {_name(function)} is async; write it without")
     names = set(signature.parameters)
     more = {"default": None} if "default" in names else {}
     try:
