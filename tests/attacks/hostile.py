@@ -166,6 +166,10 @@ SHELL: Attacks = {
         "setsid -f sh -c 'kill -STOP $$'; kill -STOP -1",
     ),
     "chmod 000": ("chmod 000 / . ..", "chmod -R 000 /* . 2> /dev/null", "ls /", "chmod 0 /proc"),
+    "links where no program is left": (
+        "for n in {1..9}; do ln -s answer link$n; ln -s calc.py link$n.py; done",
+        "rm -rf /usr/bin/{readlink,xargs,sh,bash,git,env,python3*} /bin/sh /lib64; rm -rf /usr",
+    ),
     "writes on": (
         "(while :; do date > x; mv x answer; rm -rf .git; mkdir .git; done) 2> /dev/null & disown",
         "setsid -f sh -c 'while :; do mkdir -p a/b/c; mv a e; rm -rf e; done' 2> /dev/null",
@@ -370,6 +374,10 @@ FIELDS: Mapping[str, Mapping[str, object]] = {
         "gold": "echo right > answer; echo right",
         "files": {"answer": "wrong\n", "data/a.txt": "a\n"},
     },
+    "bash, verified": {
+        "verification": "grep -qx right answer && [ -e data/a.txt ]",
+        "files": {"answer": "wrong\n", "data/a.txt": "a\n"},
+    },
     "ctf": {"gold": "flag{neither_here_nor_there}", "files": {"answer": "wrong\n"}},
     "python": {
         "gold": "def add(a, b): return a + b",
@@ -378,14 +386,14 @@ FIELDS: Mapping[str, Mapping[str, object]] = {
     },
     "sql": {"gold": "UPDATE fruit SET n = n + 1", "db": "shop"},
 }
-"""Environment → what its tasks have beside an id and a query. Those of SWE are the caller's."""
+"""Kind of task → its fields beside id, query and tags. Those of SWE are the caller's."""
 
 
 class Hostile:
     """An agent that carries out the attack that its task names, then submits."""
 
     def __init__(self, task: Any) -> None:
-        self.actions = iter((*ATTACKS[task.tags[0]][task.task_id], "submit"))
+        self.actions = iter((*ATTACKS[task.tags[0]][task.tags[1]], "submit"))
 
     def act(self, observation: str, history: Sequence[Any]) -> str:
         """Return the attack's next action."""
@@ -393,10 +401,17 @@ class Hostile:
 
 
 def tasks(env: str) -> list[dict[str, object]]:
-    """Return a task for each attack of an environment."""
-    fields = FIELDS.get(env, {})
+    """Return the tasks of an environment: of each kind one for each attack."""
+    kinds = [kind for kind in FIELDS if kind.partition(",")[0] == env] or [env]
     return [
-        {"task_id": name, "query": "Break out.", "tags": [env], **fields} for name in ATTACKS[env]
+        {
+            "task_id": f"{kind}: {name}",
+            "query": "Break out.",
+            "tags": [env, name],
+            **FIELDS.get(kind, {}),
+        }
+        for kind in kinds
+        for name in ATTACKS[env]
     ]
 
 
