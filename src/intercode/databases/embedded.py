@@ -237,6 +237,10 @@ class EmbeddedSession:
             try:
                 answer = worker.request(message, seconds + _GRACE_SECONDS, size)
             except WorkerEndedError as error:
+                with self._lock:
+                    is_killed = self._stale and not self._closed
+                if is_killed:
+                    return self._restarted(Failure("interrupted"))
                 self._check_wanted()
                 outcome = self._restarted(Failure(str(error)))
                 self._check_worker(worker)
