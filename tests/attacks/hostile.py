@@ -356,6 +356,16 @@ SQL: Attacks = {
         "PRAGMA writable_schema = ON; UPDATE f_content SET c0 = zeroblob(99); DELETE FROM f_data",
         "SELECT * FROM f WHERE f MATCH 'a*'",
     ),
+    "DuckDB's own": (
+        "COPY (SELECT 1) TO '/etc/x'; SELECT * FROM read_text('/etc/passwd')",
+        "SELECT count(*) FROM read_csv('/dev/zero'); SELECT * FROM glob('/**')",
+        "INSTALL httpfs; LOAD httpfs; SET enable_external_access = true",
+        "SET memory_limit = '1TB'; SET threads = 4096; SET temp_directory = '/'; CHECKPOINT",
+        "SELECT count(*) FROM range(1000000000000) a, range(1000000) b",
+        "CREATE TABLE t AS SELECT repeat('x', 10000) AS x FROM range(10000000)",
+        "SELECT list(x) FROM range(10000000000) t(x)",
+        "EXPORT DATABASE '/tmp/e'; ATTACH '/tmp/f' AS f; PRAGMA enable_profiling",
+    ),
     "JSON": (
         f"SELECT json('{'[' * 100_000}')",
         f"SELECT json_extract('{'[' * 900}{']' * 900}', '$'), json_valid('{'{' * 9999}')",

@@ -80,8 +80,11 @@ def mounts_below(folder: Path) -> list[str]:
 
 @pytest.mark.timeout(1800)  # a minute where the machine is not busy
 @pytest.mark.parametrize("who", WHO)
-@pytest.mark.parametrize("env", hostile.ATTACKS)
+@pytest.mark.parametrize("env", [*hostile.ATTACKS, "sql --engine duckdb"])
 def test_a_run_of_hostile_agents(request: pytest.FixtureRequest, env: str, who: str) -> None:
+    env, *options = env.split()
+    if options and who == "docker":
+        pytest.skip("not for docker: no container has this engine")
     engine = request.getfixturevalue("engine") if who == "docker" else None
     with person(who) as user:
         places = {name: user.home / name for name in ("data", "tmp", "out")}
@@ -91,7 +94,7 @@ def test_a_run_of_hostile_agents(request: pytest.FixtureRequest, env: str, who: 
         for path in (*user.home.rglob("*"),) if who == "ordinary" and user.prefix else ():
             os.chown(path, UID, UID)
         command = (
-            *(*user.prefix, sys.executable, "-m", "intercode.cli", "run", env),
+            *(*user.prefix, sys.executable, "-m", "intercode.cli", "run", env, *options),
             *("--agent", f"{hostile.__file__}:Hostile", "--data", data, *SMALL),
             *("--sandbox", "docker" if engine else "native", "--out", places["out"] / "run"),
         )

@@ -68,6 +68,15 @@ def test_a_wait_for_output_ends(name: str) -> None:
         assert "timed_out" not in turn.info and not sleepers(marker)
 
 
+def test_a_wait_for_a_screen_ends() -> None:
+    with closing(intercode.make("bash", keys=True, limits=Limits(timeout=PATIENCE))) as env:
+        env.reset(seed=0)
+        env.step("keys Enter")
+        with cancelled(lambda: True):
+            env.step("keys")  # which waits until something is drawn
+        assert env.episode.turns[1].seconds < PATIENCE
+
+
 def test_the_score_that_follows_is_not_stopped() -> None:
     task = Task("x", "x", gold=("sleep 0.01; echo right",))
     with closing(intercode.make("bash", data=Dataset([task]), max_turns=1)) as env:

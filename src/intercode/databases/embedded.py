@@ -265,8 +265,8 @@ class EmbeddedSession:
             except WorkerRefusedError as error:
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
             except (WorkerEndedError, WorkerLateError) as error:
-                self._stale = True
                 self._check_wanted()
+                self._stale = True
                 with self._lock:
                     self._restart()  # which fails if this state did not cause the loss
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
