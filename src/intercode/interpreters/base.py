@@ -91,7 +91,7 @@ class Cancellation:
 
     @contextmanager
     def waking(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Have a request during the block, or before it, call `wake` on the thread that makes it.
+        """Call `wake`, on the thread of a request, at one during the block or before it.
 
         Args:
             wake: Returns at once.
@@ -110,7 +110,7 @@ class Cancellation:
 CANCELLATION: ContextVar[Cancellation | None] = ContextVar("CANCELLATION", default=None)
 """The cancellation of the call under way, from its caller."""
 _CANCELLATION: ContextVar[Cancellation | None] = ContextVar("_CANCELLATION", default=None)
-"""The same, while the agent's action runs."""
+"""The cancellation that the running action obeys: that of the call, while no score is made."""
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def cancellable() -> Iterator[None]:
 
 @contextmanager
 def waking(wake: Callable[[], object]) -> Iterator[None]:
-    """Have a cancellation of the running action call `wake`, from another thread."""
+    """Call `wake`, from another thread, at a cancellation of the running action."""
     cancellation = _CANCELLATION.get()
     if cancellation is None:
         yield

@@ -151,7 +151,7 @@ class Shell:
 
     @contextmanager
     def waking(self) -> Iterator[None]:
-        """Have a cancellation of the running action end a wait of `read`."""
+        """End a wait of `read` at a cancellation of the running action."""
         with waking_fd() as fd:
             if fd is not None:
                 self._poll.register(fd, select.POLLIN)
