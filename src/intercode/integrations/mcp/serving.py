@@ -260,9 +260,10 @@ def _cancelled_request(body: bytes) -> object:
         message = json.loads(body)
     except (ValueError, RecursionError):
         return None  # which the application is to refuse
-    params = message.get("params") if isinstance(message, dict) else None
-    is_cancel = isinstance(params, dict) and message.get("method") == "notifications/cancelled"
-    return params.get("requestId") if is_cancel else None
+    if not isinstance(message, dict) or message.get("method") != "notifications/cancelled":
+        return None
+    params = message.get("params")
+    return params.get("requestId") if isinstance(params, dict) else None
 
 
 async def _read(receive: Any) -> tuple[Any, bytes]:
