@@ -74,6 +74,17 @@ def test_growth_is_a_ratio_of_neighbouring_blocks() -> None:
         assert name in done.stdout
 
 
+def test_neighbours_are_compared_with_busy_ones() -> None:
+    size = ["--seconds", "0.5", "--blocks", "1", "--making", "0.1", "threads", "leases"]
+    neighbours = [sys.executable, BENCH.with_name("neighbours.py"), *size]
+    done = subprocess.run(neighbours, capture_output=True, text=True)
+    assert done.returncode in (0, 1) and not done.stderr  # 1: a target was missed
+    begins = ["beside a busy loop", "threads / busy loop", "leases / busy loop"]
+    lines = done.stdout.splitlines()
+    assert [line.startswith(begin) for line, begin in zip(lines, begins, strict=True)] == [True] * 3
+    assert all("0 lost" in line for line in lines)
+
+
 def test_a_tree_is_compared_with_another() -> None:
     tree = BENCH.parents[1]
     pairs = [sys.executable, BENCH.with_name("pairs.py"), tree, tree, "--pairs", "1"]

@@ -15,7 +15,7 @@ import pytest
 
 from intercode.databases import Session, Source, find, get_engine
 from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
-from intercode.errors import DatabaseError, SandboxError, UsageError
+from intercode.errors import DatabaseError, OutputLimitError, SandboxError, UsageError
 from intercode.sandbox import Limits
 from intercode.sandbox.base import Sandbox
 from waiting import eventually
@@ -138,6 +138,24 @@ def test_a_statement_that_costs_the_process_its_life(
         assert outcome.failure is not None
         assert "out of memory" in outcome.failure.message
         assert value(session, "SELECT count(*) FROM artist") == 5, "what was written is there"
+
+
+def test_a_state_that_costs_the_process_its_life(embedded: EmbeddedEngine, source: Source) -> None:
+    """The database that the agent has left cannot be graded, which is no failure of ours."""
+    with closing(embedded.open(source)) as session:
+        endless = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+        session.execute(f"CREATE VIEW v AS {endless} SELECT count(*) AS n FROM c")
+
+        def kill() -> None:
+            eventually(lambda: session._busy)
+            sandbox(session).kill()
+
+        killer = threading.Thread(target=kill, daemon=True)
+        killer.start()
+        with pytest.raises(OutputLimitError, match="out of memory"):
+            session.state()
+        killer.join()
+        assert value(session, "SELECT count(*) FROM artist") == 4, "the session goes on"
 
 
 def test_a_process_that_is_lost_between_statements(

@@ -266,12 +266,13 @@ def test_close_can_be_called_again(start: Open) -> None:
 def test_another_thread_ends_what_runs(engine: Engine, start: Open, how: str) -> None:
     session = start()
     raised: list[BaseException] = []
+    outcomes: list[Outcome] = []
     begun = threading.Event()
 
     def run() -> None:
         begun.set()
         try:
-            session.execute(endless(engine), timeout=100)
+            outcomes.append(session.execute(endless(engine), timeout=100))
         except SandboxError as error:
             raised.append(error)
 
@@ -284,6 +285,9 @@ def test_another_thread_ends_what_runs(engine: Engine, start: Open, how: str) ->
     if how == "close":
         assert raised
     else:
+        [outcome] = outcomes
+        assert outcome.failure is not None and not outcome.timed_out
+        assert outcome.failure.message == "interrupted"
         assert value(session, "SELECT count(*) FROM artist") == 4, "the session goes on"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from intercode.envs.swe import SweEnv, apply_patch
 from intercode.errors import ImageError, TaskError
 from intercode.evaluate import evaluate
 from intercode.evaluate.validate import validate
+from intercode.sandbox import Limits
 from intercode.task import Dataset, Task
+from intercode.units import MIB
 
 from .swe_tasks import GOLD, TEST_PATCH, make_repository, task
 
@@ -69,6 +72,28 @@ def test_what_worked_must_still_work(env: SweEnv, runner: str) -> None:
     *_, info = env.step("submit")
     assert info["parts"] == {"fail_to_pass": 1.0, "pass_to_pass": 0.0}
     assert env.episode.reward == 0.0
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "cat /dev/zero > zero",
+        "n=0; while : > $((n++)).txt; do :; done",
+        "rm -r tests/test_calc.py; mkdir -p tests/test_calc.py/x; touch tests/test_calc.py/x/y",
+        "for n in {1..9}; do ln -s calc.py link$n.py; done; rm -rf /usr",
+    ],
+    ids=["a full disk", "too many files", "in the place of tests", "no program left"],
+)
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_work_that_keeps_tests_from_running_has_failed_them(
+    repository: Path, runner: str, action: str
+) -> None:
+    data = Dataset([task("x", runner, repository=str(repository))])
+    with closing(SweEnv(data, limits=Limits(disk=32 * MIB, files=2000))) as small:
+        small.reset()
+        small.step(action)
+        *_, info = small.step("submit")
+        assert small.episode.status == "submitted" and info["success"] is False
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

@@ -174,6 +174,61 @@ async def test_a_client_that_only_looks_leaves_nothing(tmp_path: Path) -> None:
     assert eventually(lambda: not out.exists())
 
 
+class Reports:
+    """Reports of progress, of which a client can await the second."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.second = asyncio.Event()
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        self.seconds.append(progress)
+        if len(self.seconds) == 2:
+            self.second.set()
+
+
+async def cancel_a_call(client: Client) -> None:
+    """Cancel a call while its command runs, and go on in the same shell."""
+    marker, reports = new_marker(), Reports()
+    assert await text_of(client, "bash", command="cd /srv && kept=yes") == ""
+    asked = {"command": f"sleep {marker}; touch /srv/later"}
+    call = asyncio.create_task(client.call_tool("bash", asked, progress_callback=reports))
+    await asyncio.wait_for(reports.second.wait(), PATIENCE)
+    assert reports.seconds[:2] == [1, 2] and sleepers(marker)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await text_of(client, "bash", command="echo $kept; pwd; ls /srv/later") == (
+        "yes\n/srv\nls: cannot access '/srv/later': No such file or directory\n"
+    )
+    assert not sleepers(marker)
+    await text_of(client, "submit")
+
+
+PATIENT = "--task", TASK.task_id, "--timeout", f"{PATIENCE:g}"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_cancelled_call_is_stopped_and_the_episode_goes_on(
+    era: str, transport: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    if transport == "stdio":
+        async with Client(parameters("bash", *PATIENT, "--out", str(out)), mode=era) as client:
+            await cancel_a_call(client)
+    else:
+        with http(out, *PATIENT) as (process, lines):
+            url = (await asyncio.to_thread(next, lines))["url"]
+            async with Client(url, mode=era) as client:
+                await cancel_a_call(client)
+            assert await asyncio.to_thread(process.wait, PATIENCE) == 0
+    episode = only_episode(out)
+    assert [turn.exit_code for turn in episode.turns] == [0, 130, 2]
+    assert episode.turns[1].observation.startswith("[interrupted: its processes were killed")
+    assert episode.status == "submitted"
+
+
 CLIENT = """
 import asyncio, json, sys
 from mcp import Client, StdioServerParameters

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,7 +15,7 @@ from intercode.envs.bash import BashEnv
 from intercode.envs.tools import AFTER, ENDED
 from intercode.episode import Episode
 from intercode.evaluate import Progress, RunResult, evaluate
-from intercode.integrations.mcp.seats import FAILED, MOST_CALLS, Seat, Seats
+from intercode.integrations.mcp.seats import CANCELLED, FAILED, MOST_CALLS, Seat, Seats
 from waiting import eventually, new_marker, sleepers
 
 TASKS = intercode.load_dataset("bash").filter(lambda task: task.task_id == "archive-01")
@@ -74,6 +72,23 @@ def test_a_client_acts_and_learns_the_score_only_if_asked(show_score: bool) -> N
     assert told[2:] == [(last, False), (AFTER, False)]
 
 
+def test_a_call_is_cancelled_by_the_id_of_its_request() -> None:
+    marker, told = new_marker(), []
+
+    async def client(seat: Seat) -> None:
+        sleeps = asyncio.create_task(seat.call("bash", {"command": f"sleep {marker}"}, 1))
+        waits = asyncio.create_task(seat.call("bash", GOLD, "2"))
+        assert await asyncio.to_thread(eventually, lambda: sleepers(marker))
+        for request_id in ("1", 2, None, [], "2", 1):  # the last two are there
+            seat.cancel(request_id)
+        told.extend([await sleeps, await waits, await seat.call("submit", {}, 1)])
+
+    [episode] = play(Seats(), client).kept
+    [turn] = episode.turns
+    assert told == [(turn.observation, False), CANCELLED, (ENDED, False)]
+    assert turn.exit_code == 130 and not sleepers(marker)
+
+
 def test_a_client_that_leaves_hands_in() -> None:
     seats = Seats()
 
@@ -124,7 +139,7 @@ def test_a_lost_sandbox_is_an_error() -> None:
     assert told[1:] == [(FAILED, True)] * 2
 
 
-def test_a_cancelled_call_is_taken_back_before_its_turn_and_no_later() -> None:
+def test_a_cancelled_call_is_taken_back_before_its_turn_and_stopped_later() -> None:
     marker = new_marker()
 
     async def client(seat: Seat) -> None:
@@ -135,14 +150,13 @@ def test_a_cancelled_call_is_taken_back_before_its_turn_and_no_later() -> None:
         running.cancel()
         waiting.cancel()
         await asyncio.gather(running, waiting, return_exceptions=True)
-        for pid in sleepers(marker):
-            os.kill(pid, signal.SIGKILL)
         there, _ = await seat.call("bash", {"command": "ls /never"})
         assert "No such file" in there
         await seat.call("submit", {})
 
     [episode] = play(Seats(), client).kept
     assert [turn.action for turn in episode.turns] == [f"sleep {marker}", "ls /never"]
+    assert episode.turns[0].exit_code == 130
 
 
 def test_not_all_calls_may_wait() -> None:

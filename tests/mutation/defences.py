@@ -359,6 +359,11 @@ DEFENCES = [
         'noted("close_range", close_from(SOCKET + 1));\n',
         "0;\n",
     ),
+    _one(
+        "inherited_descriptors_one_by_one", "host leak", SYS,
+        "    do failed = close_listed(first);\n    while (failed > 0);\n    return failed;\n",
+        "    return 0;\n",
+    ),
     Defence(
         "process_limit", "host DoS",
         (

@@ -19,6 +19,7 @@ import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,7 @@ from .tools import (
 
 HOLDS, GONE, BROKEN, SKIPPED = 0, 1, 2, 77
 _X86 = platform.machine() == "x86_64"
+_CLOSE_RANGE, _PR_SET_NO_NEW_PRIVS = 436, 38
 _SECRET = "INTERCODE_PROBE_SECRET"
 
 # -- escape ------------------------------------------------------------------------------------
@@ -384,6 +386,18 @@ def inherited_descriptors() -> bool:
     # Its caller's, and no other: above all not the one by which sandboxes are asked for.
     links = [os.readlink(link) for link in Path(f"/proc/{init}/fd").iterdir()]
     return sum(link.startswith("socket:") for link in links) == 1
+
+
+def inherited_descriptors_one_by_one() -> bool:
+    load, equal, answer, allow = 0x20, 0x15, 0x06, 0x7FFF0000
+    program = [(load, 0, 0), (equal, 1, _CLOSE_RANGE), (answer, 0, 0x50000 | errno.ENOSYS)]
+    filter_ = [struct.pack("=HBBI", code, 0, skipped, k) for code, skipped, k in program]
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    sc.set_seccomp(b"".join([*filter_, struct.pack("=HBBI", answer, 0, 0, allow)]))
+    if libc.syscall(_CLOSE_RANGE, 900, 900, 0) == 0:
+        raise ProbeError("the call is not refused")
+    return inherited_descriptors()
 
 
 def links_of_images() -> bool:

@@ -263,3 +263,18 @@ def test_a_write_that_has_begun_is_told_of_when_it_is_done(sandbox: Sandbox) -> 
 def test_changes_outside_of_the_overlay_do_not_count(sandbox: Sandbox, sh: Run) -> None:
     sh("echo x > /dev/y; echo x > /proc/self/comm")
     assert sandbox.changes() == []
+
+
+def test_attributes_are_neither_changes_nor_saved(start: Start, sandbox: Sandbox, sh: Run) -> None:
+    """As docs/reference/sandbox.md says: a file that has an attribute is copied, and no change."""
+    code = "import os; os.setxattr('/t/f', 'user.x', b'y'); os.setxattr('/t/g', 'user.x', b'y')"
+    done = sh(f'echo new > /t/new; python3 -c "{code}"')
+    if b"Operation not supported" in done.stderr:
+        pytest.skip("not for this kernel: it has no such attributes in memory")
+    assert done.ok, done.stderr
+    assert short(sandbox.changes()) == ["+file /t/new"]
+    look = ["python3", "-c", "import os; print(os.listxattr('/t/f'))"]
+    assert sandbox.exec(look).stdout == b"['user.x']\n"
+    snapshot = sandbox.snapshot()
+    assert start(snapshot).exec(look).stdout == b"[]\n"
+    snapshot.delete()

@@ -141,7 +141,7 @@ class Session(Protocol):
         """
 
     def kill(self) -> object:
-        """Interrupt a running statement; from any thread."""
+        """Interrupt a running action, from any thread. It fails, and the session continues."""
 
     def close(self) -> None:
         """End the session; its database is made pristine again, or thrown away.

@@ -237,6 +237,10 @@ class EmbeddedSession:
             try:
                 answer = worker.request(message, seconds + _GRACE_SECONDS, size)
             except WorkerEndedError as error:
+                with self._lock:
+                    is_killed = self._stale and not self._closed
+                if is_killed:
+                    return self._restarted(Failure("interrupted"))
                 self._check_wanted()
                 outcome = self._restarted(Failure(str(error)))
                 self._check_worker(worker)
@@ -261,8 +265,8 @@ class EmbeddedSession:
             except WorkerRefusedError as error:
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
             except (WorkerEndedError, WorkerLateError) as error:
-                self._stale = True
                 self._check_wanted()
+                self._stale = True
                 with self._lock:
                     self._restart()  # which fails if this state did not cause the loss
                 raise OutputLimitError(f"the state cannot be read: {error}") from error

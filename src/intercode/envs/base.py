@@ -53,7 +53,7 @@ from intercode.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from intercode.interpreters.base import Execution, Interpreter, act, execute, recorded
+from intercode.interpreters.base import Execution, Interpreter, act, cancellable, execute, recorded
 from intercode.names import Registry
 from intercode.registry import MESSAGES
 from intercode.rewards.base import Reward
@@ -389,7 +389,10 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
                 value = 0.0 if score is None else score.value
                 return "", value, True, False, state.info(self.max_turns, score=score)
             watch = self._watching() if reply is None else None
-            turn = recorded(action, reply or execute(interpreter, action, state.task.timeout))
+            if reply is None:
+                with cancellable():
+                    reply = execute(interpreter, action, state.task.timeout)
+            turn = recorded(action, reply)
             if watch is not None and ENDED not in turn.info:
                 with suppress(CausedInsideError):  # its next action is told
                     turn = replace(turn, changes=watch.turn())

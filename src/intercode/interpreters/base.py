@@ -24,8 +24,8 @@ HARD_OUTPUT_FACTOR = 64
 """An action that prints this many times the output limit is stopped: the rest would not be read."""
 INTERACTIVE: ContextVar[bool] = ContextVar("INTERACTIVE", default=False)
 """Whether Ctrl-C stops the running action rather than the program: a person types the actions."""
-BY_PERSON = "person"
-"""The reason of an action that Ctrl-C has stopped."""
+BY_CALLER = "caller"
+"""The reason of an action that Ctrl-C, or a cancellation, has stopped."""
 LAST_COMMAND = "the next command ends the episode"
 """The end of the note on an interpreter that cannot be started again; see `execute`."""
 _HAS_ENDED = "the sandbox has ended, by what ran in it"
@@ -67,6 +67,93 @@ class Stoppable(Protocol):
     """The reason why it was stopped; empty: it was not."""
 
 
+class Cancellation:
+    """A request to stop one action, which another thread may make before, during and after it.
+
+    A request that comes just before a statement may miss it: repeat it until the call returns.
+    Scoring, which may follow an action in the same call, is not stopped.
+
+    Attributes:
+        requested: Whether there was a request.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wake: Callable[[], object] | None = None
+        self.requested = False
+
+    def request(self) -> None:
+        """Stop the action, if it runs."""
+        with self._lock:
+            self.requested = True
+            if self._wake is not None:
+                self._wake()
+
+    @contextmanager
+    def waking(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Call `wake`, on the thread of a request, at one during the block or before it.
+
+        Args:
+            wake: Returns at once.
+        """
+        with self._lock:
+            self._wake = wake
+            if self.requested:
+                wake()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wake = None
+
+
+CANCELLATION: ContextVar[Cancellation | None] = ContextVar("CANCELLATION", default=None)
+"""The cancellation of the call under way, from its caller."""
+_CANCELLATION: ContextVar[Cancellation | None] = ContextVar("_CANCELLATION", default=None)
+"""The cancellation that the running action obeys: that of the call, while no score is made."""
+
+
+@contextmanager
+def cancellable() -> Iterator[None]:
+    """Let the caller's `CANCELLATION` stop the action that runs in the block."""
+    before = _CANCELLATION.set(CANCELLATION.get())
+    try:
+        yield
+    finally:
+        _CANCELLATION.reset(before)
+
+
+@contextmanager
+def waking(wake: Callable[[], object]) -> Iterator[None]:
+    """Call `wake`, from another thread, at a cancellation of the running action."""
+    cancellation = _CANCELLATION.get()
+    if cancellation is None:
+        yield
+        return
+    with cancellation.waking(wake):
+        yield
+
+
+@contextmanager
+def waking_fd() -> Iterator[int | None]:
+    """Provide a descriptor that a cancellation makes readable; None: the action has none."""
+    if _CANCELLATION.get() is None:
+        yield None
+        return
+    fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    try:
+        with waking(partial(os.eventfd_write, fd, 1)):
+            yield fd
+    finally:
+        os.close(fd)
+
+
+def is_cancelled() -> bool:
+    """Tell whether the running action is to be stopped."""
+    cancellation = _CANCELLATION.get()
+    return cancellation is not None and cancellation.requested
+
+
 @contextmanager
 def stopped_by_interrupt(run: Stoppable) -> Iterator[None]:
     """Mark an action as stopped if Ctrl-C comes during the block, where that is `INTERACTIVE`."""
@@ -75,7 +162,7 @@ def stopped_by_interrupt(run: Stoppable) -> Iterator[None]:
     except KeyboardInterrupt:
         if not INTERACTIVE.get():
             raise
-        run.stopped = BY_PERSON
+        run.stopped = BY_CALLER
 
 
 class Interpreter(Protocol):

@@ -25,11 +25,12 @@ from dataclasses import dataclass, replace
 
 from intercode.errors import ActionError, ForkError, ImageError, SandboxError
 from intercode.interpreters.base import (
-    BY_PERSON,
+    BY_CALLER,
     HARD_OUTPUT_FACTOR,
     LAST_COMMAND,
     Execution,
     Saved,
+    is_cancelled,
     stopped_by_interrupt,
 )
 from intercode.interpreters.carry import CARRIED, QUESTION, Rest, lacking, obstacles, script
@@ -217,18 +218,20 @@ class BashInterpreter:
     def _follow(self, run: Run, shell: Shell) -> None:
         """Read until the action has ended by itself, or is stopped."""
         hard_limit = run.output.limit * HARD_OUTPUT_FACTOR
-        while True:
-            with stopped_by_interrupt(run):
-                if shell.read(run, run.deadline):
-                    break
-            if run.output.total > hard_limit:
-                run.stopped = "output"
-            elif time.monotonic() >= run.deadline:
-                run.stopped = "time"
-            if run.stopped:
-                self._stop(run, shell)
-                return
-        if run.frame is not None and run.frame.kind == "X":
+        with shell.waking():
+            while not run.stopped:
+                with stopped_by_interrupt(run):
+                    if shell.read(run, run.deadline):
+                        break
+                if run.output.total > hard_limit:
+                    run.stopped = "output"
+                elif time.monotonic() >= run.deadline:
+                    run.stopped = "time"
+                elif is_cancelled():
+                    run.stopped = BY_CALLER
+        if run.stopped:
+            self._stop(run, shell)
+        elif run.frame is not None and run.frame.kind == "X":
             self._await_exit(run, shell)
 
     def _stop(self, run: Run, shell: Shell) -> None:
@@ -275,7 +278,7 @@ class BashInterpreter:
             code = _TIMEOUT_CODE
             notes.append(f"timed out after {seconds:g} s: its processes were killed")
             info["timed_out"] = True
-        elif run.stopped == BY_PERSON:
+        elif run.stopped == BY_CALLER:
             code = _INTERRUPTED_CODE
             notes.append("interrupted: its processes were killed")
         elif run.stopped == "output":

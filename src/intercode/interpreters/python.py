@@ -17,11 +17,14 @@ from typing import ClassVar
 
 from intercode.errors import ActionError, ImageError, SandboxError, TaskError
 from intercode.interpreters.base import (
+    BY_CALLER,
     DRAIN,
     HARD_OUTPUT_FACTOR,
     LAST_COMMAND,
     Execution,
+    is_cancelled,
     stopped_by_interrupt,
+    waking_fd,
 )
 from intercode.interpreters.inside.session import DONE, EXITED
 from intercode.interpreters.python_start import SESSION, start
@@ -107,7 +110,8 @@ class PythonInterpreter:
         self._number += 1
         run = _Run(self._number, self._pending, began + seconds)
         self._pending = OutputBuffer(self.sandbox.limits.output)
-        self._run(run, action)
+        with waking_fd() as wakes:
+            self._run(run, action, wakes)
         notes = self._finish(run, seconds)
         self._rest()
         info: dict[str, object] = {}
@@ -153,21 +157,29 @@ class PythonInterpreter:
         limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
         DRAIN.watch(self._process, self._process.out, self._pending, limit)
 
-    def _run(self, run: _Run, source: str) -> None:
-        """Have the worker run source, until that has ended by itself, or is stopped."""
+    def _run(self, run: _Run, source: str, wakes: int | None = None) -> None:
+        """Have the worker run source, until that has ended by itself, or is stopped.
+
+        Args:
+            run: What comes of it.
+            source: The source.
+            wakes: A descriptor that a cancellation makes readable; None: there is none.
+        """
         data = source.encode("utf-8", "surrogatepass")
         if not self._process.send(0, run.number, data, run.deadline - time.monotonic()):
             run.closed.add(self._process.control)
         most = run.output.limit * HARD_OUTPUT_FACTOR
         while not run.over:
             with stopped_by_interrupt(run):
-                self._read(run, run.deadline)
+                self._read(run, run.deadline, wakes)
             if run.over:
                 break
             if run.output.total > most:
                 run.stopped = "output"
             elif time.monotonic() >= run.deadline:
                 run.stopped = "time"
+            elif wakes is not None and is_cancelled():
+                run.stopped = BY_CALLER
             if run.stopped:
                 self._stop(run)
         self._take_output(run)
@@ -187,11 +199,13 @@ class PythonInterpreter:
                 self._read(run, again)
         run.lost = run.status == 0
 
-    def _read(self, run: _Run, deadline: float) -> None:
-        """Wait until something happens, and take it."""
+    def _read(self, run: _Run, deadline: float, wakes: int | None = None) -> None:
+        """Wait until something happens, or `wakes` is readable, and take it."""
         poll, process = select.poll(), self._process
         for fd in {process.out, process.control, process.exit_fd} - run.closed:
             poll.register(fd, select.POLLIN)
+        if wakes is not None:
+            poll.register(wakes, select.POLLIN)
         left = max(deadline - time.monotonic(), 0)
         ready = {fd for fd, _ in poll.poll(left * 1000 + 1)}
         if process.out in ready:

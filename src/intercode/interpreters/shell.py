@@ -17,10 +17,12 @@ import select
 import signal
 import termios
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from intercode.errors import SandboxError
-from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR
+from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, waking_fd
 from intercode.sandbox.base import OutputBuffer, Sandbox
 
 OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS = 195, 196, 197, 198, 199
@@ -146,6 +148,18 @@ class Shell:
                 return False
             time.sleep(_LOOK_SECONDS)
         return True
+
+    @contextmanager
+    def waking(self) -> Iterator[None]:
+        """End a wait of `read` at a cancellation of the running action."""
+        with waking_fd() as fd:
+            if fd is not None:
+                self._poll.register(fd, select.POLLIN)
+            try:
+                yield
+            finally:
+                if fd is not None:
+                    self._poll.unregister(fd)
 
     def read(self, run: Run, deadline: float) -> bool:
         """Wait for something and take it; return True when the action has ended."""

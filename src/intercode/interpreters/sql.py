@@ -26,7 +26,7 @@ from decimal import Decimal
 
 from intercode.databases.base import Failure, Outcome, Result, Row, SavesSession, Session, Value
 from intercode.errors import ForkError
-from intercode.interpreters.base import Execution, Saved
+from intercode.interpreters.base import Execution, Saved, waking
 from intercode.interpreters.schema_commands import SchemaCommand, answer, parse_command
 from intercode.sandbox.base import OutputBuffer
 
@@ -66,7 +66,8 @@ class SqlInterpreter:
         began = time.monotonic()
         if self._dialect and (command := parse_command(action, self._dialect)) is not None:
             return self._look(command, self._dialect, timeout, began)
-        outcome = self._session.execute(action, timeout=timeout, max_rows=self._max_rows)
+        with waking(self._session.kill):
+            outcome = self._session.execute(action, timeout=timeout, max_rows=self._max_rows)
         return Execution(
             output=self._shown(outcome, action).encode("utf-8", "surrogateescape"),
             ok=outcome.failure is None,
@@ -107,7 +108,8 @@ class SqlInterpreter:
             outcomes.append(self._session.execute(sql, timeout=left, max_rows=MAX_TABLES))
             return outcomes[-1]
 
-        found = answer(command, dialect, run)
+        with waking(self._session.kill):
+            found = answer(command, dialect, run)
         text = found if isinstance(found, str) else self._shown(found, "")
         failed = isinstance(found, Outcome) and found.failure is not None
         buffer = OutputBuffer(self._session.limits.output)

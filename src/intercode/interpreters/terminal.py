@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from intercode.errors import UsageError
+from intercode.interpreters.base import waking_fd
 from intercode.sandbox.base import HasTerminals, Sandbox
 from intercode.sandbox.ownership import free_when_gone
 
@@ -153,12 +154,18 @@ class Terminal:
         Raises:
             SandboxError: The sandbox has ended.
         """
+        with waking_fd() as wakes:
+            return self._look(min(seconds, _ECHO_SECONDS) if typed else seconds, seconds, wakes)
+
+    def _look(self, patience: float, seconds: float, wakes: int | None) -> Look:
         poll = select.poll()
-        poll.register(self._master, select.POLLIN)
-        poll.register(self._process.exit_fd, select.POLLIN)
-        patience = min(seconds, _ECHO_SECONDS) if typed else seconds
+        for fd in (self._master, self._process.exit_fd, wakes):
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
         deadline, drawn = time.monotonic() + seconds, 0
         while ready := {fd for fd, _ in poll.poll(patience * 1000)}:
+            if wakes in ready:
+                break
             data = self._read() if self._master in ready else b""
             if not data:
                 self._sandbox.processes()  # it may have ended with all of it

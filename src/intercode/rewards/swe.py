@@ -30,7 +30,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from intercode.episode import Episode, Score, decode, encode
-from intercode.errors import CausedInsideError, OutputLimitError, SandboxTimeoutError, TaskError
+from intercode.errors import (
+    CausedInsideError,
+    InterCodeError,
+    OutputLimitError,
+    SandboxTimeoutError,
+    TaskError,
+)
 from intercode.rewards.aliases import examine
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.leftovers import variables
@@ -304,10 +310,15 @@ def _link(agent: Sandbox, fresh: Sandbox, paths: Sequence[str], taken: Taken) ->
     """Make links, but for those that have a test read what is its own: its input, for instance."""
     if not paths:
         return
-    read = _on_all(agent, ["readlink", "-z", "--"], paths, output_limit=MOST_BYTES)
-    targets = read.stdout.split(b"\0")[:-1]
+    targets: list[bytes] = []
+    try:
+        read = _on_all(agent, ["readlink", "-z", "--"], paths, output_limit=MOST_BYTES)
+        targets = read.stdout.split(b"\0")[:-1] if read.ok else []
+    except OSError as error:  # the agent has left no such program
+        if isinstance(error, InterCodeError):
+            raise
     pairs = b""
-    if read.ok and len(targets) == len(paths):
+    if len(targets) == len(paths):
         known = zip(targets, map(os.fsencode, paths), strict=True)
         pairs = b"".join(target + b"\0" + path + b"\0" for target, path in known)
     argv = [*SHELL, _LINK]

@@ -35,8 +35,27 @@ class Run:
     """Tests that a report does not have: there are none of these names, or the time was up."""
 
 
-def run(sandbox: Sandbox, plan: Plan) -> Run:
-    """Run the plan's tests in a sandbox that has the agent's work, and the tests."""
+def run(sandbox: Sandbox, plan: Plan, files: Mapping[PurePosixPath, bytes] | None = None) -> Run:
+    """Run the plan's tests in a sandbox that has the agent's work, and the tests.
+
+    Work that leaves no room for them, or is in their place, has failed them.
+
+    Args:
+        sandbox: The sandbox.
+        plan: The plan of the task.
+        files: Files to write before, by path.
+    """
+    try:
+        for path, data in (files or {}).items():
+            sandbox.write_file(path, data)
+        return _run(sandbox, plan)
+    except OSError as error:
+        if isinstance(error, InterCodeError):
+            raise
+        return Run(frozenset(), f"the tests cannot be run over this work: {error}")
+
+
+def _run(sandbox: Sandbox, plan: Plan) -> Run:
     seconds = sandbox.limits.seconds(plan.timeout)
     if plan.runner == "command":
         return _run_commands(sandbox, plan, seconds)

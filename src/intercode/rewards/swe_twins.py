@@ -250,10 +250,13 @@ def _undisturbed(gold: Callable[[], Sandbox], plan: Plan, twins: Twins) -> Itera
 def _run(start: Callable[[], Sandbox], plan: Plan, twins: Twins, wrong: Sequence[Twin]) -> Run:
     """Run all these tests with some replaced by their twins."""
     with closing(start()) as sandbox:
-        for file, source in twins.sources.items():
-            made = edited(source, [twin.edit for twin in wrong if twin.file == file])
-            sandbox.write_file(str(PurePosixPath(plan.directory, file)), made)
-        return run(sandbox, _only(plan, twins.tests))
+        files = {
+            PurePosixPath(plan.directory, file): edited(
+                source, [twin.edit for twin in wrong if twin.file == file]
+            )
+            for file, source in twins.sources.items()
+        }
+        return run(sandbox, _only(plan, twins.tests), files)
 
 
 def _only(plan: Plan, tests: Collection[str]) -> Plan:

@@ -210,9 +210,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._limit.start(seconds + _GRACE_SECONDS)
             try:
                 outcome = self._try(text, seconds, max_rows)
-                if self._limit.stop():
+                fired = self._limit.stop()
+                if fired or self._limit.cancelled:
                     self._check_alive()
-                    outcome = _interrupted(outcome, seconds)
+                    outcome = _interrupted(outcome, seconds if fired else None)
             except ConnectionLost as lost:
                 reraise_callers(lost)
                 outcome = self._after_loss(lost, self._limit.stop(), seconds)
@@ -504,11 +505,12 @@ def _table(relation: Relation, columns: Sequence[Row], outcome: Outcome, schema:
     raise OutputLimitError(f"{relation.name} cannot be read: {outcome.failure.message}")
 
 
-def _interrupted(outcome: Outcome, seconds: float) -> Outcome:
-    """Return an outcome that says that our own time limit interrupted it."""
+def _interrupted(outcome: Outcome, seconds: float | None) -> Outcome:
+    """Return an outcome that says that our time limit, or without one `kill`, interrupted it."""
     failure = outcome.failure or Failure("")
-    message = f"interrupted at the time limit of {seconds:g} s"
-    return replace(outcome, failure=replace(failure, message=message), timed_out=True)
+    message = "interrupted" + (f" at the time limit of {seconds:g} s" if seconds else "")
+    is_late = seconds is not None
+    return replace(outcome, failure=replace(failure, message=message), timed_out=is_late)
 
 
 def plainly_reads(text: str) -> bool:

@@ -24,10 +24,12 @@ class Limit:
     Attributes:
         fired: How often the last statement was interrupted.
         deadline: When the running statement is to be interrupted; infinite between statements.
+        cancelled: Whether the last statement was interrupted before its time limit.
     """
 
     def __init__(self, watchdog: Watchdog, interrupt: Interrupt) -> None:
         self.fired = 0
+        self.cancelled = False
         self.deadline = math.inf
         self._watchdog = watchdog
         self._interrupt = interrupt
@@ -37,6 +39,7 @@ class Limit:
         """Begin a statement."""
         with self._lock:
             self.fired = 0
+            self.cancelled = False
             self.deadline = time.monotonic() + seconds
         self._watchdog.watch(self)
 
@@ -50,6 +53,7 @@ class Limit:
         """Interrupt the statement now, if one runs."""
         with self._lock:
             if self.deadline < math.inf:
+                self.cancelled = True
                 self._call()
 
     def check(self) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.envs.tools import AFTER, ENDED, sendable
 from intercode.errors import ModelError
 from intercode.evaluate.loop import Stopped
+from intercode.interpreters.base import CANCELLATION, Cancellation
 from intercode.records import Key, key_of
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 
 Answer = tuple[str, bool]
 """Text for the model, and whether the call has failed."""
+_AGAIN_SECONDS = 0.1
+"""Time between two requests to stop an action, the first of which may have come too early."""
 MOST_CALLS = 64
 """Calls of an episode that wait, at most."""
+CANCELLED: Answer = "[cancelled: this call did nothing]", True
 FAILED = "[the episode has failed, by no fault of yours: it has no result]"
 
 
@@ -42,6 +46,13 @@ class _Call:
     name: str
     arguments: Mapping[str, Any]
     answer: Future[Answer] = field(default_factory=Future)
+    cancellation: Cancellation = field(default_factory=Cancellation)
+
+    def cancel(self) -> None:
+        """Stop the action of this call; call it on an event loop."""
+        if not self.answer.done():
+            self.cancellation.request()
+            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.cancel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +76,26 @@ class Seat:
         self.begun: Future[_Begun] = Future()
         self._idle = idle
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._open: dict[str | int, _Call] = {}
         self._left: str | None = None
         self._taken: _Call | None = None
         self._observation = ""
         self._over: Answer | None = None
         self._lock = threading.Lock()
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
-        """Call a tool in the episode. A call that is cancelled before its turn is none."""
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], request_id: str | int | None = None
+    ) -> Answer:
+        """Call a tool in the episode.
+
+        A call that is cancelled before its turn is none; later, its action is stopped, and is a
+        turn as any other.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments by name.
+            request_id: The id of the request, for `cancel`.
+        """
         with self._lock:
             if self._over is not None:
                 return self._over
@@ -80,14 +103,32 @@ class Seat:
                 return "[too many calls wait: this one did nothing]", True
             call = _Call(name, arguments)
             self._calls.put(call)
-        return await asyncio.wrap_future(call.answer)
+        if request_id is not None:
+            self._open[request_id] = call
+        try:
+            return await asyncio.wrap_future(call.answer)
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        finally:
+            if request_id is not None and self._open.get(request_id) is call:
+                del self._open[request_id]
+
+    def cancel(self, request_id: object) -> None:
+        """Cancel a call by the id of its request; call it on the event loop of the call."""
+        if isinstance(request_id, str | int) and (call := self._open.get(request_id)) is not None:
+            call.cancel()
 
     def run(self, env: HeldEnv) -> None:
         """Play the episode with the client's calls; hand in what a client leaves behind."""
         self.begun.set_result(_Begun(env.observation, env.tools))
         while env.running and (call := self._next(env.episode)) is not None:
             self._taken = call
-            self._observation = sendable(env.call(call.name, call.arguments)[0])
+            before = CANCELLATION.set(call.cancellation)
+            try:
+                self._observation = sendable(env.call(call.name, call.arguments)[0])
+            finally:
+                CANCELLATION.reset(before)
             if env.running:
                 call.answer.set_result((self._observation, False))
 
@@ -111,7 +152,9 @@ class Seat:
                 self._left = "disconnected"
                 return None
             if call.answer.set_running_or_notify_cancel():
-                return call
+                if not call.cancellation.requested:
+                    return call
+                call.answer.set_result(CANCELLED)
 
     def episode_metadata(self) -> Mapping[str, Any]:
         """Say why the episode was handed in, if not by the client."""

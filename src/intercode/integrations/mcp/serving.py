@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from intercode.json_limits import count_tokens
 
 if TYPE_CHECKING:
     from intercode.calls import Tool
-    from intercode.integrations.mcp.seats import Seat, Seats
+    from intercode.integrations.mcp.seats import Answer, Seat, Seats
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ INSTRUCTIONS = (
 )
 PATIENCE = 5
 """Seconds that answers get to be sent when a server stops."""
+PROGRESS_SECONDS = 1
+"""Time between two reports of progress. A client may extend its time limit at each."""
 MAX_BODY = 1024**2
 """Bytes of a request: as many as a message to ``intercode serve`` has."""
 MAX_READING = 16
@@ -68,7 +71,8 @@ def server(seat_of: Callable[[Any], Seat]) -> Server[Any]:
         )
 
     async def call_tool(context: Any, params: Any) -> Any:
-        text, failed = await seat_of(context).call(params.name, params.arguments or {})
+        call = seat_of(context).call(params.name, params.arguments or {}, context.request_id)
+        text, failed = await _reporting(context.session, call)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)], is_error=failed
         )
@@ -80,6 +84,18 @@ def server(seat_of: Callable[[Any], Seat]) -> Server[Any]:
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
+
+
+async def _reporting(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
+    """Await a call, and report its seconds so far to a client that has asked for progress."""
+    task, seconds = asyncio.create_task(call), 0
+    try:
+        while not (await asyncio.wait({task}, timeout=PROGRESS_SECONDS))[0]:
+            seconds += PROGRESS_SECONDS
+            await session.report_progress(seconds, message=f"running for {seconds} s")
+        return task.result()
+    finally:
+        task.cancel()  # its action, too, where the client has cancelled the request
 
 
 def _with_task(tool: Tool, query: str) -> str:
@@ -222,7 +238,9 @@ class _Gate:
                 self.admission.leave(scope["client"])
                 try:
                     async with self.reading, asyncio.timeout(BODY_SECONDS):
-                        receive = await _read(receive)
+                        receive, body = await _read(receive)
+                    # A server without sessions knows of no other request than this one.
+                    seat.cancel(_cancelled_request(body))
                     refused = None
                 except (UsageError, TimeoutError) as error:
                     said = str(error) or "the body took too long"
@@ -234,8 +252,22 @@ class _Gate:
         await self.app(scope, receive, send)
 
 
-async def _read(receive: Any) -> Any:
-    """Read the body of a request; return what gives it, then what follows.
+def _cancelled_request(body: bytes) -> object:
+    """Return the id of the request that a message cancels; None: it cancels none."""
+    if b"notifications/cancelled" not in body:
+        return None
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return None  # which the application is to refuse
+    if not isinstance(message, dict) or message.get("method") != "notifications/cancelled":
+        return None
+    params = message.get("params")
+    return params.get("requestId") if isinstance(params, dict) else None
+
+
+async def _read(receive: Any) -> tuple[Any, bytes]:
+    """Read the body of a request; return what gives it, then what follows, and the body.
 
     Raises:
         UsageError: It is too long, or has too many values.
@@ -259,4 +291,4 @@ async def _read(receive: Any) -> Any:
     async def give() -> Any:
         return events.pop() if events else await receive()
 
-    return give
+    return give, bytes(body)
