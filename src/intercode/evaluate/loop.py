@@ -364,10 +364,10 @@ def without_odd_data(episode: Episode) -> Episode:
         episode: The episode; the fields that cannot be written are emptied.
     """
     places = []
-    for turn in episode.turns:
+    for index, turn in enumerate(episode.turns):
         if wrong := not_json(turn.info):
-            places.append(f"info of turn {episode.turns.index(turn)}{wrong}")
-            turn.info = {}
+            places.append(f"info of turn {index + 1}{wrong}")
+            episode.turns[index] = replace(turn, info={})
     if wrong := not_json(episode.metadata):
         places.append(f"metadata{wrong}")
         episode.metadata = {}
