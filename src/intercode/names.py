@@ -14,8 +14,8 @@ named in one of three ways:
 - A call: ``DATASETS.register("mine", "my_package.tasks:load")``.
 
 The groups of entry points are ``intercode.`` and ``environments``, ``datasets``, ``rewards``,
-``agents``, ``agent_providers``, ``models``, ``engines``, ``sandboxes``, ``images``, ``executors``, ``vectors``,
-``commands`` or ``sources``. They are looked through when a name is not one of ours, or all names
+``agents``, ``agent_providers``, ``models``, ``engines``, ``sandboxes``, ``images``,
+``executors``, ``vectors``, ``commands`` or ``sources``. They are looked through when a name is not one of ours, or all names
 are wanted.
 
 A name may come from a stranger: from a run's record, a task, a benchmark's ``intercode.toml``. Such

@@ -156,7 +156,7 @@ def test_splits_of_a_benchmark_and_of_one_s_own_tasks(tmp_path: Path) -> None:
     assert [task.task_id for task in env.dataset] == ["1"]
     with pytest.raises(TaskError, match=r"no split 'train': its splits are dev, test"):
         make("bash", data=file, split="train")
-    with pytest.raises(TaskError, match="^dataset 'bash': there is no split 'dev': its tasks name"):
+    with pytest.raises(TaskError, match=r"^dataset 'bash': there is no split 'dev': its tasks"):
         make("bash", split="dev")
     refused = "^dataset 'bash-starter': there is no split 'dev': its splits are train, test$"
     with pytest.raises(TaskError, match=refused):

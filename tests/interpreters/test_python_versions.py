@@ -15,7 +15,6 @@ from intercode.interpreters import python_start
 from intercode.interpreters.inside import wire
 from pythons import program
 
-
 SENT = sorted({name for names in python_start._NEEDED.values() for name in names})
 
 

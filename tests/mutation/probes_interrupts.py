@@ -102,7 +102,7 @@ def dropped_pipes() -> bool:
 
 
 def interrupted_message() -> bool:
-    """Whether an interrupt leaves descriptors in the socket, as it comes before the message is read."""
+    """Whether an interrupt while a message is awaited leaves its descriptors in the socket."""
     lost = 0
     for _ in range(8):
         ours, theirs = messages.pair()

@@ -181,8 +181,8 @@ class InterCodeSandbox(SandboxEnvironment):
         """Run a command; see `SandboxEnvironment.exec`. It is never run again after a time-out.
 
         Raises:
-            TerminateSampleError: The agent has removed every shell, or ended the sandbox. The sample
-                ends, and is scored.
+            TerminateSampleError: The agent has removed every shell, or ended the sandbox. The
+                sample ends, and is scored.
         """
         limits = SandboxEnvironmentLimits
         stdin = input.encode() if isinstance(input, str) else input
