@@ -1479,6 +1479,10 @@ DEFENCES = [
         "        self.owes = True\n", "",
     ),
     _one(
+        "interrupted_message", "self DoS", "intercode/sandbox/native/wire.py",
+        "    sock.recv(1, socket.MSG_PEEK)\n", "",
+    ),
+    _one(
         "dropped_pipes", "cheating", OWNERSHIP,
         "    finalizer = weakref.finalize(thing, work, ",
         "    finalizer = weakref.finalize(free_when_gone, work, ",

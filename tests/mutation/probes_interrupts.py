@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import socket
 import tempfile
+import threading
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from intercode.interruption import draining
 from intercode.models.base import Answer, AttemptError
 from intercode.models.limits import Retry
 from intercode.models.remote import Around, Frame
+from intercode.sandbox.native import wire as messages
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
 
@@ -95,6 +99,42 @@ def dropped_pipes() -> bool:
     for _ in range(4):
         drop()
     return one_of(str(count() - before >= 4), holds="False", gone="True")
+
+
+def interrupted_message() -> bool:
+    """Whether an interrupt while a message is awaited leaves its descriptors in the socket."""
+    lost = 0
+    for _ in range(8):
+        ours, theirs = messages.pair()
+        read, write = os.pipe()
+        waiter = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
+
+        def strike(theirs: socket.socket, write: int, waiter: Path) -> None:
+            while waiter.read_text().rpartition(")")[2].split()[0] != "S":
+                os.sched_yield()
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+            messages.send(theirs, {"a": 1}, [write])
+
+        before = signal.signal(signal.SIGUSR1, _strike)
+        striker = threading.Thread(target=strike, args=(theirs, write, waiter))
+        try:
+            striker.start()
+            messages.receive(ours)
+        except _Struck:
+            pass
+        finally:
+            striker.join()
+            signal.signal(signal.SIGUSR1, before)
+        for end in (ours, theirs):
+            end.close()
+        os.close(write)
+        os.set_blocking(read, False)
+        try:
+            os.read(read, 1)
+        except BlockingIOError:
+            lost += 1
+        os.close(read)
+    return lost == 0
 
 
 def exit_in_an_agent() -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
+import threading
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -190,3 +193,61 @@ def test_all_of_a_kill_is_seen(sandbox: Sandbox) -> None:
     assert sandbox.kill() == 1
     assert sandbox.processes() == []
     assert os.getpid() not in sandbox.processes()
+
+
+def assert_last_end_is_closed(read: int) -> None:
+    """Assert that nobody holds the other end of a pipe, and close this one."""
+    os.set_blocking(read, False)
+    try:
+        assert os.read(read, 1) == b""  # else it would block
+    finally:
+        os.close(read)
+
+
+def test_an_interrupt_while_it_waits_loses_no_descriptor() -> None:
+    """A signal that another thread gets does not end the call: the message comes first."""
+
+    class Interrupt(BaseException):
+        pass
+
+    def raises(number: int, frame: object) -> None:
+        raise Interrupt
+
+    ours, theirs = wire.pair()
+    read, write = os.pipe()
+    waiter = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
+
+    is_next = threading.Event()
+
+    def strike() -> None:
+        is_next.wait()
+        assert eventually(lambda: waiter.read_text().rpartition(")")[2].split()[0] == "S")
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        wire.send(theirs, {"a": 1}, [write])
+
+    before = signal.signal(signal.SIGUSR1, raises)
+    striker = threading.Thread(target=strike)
+    try:
+        with pytest.raises(Interrupt):
+            striker.start()
+            is_next.set()
+            wire.receive(ours)
+    finally:
+        striker.join()
+        signal.signal(signal.SIGUSR1, before)
+        os.close(write)
+        ours.close()
+        theirs.close()
+    assert_last_end_is_closed(read)
+
+
+def test_descriptors_of_a_malformed_message_are_closed() -> None:
+    ours, theirs = wire.pair()
+    read, write = os.pipe()
+    socket.send_fds(theirs, [b"J{"], [write])
+    os.close(write)
+    with pytest.raises(ValueError, match="Expecting"):
+        wire.receive(ours)
+    assert_last_end_is_closed(read)
+    for end in (ours, theirs):
+        end.close()

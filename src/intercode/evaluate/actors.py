@@ -142,17 +142,16 @@ def agent_provider(name: str) -> AgentProvider:
         ImportError: Its module, or something that this needs, is not installed.
     """
     own = [one for one in PROVIDERS.names(packages=False) if not PROVIDERS.is_foreign(one)]
-    kind: type[AgentProvider] | None
-    if kind := next((kind for kind in map(PROVIDERS.get, own) if kind.claims(name)), None):
-        return kind(name)
+    kinds: list[type[AgentProvider]] = [
+        kind for kind in map(PROVIDERS.get, own) if kind.claims(name)
+    ]
     head, _ = split(name, ":")
-    if is_reference(name):
+    if not kinds and is_reference(name):
         target = registry.AGENTS.resolve(head)
-        is_provider = isinstance(target, type) and issubclass(target, AgentProvider)
-        return target(name) if is_provider else AgentProvider(name)
-    return (
-        PROVIDERS.get(head) if name not in registry.AGENTS and head in PROVIDERS else AgentProvider
-    )(name)
+        kinds = [target] if isinstance(target, type) and issubclass(target, AgentProvider) else []
+    elif not kinds and name not in registry.AGENTS and head in PROVIDERS:
+        kinds = [PROVIDERS.get(head)]
+    return next(iter(kinds), AgentProvider)(name)
 
 
 def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None) -> Actors:

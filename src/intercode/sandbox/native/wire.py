@@ -93,6 +93,9 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
         TruncatedError: Its descriptors are too many for this process. It is lost.
         OSError: For instance a time-out set on the socket.
     """
+    # Nothing is taken while this waits: descriptors that have come are lost with the exception of a
+    # signal's handler, which Python raises where a call returns.
+    sock.recv(1, socket.MSG_PEEK)
     # Not `socket.recv_fds`: it forgets the flags that it is given.
     space = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
     data, ancillary, flags, _ = sock.recvmsg(_PACKET, space, socket.MSG_CMSG_CLOEXEC)
@@ -101,21 +104,21 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             received.frombytes(item[: len(item) - len(item) % _FD_BYTES])
     fds = received.tolist()
-    if flags & socket.MSG_CTRUNC:
+    try:
+        if flags & socket.MSG_CTRUNC:
+            raise TruncatedError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if not data:
+            raise EOFError("the other end closed")
+        body = data[1:]
+        form = data[:1]
+        if form in (_JSON[1], _PACKED[1]):
+            body = os.pread(fds[-1], os.fstat(fds[-1]).st_size, 0)
+            os.close(fds.pop())
+        message: dict[str, Any] = unpack(body) if form in _PACKED else json.loads(body)
+    except BaseException:
         for fd in fds:
             os.close(fd)
-        raise TruncatedError(errno.EMFILE, os.strerror(errno.EMFILE))
-    if not data:
-        raise EOFError("the other end closed")
-    body = data[1:]
-    form = data[:1]
-    if form in (_JSON[1], _PACKED[1]):
-        memfd = fds.pop()
-        try:
-            body = os.pread(memfd, os.fstat(memfd).st_size, 0)
-        finally:
-            os.close(memfd)
-    message: dict[str, Any] = unpack(body) if form in _PACKED else json.loads(body)
+        raise
     return message, fds
 
 
