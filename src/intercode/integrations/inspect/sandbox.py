@@ -180,13 +180,9 @@ class InterCodeSandbox(SandboxEnvironment):
     ) -> ExecResult[str]:
         """Run a command; see `SandboxEnvironment.exec`. It is never run again after a time-out.
 
-                Raises:
-        <<<<<<< HEAD
-                    TerminateSampleError: The agent has removed every shell, or ended the sandbox: the
-        =======
-                    TerminateSampleError: The agent has removed every shell, or ended the sandbox. The
-        >>>>>>> w15-left
-                        sample ends, and is scored.
+        Raises:
+            TerminateSampleError: The agent has removed every shell, or ended the sandbox: the
+                sample ends, and is scored.
         """
         limits = SandboxEnvironmentLimits
         stdin = input.encode() if isinstance(input, str) else input
