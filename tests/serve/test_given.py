@@ -44,7 +44,7 @@ def test_a_wrong_token_is_told_from_none(guarded: Served) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("timeout", 1),
+        ("timeout", 300),
         ("memory", "512M"),
         ("limits", {"disk": "1G"}),
         ("sandbox", "docker"),
@@ -62,4 +62,4 @@ def test_turns_are_counted_here_where_the_other_side_counts_none(server: Served)
     data = OpenEnvEnv.tasks(server.url)
     OpenEnvEnv(data, max_turns=3, reward_every_turn=True).close()
     with pytest.raises(UsageError, match="'memory', 'timeout' are decided"):
-        OpenEnvEnv(data, timeout=1, memory="1G")
+        OpenEnvEnv(data, timeout=300, memory="1G")
