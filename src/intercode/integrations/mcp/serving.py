@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import socket
 import threading
@@ -24,7 +23,7 @@ from intercode import __version__
 from intercode.admission import Admission
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
-from intercode.guard import is_loopback
+from intercode.guard import is_loopback, token_refusal
 from intercode.json_limits import count_tokens
 
 if TYPE_CHECKING:
@@ -212,10 +211,10 @@ class _Gate:
             seat = self.seats.find(secret) if start == "/mcp" else None
             if "origin" in headers:
                 refused = PlainTextResponse("web pages may not call this", 403)
-            elif self.token and not hmac.compare_digest(
-                headers.get("authorization", "").encode("latin-1"), f"Bearer {self.token}".encode()
+            elif denied := self.token and token_refusal(
+                headers.getlist("authorization"), self.token.encode()
             ):
-                refused = PlainTextResponse("the token is missing or wrong", 401)
+                refused = PlainTextResponse(denied[1], denied[0])
             elif seat is None:
                 refused = PlainTextResponse("there is no such episode", 404)
             else:
