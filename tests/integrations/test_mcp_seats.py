@@ -14,7 +14,7 @@ import pytest
 
 import intercode
 from intercode.envs.bash import BashEnv
-from intercode.envs.tools import AFTER, ENDED
+from intercode.envs.tools import AFTER, ENDED, TURN_LIMIT
 from intercode.episode import Episode
 from intercode.evaluate import Progress, RunResult, evaluate
 from intercode.integrations.mcp.seats import FAILED, MOST_CALLS, Seat, Seats
@@ -26,7 +26,9 @@ GOLD = {"command": TASK.gold[0]}
 Client = Callable[[Seat], Awaitable[None]]
 
 
-def play(seats: Seats, client: Client, made: list[BashEnv] | None = None) -> RunResult:
+def play(
+    seats: Seats, client: Client, made: list[BashEnv] | None = None, **options: int
+) -> RunResult:
     """Run the task, whose client acts on a thread of its own."""
 
     class Told(Progress):
@@ -34,7 +36,7 @@ def play(seats: Seats, client: Client, made: list[BashEnv] | None = None) -> Run
             seats.ended(episode)
 
     def make() -> BashEnv:
-        env = BashEnv(TASKS)
+        env = BashEnv(TASKS, **options)
         (made if made is not None else []).append(env)
         return env
 
@@ -72,6 +74,20 @@ def test_a_client_acts_and_learns_the_score_only_if_asked(show_score: bool) -> N
     assert told[0] == (episode.turns[0].observation, False)
     assert "needs 'command'" in told[1][0]
     assert told[2:] == [(last, False), (AFTER, False)]
+
+
+@pytest.mark.parametrize("action", [{"command": "echo the last words"}, {}])
+def test_the_last_turn_has_its_output_and_the_reason_of_the_end(action: dict[str, str]) -> None:
+    told: list[tuple[str, bool]] = []
+
+    async def client(seat: Seat) -> None:
+        told.extend([await seat.call("bash", GOLD), await seat.call("bash", action)])
+
+    [episode] = play(Seats(), client, max_turns=2).kept
+    assert episode.status == "truncated"
+    text = "the last words" if action else "needs 'command'"
+    assert text in told[1][0]
+    assert told[1][0].endswith(f"\n{TURN_LIMIT}")
 
 
 def test_a_client_that_leaves_hands_in() -> None:

@@ -211,9 +211,7 @@ class _Gate:
             seat = self.seats.find(secret) if start == "/mcp" else None
             if "origin" in headers:
                 refused = PlainTextResponse("web pages may not call this", 403)
-            elif denied := self.token and token_refusal(
-                headers.getlist("authorization"), self.token.encode()
-            ):
+            elif self.token and (denied := token_refusal(_texts(headers), self.token.encode())):
                 refused = PlainTextResponse(denied[1], denied[0])
             elif seat is None:
                 refused = PlainTextResponse("there is no such episode", 404)
@@ -231,6 +229,12 @@ class _Gate:
                 await refused(scope, receive, send)
                 return
         await self.app(scope, receive, send)
+
+
+def _texts(headers: Headers) -> list[str]:
+    """Return the headers ``Authorization``; Starlette reads their bytes as Latin-1."""
+    values = headers.getlist("authorization")
+    return [value.encode("latin-1").decode(errors="replace") for value in values]
 
 
 async def _read(receive: Any) -> Any:
