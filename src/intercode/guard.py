@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -27,6 +27,22 @@ def is_loopback(host: str) -> bool:
     """Tell whether only this machine reaches an address."""
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
+
+
+def token_refusal(values: Sequence[str], token: bytes) -> tuple[HTTPStatus, str] | None:
+    """Return the refusal of a missing or a wrong token; None: the token is right.
+
+    Args:
+        values: The request's headers ``Authorization``.
+        token: The server's secret.
+    """
+    scheme, _, value = (values[0] if len(values) == 1 else "").partition(" ")
+    secret = value.strip().encode(errors="replace")
+    if scheme.lower() != "bearer" or not secret:
+        return HTTPStatus.UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN"
+    if not hmac.compare_digest(secret, token):
+        return HTTPStatus.UNAUTHORIZED, "the token that was sent is not the right one"
+    return None
 
 
 class Guard:
@@ -72,8 +88,8 @@ class Guard:
         follows = linked and (mode, dest) == (["navigate"], ["document"])
         if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"} and not follows:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
-        if not free and not self._is_known(headers.get_all("Authorization")):
-            return HTTPStatus.UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN"
+        if not free and self._token is not None:
+            return token_refusal(headers.get_all("Authorization"), self._token)
         return None
 
     def _is_ours(self, host: str) -> bool:
@@ -83,13 +99,6 @@ class Guard:
         except ValueError:
             return False
         return name in self._names or _address(name) is not None
-
-    def _is_known(self, given: list[str]) -> bool:
-        if self._token is None:
-            return True
-        scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
-        found = token.strip().encode(errors="replace")
-        return hmac.compare_digest(found, self._token) and scheme.lower() == "bearer"
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -56,6 +56,19 @@ def begun(folder: Path) -> Path:
     return folder / "run"
 
 
+def test_a_run_of_an_mcp_client_names_the_command_that_continues_it(
+    begun: Path, capsys: Tell
+) -> None:
+    file = begun / MANIFEST
+    manifest = json.loads(file.read_text())
+    manifest["sessions"][-1]["options"]["agent"] = "mcp"
+    file.write_text(json.dumps(manifest))
+    for more in ((), ("--agent", "mcp"), ("--trust",)):
+        assert main(["resume", "run", *more]) == 2
+        told = " ".join(capsys.readouterr().err.split())
+        assert "repeat the 'intercode mcp' command that began it, with --out run" in told
+
+
 def resume(*arguments: object) -> int:
     return main(["resume", "run", "--trust", "--quiet", *map(str, arguments)])
 

@@ -109,7 +109,7 @@ def test_the_last_turn_is_shown_with_its_end(make_env: MakeEnv) -> None:
     assert isinstance(env, gymnasium.Wrapper)
     env.reset(options={"task_id": "count"})
     bash, _ = functions = intercode.tools(env)
-    assert bash("ls w | wc -l") == "3\n[the episode has ended]"
+    assert bash("ls w | wc -l") == "3\n[the episode has ended: its turn limit is reached]"
     assert functions.reward == 1.0
 
 

@@ -22,6 +22,7 @@ import pytest
 
 from gateway.doors import KEY
 from intercode.cli.main import main
+from intercode.gateway.calls import CUT
 from intercode.gateway.tables import TABLES
 from intercode.models.scripted import Line, Rule, script
 from intercode.testing import Fault, ScriptedServer
@@ -287,6 +288,35 @@ def test_calls_under_way_may_end_and_a_second_signal_ends_them(tmp_path: Path) -
         found.end()
         client.close()
         other.close()
+
+
+def test_failing_calls_are_told_and_one_that_is_cut_off_is_recorded(tmp_path: Path) -> None:
+    record = tmp_path / "calls.jsonl"
+    arrived, never = threading.Event(), threading.Event()
+
+    def plan(number: int) -> Fault | None:
+        if number == 2:
+            arrived.set()
+        return [Fault("status", 400), Fault("status", 500), Fault("slow", until=never)][number]
+
+    with (
+        ScriptedServer(script([Rule(Line("Late."))]), plan=plan, key=KEY) as server,
+        gate(server, tmp_path, "--drain", "0.1", "--record", record) as found,
+    ):
+        assert found.post() == 400
+        client = HTTPConnection(urlsplit(found.told["url"]).netloc, timeout=PATIENCE)
+        body = json.dumps({"model": "any", "messages": HI})
+        headers = {"Authorization": f"Bearer {found.token}"}
+        client.request("POST", "/v1/chat/completions", body, headers)
+        assert arrived.wait(PATIENCE)
+        spent = found.end()
+        client.close()
+    assert (spent["calls"], spent["errors"]) == (2, 2)
+    first, last = lines(record)
+    assert first["messages"] == last["messages"] == HI
+    assert (first["status"], last["error"]) == (400, CUT)
+    assert found.errors.count("answered with status 400: ") == 1
+    assert found.errors.count("HTTP 500: on purpose; it is asked again in") == 1
 
 
 def test_a_killed_gate_has_recorded_all_that_was_answered(

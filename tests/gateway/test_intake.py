@@ -10,6 +10,7 @@ import pytest
 
 from gateway.doors import BODIES, KEY, ask, raw, said
 from intercode.gateway import Gateway, Seat, Terms, Upstream
+from intercode.gateway.calls import Call
 from intercode.gateway.intake import SMALL, Intake, check_embedded_tokens
 from intercode.gateway.retention import MAX_CHARACTERS, MAX_OF_FAILED, Dialogues
 from intercode.gateway.rules import Refusal
@@ -176,6 +177,21 @@ def test_of_calls_without_an_answer_the_first_keeps_its_dialogue(server: Scripte
     with Gateway(upstream) as gateway, gateway.seat(budget=Budget(max_tokens=10)) as seat:
         assert ask(seat, CHAT, message(content="x" * (MAX_OF_FAILED + 1)))[0] == 402
         assert not seat.calls[0].messages
+
+
+def test_a_record_has_the_dialogue_of_each_call_without_an_answer(server: ScriptedServer) -> None:
+    upstream = Upstream("openai-compatible", "any", server.url, KEY)
+    calls: list[Call] = []
+    long = "x" * (MAX_OF_FAILED + 1)
+    with (
+        Gateway(upstream) as gateway,
+        gateway.seat(budget=Budget(max_tokens=10), record=calls.append, keep=False) as seat,
+    ):
+        for content in ("hi", "hi", long, "hi"):
+            assert ask(seat, CHAT, message(content=content))[0] == 402
+        assert not seat.calls
+    said = [[one.content for one in call.messages] for call in calls]
+    assert said == [["hi"], ["hi"], [long], ["hi"]]
 
 
 def test_a_message_that_is_sent_again_is_held_once(gateway: Gateway) -> None:

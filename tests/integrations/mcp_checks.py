@@ -390,8 +390,14 @@ async def test_a_token_is_asked_for() -> None:
     url = serving.url(seats.seat("task")).replace("0.0.0.0", "127.0.0.1")
     body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     accept = {"accept": "application/json, text/event-stream"}
-    for token, status in (("", 401), ("Bearer tken", 401), ("Bearer t\u00f6ken", 200)):
+    replies = (
+        ("", 401, "a token is needed"),
+        ("Bearer tken", 401, "the token that was sent is not the right one"),
+        ("Bearer t\u00f6ken", 200, ""),
+    )
+    for token, status, reason in replies:
         headers = {**accept, "authorization": token.encode()}
-        assert httpx2.post(url, json=body, headers=headers).status_code == status, token
+        response = httpx2.post(url, json=body, headers=headers)
+        assert response.status_code == status and reason in response.text, token
     serving.stop()
     assert not serving.is_alive()

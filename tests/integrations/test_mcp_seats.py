@@ -12,7 +12,7 @@ import pytest
 
 import intercode
 from intercode.envs.bash import BashEnv
-from intercode.envs.tools import AFTER, ENDED
+from intercode.envs.tools import AFTER, ENDED, TURN_LIMIT
 from intercode.episode import Episode
 from intercode.evaluate import Progress, RunResult, evaluate
 from intercode.integrations.mcp.seats import CANCELLED, FAILED, MOST_CALLS, Seat, Seats
@@ -24,7 +24,9 @@ GOLD = {"command": TASK.gold[0]}
 Client = Callable[[Seat], Awaitable[None]]
 
 
-def play(seats: Seats, client: Client, made: list[BashEnv] | None = None) -> RunResult:
+def play(
+    seats: Seats, client: Client, made: list[BashEnv] | None = None, **options: int
+) -> RunResult:
     """Run the task, whose client acts on a thread of its own."""
 
     class Told(Progress):
@@ -32,7 +34,7 @@ def play(seats: Seats, client: Client, made: list[BashEnv] | None = None) -> Run
             seats.ended(episode)
 
     def make() -> BashEnv:
-        env = BashEnv(TASKS)
+        env = BashEnv(TASKS, **options)
         (made if made is not None else []).append(env)
         return env
 
@@ -87,6 +89,20 @@ def test_a_call_is_cancelled_by_the_id_of_its_request() -> None:
     [turn] = episode.turns
     assert told == [(turn.observation, False), CANCELLED, (ENDED, False)]
     assert turn.exit_code == 130 and not sleepers(marker)
+
+
+@pytest.mark.parametrize("action", [{"command": "echo the last words"}, {}])
+def test_the_last_turn_has_its_output_and_the_reason_of_the_end(action: dict[str, str]) -> None:
+    told: list[tuple[str, bool]] = []
+
+    async def client(seat: Seat) -> None:
+        told.extend([await seat.call("bash", GOLD), await seat.call("bash", action)])
+
+    [episode] = play(Seats(), client, max_turns=2).kept
+    assert episode.status == "truncated"
+    text = "the last words" if action else "needs 'command'"
+    assert text in told[1][0]
+    assert told[1][0].endswith(f"\n{TURN_LIMIT}")
 
 
 def test_a_client_that_leaves_hands_in() -> None:

@@ -1031,7 +1031,7 @@ DEFENCES = [
     ),
     _one(
         "serve_token", "lateral", GUARD,
-        "return hmac.compare_digest(found, self._token) and", "return",
+        "if not hmac.compare_digest(secret, token):", "if False:",
     ),
     _one(
         "serve_host", "lateral", GUARD,

@@ -37,7 +37,7 @@ def test_a_token_that_no_header_can_have_is_refused_and_not_told(
 def test_a_wrong_token_is_told_from_none(guarded: Served) -> None:
     with pytest.raises(UsageError, match="a token is needed"):
         intercode.connect(guarded.url)
-    with pytest.raises(UsageError, match="the token that was given is not the server's"):
+    with pytest.raises(UsageError, match="the token that was sent is not the right one"):
         intercode.connect(guarded.url, token="another")
 
 

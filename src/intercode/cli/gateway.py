@@ -532,18 +532,22 @@ class _Refusals(logging.Handler):
     """Prints what the gateway refuses, and what it meets with its provider."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tell(one_line(record.getMessage(), 400))
+        if record.levelno == logging.INFO:
+            tell(one_line(record.getMessage(), 400))
 
 
 @contextmanager
 def _refusals() -> Iterator[None]:
     """Print refusals while the block runs."""
-    found, handler = logging.getLogger("intercode.gateway"), _Refusals()
-    before = found.level
-    found.addHandler(handler)
-    found.setLevel(logging.INFO)
+    handler = _Refusals()
+    loggers = [logging.getLogger(name) for name in ("intercode.gateway", "intercode.models.remote")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        found.removeHandler(handler)
-        found.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)

@@ -60,4 +60,9 @@ def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             f"{folder} was made in Python, so its record does not say how to make the same again: "
             "call evaluate() again with what it was called with, and the same out"
         )
+    if session["options"].get("agent") == "mcp":  # no agent that a command can name
+        raise UsageError(
+            f"{folder} is played by an MCP client, which 'intercode resume' cannot start: repeat "
+            f"the 'intercode mcp' command that began it, with --out {shlex.quote(str(folder))}"
+        )
     return session

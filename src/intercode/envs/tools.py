@@ -26,6 +26,7 @@ Function = Callable[..., str]
 
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 ENDED = "[the episode has ended]"
+TURN_LIMIT = "[the episode has ended: its turn limit is reached]"
 AFTER = "[the episode has ended: this call did nothing]"
 
 
@@ -148,7 +149,8 @@ class Tools(list[Function]):
         text = sendable(observation)
         if not terminated and not truncated:
             return text
-        return f"{text.rstrip()}\n{ENDED}".lstrip()
+        is_last_turn = truncated and len(self._inner.episode.turns) >= self._inner.max_turns
+        return f"{text.rstrip()}\n{TURN_LIMIT if is_last_turn else ENDED}".lstrip()
 
 
 @overload

@@ -12,6 +12,7 @@ has a token of its own, the only secret that the sandbox sees::
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import socket
 import threading
@@ -66,6 +67,8 @@ from intercode.models.cache import Cache, digest, varies
 from intercode.models.limits import Budget
 from intercode.models.prices import Prices
 from intercode.models.remote import BYTES_PER_TOKEN, Around, Frame
+
+log = logging.getLogger(__name__)
 
 LONGEST_ANSWER = 64 * 1024**2
 _LONGEST_ERROR = 64 * 1024
@@ -224,6 +227,7 @@ class Seat:
         self._draining = False
         self._dialogues = Dialogues()
         self._open: set[Open] = set()
+        self._passing: set[_Passing] = set()
         self._connections: set[socket.socket] = set()
         self._closed = False
 
@@ -274,7 +278,13 @@ class Seat:
             for connection in self._connections:
                 with suppress(OSError):  # it has ended
                     connection.shutdown(socket.SHUT_RDWR)
-            self._changed.wait_for(lambda: not self._open, _CLOSE_SECONDS)
+            self._changed.wait_for(
+                lambda: not self._open and not any(p.is_answered for p in self._passing),
+                _CLOSE_SECONDS,
+            )
+            unanswered = tuple(self._passing)
+        for passing in unanswered:  # of a silent server, or between two tries
+            passing.cut()
         self._ended(self)
 
     def serve(self, connection: socket.socket, admit: Callable[[], None] = lambda: None) -> None:
@@ -373,7 +383,7 @@ class Seat:
             if passing is None:
                 self._count(door, path + query, sent, headers, size)
                 return
-            self._begin()
+            self._begin(passing)
             passing.run()
 
     def _body(self, asked: Asked, door: Door, held: ExitStack) -> bytes:
@@ -400,9 +410,10 @@ class Seat:
         except RecursionError:
             raise refused("the body has too many levels") from None
 
-    def _begin(self) -> None:
+    def _begin(self, passing: _Passing) -> None:
         with self._changed:
             self._refuse_beyond_limits()
+            self._passing.add(passing)
             self._begun += 1
 
     def _refuse_beyond_limits(self) -> None:
@@ -454,9 +465,18 @@ class Seat:
         self.note(replace(call, error=error))
         door.answer(200, body)
 
-    def note(self, call: Call) -> None:
-        """Record a call, with its dialogue as far as that is retained."""
+    def note(self, call: Call, passing: _Passing | None = None) -> None:
+        """Record a call, with its dialogue as far as that is retained.
+
+        Args:
+            call: The call.
+            passing: The call under way that it ends; one that `close` has ended is not noted again.
+        """
         with self._changed:
+            if passing is not None:
+                if passing not in self._passing:
+                    return
+                self._passing.remove(passing)
             call = self._dialogues.retain(call, share=self._keep)
         try:
             if self._record is not None:
@@ -540,6 +560,8 @@ class _Passing:
         self._failure: tuple[int, bytes] | None = None
         """The server's last refusal."""
         self._error = ""
+        self.is_answered = False
+        """Whether the server's answer has begun: it is recorded soon."""
         self._broken = False
         """Whether the answer breaks off: the client sees that, as it would without a gate."""
 
@@ -550,11 +572,18 @@ class _Passing:
         try:
             kept = cache.get(key) if cache else None
             if kept is not None:
+                self.is_answered = True
                 reply = replace(kept, cached=True, cost=0.0, seconds=0.0, retries=0)
                 self._replay(kept.text.encode())
             else:
                 budget = self._seat.budget
-                reply = frame.ask(self._send, self._size, self._limit, budget=budget)
+                reply = frame.ask(
+                    self._send,
+                    self._size,
+                    self._limit,
+                    budget=budget,
+                    is_over=lambda: self._seat.is_closed,
+                )
                 if cache and not self._error:
                     cache.put(key, replace(reply, text=self._raw.decode()))
         except (ModelError, Gone) as error:
@@ -595,6 +624,7 @@ class _Passing:
         answer = gateway.connections.open(
             "POST", self._target, body, self._headers, gateway.timeout
         )
+        self.is_answered = True
         self._seat.hold(answer)
         try:
             if answer.status != 200:
@@ -610,6 +640,9 @@ class _Passing:
                 self._raw = json.dumps(self._body).encode()
             self._error = shortfall(self._body)
             return answered(self._name, self._body)
+        except AttemptError:
+            self.is_answered = False
+            raise
         finally:
             self._seat.drop(answer)
             answer.close()
@@ -684,8 +717,13 @@ class _Passing:
                 cached=reply.cached,
                 finish=found.finish,
                 **traced(self._body),
-            )
+            ),
+            self,
         )
+
+    def cut(self) -> None:
+        """Record the call as cut off, if it is not recorded yet."""
+        self._seat.note(replace(self._call, status=503, error=CUT), self)
 
     def _fail(self, error: Exception, seconds: float) -> None:
         status, body = 503, b""
@@ -699,11 +737,12 @@ class _Passing:
             self._seat.failure = _without_frames(error)
             body = body if self._failure and self._failure[0] == status else b""
         why = CUT if is_cut else str(error) or LEFT
-        self._seat.note(replace(self._call, status=status, error=why, seconds=seconds))
+        self._seat.note(replace(self._call, status=status, error=why, seconds=seconds), self)
         if isinstance(error, Gone):
             raise error
         if not body:
             raise Refusal(status, str(error))
+        log.info("answered with status %d: %s", status, error)
         self._door.answer(status, body, [("x-should-retry", "false")])
 
 

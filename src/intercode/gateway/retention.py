@@ -30,21 +30,22 @@ class Dialogues:
     def retain(self, call: Call, *, share: bool = True) -> Call:
         """Return a call with the messages that are retained of it.
 
-        A row of calls without an answer keeps the dialogue of its first only, which tells how the
-        last action went.
+        Of a seat that holds its calls, a row of calls without an answer keeps the dialogue of its
+        first only, which tells how the last action went. A call that is only passed on to a record
+        keeps its own: its messages take no memory afterwards.
 
         Args:
             call: The call.
             share: Whether the seat holds its calls, so that equal messages are to be one object.
         """
+        if not share:
+            return call
         is_repeated = self._has_failed and not call.is_answered
         self._has_failed = not call.is_answered
         if not call.is_answered and (
             is_repeated or sum(map(_characters, call.messages)) > MAX_OF_FAILED
         ):
             return replace(call, messages=())
-        if not share:
-            return call
         return replace(call, messages=tuple(map(self._shared, call.messages)))
 
     def _shared(self, message: Message) -> Message:

@@ -146,6 +146,7 @@ class Frame:
         limit: int | None = None,
         *,
         budget: Budget | None = None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> Reply:
         """Repeat a call until there is an answer, as often as is allowed.
 
@@ -154,11 +155,12 @@ class Frame:
             most_input: An upper bound of the prompt's tokens.
             limit: The most tokens of the reply; None: it has no limit.
             budget: A budget that the call must fit into, too.
+            is_over: Whether a failed call is not to be repeated any more.
         """
         thread = threading.get_ident()
         self._open[thread] = time.monotonic(), ""
         try:
-            return self._ask(send, Usage(most_input, limit or 0), budget, thread)
+            return self._ask(send, Usage(most_input, limit or 0), budget, thread, is_over)
         finally:
             del self._open[thread]
 
@@ -174,7 +176,12 @@ class Frame:
         return seconds, f"{text}{failure and f', the last try: {failure}'} ({limit})"
 
     def _ask(
-        self, send: Callable[[], Answer], most: Usage, budget: Budget | None, thread: int
+        self,
+        send: Callable[[], Answer],
+        most: Usage,
+        budget: Budget | None,
+        thread: int,
+        is_over: Callable[[], bool],
     ) -> Reply:
         retry, failures, drain = self._around.retry, 0, current_drain()
         ticket = self._around.rate_limit.ticket()
@@ -188,9 +195,11 @@ class Frame:
                 if error.unreachable and not self._reached:
                     raise self._unavailable(error, failures) from None
                 wait = retry.backoff(failures, error.retry_after, self._chance)
-                if failures > retry.retries or wait is None:
+                if failures > retry.retries or wait is None or is_over():
                     raise self._unavailable(error, failures) from None
-                log.info("%s: %s; again in %.1f s", self.name, error, wait)
+                level = logging.INFO if failures == 1 else logging.DEBUG
+                when = "at the pace that it allows" if error.throttled else f"in {wait:.1f} s"
+                log.log(level, "%s: %s; it is asked again %s", self.name, error, when)
                 drain.wait(0.0 if error.throttled else wait)  # the pace is slower for all
                 if drain.is_interrupted:
                     drain.failed = True

@@ -144,8 +144,6 @@ class Server:
             told = {"detail": body.decode(errors="replace")[:1000].strip()}
         said = f"{self.url}: the server refuses: {told.get('detail') or status}"
         if status == 401:
-            if self.headers:
-                said = f"{self.url}: the token that was given is not the server's"
             said = f"{said}; give its token, by token=… or ${TOKEN}"
         otherwise = UsageError if status in (501, *range(500)) else SandboxError
         return raised(told.get("error", ""), said, otherwise)

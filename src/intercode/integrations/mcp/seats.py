@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from intercode.envs.tools import AFTER, ENDED, sendable
+from intercode.envs.tools import AFTER, ENDED, TURN_LIMIT, sendable
 from intercode.errors import ModelError
 from intercode.evaluate.loop import Stopped
 from intercode.interpreters.base import CANCELLATION, Cancellation
@@ -234,7 +234,8 @@ class Seats:
             seat.end(FAILED, failed=True)
         else:
             score = f"\n[reward: {episode.reward}]" if self._show_score else ""
-            seat.end(f"{ENDED}{score}", failed=False)
+            is_last_turn = episode.status == "truncated" and "ended_by" not in episode.metadata
+            seat.end(f"{TURN_LIMIT if is_last_turn else ENDED}{score}", failed=False)
 
     def leave(self) -> None:
         """Hand in all episodes as they stand, now and later."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 import socket
@@ -25,7 +24,7 @@ from intercode import __version__
 from intercode.admission import Admission
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
-from intercode.guard import is_loopback
+from intercode.guard import is_loopback, token_refusal
 from intercode.json_limits import count_tokens
 
 if TYPE_CHECKING:
@@ -228,10 +227,8 @@ class _Gate:
             seat = self.seats.find(secret) if start == "/mcp" else None
             if "origin" in headers:
                 refused = PlainTextResponse("web pages may not call this", 403)
-            elif self.token and not hmac.compare_digest(
-                headers.get("authorization", "").encode("latin-1"), f"Bearer {self.token}".encode()
-            ):
-                refused = PlainTextResponse("the token is missing or wrong", 401)
+            elif self.token and (denied := token_refusal(_texts(headers), self.token.encode())):
+                refused = PlainTextResponse(denied[1], denied[0])
             elif seat is None:
                 refused = PlainTextResponse("there is no such episode", 404)
             else:
@@ -264,6 +261,12 @@ def _cancelled_request(body: bytes) -> object:
         return None
     params = message.get("params")
     return params.get("requestId") if isinstance(params, dict) else None
+
+
+def _texts(headers: Headers) -> list[str]:
+    """Return the headers ``Authorization``; Starlette reads their bytes as Latin-1."""
+    values = headers.getlist("authorization")
+    return [value.encode("latin-1").decode(errors="replace") for value in values]
 
 
 async def _read(receive: Any) -> tuple[Any, bytes]:
