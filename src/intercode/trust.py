@@ -52,7 +52,7 @@ _KEYS = {
 _KEYLESS = ("local", "scripted")
 """Providers that send no key."""
 _PASSWORDS = ("MYSQL_PWD", "PGPASSWORD")
-_READ = ("data", "databases", "repositories")
+_READ = ("env", "data", "databases", "repositories")
 _WORD = re.compile(r"[\w-]+")
 _MODEL_NAME = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+)*")
 _GENERATED = ("seed", "difficulty", "count", "split")

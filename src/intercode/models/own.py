@@ -234,6 +234,6 @@ def _shown(value: object) -> str:
     """Show a value's beginning, and its type where its own text fails."""
     try:
         text = repr(value)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a user's own class raises
         return f"{type(value).__qualname__}, whose repr() raised {type(error).__name__}"
     return text if len(text) <= 100 else f"{text[:100]}…"
