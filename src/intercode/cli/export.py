@@ -87,8 +87,8 @@ def _check_tokens(run: Path, episodes: _Chosen) -> None:
     """
     if next(iter(episodes), None) is None and episodes.bare:
         raise UsageError(
-            f"no episode of {run} has token ids (of {episodes.bare}): a model's run records them with "
-            "'intercode run … --record-tokens', and a server that reports them, such as vLLM"
+            f"no episode of {run} has token ids (of {episodes.bare}): a model's run has them with "
+            "'intercode run … --record-tokens' and a server that reports them, such as vLLM"
         )
 
 
