@@ -52,6 +52,7 @@ _KEYS = {
 _KEYLESS = ("local", "scripted")
 """Providers that send no key."""
 _PASSWORDS = ("MYSQL_PWD", "PGPASSWORD")
+_OR_FOLDER = "; or, of a benchmark that has moved, its folder: --env PATH"
 _READ = ("env", "data", "databases", "repositories")
 _WORD = re.compile(r"[\w-]+")
 _MODEL_NAME = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+)*")
@@ -164,6 +165,7 @@ def check(
                 raise UsageError(
                     f"{record} names {effect.value}, which is not there any more. "
                     f"Say where it is now: --{effect.option} PATH (in Python {effect.option}=PATH)"
+                    f"{_OR_FOLDER if effect.option == 'data' else ''}"
                 )
         return
     rules = [f"{key} goes only to an address that you name" for key in keys.values() if key]

@@ -278,8 +278,8 @@ def test_code_that_changes_the_working_directory_moves_no_path(
         "def make(task): return A()\n"
     )
     (tmp_path / "ds.py").write_text(
-        "import os\nfrom intercode import Task\ndef load():\n    os.chdir('/')\n"
-        "    return [Task(str(n), 'hi', ('true',)) for n in range(4)]\n"
+        "import os\nfrom intercode import Dataset, Task\ndef load():\n    os.chdir('/')\n"
+        "    return Dataset([Task(str(n), 'hi', ('true',)) for n in range(4)])\n"
     )
     (tmp_path / "rw.py").write_text("def score(task, episode, sandbox): return 0.5\n")
     tasks = "ds.py:load" if where == "dataset" else "tasks.json"
@@ -327,8 +327,8 @@ def test_what_code_of_ones_own_prints_is_not_among_the_json(
         f"{noise}def score(task, episode, sandbox):\n    print('NOISE')\n    return 0.5\n"
     )
     (tmp_path / "ds.py").write_text(
-        f"{noise}from intercode import Task\ndef load():\n    print('NOISE')\n"
-        "    return [Task('a', 'hi', ('true',))]\n"
+        f"{noise}from intercode import Dataset, Task\ndef load():\n    print('NOISE')\n"
+        "    return Dataset([Task('a', 'hi', ('true',))])\n"
     )
     tasks, reward = ["--data", "ds.py:load"], ["--reward", "rw.py:score", "--json"]
     agent = ["--agent", "a.py:make"]
