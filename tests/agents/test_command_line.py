@@ -140,8 +140,8 @@ def test_a_budget_ends_the_run_which_can_be_gone_on_with(
             for name in ("oracle", "noop", "random")
         ],
         (["--recording", "x"], "agent oracle takes no --recording; agents that take it: predictio"),
-        (["--agent", "cli:echo {qery}"], "{qery} is no place of the command: {query} is"),
-        (["--agent", "cli:echo --url={ulr}"], "{ulr} is no place of the command: {url} is"),
+        (["--agent", "cli:echo {qery}"], "{qery} is not a place of the command: {query} is"),
+        (["--agent", "cli:echo --url={ulr}"], "{ulr} is not a place of the command: {url} is"),
         (["--preset", "paper-none"], "there is no preset"),
         (["--preset", "paper-gpt-4-sql-try-again"], "is for sql, not for bash"),
     ],
@@ -162,7 +162,7 @@ def test_braces_of_a_program_are_its_own(caplog: pytest.LogCaptureFixture) -> No
     code = 'cli:python3 -c \'mode = "a b"; print(f"{mode}")\''
     for _ in range(2):
         assert profile_of(code).run.command[2] == 'mode = "a b"; print(f"{mode}")'
-    assert caplog.text.count("{mode} is no place of the command: {model} is; it is left") == 1
+    assert caplog.text.count("{mode} is not a place of the command: {model} is; it is left") == 1
 
 
 def test_predictions_are_scored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ def make_client(
         timeout: Seconds of a call.
 
     Raises:
-        UsageError: The factory cannot be called or fails, or its result is no client.
+        UsageError: The factory cannot be called or fails, or its result is not a client.
     """
     options: dict[str, Any] = {"base_url": base_url, "timeout": timeout}
     if flaw := _call_flaw(factory, model, **options):

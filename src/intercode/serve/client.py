@@ -85,7 +85,7 @@ class Server:
         self._base = f"{scheme}://{parts.netloc}{above}"
         names = self.fetch("list_environments")
         if not names or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise self._other("its answer is no list of environments")
+            raise self._other("its answer is not a list of environments")
         if name and name not in names:
             raise UsageError(f"{url}: there is no environment {name!r} there{meant(name, names)}")
         self.name = name or names[0]

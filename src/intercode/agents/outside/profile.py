@@ -60,7 +60,7 @@ MEMBER = "$."
 _PLACE = re.compile(r"\{(query|model|url_v1|url|token)\}")
 _PLACES = ("query", "model", "url_v1", "url", "token")
 _NAMED = re.compile(r"(?<![$\\{])\{([A-Za-z_]\w*)\}(?!\})")
-"""What looks like a place, and is no variable of a shell."""
+"""A name in braces, other than a variable of a shell."""
 _PLACE_OF_MODEL = re.compile(r"\{(model|url_v1|url|token)\}")
 
 
@@ -245,7 +245,7 @@ def _check_places(agent: str, run: Run) -> None:
             near = nearest(name, _PLACES)
             if name in _PLACES or near is None:
                 continue
-            message = f"agent {agent}: {{{name}}} is no place of the command: {{{near}}} is"
+            message = f"agent {agent}: {{{name}}} is not a place of the command: {{{near}}} is"
             if len(text.split()) == 1 and text not in run.files.values():
                 raise UsageError(f"{message}; known: {', '.join(map('{{{}}}'.format, _PLACES))}")
             _warn(f"{message}; it is left as it is")
