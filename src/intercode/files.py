@@ -28,6 +28,24 @@ except ImportError:  # on Windows: whatever needs a sandbox needs these files, t
 _CHUNK = 1 << 20
 
 
+@contextlib.contextmanager
+def same_folder() -> Iterator[None]:
+    """Go back to the working directory at the end, whichever the user's code has gone to."""
+    try:
+        folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # it is gone, or not to be entered
+        yield
+        return
+    try:
+        yield
+    finally:
+        try:
+            with contextlib.suppress(OSError):
+                os.fchdir(folder)
+        finally:
+            os.close(folder)
+
+
 def cache_root() -> Path:
     """The folder for everything that InterCode can make again.
 

@@ -1093,6 +1093,24 @@ def _image(value: str) -> str:
         return value
 
 
+def in_any_folder(options: Options) -> dict[str, Any]:
+    """Return options whose files are found from any working directory.
+
+    Names that a run shows, as those of agents and models, stay: they are resolved once.
+    """
+    return {name: _in_any_folder(name, value) for name, value in options.items()}
+
+
+def _in_any_folder(name: str, value: Any) -> Any:
+    if not isinstance(value, str) or "://" in value:  # whose password a record leaves out
+        return value
+    if name in ("out", "cache", "prices", "prompt"):
+        return _path(value)
+    if name in ("reward", "sandbox", "engine"):
+        return absolute(value)
+    return _place(value) if name in ("databases", "repositories") else value
+
+
 _PORTABLE: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("cache", "prices", "prompt", "recording"), _path),
     "skill": lambda folders: [_path(folder) for folder in folders],

@@ -52,7 +52,8 @@ _KEYS = {
 _KEYLESS = ("local", "scripted")
 """Providers that send no key."""
 _PASSWORDS = ("MYSQL_PWD", "PGPASSWORD")
-_READ = ("data", "databases", "repositories")
+_OR_FOLDER = "; or, of a benchmark that has moved, its folder: --env PATH"
+_READ = ("env", "data", "databases", "repositories")
 _WORD = re.compile(r"[\w-]+")
 _MODEL_NAME = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+)*")
 _GENERATED = ("seed", "difficulty", "count", "split")
@@ -158,11 +159,13 @@ def check(
     keys = {effect.option: _key_for(effect.option, options) for effect in found}
     refused = [effect for effect in found if keys[effect.option] or not trust]
     if not refused:
-        for effect in found:  # no path of a record without trust is looked at
+        # No path of a record without trust is looked at. A benchmark's folder has its data, too.
+        for effect in sorted(found, key=lambda effect: effect.option != "env"):
             if effect.is_gone:
                 raise UsageError(
                     f"{record} names {effect.value}, which is not there any more. "
                     f"Say where it is now: --{effect.option} PATH (in Python {effect.option}=PATH)"
+                    f"{_OR_FOLDER if effect.option == 'data' else ''}"
                 )
         return
     rules = [f"{key} goes only to an address that you name" for key in keys.values() if key]

@@ -40,7 +40,17 @@ def absolute(text: str) -> str:
     if not is_reference(text):
         return text
     file, _, rest = text.partition(".py:")
-    return f"{Path(f'{file}.py').expanduser().absolute()}:{rest}"
+    return f"{_place(f'{file}.py')}:{rest}"
+
+
+_places: dict[str, Path] = {}
+"""Relative path of a file that was run → the file, in the working directory of that time."""
+
+
+def _place(file: str) -> Path:
+    """Return the absolute path of a file, which may itself have changed the working directory."""
+    path = Path(file).expanduser().absolute()
+    return path if path.exists() else _places.get(file, path)
 
 
 def reference_of(target: object) -> str:
@@ -63,7 +73,10 @@ def load(what: str, reference: str) -> Any:
             can be called.
     """
     file, _, attribute = reference.rpartition(":")
-    module = _module(what, reference, Path(file).expanduser())
+    path = _place(file)
+    if path.exists():
+        _places[file] = path
+    module = _module(what, reference, path if file in _places else Path(file).expanduser())
     target = getattr(module, attribute, None)
     if not callable(target):
         names = (name for name, value in vars(module).items() if callable(value))
@@ -80,7 +93,7 @@ def digest(reference: str) -> str:
     """
     if not is_reference(reference):
         return ""
-    path = Path(f"{reference.partition('.py:')[0]}.py").expanduser()
+    path = _place(f"{reference.partition('.py:')[0]}.py")
     try:
         return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     except OSError as error:

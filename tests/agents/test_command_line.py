@@ -11,6 +11,7 @@ import duckdb
 import pytest
 
 from intercode.agents.builtin import action_for, read_predictions
+from intercode.agents.outside.profile import profile_of
 from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
 from intercode.envs.traits import traits_of
@@ -134,6 +135,13 @@ def test_a_budget_ends_the_run_which_can_be_gone_on_with(
         (["--agent", "predictions"], "needs --recording"),
         (["--agent", "react", "--model", "x"], "PROVIDER/NAME"),
         (["--agent", "react", "--model", "scripted/r", "--recording", "x"], "takes no --recording"),
+        *[
+            (["--agent", name, "--recording", "x"], "takes no --recording; agents that take it: p")
+            for name in ("oracle", "noop", "random")
+        ],
+        (["--recording", "x"], "agent oracle takes no --recording; agents that take it: predictio"),
+        (["--agent", "cli:echo {qery}"], "{qery} is not a place of the command: {query} is"),
+        (["--agent", "cli:echo --url={ulr}"], "{ulr} is not a place of the command: {url} is"),
         (["--preset", "paper-none"], "there is no preset"),
         (["--preset", "paper-gpt-4-sql-try-again"], "is for sql, not for bash"),
     ],
@@ -142,6 +150,19 @@ def test_refusals(options: list[str], told: str, capsys: pytest.CaptureFixture[s
     assert main(["run", "bash", *options]) == 2
     assert told in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_braces_of_a_program_are_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    mine = "cli:sh -c 'echo ${mode} {{qery}} {print} {x,y} {query}' {a}"
+    assert profile_of(mine).run.command[2:] == (
+        "echo ${mode} {{qery}} {print} {x,y} {query}",
+        "{a}",
+    )
+    assert not caplog.text
+    code = 'cli:python3 -c \'mode = "a b"; print(f"{mode}")\''
+    for _ in range(2):
+        assert profile_of(code).run.command[2] == 'mode = "a b"; print(f"{mode}")'
+    assert caplog.text.count("{mode} is not a place of the command: {model} is; it is left") == 1
 
 
 def test_predictions_are_scored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -267,6 +267,81 @@ def test_an_agent_of_ones_own(cli: Run, data: Path, tmp_path: Path) -> None:
     assert "cannot be imported: SyntaxError" in done.stderr
 
 
+@pytest.mark.parametrize("where", ["act", "import", "dataset"])
+def test_code_that_changes_the_working_directory_moves_no_path(
+    cli: Run, data: Path, tmp_path: Path, where: str
+) -> None:
+    move = "import os\nos.chdir('/')\n"
+    (tmp_path / "a.py").write_text(
+        f"{move if where == 'import' else ''}import os\nclass A:\n    def act(self, *_):\n"
+        f"        {'os.chdir(chr(47))' if where == 'act' else 'pass'}\n        return 'submit'\n"
+        "def make(task): return A()\n"
+    )
+    (tmp_path / "ds.py").write_text(
+        "import os\nfrom intercode import Dataset, Task\ndef load():\n    os.chdir('/')\n"
+        "    return Dataset([Task(str(n), 'hi', ('true',)) for n in range(4)])\n"
+    )
+    (tmp_path / "rw.py").write_text("def score(task, episode, sandbox): return 0.5\n")
+    tasks = "ds.py:load" if where == "dataset" else "tasks.json"
+    options = ["--data", tasks, "--agent", "a.py:make", "--reward", "rw.py:score"]
+    done = cli("run", "bash", *options, "--out", "runs/here", "--workers", "2", "--quiet")
+    assert "\nrun: runs/here\n" in done.stdout
+    assert len((tmp_path / "runs/here/episodes.jsonl").read_text().splitlines()) == 4
+    cli("resume", "runs/here", *options, "--epochs", "2", "--quiet")
+    assert len((tmp_path / "runs/here/episodes.jsonl").read_text().splitlines()) == 8
+
+
+@pytest.mark.parametrize(
+    ("method", "place"),
+    [
+        ("return {'x': [object()]}", "metadata['mine']['x'][0] is object"),
+        ("data = {}; data['x'] = data; return data", "cannot be written|nested too deeply"),
+    ],
+)
+def test_an_agents_data_that_is_not_json_is_an_error_of_its_episode(
+    cli: Run, data: Path, tmp_path: Path, method: str, place: str
+) -> None:
+    (tmp_path / "a.py").write_text(
+        f"def odd():\n    {method}\nclass A:\n    def __init__(self, task): self.task = task\n"
+        "    def act(self, *_): return 'submit'\n"
+        "    def episode_metadata(self):\n"
+        "        return {'mine': odd() if self.task.task_id == 'touch' else 1}\n"
+    )
+    run = ["run", "bash", "--data", data, "--agent", "a.py:A", "--out", "run", "--json"]
+    told = parsed(cli(*run, code=1))
+    assert told["finished"] == 4
+    (error,) = told["errors"]
+    assert error["task_id"] == "touch" and "cannot be recorded" in error["error"]
+    assert re.search(place.replace("[", r"\["), error["error"])
+
+
+def test_what_code_of_ones_own_prints_is_not_among_the_json(
+    cli: Run, data: Path, tmp_path: Path
+) -> None:
+    noise = "import subprocess\nprint('NOISE')\nsubprocess.run(['echo', 'NOISE'])\n"
+    (tmp_path / "a.py").write_text(
+        f"{noise}class A:\n    def act(self, *_):\n        print('NOISE')\n"
+        "        return 'submit'\ndef make(task): return A()\n"
+    )
+    (tmp_path / "rw.py").write_text(
+        f"{noise}def score(task, episode, sandbox):\n    print('NOISE')\n    return 0.5\n"
+    )
+    (tmp_path / "ds.py").write_text(
+        f"{noise}from intercode import Dataset, Task\ndef load():\n    print('NOISE')\n"
+        "    return Dataset([Task('a', 'hi', ('true',))])\n"
+    )
+    tasks, reward = ["--data", "ds.py:load"], ["--reward", "rw.py:score", "--json"]
+    agent = ["--agent", "a.py:make"]
+    for arguments in (
+        ["run", "bash", *tasks, *agent, *reward, "--out", "run"],
+        ["validate", "ds.py:load", "--env", "bash", *reward],
+        ["rescore", "run", *tasks, *reward, "--out", "again"],
+    ):
+        done = cli(*arguments, code=None)
+        parsed(done)
+        assert "NOISE" in done.stderr and "NOISE" not in done.stdout, arguments
+
+
 @pytest.mark.parametrize("where", ["make", "act", "check", "import", "reward"])
 def test_no_code_that_calls_exit_ends_a_run_well(
     cli: Run, data: Path, tmp_path: Path, where: str

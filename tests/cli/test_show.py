@@ -75,6 +75,17 @@ def test_tool_calls_are_among_the_messages(
     assert "  tools: execute\n" in told and '    → execute {"command": "ls /data"}\n' in told
 
 
+def test_a_run_without_episodes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path(shutil.copytree(RECORDED, tmp_path / "run"))
+    (run / EPISODES).write_text("")
+    assert main(["show", str(run)]) == 0
+    assert capsys.readouterr().err == f"{run} has no episode yet\n"
+    assert main(["show", str(run), "--failed"]) == 0
+    assert "has no episode that failed" in capsys.readouterr().err
+    assert main(["show", str(run), "--json"]) == 0
+    assert capsys.readouterr() == ("[]\n", "")
+
+
 def test_a_folder_of_runs_lists_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("two", "one"):
         shutil.copytree(RECORDED, tmp_path / name)

@@ -295,6 +295,22 @@ def test_a_folder_names_all_that_its_file_says(run: Path, trap: Trap) -> None:
     assert main(["resume", "mine", "--env", "trap", "--epochs", "2", "--quiet"]) == 0
 
 
+@pytest.mark.parametrize("name", ["trap", "./trap"])
+def test_a_folder_that_has_moved_is_named_with_its_option(
+    run: Path, trap: Trap, capsys: Tell, name: str
+) -> None:
+    (trap.folder / "intercode.toml").write_text('env = "bash"\ntasks = "bait.json"\n')
+    assert main(["run", name, "--out", "mine", "--quiet"]) == 0
+    trap.folder.rename(trap.folder.with_name("elsewhere"))
+    again = ["resume", "mine", "--epochs", "2", "--quiet"]
+    capsys.readouterr()
+    assert main([*again, "--trust"]) == 2
+    said = capsys.readouterr().err
+    assert f"names {trap.folder}" in said and "is not there any more. Say where it is now" in said
+    assert "--env PATH" in said
+    assert main([*again, "--env", str(trap.folder.with_name("elsewhere"))]) == 0
+
+
 @pytest.mark.parametrize(
     ("model", "variable"),
     [

@@ -274,6 +274,10 @@ def test_whole_episodes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         (["--to", "parquet"], 2, "--out FILE"),
         (["--to", "csv", "--json"], 2, "--out FILE"),
         (["--to", "chat", "--turns"], 2, "--turns is for csv"),
+        (["--to", "chat", "--tokens"], 2, "--tokens is for --to parquet, not --to chat"),
+        (["--to", "csv", "--tokens"], 2, "--tokens is for --to parquet, not --to csv"),
+        (["--to", "parquet", "--tokens", "--turns", "--out", "x"], 2, "leave out --turns"),
+        (["--to", "parquet", "--tokens", "--out", "x"], 2, "has token ids (of 5): a model's run"),
         (["--to", "chat", "--out", "no/such/file"], 1, "cannot write no/such/file"),
         (["--to", "parquet", "--out", "no/such/file"], 1, "cannot write no/such/file"),
     ],
@@ -283,6 +287,24 @@ def test_what_is_refused(
 ) -> None:
     assert main(["export", str(run), *arguments]) == code
     assert told in capsys.readouterr().err
+
+
+def test_episodes_without_tokens_are_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare, told, discarded = episodes()[1:4]
+    call = {"prompt_token_ids": [1, 2], "token_ids": [3], "logprobs": [-0.5], "turn": 0}
+    told.metadata["model"] = {"messages": [], "calls": [call]}
+    discarded.metadata["model"] = {"messages": [], "calls": [{**call, "discarded": True}]}
+    run, out = write(tmp_path, [bare, told, discarded]), tmp_path / "tokens.parquet"
+    options = [str(run), "--to", "parquet", "--tokens", "--out", str(out)]
+    assert main(["export", *options]) == 0
+    assert capsys.readouterr().err == "1 episode, 2 without recorded tokens left out\n"
+    found: Any = duckdb.sql(f"SELECT task_id, completion_ids FROM '{out}'")
+    assert found.fetchall() == [("1", [3])]
+    counts = json.loads(export(capsys, *options, "--json"))
+    assert (counts["episodes"], counts["without_tokens"]) == (1, 2)
+    assert main(["export", *options[:-1], str(tmp_path / "none"), "--epoch", "7"]) == 0
 
 
 @pytest.mark.parametrize("style", ["chat", "tools", "plain"])

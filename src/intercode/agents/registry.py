@@ -57,8 +57,20 @@ def get(name: str, **options: Any) -> AgentFactory:
         if options:
             raise UsageError(f"agent {name} takes no option {', '.join(options)}")
         return cast(AgentFactory, make)
+    signature = inspect.signature(make)
     try:
-        inspect.signature(make).bind(**options)
+        signature.bind(**options)
     except TypeError as error:
+        if unknown := sorted(options.keys() - signature.parameters.keys()):
+            takers = ", ".join(agents_with(unknown[0])) or "none"
+            raise UsageError(
+                f"agent {name} takes no option {unknown[0]!r}; agents that take it: {takers}"
+            ) from None
         raise UsageError(f"agent {name}: {error}") from error
     return make(**options)
+
+
+def agents_with(option: str) -> list[str]:
+    """List the registered agents of InterCode's own that take an option."""
+    names = [name for name in AGENTS.names(packages=False) if not AGENTS.is_foreign(name)]
+    return [name for name in names if option in inspect.signature(AGENTS.get(name)).parameters]

@@ -28,8 +28,10 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("--turns is for csv and parquet")
     if args.style and args.to != "chat":
         raise UsageError("--style is for chat")
-    if args.tokens and (args.to != "parquet" or args.turns):
-        raise UsageError("--tokens is for parquet, and has rows of its own: leave out --turns")
+    if args.tokens and args.to != "parquet":
+        raise UsageError(f"--tokens is for --to parquet, not --to {args.to}")
+    if args.tokens and args.turns:
+        raise UsageError("--tokens has rows of its own: leave out --turns")
     redactor = Redactor(everywhere=args.redact)  # the record may be of an older version
     manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
@@ -37,6 +39,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.out is None and (args.to == "parquet" or args.json):
         raise UsageError("give the file with --out FILE")
     chosen = _Chosen(args, redactor)
+    if args.tokens:
+        _check_tokens(args.run, _Chosen(args, redactor))
     try:
         if args.to == "parquet":
             from intercode.report.export import write_parquet
@@ -51,9 +55,11 @@ def execute(args: argparse.Namespace) -> int:
         raise RecordWriteError(f"cannot write {args.out}: {error.strerror or error}") from error
     if args.json:
         told = {"run": str(args.run), "to": args.to, "out": str(args.out)}
-        print_json({**told, "episodes": chosen.count, "errors": chosen.errors})
+        bare = {"without_tokens": chosen.bare} if args.tokens else {}
+        print_json({**told, "episodes": chosen.count, "errors": chosen.errors, **bare})
     else:
         left = f", {chosen.errors} without a result left out" if chosen.errors else ""
+        left += f", {chosen.bare} without recorded tokens left out" if chosen.bare else ""
         print(f"{counted(chosen.count, 'episode')}{left}", file=sys.stderr)
     return 0
 
@@ -73,6 +79,23 @@ def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None
         )
 
 
+def _check_tokens(run: Path, episodes: _Chosen) -> None:
+    """Refuse a table of tokens of episodes that have none.
+
+    Raises:
+        UsageError: There are episodes, and none has tokens.
+    """
+    if next(iter(episodes), None) is None and episodes.bare:
+        raise UsageError(
+            f"no episode of {run} has token ids (of {episodes.bare}): a model's run has them with "
+            "'intercode run … --record-tokens' and a server that reports them, such as vLLM"
+        )
+
+
+def _has_tokens(episode: Episode) -> bool:
+    return next(export.token_rows(episode), None) is not None
+
+
 class _Chosen:
     """The episodes that were asked for, and how many they were."""
 
@@ -81,6 +104,8 @@ class _Chosen:
         self._redactor = redactor
         self.count = 0
         self.errors = 0
+        self.bare = 0
+        """Episodes that are left out of a table of tokens, as none are recorded."""
 
     def again(self) -> Iterator[Episode]:
         """Yield all episodes of the run, without secrets."""
@@ -94,6 +119,9 @@ class _Chosen:
                 continue
             if episode.score is None and self._args.to in ("paper", "chat"):
                 self.errors += 1
+                continue
+            if self._args.tokens and not _has_tokens(episode):
+                self.bare += 1
                 continue
             self.count += 1
             yield self._redactor.episode(episode)

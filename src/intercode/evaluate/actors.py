@@ -107,6 +107,11 @@ class AgentProvider:
             parameters = inspect.signature(registry.AGENTS.get(name)).parameters
             if recording is None and "recording" in parameters:
                 raise UsageError(f"--agent {name} needs --recording PATH")
+            if recording is not None and "recording" not in parameters:
+                takers = ", ".join(registry.agents_with("recording"))
+                raise UsageError(
+                    f"agent {name} takes no --recording; agents that take it: {takers}"
+                )
         offered = skills.read_all(spec.agent.skill)
         if unused := [option for option in options_without_model(spec) if option in spec.flat()]:
             flag = AGENT_OPTIONS[unused[0]].flag

@@ -127,7 +127,7 @@ def select(
     else:
         chosen = list(dataset)
     if not chosen:
-        raise UsageError(f"dataset {dataset.name} has no tasks")
+        raise UsageError(f"the dataset {dataset.source or dataset.name} has no tasks")
     chosen = [task for task in chosen if task.task_id not in exclude]
     if not chosen:
         reason = next(iter(exclude.values())) if isinstance(exclude, Mapping) else ""

@@ -393,7 +393,7 @@ def failed(error: BaseException, partial: Episode) -> Episode:
     partial.error = redactor.text(message) or type(error).__name__
     partial.metadata["error_type"] = type(error).__name__
     # A failure in code that is likely the user's own, who wants to find it.
-    written = error.__cause__ if isinstance(error, AgentError) else error
+    written = error.__cause__ if isinstance(error, AgentError | ModelError) else error
     if written is not None and not isinstance(written, InterCodeError):
         text = "".join(traceback.format_exception(written))
         partial.metadata["traceback"] = redactor.text(text)

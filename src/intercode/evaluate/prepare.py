@@ -22,13 +22,14 @@ from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.rewards import ModelReward, model_reward
 from intercode.evaluate.tools import tool_versions
+from intercode.files import same_folder
 from intercode.project import FILE, benchmark_of, create
 from intercode.records import MANIFEST, read_manifest
 from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES
 from intercode.registry import environment as registered
 from intercode.rewards.gold import GoldCache
 from intercode.sandbox import Limits, Provider
-from intercode.spec import RunSpec, environments, recorded_options
+from intercode.spec import RunSpec, environments, in_any_folder, recorded_options
 from intercode.spelling import meant
 from intercode.task import OF_ALL_TASKS, Dataset, Task
 from intercode.user_code import absolute, digest, is_reference
@@ -77,7 +78,8 @@ def plan(spec: RunSpec, progress: Progress) -> Plan:
         raise UsageError("--accept says what may differ from --locked RUN: name that, too")
     locked = None if spec.how.locked is None else read_manifest(run_folder(spec.how.locked))
     environment(spec)
-    spec, everything = load(spec)
+    with same_folder():
+        spec, everything = load(spec)
     exclude: Mapping[str, str] = (locked or {}).get("excluded", {})
     if spec.exclude is not None:
         exclusion = read_exclusion(Path(spec.exclude))
@@ -236,7 +238,9 @@ def setting(
     sandbox = given.get("sandbox", "native")
     asked = {**(asks or {})}
     needs, layered = asked.pop("limits", {}), asked.pop("layers", ())
-    options: dict[str, Any] = {"data": plan.dataset, **given, **asked}
+    # Workers make environments, after an agent that may have changed the working directory.
+    options: dict[str, Any] = {"data": plan.dataset, **in_any_folder(given), **asked}
+    name, protocol = absolute(env.name), absolute(env.protocol)
     facts = _facts(spec, needs)
     if layers := [*layered, *agent_provider(spec.agent.name).layers(spec)]:
         options["layers"] = layers
@@ -245,8 +249,8 @@ def setting(
         engine = shared_engine(given.get("engine", "sqlite"), progress.say, sandbox)
         options["engine"] = engine
         facts["engine"] = {"name": engine.name, **engine.facts()}
-        if is_reference(name := engine_name(given.get("engine", "sqlite"))):
-            facts["engine"]["code"] = name
+        if is_reference(code := engine_name(given.get("engine", "sqlite"))):
+            facts["engine"]["code"] = code
         facts |= {"sandbox": absolute(sandbox)} if "sandbox" in given else {}
     elif not traits_of(env.name).elsewhere:
         provider = provider_of(env.name, sandbox, progress.say)
@@ -262,7 +266,7 @@ def setting(
         facts[reward.KIND] = reward.facts()
 
     def make() -> InterCodeEnv[Any]:
-        return cast("InterCodeEnv[Any]", create(env.name, protocol=env.protocol, **options))
+        return cast("InterCodeEnv[Any]", create(name, protocol=protocol, **options))
 
     facts["images"] = _digests(make, plan.tasks, progress)
     return Setting(make, {**facts, **asked}, provider, reward)

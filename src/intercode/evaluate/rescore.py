@@ -160,7 +160,7 @@ def rescore(
     """
     if workers < 1 or max_retries < 0:
         raise UsageError("workers must be at least 1, retries at least 0")
-    record, target = Record(Path(run)), None if out is None else Path(out)
+    record, target = Record(Path(run)), None if out is None else Path(out).absolute()
     _refuse(record, target)
     env = record.manifest["env"]
     check_imported(str(env.get("env", "")), str(env.get("protocol", DEFAULT)), trust=trust)

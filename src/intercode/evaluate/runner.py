@@ -34,6 +34,7 @@ from intercode.evaluate.progress import Progress
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.versions import rules_of
 from intercode.evaluate.worker import Interrupts, Job
+from intercode.files import same_folder
 from intercode.models.local import PROVIDER as LOCAL
 from intercode.records import (
     EPISODES,
@@ -46,7 +47,7 @@ from intercode.records import (
     read_manifest,
 )
 from intercode.sandbox.images import hide
-from intercode.spec import RunSpec
+from intercode.spec import RunSpec, in_any_folder
 from intercode.task import Dataset
 from intercode.user_code import absolute
 
@@ -230,6 +231,7 @@ def _refuse_wrong(dataset: object, agent: object, env_factory: object, progress:
         )
 
 
+@same_folder()
 def run(
     asked: RunSpec | Plan,
     progress: Progress,
@@ -248,6 +250,8 @@ def run(
         InterCodeError: As `evaluate`.
     """
     planned = plan(asked, progress) if isinstance(asked, RunSpec) else asked
+    # Before an agent's file is run, which may change the working directory.
+    planned = replace(planned, spec=planned.spec.merge(**in_any_folder(planned.spec.flat())))
     budget = budget or budget_of(planned.spec)
     executor = executor or executor_of(planned.spec)
     executor.check(planned.spec)

@@ -26,6 +26,7 @@ from intercode.errors import (
 )
 from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed, without_odd_data
 from intercode.evaluate.progress import Progress
+from intercode.files import same_folder
 from intercode.interruption import Drain, draining, is_handlers
 from intercode.records import Key
 from intercode.user_code import described
@@ -252,7 +253,7 @@ class Pool:
         Raises:
             KeyboardInterrupt: There was a second interrupt.
         """
-        with draining() as drain:
+        with draining() as drain, same_folder():
             yield from self._run(interrupts, progress, drain)
 
     def _run(

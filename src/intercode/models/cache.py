@@ -47,7 +47,7 @@ class Cache:
         Raises:
             UsageError: The folder cannot be created.
         """
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # an agent may change the working directory
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

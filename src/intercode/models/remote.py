@@ -35,6 +35,7 @@ from intercode.models.base import (
 from intercode.models.cache import Cache, digest, varies
 from intercode.models.keys import check_url
 from intercode.models.limits import Budget, Hold, RateLimit, Retry
+from intercode.models.own import is_own, make_client
 from intercode.models.prices import Price, Prices
 from intercode.models.wire import clean
 from intercode.registry import MODELS
@@ -96,7 +97,11 @@ def get_model(
         retry=retry,
     )
     url = base_url and check_url(base_url)
-    return RemoteModel(name, factory(model, base_url=url, timeout=retry.timeout), around)
+    if is_own(factory):
+        client = make_client(factory, provider, model, base_url=url, timeout=retry.timeout)
+    else:
+        client = factory(model, base_url=url, timeout=retry.timeout)
+    return RemoteModel(name, client, around)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +213,7 @@ class Frame:
             except ModelError as error:
                 refusal = type(error)(f"{self.name}: {error}")
                 refusal.unsent = error.unsent and not failures
-                raise refusal from None
+                raise refusal from error.__cause__  # the line of a user's own client
 
     def unpaid(self, send: Callable[[], T]) -> T:
         """Make a request that costs nothing, once, at the pace of the calls."""
@@ -313,6 +318,7 @@ class RemoteModel:
         self._client = client
         self._around = around
         self._frame = Frame(name, client.endpoint, around)
+        self._warned = False
 
     def __repr__(self) -> str:
         return f"RemoteModel({self.name!r}, {self._client!r})"
@@ -359,12 +365,23 @@ class RemoteModel:
         request = Request(said, settings, tuple(tools))
         cache = None if varies(settings) else self._around.cache
         if cache is None:
-            return self._ask(request)
+            return self._traced(self._ask(request), settings)
         key = digest(self.name, self._client.endpoint, request)
         if kept := cache.get(key):
-            return replace(kept, cached=True, cost=0.0, seconds=0.0, retries=0)
-        reply = self._ask(request)
+            kept = replace(kept, cached=True, cost=0.0, seconds=0.0, retries=0)
+            return self._traced(kept, settings)
+        reply = self._traced(self._ask(request), settings)
         cache.put(key, reply)
+        return reply
+
+    def _traced(self, reply: Reply, settings: Settings) -> Reply:
+        """Warn once where token ids were asked for and the server reports none."""
+        if settings.trace and reply.trace is None and not self._warned:
+            self._warned = True
+            log.warning(
+                "%s reports no token ids: none are recorded (servers such as vLLM report them)",
+                self.name,
+            )
         return reply
 
     def _ask(self, request: Request) -> Reply:

@@ -84,6 +84,8 @@ class Server:
         self._opener = urllib.request.build_opener(_NoRedirects, *proxies)
         self._base = f"{scheme}://{parts.netloc}{above}"
         names = self.fetch("list_environments")
+        if not names or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            raise self._other("its answer is not a list of environments")
         if name and name not in names:
             raise UsageError(f"{url}: there is no environment {name!r} there{meant(name, names)}")
         self.name = name or names[0]
@@ -100,7 +102,9 @@ class Server:
         except HTTPError as error:
             with error:
                 raise self.refused(error.code, error.read()) from None
-        except (OSError, HTTPException, msgspec.DecodeError) as error:
+        except msgspec.MsgspecError:
+            raise self._other("its answer is not JSON") from None
+        except (OSError, HTTPException) as error:
             raise self.unreachable(error) from error
 
     @cached_property
@@ -141,12 +145,23 @@ class Server:
         try:
             told = msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError:
-            told = {"detail": body.decode(errors="replace")[:1000].strip()}
+            text = body[:1000].decode(errors="replace").strip()
+            if not text.isprintable() or text.startswith("<") or len(text) > 200:  # a page
+                return self._other(f"status {status}", is_final=status in (501, *range(500)))
+            told = {"detail": text}
         said = f"{self.url}: the server refuses: {told.get('detail') or status}"
         if status == 401:
             said = f"{said}; give its token, by token=… or ${TOKEN}"
         otherwise = UsageError if status in (501, *range(500)) else SandboxError
         return raised(told.get("error", ""), said, otherwise)
+
+    def _other(self, answer: str, *, is_final: bool = True) -> InterCodeError:
+        """Make the error of an answer that no server of InterCode's gives."""
+        kind = UsageError if is_final else SandboxError
+        return kind(
+            f"{self.url}: no InterCode server answers there, but another program or a proxy "
+            f"({answer}): give the address of 'intercode serve'"
+        )
 
     def unreachable(self, error: Exception) -> SandboxError:
         """Make the error of a server that is not there."""

@@ -81,8 +81,7 @@ class Offer:
             TaskError: There is no such split.
         """
         if split is not None and split not in self.splits:
-            known = ", ".join(self.splits)
-            raise TaskError(f"there is no split {split!r}{meant(split, self.splits)}: {known}")
+            raise TaskError(f"there is no split {split!r}{meant(split, self.splits)}")
         if split is None or (split == ALL and not datasets.splits(self._data)):
             split = self._split
         if split not in self._sets:

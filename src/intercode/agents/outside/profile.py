@@ -15,8 +15,10 @@ are needed: ``{query}`` the task, and the offer of skills to an agent that does 
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,7 +27,9 @@ from msgspec import Meta
 
 from intercode.errors import UsageError
 from intercode.sandbox.base import Limits
-from intercode.spelling import meant
+from intercode.spelling import meant, nearest
+
+log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent / "profiles"
 NO_MODEL = "none"
@@ -54,6 +58,9 @@ WHOLE = "whole"
 MEMBER = "$."
 """The beginning of the name of a JSON object's member, in place of a pattern."""
 _PLACE = re.compile(r"\{(query|model|url_v1|url|token)\}")
+_PLACES = ("query", "model", "url_v1", "url", "token")
+_NAMED = re.compile(r"(?<![$\\{])\{([A-Za-z_]\w*)\}(?!\})")
+"""A name in braces, other than a variable of a shell."""
 _PLACE_OF_MODEL = re.compile(r"\{(model|url_v1|url|token)\}")
 
 
@@ -223,7 +230,31 @@ def read(path: Path) -> Profile:
             raise UsageError(f"agent {path}: record.{name} is not a pattern: {error}") from None
         if not groups:
             raise UsageError(f"agent {path}: record.{name} has no group that says what is meant")
+    _check_places(str(path), found.run)
     return found
+
+
+def _check_places(agent: str, run: Run) -> None:
+    """Refuse a misspelt place; of a program's text that has one, warn: braces may be its own.
+
+    Raises:
+        UsageError: A word of the command, or a value of its environment, has one.
+    """
+    for text in (*run.command, *run.env.values(), *run.files.values(), run.before or ""):
+        for name in _NAMED.findall(text):
+            near = nearest(name, _PLACES)
+            if name in _PLACES or near is None:
+                continue
+            message = f"agent {agent}: {{{name}}} is not a place of the command: {{{near}}} is"
+            if len(text.split()) == 1 and text not in run.files.values():
+                raise UsageError(f"{message}; known: {', '.join(map('{{{}}}'.format, _PLACES))}")
+            _warn(f"{message}; it is left as it is")
+
+
+@cache
+def _warn(text: str) -> None:
+    """Warn once: a profile is read by each part of a run."""
+    log.warning(text)
 
 
 def _of_command(command: str, env: dict[str, str]) -> Profile:
@@ -234,4 +265,6 @@ def _of_command(command: str, env: dict[str, str]) -> Profile:
         raise UsageError(f"agent {COMMAND}{command}: {error}") from None
     if not words:
         raise UsageError(f"agent {COMMAND} needs a command: cli:'my-agent {{query}}'")
-    return Profile(name="cli", run=Run(command=tuple(words), env=env))
+    run = Run(command=tuple(words), env=env)
+    _check_places(f"{COMMAND}{command}", run)
+    return Profile(name="cli", run=run)
