@@ -8,6 +8,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 
 import intercode
 from envs.toy import many, toy
+from intercode import make
+from intercode.envs.options import taken
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError, TaskError, UsageError
 from intercode.evaluate.runner import evaluate
@@ -190,3 +193,103 @@ def test_an_integration_without_its_package_says_what_to_install(
     monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
     with pytest.raises(UsageError, match=re.escape(f"pip install '{package}'")):
         use()
+
+
+OWN = """
+from intercode import InterCodeEnv
+
+
+def score(task, episode, place):
+    return 1.0
+
+
+class Silent:
+    def __init__(self, place):
+        pass
+
+    def execute(self, action, timeout=None):
+        return "text"
+
+    def close(self):
+        pass
+
+
+class Endless:
+    def __init__(self, place):
+        pass
+
+    def execute(self, action, timeout=None):
+        raise KeyError
+
+
+class Plain:
+    name = "plain"
+
+
+class NoTasks(InterCodeEnv):
+    name = "no-tasks"
+
+    def __init__(self):
+        pass
+
+
+class Forgetful(InterCodeEnv):
+    name = "forgetful"
+
+    def __init__(self, data):
+        pass
+
+
+class Endlessly(InterCodeEnv):
+    name = "endlessly"
+
+    def __init__(self, data):
+        super().__init__(data, interpreter=Endless, reward=score)
+
+
+class Silently(InterCodeEnv):
+    name = "silently"
+
+    def __init__(self, data):
+        super().__init__(data, interpreter=Silent, reward=score)
+
+
+class Inherited(InterCodeEnv):
+    name = "inherited"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Plain", r"own\.py: TypeError: Plain\(\) takes no arguments"),
+        ("NoTasks", r"own\.py: TypeError: .* takes 1 positional argument"),
+        ("Forgetful", r"Forgetful must be an InterCodeEnv whose __init__ calls super\(\)"),
+        ("Endlessly", r"interpreter Endless has no method 'close': it needs execute\("),
+        ("Silently", r"Silent\.execute must return an Execution .* not 'text'"),
+        ("Inherited", "say how well an episode went"),
+    ],
+)
+def test_an_environment_of_ones_own_that_is_wrong_is_told_by_name(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    data = Dataset([Task("a", "?")])
+
+    def play() -> None:
+        with closing(make(f"{file}:{name}", data=data)) as env:
+            env.reset()
+            env.step("look")
+
+    with pytest.raises(UsageError, match=message):
+        play()
+
+
+def test_a_class_that_takes_no_tasks_has_no_options_either() -> None:
+    class NoTasks:
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(UsageError, match="NoTasks' must take the tasks as its first argument"):
+        taken(NoTasks)

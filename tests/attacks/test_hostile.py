@@ -1,6 +1,7 @@
 """A run of hostile agents ends by itself, with a summary and a score of each, and leaves nothing.
 
-In each environment, natively as root and as an ordinary user, and in containers.
+In each environment, natively as root and as an ordinary user, and in containers. Each of the three
+meets a third of the attacks, or all of them where `INTERCODE_HOSTILE_ALL` is set.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ def person(who: str) -> Iterator[OrdinaryUser]:
         yield OrdinaryUser(Path(name), (), env)
 
 
-def write_tasks(env: str, folder: Path) -> Path:
+def attacks(env: str, who: str) -> list[dict[str, object]]:
+    """The tasks of the attacks that somebody's run meets."""
+    rows = hostile.tasks(env)
+    return rows if "INTERCODE_HOSTILE_ALL" in os.environ else rows[WHO.index(who) :: len(WHO)]
+
+
+def write_tasks(env: str, rows: list[dict[str, object]], folder: Path) -> Path:
     """Write a task for each attack, and what the tasks name."""
     fields: dict[str, Any] = {}
     if env == "sql":
@@ -60,7 +67,7 @@ def write_tasks(env: str, folder: Path) -> Path:
         swe_tasks.make_repository(folder / "calc")
         fields = swe_tasks.task("any", "unittest", repository="calc").to_dict()
     file = folder / "tasks.json"
-    file.write_text(json.dumps([{**fields, **row} for row in hostile.tasks(env)]))
+    file.write_text(json.dumps([{**fields, **row} for row in rows]))
     return file
 
 
@@ -90,7 +97,8 @@ def test_a_run_of_hostile_agents(request: pytest.FixtureRequest, env: str, who: 
         places = {name: user.home / name for name in ("data", "tmp", "out")}
         for folder in places.values():
             folder.mkdir()
-        data = write_tasks(env, places["data"])
+        rows = attacks(env, who)
+        data = write_tasks(env, rows, places["data"])
         for path in (*user.home.rglob("*"),) if who == "ordinary" and user.prefix else ():
             os.chown(path, UID, UID)
         command = (
@@ -110,7 +118,7 @@ def test_a_run_of_hostile_agents(request: pytest.FixtureRequest, env: str, who: 
             ) as run:
                 said = run.communicate()[0]
             assert eventually(lambda: not children() - before)
-        count = len(hostile.tasks(env))
+        count = len(rows)
         assert run.returncode in (0, 1) and "Traceback" not in said, said
         assert f"{count}/{count} " in said, said
         episodes = list(read_episodes(places["out"] / "run" / EPISODES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from intercode import Dataset, InterCodeEnv, RewardError, SandboxError, Score, Task, UsageError
@@ -36,6 +37,53 @@ def test_a_number_or_a_score(value: float | Score) -> None:
 def test_no_score_is_an_error(value: object) -> None:
     with pytest.raises(RewardError, match="must be a number from 0 to 1"):
         scored(lambda task, episode, sandbox: value)
+
+
+CIRCLE: dict[str, object] = {}
+CIRCLE["again"] = CIRCLE
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        (Score(0.5, detail={"x": [1, object()]}), r"not JSON: its detail\['x'\]\[1\] is object"),
+        (Score(0.5, detail={(1, 2): 3}), r"not JSON: its detail is dict"),
+        (Score(0.5, detail=CIRCLE), "not JSON: its .*Circular"),
+        (Score(0.5, detail=["x"]), "detail is not a dictionary"),
+        (Score(0.5, parts=[1]), "parts are not names with numbers"),
+        (Score(0.5, {"a": "1"}), "parts are not names with numbers"),
+        (Score(np.float32(0.5)), "not JSON: its value is float32"),
+        (Score(0.5, {"a": np.float32(0.5)}), r"not JSON: its parts\['a'\] is float32"),
+    ],
+)
+def test_a_score_that_no_record_can_keep_is_an_error_that_names_it(
+    score: Score, message: str
+) -> None:
+    def mine(task: Task, episode: Episode, sandbox: object) -> Score:
+        return score
+
+    with pytest.raises(RewardError, match=f"mine gave a Score .*{message}"):
+        scored(mine)
+
+
+def test_an_async_reward_is_refused_early() -> None:
+    async def later(task: Task, episode: Episode, sandbox: object) -> float:
+        return 1.0
+
+    class Later:
+        async def __call__(self, task: Task, episode: Episode, sandbox: object) -> float:
+            return 1.0
+
+    for function in (later, Later()):
+        with pytest.raises(UsageError, match=r"[lL]ater is async"):
+            choose("bash", function, lambda: None)  # type: ignore[arg-type,return-value]
+
+
+def test_a_class_whose_objects_are_called_is_a_reward(tmp_path: Path) -> None:
+    text = "class score:\n    def __call__(self, task, episode, sandbox):\n        return {}\n"
+    assert scored(write(tmp_path, text.format(0.5))) == Score(0.5)
+    with pytest.raises(RewardError, match="score gave 2"):
+        scored(write(tmp_path, text.format(2)))
 
 
 @pytest.mark.parametrize("function", [lambda: 0, lambda task: 0, lambda a, b, c, d: 0, 3, dict])

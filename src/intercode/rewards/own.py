@@ -84,8 +84,8 @@ def _flaw(score: Score) -> str:
         return f"a Score whose parts are not names with numbers: {score.parts!r}"
     if not isinstance(score.detail, Mapping):
         return f"a Score whose detail is not a dictionary: {score.detail!r}"
-    if wrong := not_json(score.detail):
-        return f"a Score whose detail{wrong}, which is not JSON"
+    if wrong := not_json(score):
+        return f"a Score that is not JSON: its {wrong.lstrip('.')}"
     return ""
 
 
