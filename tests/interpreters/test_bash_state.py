@@ -208,3 +208,12 @@ def test_two_shells_share_files_and_nothing_else(bash: BashInterpreter) -> None:
     other.execute("exit")
     assert output_of(bash, "echo $X") == "1\n"
     other.close()
+
+
+def test_a_trap_that_ends_each_shell_at_its_start_is_not_kept(bash: BashInterpreter) -> None:
+    """Else each next shell would end as well, and one would seem to be missing in the sandbox."""
+    done = bash.execute("shopt -s extdebug; trap 'exit 3' DEBUG")
+    assert done.info["restarted"] is True and "lost" in done.notes[0]
+    for number in range(3):
+        done = bash.execute(f"echo {number}")
+        assert (done.output, done.ok) == (b"%d\n" % number, True)

@@ -113,7 +113,8 @@ class Shell:
         while not self.read(run, run.deadline):
             if time.monotonic() >= run.deadline:
                 raise ShellLateError(f"bash did not start within {seconds:.0f} s")
-        if run.frame is None:
+        # A trap that was restored may end it: its last report is one of its end.
+        if run.frame is None or run.frame.kind == "X":
             said = run.output.getvalue().decode(errors="replace").strip()
             raise ShellStartError(f"bash ended at its start (exit code {run.exit_code}): {said}")
         traced = bytes(flag for flag in state.flags if flag in b"xv") if state.script else b""
