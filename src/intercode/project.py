@@ -97,19 +97,20 @@ def is_project(folder: str | Path) -> bool:
 def benchmark_of(file: str | Path) -> Path | None:
     """Return the folder of the benchmark that a file of tasks belongs to; None: it is alone.
 
-    That folder is the file's own, or one above it whose ``intercode.toml`` names the file and is
-    of this user, or of the owner of the tasks: a shared folder such as ``/tmp`` has strangers'.
+    That folder is the file's own, or one above it whose ``intercode.toml`` names the file. The
+    ``intercode.toml`` is of this user, or of the owner of the tasks: a shared folder such as
+    ``/tmp`` has strangers'.
     """
     path = Path(file)
     if not path.is_file():
         return None
-    if is_project(path.parent):
-        return path.parent
     owners = {os.geteuid(), path.stat().st_uid}
-    for folder in path.absolute().parent.parents:
+    for folder in path.absolute().parents:
         with suppress(OSError, ValueError, TypeError):  # what is malformed names no file
             if (folder / FILE).lstat().st_uid not in owners:
                 continue
+            if folder == path.absolute().parent and is_project(folder):
+                return path.parent
             tasks = _load(folder / FILE).get("tasks")
             if tasks is not None and (folder / tasks).samefile(path):
                 return folder

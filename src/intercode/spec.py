@@ -1093,6 +1093,10 @@ def _image(value: str) -> str:
         return value
 
 
+CODE = {"reward", "sandbox", "engine"}
+"""Options of environments that may name code in a file."""
+
+
 def in_any_folder(options: Options) -> dict[str, Any]:
     """Return options whose files are found from any working directory.
 
@@ -1106,7 +1110,7 @@ def _in_any_folder(name: str, value: Any) -> Any:
         return value
     if name in ("out", "cache", "prices", "prompt"):
         return _path(value)
-    if name in ("reward", "sandbox", "engine"):
+    if name in CODE:
         return absolute(value)
     return _place(value) if name in ("databases", "repositories") else value
 

@@ -47,6 +47,19 @@ _places: dict[str, Path] = {}
 """Relative path of a file that was run → the file, in the working directory of that time."""
 
 
+def remember(reference: str) -> None:
+    """Keep the place of a reference's file, before code may change the working directory.
+
+    Args:
+        reference: ``path/to/file.py:name``; any other text is none.
+    """
+    if is_reference(reference):
+        file = f"{reference.partition('.py:')[0]}.py"
+        path = Path(file).expanduser().absolute()
+        if path.exists():
+            _places[file] = path
+
+
 def _place(file: str) -> Path:
     """Return the absolute path of a file, which may itself have changed the working directory."""
     path = Path(file).expanduser().absolute()
@@ -93,11 +106,11 @@ def digest(reference: str) -> str:
     """
     if not is_reference(reference):
         return ""
-    path = _place(f"{reference.partition('.py:')[0]}.py")
+    file = f"{reference.partition('.py:')[0]}.py"
     try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        return hashlib.blake2b(_place(file).read_bytes(), digest_size=16).hexdigest()
     except OSError as error:
-        raise UsageError(f"{reference}: cannot read {path}: {error.strerror}") from None
+        raise UsageError(f"{reference}: cannot read {file}: {error.strerror}") from None
 
 
 def line_of(error: BaseException, file: str) -> str:

@@ -233,7 +233,10 @@ def test_another_users_benchmark_has_no_file_of_ours(tmp_path: Path) -> None:
     tasks.write_text('{"query": "?", "gold": "echo 1"}')
     (tmp_path / "intercode.toml").write_text('env = "bash"\ntasks = "below/tasks.jsonl"')
     assert benchmark_of(tasks) == tmp_path
+    beside = tmp_path / "tasks.jsonl"
+    beside.write_bytes(tasks.read_bytes())
+    assert benchmark_of(beside) == tmp_path
     os.chown(tmp_path / "intercode.toml", 12345, 12345)
-    assert benchmark_of(tasks) is None
+    assert benchmark_of(tasks) is None and benchmark_of(beside) is None
     os.chown(tasks, 12345, 12345)
     assert benchmark_of(tasks) == tmp_path

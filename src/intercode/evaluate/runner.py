@@ -47,9 +47,9 @@ from intercode.records import (
     read_manifest,
 )
 from intercode.sandbox.images import hide
-from intercode.spec import RunSpec, in_any_folder
+from intercode.spec import CODE, RunSpec, in_any_folder
 from intercode.task import Dataset
-from intercode.user_code import absolute
+from intercode.user_code import absolute, remember
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -250,8 +250,12 @@ def run(
         InterCodeError: As `evaluate`.
     """
     planned = plan(asked, progress) if isinstance(asked, RunSpec) else asked
-    # Before an agent's file is run, which may change the working directory.
-    planned = replace(planned, spec=planned.spec.merge(**in_any_folder(planned.spec.flat())))
+    # Before an agent's file is run, which may change the working directory. Names of code are
+    # recorded as they were given.
+    paths = {**planned.spec.flat()}
+    for name in CODE & paths.keys():
+        remember(str(paths.pop(name)))
+    planned = replace(planned, spec=planned.spec.merge(**in_any_folder(paths)))
     budget = budget or budget_of(planned.spec)
     executor = executor or executor_of(planned.spec)
     executor.check(planned.spec)
