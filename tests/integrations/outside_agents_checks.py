@@ -226,7 +226,8 @@ def test_one_whose_model_never_answers_is_ended_and_scored(
     server.script = say
     try:
         task = AGENTS[agent].tasks[:1]
-        [episode] = play(server, agent, tmp_path / "run", "--episode-seconds", "15", tasks=task)
+        limit = ("--episode-seconds", "40")  # enough for a slow machine to start it
+        [episode] = play(server, agent, tmp_path / "run", *limit, tasks=task)
     finally:
         never.set()
     assert episode.metadata["ended_by"] == "seconds" and episode.error is None
