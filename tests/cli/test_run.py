@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from databases.upstream import UPSTREAM, needs_upstream
-from intercode.files import cache_root
 from intercode.records import EPISODES, RecordWriter, latest, read_episodes
 
 from .conftest import TASKS, Run, keys, parsed, write
@@ -417,43 +415,6 @@ def test_successes_in_sql_that_are_counted_apart(cli: Run, tmp_path: Path) -> No
         assert "Successes by an answer that reads no table: 1." in text
     told = cli("run", *options, "--no-permute-columns", "--out", "strict").stdout
     assert "another order" not in told and "reads no table: 1." in told
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    """A cache with datasets of its own, and all else of this machine's: images take minutes."""
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    for part in cache_root().glob("*"):
-        if part.name != "datasets":
-            (folder / part.name).symlink_to(part)
-    return folder
-
-
-@needs_upstream
-def test_reviewed(cli: Run, tmp_path: Path, cache: Path) -> None:
-    """The review decides what is right, what is no trial, and is named wherever results are."""
-    (cache / "datasets").mkdir()
-    (cache / "datasets" / "nl2bash").symlink_to(UPSTREAM)
-    env = {"INTERCODE_CACHE": str(cache)}
-    arguments = ["--data", "nl2bash", "--reviewed", "--task", "fs1-31", "--task", "fs1-2"]
-    told = parsed(cli("run", "bash", *arguments, "--json", "--out", "run", env=env))
-    assert told["dataset"]["name"] == "nl2bash (reviewed)"
-    # One cannot be graded; the other's published gold is wrong, and the oracle takes ours.
-    assert told["excluded"]["fs1-2"].startswith("missing: ")
-    assert (told["planned"], told["statistics"]["successes"]) == (1, 1)
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["dataset"]["name"] == "nl2bash (reviewed)"
-    assert "nl2bash (reviewed)" in cli("report", "run", env=env).stdout
-
-    by_review = read_episodes(tmp_path / "run" / EPISODES)
-    plain = ["--data", "nl2bash", "--task", "fs1-31", "--json", "--out", "plain"]
-    assert parsed(cli("run", "bash", *plain, env=env))["dataset"]["name"] == "nl2bash"
-    published = read_episodes(tmp_path / "plain" / EPISODES)
-    assert [one.turns[0].action for one in by_review] != [one.turns[0].action for one in published]
-
-    refused = cli("run", "bash", "--reviewed", code=2)
-    assert "--reviewed: there is no review of the golds of 'bash'" in refused.stderr
 
 
 def test_split(cli: Run, tmp_path: Path) -> None:

@@ -66,6 +66,18 @@ def test_script(tmp_path: Path, cache: Path) -> None:
     assert len(told) == 1
 
 
+@pytest.mark.parametrize(
+    ("module", "row"),
+    [("fts4(words)", "'a'"), ("fts5(words)", "'a'"), ("rtree(id, low, high)", "1, 0, 5")],
+)
+def test_a_script_may_make_virtual_tables(
+    tmp_path: Path, cache: Path, module: str, row: str
+) -> None:
+    rows = f"CREATE VIRTUAL TABLE t USING {module}; INSERT INTO t VALUES ({row});"
+    path = as_sqlite(find(script(tmp_path, rows)))
+    assert len(query(path, "SELECT * FROM t")) == 1
+
+
 @pytest.mark.defends("host DoS")
 @pytest.mark.parametrize(
     "more",

@@ -185,9 +185,12 @@ def _without_log(origin: Path, path: Path, budget: DiskBudget) -> None:
         connection.execute("PRAGMA journal_mode = DELETE")
 
 
-def _authorize(action: int, name: str | None, *_: str | None) -> int:
-    """Deny all files but the one that is being built, and ignore what would lift its limit."""
-    if action == sqlite3.SQLITE_PRAGMA and str(name).lower() in _SIZES:
+def _authorize(action: int, name: str | None, value: str | None, *_: str | None) -> int:
+    """Deny all files but the one that is being built, and ignore what would lift its limit.
+
+    Sizes may be read: modules of virtual tables read them.
+    """
+    if action == sqlite3.SQLITE_PRAGMA and str(name).lower() in _SIZES and value is not None:
         return sqlite3.SQLITE_IGNORE
     denied = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
     return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
