@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from intercode.extensions import FOLDERS, PACKAGES
 
 if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
@@ -69,6 +72,9 @@ if TYPE_CHECKING:
     from intercode.task import Dataset, Task
 
 __version__ = "2.0.0"
+
+PACKAGES[__name__] = Path(__file__).parent
+FOLDERS["builtin:"] = Path(__file__).parent / "datasets" / "builtin"
 
 __all__ = [
     "ActionError",

@@ -243,14 +243,15 @@ def _is_model(value: str, options: Mapping[str, Any]) -> bool:
 
 
 def _is_image(value: str, options: Mapping[str, Any]) -> bool:
-    from intercode.sandbox.images.base import BUILTIN, parse
+    from intercode.datasets.builtin import PREFIX
+    from intercode.sandbox.images.base import parse
     from intercode.sandbox.images.debian import RECIPES
 
     try:
         image = parse(value)
     except ImageError:
         return False
-    builtin = all(addition.text.startswith(BUILTIN) for addition in image.additions)
+    builtin = all(addition.text.startswith(PREFIX) for addition in image.additions)
     return builtin and not image.argument and image.scheme in ("host", "base", *RECIPES)
 
 

@@ -14,8 +14,8 @@ from intercode.cli.main import main
 from intercode.cli.results import Watcher
 from intercode.errors import ModelUnavailableError
 from intercode.evaluate import worker
-from intercode.interruption import draining
 from intercode.models.base import Answer, AttemptError
+from intercode.models.drain import draining
 from intercode.models.limits import RateLimit, Retry
 from intercode.models.remote import Around, Frame
 from intercode.records import read_manifest

@@ -18,8 +18,8 @@ from intercode.episode import Episode
 from intercode.errors import DatabaseError, EnvironmentStateError, ModelUnavailableError
 from intercode.evaluate import evaluate
 from intercode.interpreters.bash import BashInterpreter
-from intercode.interruption import draining
 from intercode.models.base import Answer, AttemptError
+from intercode.models.drain import draining
 from intercode.models.limits import Retry
 from intercode.models.remote import Around, Frame
 from intercode.sandbox.native import wire as messages

@@ -8,6 +8,8 @@ from intercode.datasets.files import load_file
 from intercode.datasets.shared import seen, shared
 from intercode.task import Dataset
 
+PREFIX = "builtin:"
+"""The prefix of files of `FOLDER` in names of images and repositories."""
 FOLDER = Path(__file__).parent / "builtin"
 DATABASES = FOLDER / "databases"
 

@@ -19,12 +19,13 @@ from intercode.envs.programs import try_programs
 from intercode.envs.recipe import OWN_START, Recipe, Service, Start, Writer
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
+from intercode.extensions import is_packaged
 from intercode.interpreters.base import Place
 from intercode.interpreters.bash import not_started
 from intercode.rights import is_root
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import Completed, GrantsSome
-from intercode.sandbox.images.base import BUILTIN_FOLDER, parse
+from intercode.sandbox.images.base import parse
 from intercode.sandbox.images.resolve import admit, check
 from intercode.sandbox.network import Network, Policy
 from intercode.sandbox.scripts import SHELL, script
@@ -195,7 +196,7 @@ def _image_of(task: Task, name: str) -> str:
 @lru_cache(maxsize=1024)  # each reset asks several times
 def _image_within(folder: Path, name: str) -> str:
     spec = parse(name, folder)
-    own = [path for path in spec.paths if not path.is_relative_to(BUILTIN_FOLDER)]
+    own = [path for path in spec.paths if not is_packaged(path)]
     for path in own:
         within(folder, path)
         within(folder, path / "Dockerfile")  # which is read if it is a folder's

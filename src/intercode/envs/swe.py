@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from intercode.datasets import load
+from intercode.datasets.builtin import FOLDER, PREFIX
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SweOptions
 from intercode.envs.stage import SandboxStage, place_of
@@ -23,7 +24,6 @@ from intercode.rewards.swe import SweReward
 from intercode.rewards.swe_plan import APPLY, Plan, make_plan
 from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.sandbox.images import hide
-from intercode.sandbox.images.base import BUILTIN, BUILTIN_FOLDER
 from intercode.sandbox.images.repository import NONE, is_url, prepare, refuse_links
 from intercode.sandbox.network import Network
 from intercode.task import Dataset, Task
@@ -208,8 +208,8 @@ class SweStage(SandboxStage):
                     f"task {task.task_id!r}: 'metadata.repository' and 'metadata.repo' must be text"
                 )
         if given is not None:
-            if given.startswith(BUILTIN):
-                return str(BUILTIN_FOLDER / Path(given[len(BUILTIN) :]).name)
+            if given.startswith(PREFIX):
+                return str(FOLDER / Path(given.removeprefix(PREFIX)).name)
             return self._named(task, given)
         if name is None or self._repositories is None:
             raise TaskError(

@@ -27,7 +27,8 @@ from intercode.errors import (
 from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed, without_odd_data
 from intercode.evaluate.progress import Progress
 from intercode.files import same_folder
-from intercode.interruption import Drain, draining, is_handlers
+from intercode.interruption import is_handlers
+from intercode.models.drain import Drain, draining
 from intercode.records import Key
 from intercode.user_code import described
 

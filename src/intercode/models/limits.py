@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from intercode.errors import BudgetError, UsageError
-from intercode.interruption import Drain, current_drain
 from intercode.models.base import Usage
+from intercode.models.drain import Drain, current_drain
 
 LONGEST_WAIT = 60.0
 """Seconds of waiting where the server does not say how long."""

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import TypeVar
 
 from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
-from intercode.interruption import Drain, current_drain
 from intercode.models.base import (
     Answer,
     AttemptError,
@@ -33,6 +32,7 @@ from intercode.models.base import (
     Usage,
 )
 from intercode.models.cache import Cache, digest, varies
+from intercode.models.drain import Drain, current_drain
 from intercode.models.keys import check_url
 from intercode.models.limits import Budget, Hold, RateLimit, Retry
 from intercode.models.own import is_own, make_client

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from intercode.episode import encode
-
 SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 """A Bash that reads no start-up file, before its script."""
 _MOST = 100_000
@@ -33,7 +31,7 @@ def script(text: str, *arguments: str, shell: Sequence[str] = SHELL) -> Script:
         arguments: ``$0``, ``$1`` and so on.
         shell: The shell, with the options before its script.
     """
-    data = encode(text)
+    data = text.encode("utf-8", "surrogateescape")
     if len(data) <= _MOST:
         return Script([*shell, text, *arguments], None)
     return Script([*shell, _READ, *arguments], data)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from intercode.evaluate.loop import Semaphore
-from intercode.interruption import Drain, current_drain
+from intercode.models.drain import Drain, current_drain
 from intercode.models.limits import Budget, Hold, RateLimit, Spending
 
 _LONGEST = 0.05

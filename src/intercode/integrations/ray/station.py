@@ -22,7 +22,7 @@ from intercode.evaluate.prepare import Plan, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.integrations.ray.ledger import Outbox, SharedBudget, SharedCalls, SharedPace
-from intercode.interruption import draining
+from intercode.models.drain import draining
 from intercode.project import admit, admit_protocol
 from intercode.redaction import Redactor
 from intercode.sandbox.images import hide

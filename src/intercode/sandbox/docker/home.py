@@ -22,11 +22,11 @@ from typing import Any
 
 from intercode.errors import SandboxUnavailableError
 from intercode.files import cache_root, digest_of, hold, locked
-from intercode.sandbox.native.bootstrap import PROGRAM, command
+from intercode.sandbox.native.bootstrap import PROGRAM, Workers, command
 from intercode.sandbox.native.obstacles import no_program
 from intercode.sandbox.ownership import new_lease, when_gone
 
-_ROOT = Path(__file__).parents[2]
+_OWN = Path(__file__).parents[2]
 _MODULES = [f"sandbox/native/{name}.py" for name in ("bootstrap", "syscalls", "wire", "worker")]
 """The modules that a worker's Python loads, in addition to the worker's own packages."""
 INSIDE = "/dev/.intercode"
@@ -48,15 +48,15 @@ class Home:
     """The folder of what containers need of this machine. It goes with the process that made it.
 
     Args:
-        preload: The modules that workers run.
-        path: Where those of them that are not ours are found.
+        workers: The modules that workers run.
         info: What the engine says of itself.
     """
 
-    def __init__(self, preload: Sequence[str], path: Sequence[str], info: dict[str, Any]) -> None:
+    def __init__(self, workers: Workers, info: dict[str, Any]) -> None:
         self.quota = has_quota(info)
         self._owner = closed_to(info)
-        self.preload = tuple(preload)
+        self.preload = tuple(workers.modules)
+        self._packages = workers.packages
         self.lease = new_lease()
         self.folder = cache_root() / PARENT / f"{RUNS}{self.lease}"
         self.folder.mkdir(parents=True, mode=0o700)
@@ -70,9 +70,9 @@ class Home:
             shutil.copy(PROGRAM, self.program)
         except FileNotFoundError:
             raise no_program() from None
-        if preload:
+        if workers.modules:
             self.mounts = {"python": runtime(self._owner), "code": self.folder / "code"}
-            self._copy_code(self.mounts["code"], path)
+            self._copy_code(self.mounts["code"], workers.path)
 
     def command(self) -> list[str]:
         """Return the command that becomes process 1 of a container."""
@@ -81,10 +81,11 @@ class Home:
             return [f"{INSIDE}/{self.program.name}", socket]
         python, code = f"{INSIDE}/python", f"{INSIDE}/code"
         arguments = {"modules": self.preload, "caller": socket}
+        packages = {name: f"{code}/{_folder(name)}" for name in self._packages}
         path, program = [f"{code}/others"], f"{python}/{PYTHON}"
         return [
             *(f"{python}/{LOADER}", "--library-path", f"{python}/so"),
-            *command("worker", arguments, self.preload, path, program, code),
+            *command("worker", arguments, path, packages, program, f"{code}/{_OWN.name}"),
         ]
 
     def link(self) -> Path:
@@ -105,14 +106,16 @@ class Home:
 
     def _copy_code(self, code: Path, path: Sequence[str]) -> None:
         """Copy only the modules that run inside: the package holds golds, too."""
-        own = [name.split(".")[1:-1] for name in self.preload if name.startswith("intercode.")]
-        folders = dict.fromkeys("/".join(parts) for parts in own)
-        files = [file for folder in folders for file in (_ROOT / folder).glob("*.py")]
-        for file in (*files, *(_ROOT / name for name in _MODULES)):
-            target = code / file.relative_to(_ROOT)
+        copies = {_OWN / name: code / _OWN.name / name for name in _MODULES}
+        for package in dict.fromkeys(name.rpartition(".")[0] for name in self.preload):
+            if package in self._packages:
+                folder = code / _folder(package)
+                files = Path(self._packages[package]).glob("*.py")
+                copies |= {file: folder / file.name for file in files}
+        for file, target in copies.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             py_compile.compile(str(shutil.copyfile(file, target)), doraise=True, quiet=2)
-        program = code / Path(PROGRAM).relative_to(_ROOT)
+        program = code / _OWN.name / Path(PROGRAM).relative_to(_OWN)
         program.parent.mkdir()
         program.hardlink_to(self.program)
         others = code / "others"
@@ -121,6 +124,10 @@ class Home:
             found = [file for folder in path if (file := Path(folder, f"{name}.py")).is_file()]
             if found:
                 shutil.copyfile(found[0], others / found[0].name)
+
+
+def _folder(package: str) -> str:
+    return package.replace(".", "/")
 
 
 def has_quota(info: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError, InterCodeError, SandboxError
+from intercode.extensions import bare_packages
 from intercode.files import cache_root
 from intercode.sandbox.base import Limits, Snapshot
 from intercode.sandbox.docker.container import Container, Key, start_container
@@ -26,6 +27,7 @@ from intercode.sandbox.docker.home import PARENT, RUNS, Home, check_users, has_o
 from intercode.sandbox.docker.images import EngineImage, Images
 from intercode.sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, Saved
 from intercode.sandbox.images import Command, Image, Progress
+from intercode.sandbox.native.bootstrap import Workers
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import build_script
 from intercode.sandbox.network import Network, Policy
@@ -53,8 +55,7 @@ class DockerProvider:
         url: str | None = None,
     ) -> None:
         self.progress = progress
-        self._preload = tuple(preload)
-        self._path = tuple(path)
+        self._workers = Workers([*preload], [*path], bare_packages(preload))
         self._reset_to(url)
         close_at_exit(self)
         disown_in_forks(self)
@@ -175,7 +176,7 @@ class DockerProvider:
                 info = self._engine.info()
                 check_users(info, self._engine.url)
                 sweep(self._engine)
-                self._home = Home(self._preload, self._path, info)
+                self._home = Home(self._workers, info)
             return self._home
 
     def _find(self, image: str | Snapshot | Image) -> tuple[EngineImage, Saved | None]:

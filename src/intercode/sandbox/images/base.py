@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from intercode.errors import ImageError
+from intercode.extensions import FOLDERS
 from intercode.user_code import absolute, is_reference, split
 
 HOSTNAME = "intercode"
@@ -113,8 +114,6 @@ class Context:
 FOLDER = "folder"
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 SCRIPTS = (".sh",)
-BUILTIN = "builtin:"
-BUILTIN_FOLDER = Path(__file__).parents[2] / "datasets" / "builtin"
 
 UNDERSTOOD = """\
 An image is one of
@@ -137,8 +136,9 @@ and may be followed, more than once, by what is laid over it
   +builtin:NAME           the same for a file that comes with InterCode
 where PATH starts with / or ./ or ../ or ~."""
 
-# A '+' that starts an addition is told from one in a name ("g++") by what follows it.
-_ADDITION = re.compile(r"\+(?=/|\./|\.\./|~|builtin:)")
+_ADDITION = r"\+(?={})"
+"""A '+' that starts an addition is told from one in a name ("g++") by what follows it."""
+_STARTS = (r"/", r"\./", r"\.\./", r"~")
 _DOCKERFILE = re.compile(
     r"(.*/)?(Dockerfile(\.[^/\[]*)?|[^/]*\.[Dd]ockerfile)(\[[^\[\]]*\])?", re.DOTALL
 )
@@ -205,7 +205,8 @@ def parse(text: str, folder: Path | None = None) -> Spec:
     """
     if "\0" in text or not text.strip():
         raise ImageError(f"{text!r} names no image.\n{UNDERSTOOD}")
-    base, *rest = _ADDITION.split(text.strip())
+    starts = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
+    base, *rest = re.split(_ADDITION.format(starts), text.strip())
     additions = tuple(_addition(part, text, folder) for part in rest)
     if is_reference(base) and not _NAME.fullmatch(base):  # its file is the user's own
         scheme, argument = split(absolute(base), ":")
@@ -228,13 +229,14 @@ def _addition(part: str, text: str, folder: Path | None) -> Addition:
     if not part.endswith(ARCHIVES + SCRIPTS):
         known = ", ".join(ARCHIVES + SCRIPTS)
         raise ImageError(f"what is laid over an image must end in one of {known}: {part!r}")
-    if not part.startswith(BUILTIN):
+    prefix = next((prefix for prefix in FOLDERS if part.startswith(prefix)), None)
+    if prefix is None:
         path = _absolute(part, folder)
         return Addition(str(path), path)
-    name = Path(part[len(BUILTIN) :])
+    name = Path(part.removeprefix(prefix))
     if name.is_absolute() or ".." in name.parts:
         raise ImageError(f"{part!r} in the image {text!r} is not a file that comes with InterCode")
-    return Addition(f"{BUILTIN}{name}", BUILTIN_FOLDER / name)
+    return Addition(f"{prefix}{name}", FOLDERS[prefix] / name)
 
 
 def _absolute(text: str, folder: Path | None) -> Path:

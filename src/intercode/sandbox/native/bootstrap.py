@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 PROGRAM = os.path.join(os.path.dirname(__file__), "static", "process1")
 """The static program, which the build of this package makes."""
@@ -25,38 +25,49 @@ for number in signal.valid_signals() - kept:
     except OSError:
         pass  # the C library has it for itself
 signal.pthread_sigmask(signal.SIG_SETMASK, ())
-root, setup = sys.argv[1], json.loads(sys.argv[2])
-for package in setup["packages"]:
+setup = json.loads(sys.argv[1])
+for package, folder in setup["packages"].items():
     module = sys.modules[package] = types.ModuleType(package)
-    module.__path__ = [root + package[len("intercode"):].replace(".", "/")]
+    module.__path__ = [folder]
 sys.path += setup["path"]
 importlib.import_module("intercode.sandbox.native." + setup["module"]).main(**setup["arguments"])
 os._exit(0)  # without the last words that a library may have
 """
 
 
+class Workers(NamedTuple):
+    """The modules of sandboxes' workers, and how a Python finds them.
+
+    Attributes:
+        modules: Their names.
+        path: Folders in which imports are looked for after the standard library.
+        packages: Package whose ``__init__`` is not run → its folder.
+    """
+
+    modules: list[str]
+    path: list[str]
+    packages: dict[str, str]
+
+
 def command(
     module: str,
     arguments: dict[str, Any],
-    preload: Sequence[str] = (),
     path: Sequence[str] = (),
+    packages: Mapping[str, str] | None = None,
     python: str = sys.executable,
-    root: str | None = None,
+    root: str = _ROOT,
 ) -> list[str]:
     """Return the command that runs ``main`` of a module of this package.
 
     Args:
         module: Its name in this package.
         arguments: What its ``main`` is called with, by keyword.
-        preload: Modules whose packages are to be found as well.
         path: Folders in which imports are looked for after the standard library.
+        packages: Other packages whose ``__init__`` is not run → their folders.
         python: The Python that runs it.
-        root: The folder of the package ``intercode`` there; default: this one's.
+        root: The folder of the package ``intercode`` there.
     """
-    packages = dict.fromkeys(_PACKAGES)
-    for name in preload:
-        names = name.split(".")[:-1]
-        if names[:1] == ["intercode"]:
-            packages |= dict.fromkeys(".".join(names[: i + 1]) for i in range(len(names)))
-    setup = {"module": module, "arguments": arguments, "packages": [*packages], "path": [*path]}
-    return [python, "-I", "-S", "-X", "utf8", "-c", _BEGIN, root or _ROOT, json.dumps(setup)]
+    own = {name: os.path.join(root, *name.split(".")[1:]) for name in _PACKAGES}
+    setup = {"module": module, "arguments": arguments, "path": [*path]}
+    setup["packages"] = {**(packages or {}), **own}
+    return [python, "-I", "-S", "-X", "utf8", "-c", _BEGIN, json.dumps(setup)]

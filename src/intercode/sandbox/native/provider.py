@@ -22,6 +22,7 @@ from typing import Any
 
 from intercode.capabilities import OF_SEVERAL_USERS
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
+from intercode.extensions import bare_packages
 from intercode.files import cache_root
 from intercode.interruption import is_callers
 from intercode.rights import is_root, one_user
@@ -29,7 +30,7 @@ from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode.sandbox.images.tree import look
 from intercode.sandbox.native import cgroup, frozen, wire
-from intercode.sandbox.native.bootstrap import PROGRAM, command
+from intercode.sandbox.native.bootstrap import PROGRAM, Workers, command
 from intercode.sandbox.native.channels import close_all
 from intercode.sandbox.native.endings import LEDGERS, open_ledger
 from intercode.sandbox.native.frozen import FrozenLayer
@@ -73,8 +74,7 @@ class NativeProvider:
         path: Sequence[str] = (),
     ) -> None:
         self.progress = progress
-        self._preload = tuple(preload)
-        self._path = tuple(path)
+        self._workers = Workers([*preload], [*path], bare_packages(preload))
         self._lock = threading.Lock()
         self._spawner: SpawnerProcess | None = None
         self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
@@ -184,7 +184,7 @@ class NativeProvider:
                 self._spawner = None
             if self._spawner is None:
                 sweep()
-                self._spawner = SpawnerProcess(self._preload, self._path)
+                self._spawner = SpawnerProcess(self._workers)
             return self._spawner
 
     def disown(self) -> None:
@@ -225,8 +225,7 @@ class SpawnerProcess:
     """A running spawner process. It ends when this is closed, or this process does.
 
     Args:
-        preload: Modules that it loads for its sandboxes' workers.
-        path: Folders in which these find what is not Python's own.
+        workers: The modules that it loads for its sandboxes' workers.
 
     Raises:
         UsageError: A module cannot be imported.
@@ -235,14 +234,14 @@ class SpawnerProcess:
         SandboxError: It does not start.
     """
 
-    def __init__(self, preload: Sequence[str] = (), path: Sequence[str] = ()) -> None:
+    def __init__(self, workers: Workers) -> None:
         _try_calls()
         _raise_open_files()
         _lingering[:] = [process for process in _lingering if process.poll() is None]
         if not os.access(PROGRAM, os.X_OK):
             raise no_program()
         self.name = new_lease()
-        self.preload = tuple(preload)
+        self.preload = tuple(workers.modules)
         ours, theirs = wire.pair()
         owner = os.pidfd_open(os.getpid())
         ledger = self._open_ledger()
@@ -250,9 +249,8 @@ class SpawnerProcess:
             fds = [theirs.fileno(), owner, ledger]
             own = {"name": self.name, "root": is_root()}
             told = {"caller": fds[0], "owner": owner, "ledger": ledger, **own}
-            workers = {"preload": [*preload], "path": [*path]}
             self.process = subprocess.Popen(
-                command("spawner", {**told, **workers}),
+                command("spawner", {**told, "workers": workers}),
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

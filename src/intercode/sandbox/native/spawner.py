@@ -20,6 +20,7 @@ from typing import Any
 from intercode.rights import STAND_IN, has_machines_id, lacking
 from intercode.sandbox.native import cgroup, wire
 from intercode.sandbox.native import syscalls as sc
+from intercode.sandbox.native.bootstrap import Workers
 from intercode.sandbox.native.child import Child
 from intercode.sandbox.native.endings import write_ledger
 from intercode.sandbox.native.identity import OWN_THREADS, Identities, write_maps
@@ -58,8 +59,7 @@ class Spawner:
         ledger: int,
         name: str,
         root: bool,
-        preload: Sequence[str],
-        path: Sequence[str],
+        workers: Workers,
     ) -> None:
         self.caller = caller
         self.owner = owner
@@ -85,7 +85,7 @@ class Spawner:
         prepare_namespaces(root)
         self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
         self.machine = look_around(root)
-        self.zygote = Zygote(self.machine, preload, path)
+        self.zygote = Zygote(self.machine, workers)
         self.layers = Layers(root)
         self.vault = Vault(STAGE)
         self.pool = Identities(root)
@@ -379,8 +379,7 @@ def main(
     ledger: int,
     name: str,
     root: bool,
-    preload: Sequence[str],
-    path: Sequence[str],
+    workers: Sequence[Any],
 ) -> None:
     """Run a spawner.
 
@@ -390,15 +389,14 @@ def main(
         ledger: The descriptor of its ledger; see `endings`.
         name: See `lease`.
         root: Whether the caller has the rights of `rights.is_root`.
-        preload: The modules of sandboxes' workers.
-        path: Folders in which these find what is not Python's own.
+        workers: The fields of the `Workers` of its sandboxes.
     """
     with socket.socket(fileno=caller) as sock:
         try:
             hide_arguments(b"init")
             for fd in (caller, owner, ledger):
                 os.set_inheritable(fd, False)
-            spawner = Spawner(sock, owner, ledger, name, root, preload, path)
+            spawner = Spawner(sock, owner, ledger, name, root, Workers(*workers))
         except NotLoadedError as error:
             wire.send(sock, error.said)
             return

@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from intercode.capabilities import mask
 from intercode.rights import permitted
 from intercode.sandbox.native import seccomp, wire
-from intercode.sandbox.native.bootstrap import PROGRAM, SOCKET, command
+from intercode.sandbox.native.bootstrap import PROGRAM, SOCKET, Workers, command
 from intercode.sandbox.native.identity import Identity
 
 MASKED = (
@@ -71,22 +71,20 @@ class Zygote:
 
     Args:
         machine: The machine's facts.
-        preload: The modules of workers. With any it is a process of Python which has loaded them.
-        path: Folders in which these find what is not Python's own.
+        workers: The modules of workers. With any it is a process of Python which has loaded them.
 
     Raises:
         NotLoadedError: A module cannot be imported.
         OSError: It does not start.
     """
 
-    def __init__(
-        self, machine: Machine, preload: Sequence[str] = (), path: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, machine: Machine, workers: Workers) -> None:
         self._machine = machine
-        self._preload = preload
+        self._has_workers = bool(workers.modules)
         # What it is called shows in sandboxes, where a path of the machine's must not.
-        python = command("worker", {"modules": [*preload]}, preload, path)
-        self._command = python if preload else ["init"]
+        modules = {"modules": workers.modules}
+        python = command("worker", modules, workers.path, workers.packages)
+        self._command = python if workers.modules else ["init"]
         self.flaw = ""
         """The errors of a trial of its Python (`worker.protocol_flaw`); empty if it was passed."""
         self._begin()
@@ -95,10 +93,10 @@ class Zygote:
         self._link, theirs = wire.pair()
         with theirs:
             given = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), SOCKET)]
-            file = sys.executable if self._preload else PROGRAM
+            file = sys.executable if self._has_workers else PROGRAM
             self._pid = os.posix_spawn(file, self._command, {}, file_actions=given)
             self._process = os.pidfd_open(self._pid)
-        if self._preload:
+        if self._has_workers:
             said, _ = wire.receive(self._link)
             if "unloaded" in said:
                 raise NotLoadedError(said)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from intercode.data_paths import within
 from intercode.errors import DockerfileError, ImageError
+from intercode.extensions import is_packaged
 from intercode.files import digest_of
 from intercode.sandbox.images.archive import DAMAGE
 from intercode.sandbox.images.base import (
     ARCHIVES,
-    BUILTIN_FOLDER,
     Context,
     Image,
     is_path,
@@ -245,7 +245,7 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
     """
     found = parse(base_name(name, folder), folder)
     for path in found.paths:
-        if not path.is_relative_to(BUILTIN_FOLDER):
+        if not is_packaged(path):
             try:
                 within(folder, path)
             except ValueError as error:
