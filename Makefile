@@ -17,7 +17,7 @@ RELEASE ?= ../shared/upstream
 JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 # What an installation is made from, apart from the Python that it runs in place.
-BUILD := pyproject.toml hatch_build.py $(wildcard src/intercode/sandbox/native/static/*.[ch])
+BUILD := pyproject.toml hatch_build.py $(wildcard packages/sandbox/src/intercode_sandbox/native/static/*.[ch])
 
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:

@@ -34,8 +34,8 @@ import sql
 import swe
 from floors import median_ms
 from intercode.evaluate import evaluate
-from intercode.sandbox import get_provider
-from intercode.sandbox.native import cgroup
+from intercode_sandbox import get_provider
+from intercode_sandbox.native import cgroup
 from intercode.task import Dataset
 from processes import descendants, pss
 from rows import Row, against, below

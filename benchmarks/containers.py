@@ -17,8 +17,8 @@ from typing import Any
 
 from floors import median_ms
 from intercode.envs.bash import BashEnv
-from intercode.sandbox import Limits
-from intercode.sandbox.docker.provider import DockerProvider
+from intercode_sandbox import Limits
+from intercode_sandbox.docker.provider import DockerProvider
 from intercode.task import Dataset, Task
 from rows import Row, below
 

@@ -18,8 +18,8 @@ import threading
 import time
 from contextlib import closing
 
-from intercode.sandbox import Limits
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox import Limits
+from intercode_sandbox.native.provider import NativeProvider
 
 PROCESSES = 200
 FEWEST_STARTS = 10

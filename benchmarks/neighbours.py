@@ -25,8 +25,8 @@ import intercode
 from endings import HEAD, MAKERS, PROCESSES, indented
 from episodes import ECHO
 from intercode.errors import InterCodeError
-from intercode.sandbox import Limits
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox import Limits
+from intercode_sandbox.native.provider import NativeProvider
 from intercode.task import Dataset
 from rows import Row
 

@@ -73,7 +73,7 @@ class Player:
     """A process that plays episodes by the sources of a tree."""
 
     def __init__(self, tree: Path, stack: ExitStack) -> None:
-        if not (tree / "src/intercode/sandbox/native/static/process1").exists():
+        if not (tree / "packages/sandbox/src/intercode_sandbox/native/static/process1").exists():
             raise SystemExit(f"{tree} has no static process 1: build it by its hatch_build.py")
         environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
         pipe = subprocess.PIPE

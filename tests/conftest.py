@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from intercode.interpreters.bash import BashInterpreter
-from intercode.sandbox import Completed, Limits, Provider, Sandbox, get_provider
-from intercode.sandbox.base import Freezes
-from intercode.sandbox.docker.provider import DockerProvider
-from intercode.sandbox.images import host, list_images
-from intercode.sandbox.images.cache import ImageCache
+from intercode_sandbox import Completed, Limits, Provider, Sandbox, get_provider
+from intercode_sandbox.base import Freezes
+from intercode_sandbox.docker.provider import DockerProvider
+from intercode_sandbox.images import host, list_images
+from intercode_sandbox.images.cache import ImageCache
 from private_engine import PrivateEngine
 from same_machine import sitecustomize as same_machine
 from suites.table import CORE

@@ -1,11 +1,11 @@
-"""Sandboxes of a back end that keeps the contract of `intercode.sandbox.base`, and has no more."""
+"""Sandboxes of a back end that keeps the contract of `intercode_sandbox.base`, and has no more."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, cast
 
-from intercode.sandbox import Change, Sandbox, Snapshot, get_provider
+from intercode_sandbox import Change, Sandbox, Snapshot, get_provider
 
 
 class ForeignSandbox:

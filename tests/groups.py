@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from intercode.sandbox import Sandbox
-from intercode.sandbox.native import cgroup
+from intercode_sandbox import Sandbox
+from intercode_sandbox.native import cgroup
 from waiting import eventually, new_marker, sleepers
 
 

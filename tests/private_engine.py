@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.sandbox.docker.home import SHARED_ROOT
+from intercode_sandbox.docker.home import SHARED_ROOT
 from waiting import PATIENCE, eventually
 
 _CONTAINED = (

@@ -22,7 +22,7 @@ from intercode.guard import Guard
 from intercode.models.scripted import Line, Rule, script
 from intercode.report.live import Library
 from intercode.report.server import Viewer
-from intercode.sandbox.forward import Forward
+from intercode_sandbox.forward import Forward
 from intercode.serve.counts import Counts
 from intercode.serve.offers import Offer
 from intercode.serve.server import Server

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 import intercode
 from envs import swe_tasks
 from intercode import InterCodeEnv
-from intercode.data_paths import within
+from intercode_sandbox.data_paths import within
 from intercode.datasets import load
 from intercode.envs.stage import CEILINGS, SandboxStage, limits_of
 from intercode.errors import ImageError, TaskError
-from intercode.sandbox import Limits
-from intercode.sandbox.images import resolve
+from intercode_sandbox import Limits
+from intercode_sandbox.images import resolve
 from intercode.task import Dataset, Task
 
 SECRET = "secret-of-the-operator"

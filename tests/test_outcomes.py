@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import intercode
 import intercode.rewards
-import intercode.sandbox
+import intercode_sandbox
 from intercode import errors
 from intercode.agents import registry
 from intercode.agents.base import AgentError
@@ -271,7 +271,7 @@ REFUSED = (
 
 def test_every_error_of_the_package_has_the_kind_of_its_base() -> None:
     """A record has only the name of an error: a new class must not fall out of its family."""
-    for package in (intercode.agents, intercode.evaluate, intercode.rewards, intercode.sandbox):
+    for package in (intercode.agents, intercode.evaluate, intercode.rewards, intercode_sandbox):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     found = [one for one in subclasses(InterCodeError) if one.__module__.startswith("intercode.")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intercode.sandbox.base import Sandbox
+from intercode_sandbox.base import Sandbox
 from intercode.task import Task
 from waiting import PATIENCE
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from intercode.sandbox import Sandbox
+from intercode_sandbox import Sandbox
 
 PATIENCE = 180.0
 """Seconds for what ends by itself: no machine, however slow, should reach them."""

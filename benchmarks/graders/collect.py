@@ -24,7 +24,7 @@ from intercode.episode import decode
 from intercode.errors import OutputLimitError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.paper.results import RecordedEpisode, RecordedTurn, load_results, task_of
-from intercode.sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, Sandbox, get_provider
 
 SEED = 2026
 BASH, SQL = 240, 120

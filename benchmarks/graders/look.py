@@ -13,7 +13,7 @@ from typing import Any
 import intercode
 from intercode.datasets import nl2bash, spider
 from intercode.interpreters.bash import BashInterpreter
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from intercode.paper.bash_reward import GoldRuns
 from intercode.paper.container import PaperImage
 from intercode.paper.results import task_of
 from intercode.rewards.answer import last_output
-from intercode.sandbox import Provider, Sandbox, get_provider
+from intercode_sandbox import Provider, Sandbox, get_provider
 from intercode.task import CANNOT, Dataset, Task
 
 HERE = Path(__file__).parent

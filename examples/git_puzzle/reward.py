@@ -1,7 +1,7 @@
 """Rewards for branches and tags, read from git's own files: none of the agent's code is run."""
 
 from intercode import Episode, OutputLimitError, Score, Task
-from intercode.sandbox import Sandbox
+from intercode_sandbox import Sandbox
 
 GIT = "/srv/recipes/.git"
 

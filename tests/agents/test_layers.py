@@ -26,8 +26,8 @@ import pytest
 from intercode.agents.outside import layers, profile
 from intercode.cli.main import main
 from intercode.errors import ImageError
-from intercode.sandbox import get_provider
-from intercode.sandbox.network import Gate, Policy, RefusedError
+from intercode_sandbox import get_provider
+from intercode_sandbox.network import Gate, Policy, RefusedError
 
 PROFILE = """
 name = "{name}"

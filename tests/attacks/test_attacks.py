@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.capabilities import CAPABILITIES
+from intercode_sandbox.capabilities import CAPABILITIES
 from intercode.records import EPISODES, read_episodes
 from soak.killed import adopting, cgroups_of, children, intercode
 from waiting import PATIENCE, eventually

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from intercode.sandbox.images import resolve
+from intercode_sandbox.images import resolve
 
 SUITE = "trixie"
 PYTHON = "3.13"

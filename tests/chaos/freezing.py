@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-from intercode.sandbox.native.cgroup import _folder, _own_path
+from intercode_sandbox.native.cgroup import _folder, _own_path
 
 PREFIX = "chaos-"
 

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode.sandbox import get_provider
-from intercode.sandbox.docker.engine import Engine
-from intercode.sandbox.docker.provider import DockerProvider
-from intercode.sandbox.images import resolve
-from intercode.sandbox.images.carry import export_image
-from intercode.sandbox.images.debian import MIRROR
-from intercode.sandbox.images.pinned import trees
+from intercode_sandbox import get_provider
+from intercode_sandbox.docker.engine import Engine
+from intercode_sandbox.docker.provider import DockerProvider
+from intercode_sandbox.images import resolve
+from intercode_sandbox.images.carry import export_image
+from intercode_sandbox.images.debian import MIRROR
+from intercode_sandbox.images.pinned import trees
 from ordinary import ordinary_user
 from trees import ODD, tree
 from waiting import PATIENCE

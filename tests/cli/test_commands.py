@@ -15,7 +15,7 @@ IN_A_NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--mount-proc
 KILLED_AND_CLEANED = """
 import json, subprocess, sys, time
 killed = (
-    "import os; from intercode.sandbox import get_provider; sandbox = get_provider().start(); "
+    "import os; from intercode_sandbox import get_provider; sandbox = get_provider().start(); "
     "kept = sandbox.snapshot(); os.kill(os.getpid(), 9)"
 )
 subprocess.run([sys.executable, "-c", killed])

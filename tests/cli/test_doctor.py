@@ -15,8 +15,8 @@ import pytest
 
 from intercode.cli import doctor
 from intercode.interpreters import python_start
-from intercode.sandbox.doctor import check_native
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.doctor import check_native
+from intercode_sandbox.native.provider import NativeProvider
 from ordinary import UID, ordinary_user
 
 from .conftest import Run, command, keys, parsed

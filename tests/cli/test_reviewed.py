@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from databases.upstream import UPSTREAM, needs_upstream
-from intercode.files import cache_root
+from intercode_sandbox.files import cache_root
 from intercode.records import EPISODES, read_episodes
 
 from .conftest import Run, parsed

@@ -22,13 +22,13 @@ from intercode.envs.options import described
 from intercode.errors import RecordError, TrustError
 from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
-from intercode.names import Registry
+from intercode_sandbox.names import Registry
 from intercode.paper.tables import rates
 from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, read_manifest
 from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
 from intercode.report.live import Library
-from intercode.sandbox import PROVIDERS
-from intercode.sandbox.images.resolve import SCHEMES
+from intercode_sandbox import PROVIDERS
+from intercode_sandbox.images.resolve import SCHEMES
 from intercode.spec import (
     PARTS,
     How,

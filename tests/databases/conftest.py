@@ -11,7 +11,7 @@ import pytest
 
 from intercode.databases import Engine, Session, Source, find, get_engine
 from intercode.databases.embedded import EmbeddedEngine
-from intercode.sandbox import Limits
+from intercode_sandbox import Limits
 
 ENGINES = ["sqlite", "duckdb", "mysql", "postgresql"]
 PROGRAMS = {"mysql": ["mariadbd", "mysqld"], "postgresql": ["pg_ctlcluster", "postgres"]}

@@ -22,7 +22,7 @@ from intercode.databases.convert.build import as_sqlite, cached
 from intercode.databases.convert.dump import parse, plain, read, section
 from intercode.databases.source import names
 from intercode.errors import TaskError
-from intercode.files import cache_root
+from intercode_sandbox.files import cache_root
 
 from .upstream import SPIDER, WIKISQL, needs_upstream
 

@@ -16,8 +16,8 @@ import pytest
 from intercode.databases import Session, Source, find, get_engine
 from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
 from intercode.errors import DatabaseError, OutputLimitError, SandboxError, UsageError
-from intercode.sandbox import Limits
-from intercode.sandbox.base import Sandbox
+from intercode_sandbox import Limits
+from intercode_sandbox.base import Sandbox
 from waiting import eventually
 
 from .test_engines import value

@@ -11,8 +11,8 @@ import pytest
 from intercode.databases import Source
 from intercode.databases.embedded import EmbeddedSession, EmbeddedWorker, PristineFile
 from intercode.errors import DatabaseError
-from intercode.sandbox import Limits
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox import Limits
+from intercode_sandbox.native.provider import NativeProvider
 
 from .worker_liar import ANSWERS
 

@@ -16,7 +16,7 @@ from intercode.databases import embedded as module
 from intercode.databases.base import Session
 from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
 from intercode.errors import ForkError
-from intercode.sandbox import Limits
+from intercode_sandbox import Limits
 
 ALIKE = (
     "SELECT count(*), max(id) FROM artist",

@@ -31,7 +31,7 @@ from intercode.databases.convert.schema_ddl import (
 from intercode.databases.convert.schema_types import Type, fit
 from intercode.databases.source import names
 from intercode.errors import TaskError
-from intercode.sandbox.base import Limits
+from intercode_sandbox.base import Limits
 from waiting import PATIENCE
 
 from .upstream import SPIDER, WIKISQL, needs_upstream

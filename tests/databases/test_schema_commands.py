@@ -9,7 +9,7 @@ from intercode.databases.base import Outcome, Result
 from intercode.interpreters.base import Execution
 from intercode.interpreters.schema_commands import SchemaCommand, parse_command
 from intercode.interpreters.sql import SqlInterpreter
-from intercode.sandbox.base import Limits
+from intercode_sandbox.base import Limits
 
 from .conftest import TABLES
 

@@ -12,7 +12,7 @@ from databases.upstream import UPSTREAM, needs_upstream
 from intercode import datasets
 from intercode.datasets import nl2bash
 from intercode.errors import TaskError, UsageError
-from intercode.names import Registry
+from intercode_sandbox.names import Registry
 from intercode.registry import DATASETS
 from intercode.rewards.answer import Answer
 from intercode.task import CANNOT, Dataset, Task

@@ -47,7 +47,7 @@ def test_a_canary_is_no_task(tmp_path: Path) -> None:
 
 def test_whatever_holds_golds_carries_the_canary() -> None:
     root = Path(__file__).parents[2]
-    files = [*(root / "src/intercode/datasets").rglob("*.json*")]
+    files = [*(root / "packages/gym/src/intercode/datasets").rglob("*.json*")]
     files += [*(root / "benchmarks/graders").rglob("*.jsonl")]
     assert len(files) > 20
     without = [file for file in files if b"InterCode canary GUID 5b1d6c1e" not in file.read_bytes()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from intercode.sandbox import Sandbox
+from intercode_sandbox import Sandbox
 from intercode.task import Dataset, Task
 from waiting import PATIENCE, becomes_readable
 

@@ -14,7 +14,7 @@ import pytest
 
 import intercode
 from intercode import AsyncEnv, AsyncSandbox, EnvironmentStateError, SandboxClosedError, UsageError
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 from waiting import PATIENCE
 
 from .toy import Gate, Toy, many, toy

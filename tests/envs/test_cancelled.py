@@ -10,7 +10,7 @@ import pytest
 
 import intercode
 from intercode.interpreters.base import CANCELLATION, Cancellation
-from intercode.sandbox import Limits
+from intercode_sandbox import Limits
 from intercode.task import Dataset, Task
 from waiting import PATIENCE, eventually, new_marker, sleepers
 

@@ -16,7 +16,7 @@ from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError
 from intercode.evaluate.moved_clock import asks_for_time
 from intercode.evaluate.validate import validate
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 from intercode.task import Dataset, Task
 
 DAY = 86400

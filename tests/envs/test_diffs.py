@@ -11,7 +11,7 @@ from intercode.cli.main import main
 from intercode.envs.diffs import FILES
 from intercode.episode import Episode, TurnChanges
 from intercode.errors import UsageError
-from intercode.sandbox.base import Limits
+from intercode_sandbox.base import Limits
 
 
 def changes(*actions: str, **options: object) -> list[TurnChanges | None]:

@@ -16,7 +16,7 @@ import gymnasium
 import pytest
 
 import intercode
-from intercode.files import cache_root
+from intercode_sandbox.files import cache_root
 from intercode.interpreters.base import DRAIN
 from waiting import eventually
 

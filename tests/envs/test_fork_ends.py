@@ -17,9 +17,9 @@ import pytest
 import intercode
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ForkError
-from intercode.files import cache_root
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.snapshot import sweep
+from intercode_sandbox.files import cache_root
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.snapshot import sweep
 from intercode.task import Dataset, Task
 from soak.held import held, held_once
 from soak.killed import cgroups_of, kill

@@ -22,7 +22,7 @@ from intercode.databases.inside import wire
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError
 from intercode.rewards.gold import GoldCache
-from intercode.sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import OneCaller
 from striking import struck_in_a_call
 from waiting import PATIENCE
 

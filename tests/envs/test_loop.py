@@ -15,7 +15,7 @@ from intercode.errors import (
     TaskError,
     UsageError,
 )
-from intercode.sandbox import Limits, Sandbox
+from intercode_sandbox import Limits, Sandbox
 from intercode.task import Dataset, Task
 from waiting import eventually, new_marker, sleepers
 

@@ -39,8 +39,8 @@ from intercode.evaluate.executor import Threads
 from intercode.interpreters.bash import BashInterpreter
 from intercode.models import Answer, Usage
 from intercode.project import create
-from intercode.sandbox.images.host import make as host
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.images.host import make as host
+from intercode_sandbox.native.provider import NativeProvider
 
 
 def used(what):

@@ -16,7 +16,7 @@ from cli.conftest import command
 from intercode import make
 from intercode.envs import programs
 from intercode.errors import ImageError, SandboxError
-from intercode.sandbox import Sandbox, get_provider
+from intercode_sandbox import Sandbox, get_provider
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
 

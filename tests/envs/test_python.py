@@ -14,7 +14,7 @@ import intercode
 from intercode.envs.python import PythonEnv
 from intercode.errors import TaskError
 from intercode.evaluate import evaluate
-from intercode.sandbox.base import Limits
+from intercode_sandbox.base import Limits
 from intercode.task import Dataset, Task
 
 from .python_tasks import ADD, TASKS, attempt, failures

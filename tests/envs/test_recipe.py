@@ -12,7 +12,7 @@ import intercode
 from intercode.envs.ctf import CtfStage
 from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError, UsageError
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 from intercode.task import Task
 from trees import ODD, tree
 

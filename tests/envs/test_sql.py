@@ -14,7 +14,7 @@ import pytest
 import intercode
 from intercode.envs.sql import SqlEnv
 from intercode.errors import TaskError, UsageError
-from intercode.sandbox.base import Limits
+from intercode_sandbox.base import Limits
 from intercode.task import Dataset, Task
 
 from .conftest import MakeSql

@@ -9,7 +9,7 @@ import pytest
 
 from intercode.databases import Engine
 from intercode.envs.sql import SqlEnv
-from intercode.sandbox.base import Limits
+from intercode_sandbox.base import Limits
 
 from .conftest import MakeSql
 from .sql_tasks import attempt

@@ -16,7 +16,7 @@ from conftest import PROVIDERS
 from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError, UsageError
 from intercode.evaluate import evaluate
-from intercode.sandbox import Limits, get_provider
+from intercode_sandbox import Limits, get_provider
 from intercode.task import Task
 
 TASK = Task("t", "q", ("ls",))

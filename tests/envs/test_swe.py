@@ -18,9 +18,9 @@ from intercode.envs.swe import SweEnv, apply_patch
 from intercode.errors import ImageError, TaskError
 from intercode.evaluate import evaluate
 from intercode.evaluate.validate import validate
-from intercode.sandbox import Limits
+from intercode_sandbox import Limits
 from intercode.task import Dataset, Task
-from intercode.units import MIB
+from intercode_sandbox.units import MIB
 
 from .swe_tasks import GOLD, TEST_PATCH, make_repository, task
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from intercode.envs.swe import SweEnv
-from intercode.sandbox import Limits
+from intercode_sandbox import Limits
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
 

@@ -12,8 +12,8 @@ import pytest
 
 from intercode.envs.swe import SweEnv
 from intercode.errors import ImageError
-from intercode.sandbox import Limits
-from intercode.sandbox.images.repository import prepare
+from intercode_sandbox import Limits
+from intercode_sandbox.images.repository import prepare
 from intercode.task import Dataset
 from waiting import PATIENCE
 

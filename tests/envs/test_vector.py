@@ -13,7 +13,7 @@ import intercode
 from intercode.envs.stage import SandboxStage
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError, SandboxError, VectorError
-from intercode.sandbox import Sandbox
+from intercode_sandbox import Sandbox
 from intercode.task import Task
 
 from .conftest import TASKS, kill_sandbox

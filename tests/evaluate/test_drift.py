@@ -15,9 +15,9 @@ from intercode.evaluate import manifest
 from intercode.evaluate.drift import differences, of_machine
 from intercode.evaluate.manifest import own_versions
 from intercode.evaluate.tools import TOOLS, tool_versions
-from intercode.sandbox import get_provider
-from intercode.sandbox.images.cache import ImageCache
-from intercode.sandbox.images.host import changes
+from intercode_sandbox import get_provider
+from intercode_sandbox.images.cache import ImageCache
+from intercode_sandbox.images.host import changes
 
 MANIFEST: dict[str, Any] = {
     "dataset": {"name": "d", "source": "d.json", "digest": "1", "tasks": 1},
@@ -184,7 +184,7 @@ def test_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert versions() == one
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@x"]
     subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "add", "src/intercode/a.py"], check=True)
+    subprocess.run([*git, "add", "packages/gym/src/intercode/a.py"], check=True)
     subprocess.run([*git, "commit", "-qm", "one"], check=True)
     (package / "a.pyc").unlink()
     shutil.rmtree(package / "__pycache__")

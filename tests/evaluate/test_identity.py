@@ -18,7 +18,7 @@ from intercode.evaluate.drift import DriftError, differences
 from intercode.records import EPISODES, MANIFEST, read_manifest
 from intercode.registry import environment
 from intercode.spec import RunSpec, identified
-from intercode.user_code import load
+from intercode_sandbox.user_code import load
 
 ENVS = ("bash", "sql", "python", "ctf", "swe", "maze")
 REWARD = "def score(task, episode, place):\n    return 1.0\n"

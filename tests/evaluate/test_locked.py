@@ -15,7 +15,7 @@ from intercode.evaluate.drift import DriftError, differences
 from intercode.evaluate.manifest import own_versions
 from intercode.evaluate.tools import tool_versions
 from intercode.records import read_manifest
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 
 from .fakes import Factory, dataset
 

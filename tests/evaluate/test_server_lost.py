@@ -24,7 +24,7 @@ from intercode.errors import DatabaseError
 from intercode.evaluate import evaluate
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.runner import RunResult
-from intercode.files import remove_tree
+from intercode_sandbox.files import remove_tree
 from intercode.task import Dataset, Task
 from waiting import PATIENCE, eventually
 

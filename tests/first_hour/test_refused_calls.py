@@ -29,7 +29,7 @@ NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 PROBE = """
 import json
 from intercode.cli import doctor
-from intercode.sandbox.doctor import check_native
+from intercode_sandbox.doctor import check_native
 checks = check_native()
 if doctor._all_pass(checks):
     plays = [play for play in doctor._PLAYS if play[0] in ("bash", "sql")]

@@ -29,9 +29,9 @@ from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import taken
 from intercode.evaluate.actors import PROVIDERS as AGENT_PROVIDERS
 from intercode.models.remote import MODELS
-from intercode.sandbox import PROVIDERS, Limits
-from intercode.sandbox.images.debian import RECIPES
-from intercode.sandbox.images.resolve import SCHEMES
+from intercode_sandbox import PROVIDERS, Limits
+from intercode_sandbox.images.debian import RECIPES
+from intercode_sandbox.images.resolve import SCHEMES
 
 from .commands import ENDINGS, NOT_READ, TYPED, WITH_JSON, lay_out
 from .shape import ABSENT, Shape, shape

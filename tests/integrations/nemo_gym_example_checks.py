@@ -18,7 +18,7 @@ from nemo_gym_server import InterCode
 from recorded import Played, played
 
 import intercode
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 
 RESPONSE = {
     "id": "r",

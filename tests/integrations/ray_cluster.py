@@ -25,7 +25,7 @@ KEY = "sk-the-key-of-the-nodes-0123456789"
 # Our own filter forbids namespaces, as Docker's default profile does.
 UNDER_SECCOMP = """
 import os, sys
-from intercode.sandbox.native import seccomp, syscalls
+from intercode_sandbox.native import seccomp, syscalls
 syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
 syscalls.set_seccomp(seccomp.build())
 os.execv(sys.executable, [sys.executable, "-m", "ray.scripts.scripts", *sys.argv[1:]])

@@ -16,7 +16,7 @@ import pytest
 import intercode
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.integrations.trl import Environments, Rollouts, env_reward, environments
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 from soak.killed import adopting, children
 
 TASK = intercode.load_dataset("bash").by_id("archive-01")

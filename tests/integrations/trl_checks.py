@@ -23,7 +23,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import intercode
 from intercode.integrations.trl import Rollouts, env_reward, environments
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 from soak.held import AHEAD, held
 
 TASKS = intercode.load_dataset("bash")[:2]

@@ -21,7 +21,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 import intercode
 from datasets import Dataset
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 from soak.held import AHEAD, held
 
 TASK = intercode.load_dataset("bash").by_id("archive-01")

@@ -6,7 +6,7 @@ import pytest
 
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import provider
-from intercode.sandbox.base import Limits, Sandbox
+from intercode_sandbox.base import Limits, Sandbox
 from waiting import PATIENCE
 
 OpenPython = Callable[..., PythonInterpreter]

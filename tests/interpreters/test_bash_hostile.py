@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from intercode.interpreters.bash import BashInterpreter
-from intercode.sandbox import Sandbox
+from intercode_sandbox import Sandbox
 
 HANGS = 0.25
 """Seconds for an attack after which the shell never answers."""

@@ -15,8 +15,8 @@ from intercode.errors import SandboxError
 from intercode.evaluate import evaluate
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import PRELOAD, provider
-from intercode.sandbox import Provider
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox import Provider
+from intercode_sandbox.native.provider import NativeProvider
 
 FOLDER = str(Path(__file__).parents[1] / "faulty")
 ADD = TASKS["add"]

@@ -11,7 +11,7 @@ import pytest
 from intercode.errors import SandboxClosedError
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import provider
-from intercode.sandbox import Limits
+from intercode_sandbox import Limits
 from waiting import PATIENCE, eventually
 
 from .conftest import OpenPython

@@ -10,7 +10,7 @@ import pytest
 from intercode.errors import ActionError, ImageError, TaskError, UsageError
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import provider
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 from waiting import PATIENCE
 
 from .conftest import OpenPython

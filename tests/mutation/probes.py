@@ -31,11 +31,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode.rights import permitted
-from intercode.sandbox import get_provider
-from intercode.sandbox.images import host
-from intercode.sandbox.native import syscalls as sc
-from intercode.units import MIB
+from intercode_sandbox.rights import permitted
+from intercode_sandbox import get_provider
+from intercode_sandbox.images import host
+from intercode_sandbox.native import syscalls as sc
+from intercode_sandbox.units import MIB
 from waiting import new_marker
 
 from .defences import DOCKER
@@ -573,7 +573,7 @@ def spawner_killed() -> bool:
 
 def main(module: str, name: str, src: str) -> int:
     try:
-        import intercode.sandbox.base as loaded
+        import intercode_sandbox.base as loaded
 
         if not Path(loaded.__file__).resolve().is_relative_to(Path(src).resolve()):
             raise ProbeError(f"{loaded.__file__} is not in {src}")

@@ -20,8 +20,8 @@ from intercode.errors import AgentStartError, BudgetError, ImageError
 from intercode.gateway import Call, Gateway, Upstream
 from intercode.rewards.bash import _is_scratch, _with
 from intercode.rewards.gold import GoldResult
-from intercode.sandbox import Completed
-from intercode.sandbox.images.archive import Unpacker
+from intercode_sandbox import Completed
+from intercode_sandbox.images.archive import Unpacker
 
 from .tools import ProbeError, one_of, start
 

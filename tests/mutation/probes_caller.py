@@ -19,14 +19,14 @@ from intercode.errors import (
     SandboxError,
     SandboxUnavailableError,
 )
-from intercode.files import cache_root
-from intercode.sandbox import Sandbox, get_provider
-from intercode.sandbox.native import cgroup, frozen, process, wire
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.sandbox import NativeSandbox
-from intercode.sandbox.native.snapshot import NativeSnapshot, endings
-from intercode.sandbox.ownership import OneCaller
-from intercode.units import MIB
+from intercode_sandbox.files import cache_root
+from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox.native import cgroup, frozen, process, wire
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox.native.snapshot import NativeSnapshot, endings
+from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.units import MIB
 from waiting import eventually, new_marker
 
 from .tools import ProbeError, ends, host_pid, one_of, run, say, start, wait_for
@@ -98,7 +98,7 @@ def read_only_cache() -> bool:
     start()
     program = (
         "from intercode.errors import InterCodeError\n"
-        "from intercode.sandbox import get_provider\n"
+        "from intercode_sandbox import get_provider\n"
         "try:\n    get_provider().start()\n"
         "except InterCodeError as error: print('told')\nexcept OSError: print('raw')"
     )

@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 
 from intercode.errors import SandboxUnavailableError
-from intercode.sandbox import Completed, Limits, Sandbox, get_provider
-from intercode.sandbox.docker.home import SHARED_ROOT
+from intercode_sandbox import Completed, Limits, Sandbox, get_provider
+from intercode_sandbox.docker.home import SHARED_ROOT
 from waiting import new_marker
 
 from .tools import ProbeError, ends, one_of, wait_for
 
 CALLER = """
 import ctypes, os, time
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 sandbox = get_provider("docker").start("host")
 sandbox.popen(["sleep", os.environ["MARKER"]], channels={})
 child = ctypes.PyDLL(None).fork()

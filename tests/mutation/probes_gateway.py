@@ -215,7 +215,7 @@ def gateway_record() -> bool:
 
 
 def _prints(code: str, env: dict[str, str]) -> str:
-    program = f"from intercode.sandbox.native.syscalls import *\n{code}"
+    program = f"from intercode_sandbox.native.syscalls import *\n{code}"
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
 

@@ -22,8 +22,8 @@ from intercode.models.base import Answer, AttemptError
 from intercode.models.drain import draining
 from intercode.models.limits import Retry
 from intercode.models.remote import Around, Frame
-from intercode.sandbox.native import wire as messages
-from intercode.sandbox.ownership import OneCaller
+from intercode_sandbox.native import wire as messages
+from intercode_sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
 
 from .tools import one_of

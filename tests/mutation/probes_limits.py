@@ -19,9 +19,9 @@ from intercode.episode import Episode
 from intercode.errors import ImageError, SandboxError, TaskError, UsageError
 from intercode.integrations.trl.tokens import pieces
 from intercode.rewards.base import quiesced
-from intercode.sandbox import Limits, Sandbox, get_provider
-from intercode.sandbox.images import resolve
-from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox.images import resolve
+from intercode_sandbox.native.sandbox import NativeSandbox
 from restless import RESTLESS
 
 from .tools import ProbeError, SkippedError, one_of, say, start

@@ -9,9 +9,9 @@ from contextlib import closing
 from typing import Any
 
 from intercode.errors import SandboxError, UsageError
-from intercode.sandbox import get_provider, network, proxy
-from intercode.sandbox.forward import Forwards, own_socket
-from intercode.sandbox.network import Gate, Host, Policy, RefusedError
+from intercode_sandbox import get_provider, network, proxy
+from intercode_sandbox.forward import Forwards, own_socket
+from intercode_sandbox.network import Gate, Host, Policy, RefusedError
 
 from .tools import ProbeError, one_of
 

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from intercode.sandbox import Completed, Limits, Sandbox, get_provider
+from intercode_sandbox import Completed, Limits, Sandbox, get_provider
 from waiting import eventually
 
 

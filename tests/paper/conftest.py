@@ -9,7 +9,7 @@ from intercode.databases.servers.private import mysql_recipe, start_mariadb
 from intercode.errors import SandboxUnavailableError, UsageError
 from intercode.paper.container import PaperImage
 from intercode.paper.sql_server import open_databases
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 
 
 @pytest.fixture(scope="session")

@@ -187,7 +187,7 @@ def test_recorded_runs(provider, monkeypatch):
 
     monkeypatch.setattr(PaperBash, "execute", execute_as_then)
     monkeypatch.setattr("intercode.paper.bash_reward.run_gold", run_to_its_end)
-    monkeypatch.setattr("intercode.sandbox.native.sandbox._FILES_SECONDS", PATIENCE)
+    monkeypatch.setattr("intercode_sandbox.native.sandbox._FILES_SECONDS", PATIENCE)
     reports = together([partial(replayed, path, provider) for path in paths], workers=3)
     for path, report in zip(paths, reports, strict=True):
         number = path.stem[-1]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intercode.paper.container import IGNORED, Index, pairs, quoted, seen_by_git, short, status
-from intercode.sandbox.base import Change
+from intercode_sandbox.base import Change
 
 NAMES = ["a", "b.txt", "c d", "é", 'q"', "-x", "new\nline", "usr", "back\\slash", "tab\t", "\udcff"]
 names = st.sampled_from(NAMES)

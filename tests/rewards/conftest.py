@@ -10,7 +10,7 @@ from intercode.databases import Engine, get_engine
 from intercode.episode import Episode, Score, Status
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.command import CommandReward
-from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode_sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.task import Task
 from waiting import PATIENCE
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from intercode.rewards.bash import NOT_EXACT, compare
 from intercode.rewards.gold import GoldResult, differing
-from intercode.sandbox.base import Change
+from intercode_sandbox.base import Change
 
 
 def added(path: str, digest: str = "d", mode: int = 0o644, **more: int) -> Change:

@@ -12,7 +12,7 @@ from intercode.episode import Episode, Status
 from intercode.errors import OutputLimitError, SandboxError, TaskError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.command import OPEN_PATHS, SYSTEM_PATHS, CommandReward
-from intercode.sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode.task import Task
 from sandbox import rootfs
 from waiting import PATIENCE

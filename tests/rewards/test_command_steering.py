@@ -15,7 +15,7 @@ from intercode.envs.bash import BashEnv
 from intercode.episode import Episode
 from intercode.evaluate.validate import validate
 from intercode.rewards.command import CommandReward
-from intercode.sandbox import Limits, Provider
+from intercode_sandbox import Limits, Provider
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
 

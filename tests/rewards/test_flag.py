@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from intercode.episode import Episode, Turn
 from intercode.errors import TaskError
 from intercode.rewards.flag import NOT_SOLVED, SUBMITTED, FlagReward, is_flag, subtasks
-from intercode.sandbox.base import Sandbox
+from intercode_sandbox.base import Sandbox
 from intercode.task import Task
 
 PARTS = [{"name": "user", "answer": "bob"}, {"name": "port", "answer": " 8080 "}]

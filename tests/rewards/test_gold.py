@@ -14,7 +14,7 @@ from intercode.errors import RewardError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards import gold as gold_module
 from intercode.rewards.gold import GoldCache, GoldResult, GoldRunner, LateError
-from intercode.sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode.task import Dataset, Task
 from waiting import eventually
 

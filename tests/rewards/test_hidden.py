@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from intercode.envs.bash import BashEnv
-from intercode.rights import is_root
+from intercode_sandbox.rights import is_root
 from intercode.task import Dataset, Task
 from ordinary import ordinary_user
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from intercode.sandbox import Completed
-from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox import Completed
+from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode.task import Task
 
 from .conftest import Grade

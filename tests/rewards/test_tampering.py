@@ -10,7 +10,7 @@ import pytest
 
 from intercode.integrations.harbor.stage import home
 from intercode.integrations.harbor.tampering import TamperedError, as_before
-from intercode.sandbox import Sandbox, get_provider
+from intercode_sandbox import Sandbox, get_provider
 from sandbox import rootfs
 
 PROGRAMS = f"{rootfs.PROGRAMS} bash rmdir test xargs tar"

@@ -11,7 +11,7 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-MODULE = "intercode.sandbox.images.host"
+MODULE = "intercode_sandbox.images.host"
 PINNED = "INTERCODE_TESTS_HOST"
 """Names the file that has what was found."""
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from intercode.sandbox import Completed, Provider, Sandbox
-from intercode.sandbox.docker.provider import DockerProvider
+from intercode_sandbox import Completed, Provider, Sandbox
+from intercode_sandbox.docker.provider import DockerProvider
 
 Start = Callable[..., Sandbox]
 """The fixture `start`: an image, and limits by keyword."""

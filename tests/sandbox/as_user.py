@@ -11,7 +11,7 @@ import stat
 import sys
 from pathlib import Path
 
-from intercode.sandbox.native import syscalls as sc
+from intercode_sandbox.native import syscalls as sc
 
 REPOSITORY = Path(__file__).parents[2]
 

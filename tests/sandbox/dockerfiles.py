@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from intercode.sandbox.images import Command, Image, resolve
-from intercode.sandbox.images.tree import Tree
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.images import Command, Image, resolve
+from intercode_sandbox.images.tree import Tree
+from intercode_sandbox.native.provider import NativeProvider
 
 
 class Folder:

@@ -11,13 +11,13 @@ from contextlib import closing
 import pytest
 
 from intercode.interpreters.bash import BashInterpreter
-from intercode.sandbox import Limits
-from intercode.sandbox.base import Snapshot
-from intercode.sandbox.native.process import Seat
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.sandbox import NativeSandbox
-from intercode.sandbox.native.snapshot import Files
-from intercode.units import MIB
+from intercode_sandbox import Limits
+from intercode_sandbox.base import Snapshot
+from intercode_sandbox.native.process import Seat
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox.native.snapshot import Files
+from intercode_sandbox.units import MIB
 from soak.held import children
 from waiting import eventually
 

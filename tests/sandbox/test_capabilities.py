@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from intercode.capabilities import CAPABILITIES, mask
+from intercode_sandbox.capabilities import CAPABILITIES, mask
 from intercode.errors import UsageError
-from intercode.sandbox import Limits, Provider, Sandbox
-from intercode.sandbox.docker.provider import DockerProvider
+from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox.docker.provider import DockerProvider
 from waiting import becomes_readable
 
 from . import Start, not_for_docker
@@ -129,7 +129,7 @@ def test_low_ports_of_the_machine_s_network_stay_the_machine_s(provider: Provide
     """In a network of the test's own, which stands for the machine's."""
     not_for_docker(provider, "its containers have a network of their own")
     script = f"""if True:
-        from intercode.sandbox import Limits, get_provider
+        from intercode_sandbox import Limits, get_provider
         limits = Limits(capabilities="net_bind_service")
         sandbox = get_provider().start("host", limits, network=True)
         done = sandbox.exec(["perl", "-MIO::Socket::INET", "-e", {LISTEN!r}])

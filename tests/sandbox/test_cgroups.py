@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from groups import groups_of, told
-from intercode.sandbox import Limits, Sandbox
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox import Limits, Sandbox
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.sandbox import NativeSandbox
 from waiting import eventually
 
 MIB = 1 << 20
@@ -234,7 +234,7 @@ exec cat > {folder}/core
 """
 CRASH = """
 import resource, subprocess, sys
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 done = get_provider().start().exec(["bash", "-c", "ulimit -c 0; perl -e 'kill 11, $$'"])
 print(done.exit_code)
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.sandbox import Change, Sandbox
+from intercode_sandbox import Change, Sandbox
 from waiting import eventually
 
 from . import Run, Start

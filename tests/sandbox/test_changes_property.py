@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from intercode.sandbox import Limits, Provider, Sandbox
-from intercode.sandbox.docker.provider import DockerProvider
+from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox.docker.provider import DockerProvider
 
 pytestmark = pytest.mark.ordinary
 

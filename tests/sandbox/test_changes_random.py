@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from intercode.sandbox import Change, Limits, Provider, Sandbox
-from intercode.sandbox.docker.provider import DockerProvider
+from intercode_sandbox import Change, Limits, Provider, Sandbox
+from intercode_sandbox.docker.provider import DockerProvider
 
 from . import Start
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from intercode.rights import is_root
-from intercode.sandbox import Provider, Sandbox
-from intercode.sandbox.native import cgroup
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.ownership import when_gone
+from intercode_sandbox.rights import is_root
+from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox.native import cgroup
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.ownership import when_gone
 from waiting import eventually, new_marker, sleepers
 
 from . import Run, Start
@@ -133,7 +133,7 @@ CALLER = """
 import ctypes, os, signal, sys, time
 from intercode.envs.bash import BashEnv
 from intercode.errors import EnvironmentStateError, InterCodeError, SandboxClosedError
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 from intercode.task import Dataset, Task
 marker = sys.argv[1]
 def begin():
@@ -179,7 +179,7 @@ if child == 0:
 def late(*_):
     print("late"); os.kill(child, 9); os._exit(1)
 signal.signal(signal.SIGALRM, late)
-import intercode.sandbox.native.provider as client
+import intercode_sandbox.native.provider as client
 client._START_SECONDS = client.END_SECONDS = 10_000
 signal.alarm(60)
 provider.close()
@@ -321,7 +321,7 @@ programs = [box.popen(["cat"], channels={0: "r"}) for _ in range(60)]
 print(box.exec(["echo", "x"]).stdout, all(p.poll() is None for p in programs))
 provider.close()
 limited(256)
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.provider import NativeProvider
 try:
     NativeProvider().start()
 except InterCodeError as error:

@@ -15,7 +15,7 @@ from typing import Any
 import docker
 import pytest
 
-from intercode.rights import STAND_IN
+from intercode_sandbox.rights import STAND_IN
 from private_engine import PrivateEngine
 
 pytestmark = pytest.mark.skipif(
@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 # As its caller in the container sees it: whose its programs are, and what they can do.
 ASK = """
 import os, pathlib, subprocess, sys
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 provider = get_provider()
 sandbox, peer = provider.start("host"), provider.start("host")
 sandbox.popen(["sleep", "4711"], channels={}, cwd="/")

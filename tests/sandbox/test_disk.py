@@ -17,14 +17,14 @@ from typing import cast
 import pytest
 
 from intercode.errors import OutputLimitError, SandboxError
-from intercode.rights import is_root, needs_stand_in
-from intercode.sandbox import Provider, Sandbox
-from intercode.sandbox.base import FreeSpace, SupportsFreeSpace
-from intercode.sandbox.docker.sandbox import DockerSnapshot
-from intercode.sandbox.native import archive
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.snapshot import NativeSnapshot
-from intercode.units import MIB
+from intercode_sandbox.rights import is_root, needs_stand_in
+from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox.base import FreeSpace, SupportsFreeSpace
+from intercode_sandbox.docker.sandbox import DockerSnapshot
+from intercode_sandbox.native import archive
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.snapshot import NativeSnapshot
+from intercode_sandbox.units import MIB
 from ordinary import ordinary_user
 from restless import ENDING, RESTLESS
 from waiting import PATIENCE, eventually
@@ -154,7 +154,7 @@ def test_a_cache_for_reading_only(cache: Path) -> None:
         provider.start().close()
     program = (
         "from intercode.errors import InterCodeError\n"
-        "from intercode.sandbox import get_provider\n"
+        "from intercode_sandbox import get_provider\n"
         "try:\n    get_provider().start()\n"
         "except InterCodeError as error: print('told:', error)"
     )
@@ -191,7 +191,7 @@ def test_many_paths_in_a_snapshot_are_bounded(
 ) -> None:
     """Also where each could be named."""
     for backend in ("native", "docker"):  # a slow machine reaches the limit of time first
-        monkeypatch.setattr(f"intercode.sandbox.{backend}.sandbox._FILES_SECONDS", PATIENCE)
+        monkeypatch.setattr(f"intercode_sandbox.{backend}.sandbox._FILES_SECONDS", PATIENCE)
     sandbox = start(files=20_000)
     script = """
     for (1 .. 11) { mkdir "x" x 250; chdir "x" x 250 or die }
@@ -342,7 +342,7 @@ def test_whatever_fails_a_snapshot_is_not_whole(
 
     sandbox = start()
     sandbox.write_file("/x", b"")
-    monkeypatch.setattr("intercode.sandbox.native.archive._Layer.set", fail)
+    monkeypatch.setattr("intercode_sandbox.native.archive._Layer.set", fail)
     with pytest.raises(SandboxError, match="could not be saved"):
         sandbox.snapshot()
 

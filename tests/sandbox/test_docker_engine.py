@@ -19,13 +19,13 @@ import pytest
 from intercode.cli.main import main
 from intercode.envs.bash import BashEnv
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode.sandbox import Limits
-from intercode.sandbox.docker import provider as providers
-from intercode.sandbox.docker.engine import LEASE, Engine
-from intercode.sandbox.docker.home import SHARED_ROOT
-from intercode.sandbox.docker.images import prune
-from intercode.sandbox.docker.provider import DockerProvider, sweep
-from intercode.sandbox.doctor import check_docker
+from intercode_sandbox import Limits
+from intercode_sandbox.docker import provider as providers
+from intercode_sandbox.docker.engine import LEASE, Engine
+from intercode_sandbox.docker.home import SHARED_ROOT
+from intercode_sandbox.docker.images import prune
+from intercode_sandbox.docker.provider import DockerProvider, sweep
+from intercode_sandbox.doctor import check_docker
 from intercode.task import Dataset, Task
 from private_engine import REMAPPED, PrivateEngine
 from waiting import PATIENCE, eventually, new_marker, sleepers
@@ -189,7 +189,7 @@ def test_nothing_is_left_of_a_caller_that_ends(
     api: Any, engine: PrivateEngine, number: int, fork: str
 ) -> None:
     program = (
-        "import time; from intercode.sandbox import get_provider; "
+        "import time; from intercode_sandbox import get_provider; "
         "p = get_provider('docker'); boxes = [p.start('host') for _ in range(3)]; "
         "boxes[0].changes(); boxes[1].snapshot()\n"
         # One that the engine is just making would stay, to be found by its label.
@@ -228,8 +228,8 @@ def test_what_is_begun_ahead_is_waited_for(
 
     monkeypatch.setattr(providers, "start_container", slowly)
     # What takes too long is not waited for: not here, however slow the machine is.
-    monkeypatch.setattr("intercode.sandbox.docker.provider._COMING_SECONDS", PATIENCE)
-    monkeypatch.setattr("intercode.sandbox.docker.provider._GONE_SECONDS", PATIENCE)
+    monkeypatch.setattr("intercode_sandbox.docker.provider._COMING_SECONDS", PATIENCE)
+    monkeypatch.setattr("intercode_sandbox.docker.provider._GONE_SECONDS", PATIENCE)
     provider = DockerProvider()
     label = f"{LEASE}={provider._prepared().lease}"
     sandboxes = [provider.start("host") for _ in range(2)]

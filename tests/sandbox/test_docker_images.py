@@ -18,8 +18,8 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import ImageError
-from intercode.sandbox import Sandbox, get_provider
-from intercode.sandbox.docker.provider import DockerProvider
+from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox.docker.provider import DockerProvider
 from private_engine import PrivateEngine
 
 pytestmark = pytest.mark.skipif(

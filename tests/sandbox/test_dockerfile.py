@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import resolve
-from intercode.sandbox.images.tree import Tree
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.images import resolve
+from intercode_sandbox.images.tree import Tree
+from intercode_sandbox.native.provider import NativeProvider
 from sandbox.dockerfiles import Folder, read
 
 pytestmark = pytest.mark.ordinary

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import list_images, resolve
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.images import list_images, resolve
+from intercode_sandbox.native.provider import NativeProvider
 from sandbox.dockerfiles import Folder, read
 from waiting import eventually
 
@@ -96,7 +96,7 @@ def test_stages_and_folders(folder: Folder) -> None:
 
 _BUILDER = """
     import sys
-    from intercode.sandbox.native.provider import NativeProvider
+    from intercode_sandbox.native.provider import NativeProvider
     provider = NativeProvider()
     print(provider.image(sys.argv[1]).digest)
     provider.close()

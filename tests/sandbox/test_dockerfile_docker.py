@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from intercode.sandbox.images import Image, resolve
-from intercode.sandbox.images.tree import Tree
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.images import Image, resolve
+from intercode_sandbox.images.tree import Tree
+from intercode_sandbox.native.provider import NativeProvider
 from private_engine import PrivateEngine
 from sandbox import rootfs
 
@@ -208,7 +208,7 @@ def test_sandboxes_of_both_back_ends_are_alike(
     engine: PrivateEngine, folder: Path, provider: NativeProvider
 ) -> None:
     """Who has built the image is all the same."""
-    from intercode.sandbox.docker.provider import DockerProvider
+    from intercode_sandbox.docker.provider import DockerProvider
 
     told: list[str] = []
     docker = DockerProvider(progress=told.append, url=engine.url)
@@ -240,7 +240,7 @@ RUN id > /tmp/id; env | sort > /tmp/env
 def test_both_back_ends_build_the_same(
     engine: PrivateEngine, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from intercode.sandbox.docker.provider import DockerProvider
+    from intercode_sandbox.docker.provider import DockerProvider
 
     (folder / "small.Dockerfile").write_text(SMALL)
     found = []

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from intercode.errors import ImageError
-from intercode.sandbox.images.dockerfile.copying import Ignore, glob
-from intercode.sandbox.images.dockerfile.parse import expand, read
+from intercode_sandbox.images.dockerfile.copying import Ignore, glob
+from intercode_sandbox.images.dockerfile.parse import expand, read
 
 pytestmark = pytest.mark.ordinary
 VARIABLES = {"A": "one", "EMPTY": "", "_b2": "t w o"}

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from intercode.files import cache_root
-from intercode.sandbox import Sandbox
-from intercode.sandbox.doctor import check_native
-from intercode.sandbox.native import cgroup, process
-from intercode.sandbox.native.endings import (
+from intercode_sandbox.files import cache_root
+from intercode_sandbox import Sandbox
+from intercode_sandbox.doctor import check_native
+from intercode_sandbox.native import cgroup, process
+from intercode_sandbox.native.endings import (
     LEDGERS,
     Ending,
     open_ledger,
     read_ledgers,
     write_ledger,
 )
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.snapshot import endings, sweep
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.snapshot import endings, sweep
 from waiting import eventually, new_marker, sleepers
 
 pytestmark = pytest.mark.ordinary
@@ -72,7 +72,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeProvider]:
     """A provider of its own, whose sandboxes are not waited for long."""
     seconds = 0.1  # allow limit: what is traced does not end before it is let go
     monkeypatch.setattr(process, "END_SECONDS", seconds)
-    monkeypatch.setattr("intercode.sandbox.native.provider.END_SECONDS", seconds)
+    monkeypatch.setattr("intercode_sandbox.native.provider.END_SECONDS", seconds)
     with closing(NativeProvider()) as own:
         yield own
 
@@ -141,7 +141,7 @@ def test_a_provider_does_not_wait(provider: NativeProvider) -> None:
 
 KILLED = """
 import os, sys
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.provider import NativeProvider
 provider = NativeProvider()
 sandbox = provider.start()
 sandbox.popen(["sleep", sys.argv[1]], channels={})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from intercode.errors import ActionError
-from intercode.sandbox import Completed, Sandbox
-from intercode.sandbox.base import OutputBuffer
+from intercode_sandbox import Completed, Sandbox
+from intercode_sandbox.base import OutputBuffer
 from waiting import PATIENCE, eventually, running
 
 from . import Run, Start

@@ -16,14 +16,14 @@ from intercode.errors import (
     SandboxError,
     SandboxTimeoutError,
 )
-from intercode.sandbox import Provider, Sandbox
-from intercode.sandbox.base import Evidence, caused_inside
-from intercode.sandbox.docker import sandbox as docker_sandbox
-from intercode.sandbox.docker.engine import Engine
-from intercode.sandbox.docker.sandbox import DockerSandbox
-from intercode.sandbox.native import sandbox as native_sandbox
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox.base import Evidence, caused_inside
+from intercode_sandbox.docker import sandbox as docker_sandbox
+from intercode_sandbox.docker.engine import Engine
+from intercode_sandbox.docker.sandbox import DockerSandbox
+from intercode_sandbox.native import sandbox as native_sandbox
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.sandbox import NativeSandbox
 from waiting import PATIENCE, eventually
 
 from . import Start

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from intercode.errors import ActionError, OutputLimitError
-from intercode.sandbox import Sandbox
+from intercode_sandbox import Sandbox
 
 from . import Run, Start
 

@@ -8,13 +8,13 @@ import weakref
 import pytest
 
 from intercode.errors import SandboxError
-from intercode.sandbox import Sandbox
-from intercode.sandbox.base import Freezes
-from intercode.sandbox.docker.sandbox import DockerSandbox
-from intercode.sandbox.native import frozen as frozen_layers
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.sandbox import NativeSandbox
-from intercode.units import MIB
+from intercode_sandbox import Sandbox
+from intercode_sandbox.base import Freezes
+from intercode_sandbox.docker.sandbox import DockerSandbox
+from intercode_sandbox.native import frozen as frozen_layers
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox.units import MIB
 from waiting import eventually
 
 from . import Start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intercode.envs.bash import BashEnv
-from intercode.sandbox import Limits
+from intercode_sandbox import Limits
 from intercode.task import Dataset, Task
 
 pytestmark = pytest.mark.ordinary

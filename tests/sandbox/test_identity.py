@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
-from intercode.rights import STAND_IN, is_root
-from intercode.sandbox import Provider, Sandbox
-from intercode.sandbox.native import identity
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.rights import STAND_IN, is_root
+from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox.native import identity
+from intercode_sandbox.native.provider import NativeProvider
 from waiting import eventually, new_marker
 
 from . import Run, Start, not_for_docker
@@ -138,7 +138,7 @@ def test_accounts_of_the_machine_are_left_alone(
 @as_root
 @pytest.mark.attack(4)
 def test_ranges_are_locked_for_the_machine() -> None:
-    ask = "from intercode.sandbox.native import identity as i; print(i._free_range()[1]); input()"
+    ask = "from intercode_sandbox.native import identity as i; print(i._free_range()[1]); input()"
     with subprocess.Popen(
         [sys.executable, "-c", ask], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -237,7 +237,7 @@ def test_a_caller_that_is_ended_before_all_others() -> None:
     """As in a cluster's container of the lowest class, where the score may not be lowered."""
     script = (
         "open('/proc/self/oom_score_adj', 'w').write('1000')\n"
-        "from intercode.sandbox import get_provider\n"
+        "from intercode_sandbox import get_provider\n"
         "done = get_provider().start().exec(['cat', '/proc/self/oom_score_adj'])\n"
         "print(done.stdout)"
     )
@@ -267,7 +267,7 @@ def test_the_memory_of_another_program(provider: Provider, sh: Run) -> None:
 ASK = """
 import sys
 from intercode.errors import SandboxUnavailableError
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 provider = get_provider()
 try:
     sandbox = provider.start("host")
@@ -349,7 +349,7 @@ def test_few_identities_are_kept() -> None:
 def test_nothing_is_left_of_a_spawner_that_is_killed_meanwhile(when: str) -> None:
     script = f"""
 import os
-from intercode.sandbox.native import identity, spawner
+from intercode_sandbox.native import identity, spawner
 spawner.prepare_namespaces(True)
 identity.{when} = lambda *_: os.kill(os.getpid(), 9)
 identity.Identities(True).take(10)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox import Limits
-from intercode.sandbox.images import Image
-from intercode.sandbox.native import provider as native
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox import Limits
+from intercode_sandbox.images import Image
+from intercode_sandbox.native import provider as native
+from intercode_sandbox.native.provider import NativeProvider
 
 pytestmark = pytest.mark.ordinary
 

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import pytest
 
-from intercode.capabilities import CAPABILITIES
+from intercode_sandbox.capabilities import CAPABILITIES
 from intercode.errors import SandboxClosedError
-from intercode.sandbox import Limits, Provider, Sandbox
-from intercode.sandbox.images import Image, resolve
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox.images import Image, resolve
+from intercode_sandbox.native.provider import NativeProvider
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="not for an ordinary user: there is no other user"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode.sandbox.images.cache import ImageCache
+from intercode_sandbox.images.cache import ImageCache
 
 pytestmark = pytest.mark.ordinary
 DOCKERFILE = "FROM host AS a\nARG V=1\nRUN echo $V > /x\nFROM a\nCMD x\n"

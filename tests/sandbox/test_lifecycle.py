@@ -16,8 +16,8 @@ import pytest
 from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxClosedError, SandboxError
 from intercode.interpreters.bash import BashInterpreter
-from intercode.sandbox import Limits, Provider, Sandbox, get_provider
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox import Limits, Provider, Sandbox, get_provider
+from intercode_sandbox.native.provider import NativeProvider
 from intercode.task import Dataset, Task
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
@@ -245,7 +245,7 @@ def test_a_program_is_closed_while_its_sandbox_dies() -> None:
 def test_the_caller_is_killed(number: int) -> None:
     marker = new_marker()
     program = (
-        "import sys, time; from intercode.sandbox import get_provider; "
+        "import sys, time; from intercode_sandbox import get_provider; "
         "box = get_provider().start('host'); "
         f"box.exec(['bash', '-c', 'setsid sleep {marker} & :']); print('up', flush=True)\n"
         "for _ in range(600): time.sleep(0.1)"  # a long one may miss an interrupt

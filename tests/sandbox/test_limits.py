@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intercode.errors import UsageError
-from intercode.sandbox import Completed, Limits, Provider, Sandbox
+from intercode_sandbox import Completed, Limits, Provider, Sandbox
 
 from . import Run, Start, not_for_docker
 

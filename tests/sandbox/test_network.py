@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from intercode.errors import UsageError
-from intercode.sandbox import Provider, Sandbox, network
-from intercode.sandbox.native.sandbox import NativeSandbox
-from intercode.sandbox.network import Gate, Host, Policy, RefusedError, never, not_public
+from intercode_sandbox import Provider, Sandbox, network
+from intercode_sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox.network import Gate, Host, Policy, RefusedError, never, not_public
 
 from . import Run, Start
 

@@ -18,15 +18,15 @@ import pytest
 
 from intercode import rights
 from intercode.errors import SandboxUnavailableError
-from intercode.sandbox import doctor
-from intercode.sandbox.native import obstacles, restrictions
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox import doctor
+from intercode_sandbox.native import obstacles, restrictions
+from intercode_sandbox.native.provider import NativeProvider
 from ordinary import UID, OrdinaryUser, ordinary_user
 from waiting import PATIENCE
 
 ASK = """
 from intercode.errors import SandboxUnavailableError
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 try:
     get_provider().start("host").close()
 except SandboxUnavailableError as error:
@@ -44,7 +44,7 @@ exec "$0" -c "$1"
 # Our own filter forbids namespaces as Docker's default profile does.
 UNDER_SECCOMP = """
 import os, sys
-from intercode.sandbox.native import seccomp, syscalls
+from intercode_sandbox.native import seccomp, syscalls
 syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
 syscalls.set_seccomp(seccomp.build())
 os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
@@ -148,7 +148,7 @@ def test_too_few_open_files(user: OrdinaryUser) -> None:
 
 def test_an_installation_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("provider", "obstacles"):
-        monkeypatch.setattr(f"intercode.sandbox.native.{module}.PROGRAM", "/nowhere/process1")
+        monkeypatch.setattr(f"intercode_sandbox.native.{module}.PROGRAM", "/nowhere/process1")
     with closing(NativeProvider()) as provider, pytest.raises(SandboxUnavailableError) as raised:
         provider.start()
     assert "/nowhere/process1" in str(raised.value) and "pip install" in str(raised.value)

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import Image, resolve
-from intercode.sandbox.images.tree import Tree
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.images import Image, resolve
+from intercode_sandbox.images.tree import Tree
+from intercode_sandbox.native.provider import NativeProvider
 from sandbox import rootfs
 from sandbox.layouts import Member, entry, layer, layout, saved
 

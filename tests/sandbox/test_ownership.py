@@ -10,13 +10,13 @@ import sys
 import pytest
 
 from intercode.databases.servers.names import is_left_over, new_name
-from intercode.rights import is_root
-from intercode.sandbox.ownership import has_ended, is_gone, new_lease, start_time
+from intercode_sandbox.rights import is_root
+from intercode_sandbox.ownership import has_ended, is_gone, new_lease, start_time
 
 QUESTION = """
 import sys
 from intercode.databases.servers.names import is_left_over
-from intercode.sandbox.ownership import is_gone, start_time
+from intercode_sandbox.ownership import is_gone, start_time
 lease, name, pid = sys.argv[1:]
 print(start_time(int(pid)), is_gone(lease), is_left_over(name))
 """
@@ -24,7 +24,7 @@ print(start_time(int(pid)), is_gone(lease), is_left_over(name))
 
 def ended() -> tuple[int, str]:
     """Return the pid of a process that has ended, and a lease of it."""
-    command = "from intercode.sandbox import ownership; print(ownership.new_lease())"
+    command = "from intercode_sandbox import ownership; print(ownership.new_lease())"
     done = subprocess.run(
         [sys.executable, "-c", command], capture_output=True, text=True, check=True
     )

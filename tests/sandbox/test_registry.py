@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import Image, list_images, resolve
-from intercode.sandbox.images.tree import Tree
+from intercode_sandbox.images import Image, list_images, resolve
+from intercode_sandbox.images.tree import Tree
 from sandbox import rootfs
 from sandbox.layouts import layer, layout
 from sandbox.local_registry import push, serving

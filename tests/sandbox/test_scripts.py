@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from intercode.sandbox import Limits, Provider
-from intercode.sandbox.base import SupportsPrivacy
-from intercode.sandbox.scripts import script
+from intercode_sandbox import Limits, Provider
+from intercode_sandbox.base import SupportsPrivacy
+from intercode_sandbox.scripts import script
 
 
 def test_a_script_of_any_length_is_the_same_script(provider: Provider) -> None:

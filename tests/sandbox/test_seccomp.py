@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.sandbox.native import seccomp
+from intercode_sandbox.native import seccomp
 
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from intercode.sandbox import Sandbox
+from intercode_sandbox import Sandbox
 from waiting import PATIENCE
 
 from . import Run

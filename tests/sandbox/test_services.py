@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, Sandbox, get_provider
 from waiting import PATIENCE
 
 from . import Start

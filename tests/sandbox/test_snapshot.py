@@ -15,14 +15,14 @@ from typing import Any, cast
 import pytest
 
 from intercode.errors import InterCodeError, SandboxError
-from intercode.files import cache_root
-from intercode.sandbox import Provider, Sandbox, Snapshot
-from intercode.sandbox.base import Freezes
-from intercode.sandbox.docker.provider import DockerProvider
-from intercode.sandbox.docker.sandbox import DockerSnapshot
-from intercode.sandbox.native import archive, wire
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.snapshot import NativeSnapshot
+from intercode_sandbox.files import cache_root
+from intercode_sandbox import Provider, Sandbox, Snapshot
+from intercode_sandbox.base import Freezes
+from intercode_sandbox.docker.provider import DockerProvider
+from intercode_sandbox.docker.sandbox import DockerSnapshot
+from intercode_sandbox.native import archive, wire
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.snapshot import NativeSnapshot
 from soak.held import is_ours
 from waiting import eventually
 
@@ -156,7 +156,7 @@ def test_names_that_are_not_utf_8(start: Start, box: Sandbox) -> None:
 
 ASCII = """
 from contextlib import closing
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.provider import NativeProvider
 with closing(NativeProvider()) as provider, closing(provider.start()) as box:
     make = "n=/tmp/$(printf '\\\\303\\\\251'); touch $n; ln -s $n /tmp/link"
     assert box.exec(["bash", "-c", make]).ok

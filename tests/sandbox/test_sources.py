@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode.files import cache_root
-from intercode.sandbox.images import list_images, prune, prune_sources, resolve
-from intercode.sandbox.images.archive import pack
+from intercode_sandbox.files import cache_root
+from intercode_sandbox.images import list_images, prune, prune_sources, resolve
+from intercode_sandbox.images.archive import pack
 
 PACK = """
 import sys
 from pathlib import Path
-from intercode.sandbox.images import resolve
-from intercode.sandbox.images.archive import pack
-from intercode.sandbox.images.repository import prepare
+from intercode_sandbox.images import resolve
+from intercode_sandbox.images.archive import pack
+from intercode_sandbox.images.repository import prepare
 place = pack(Path(sys.argv[1]), "/ctf")
 if "image" in sys.argv:
     resolve(f"scratch+{place}")

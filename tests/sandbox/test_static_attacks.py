@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import SandboxError
-from intercode.rights import is_root
-from intercode.sandbox import Limits, Sandbox
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox.rights import is_root
+from intercode_sandbox import Limits, Sandbox
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.sandbox import NativeSandbox
 from restless import RESTLESS
 from soak.held import children
 from waiting import eventually
@@ -485,7 +485,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from intercode.sandbox import get_provider
+from intercode_sandbox import get_provider
 base = get_provider().image("host")
 image = replace(base, layers=(*base.layers, Path(sys.argv[1])), digest="deep")
 nest = "for n in range(290): os.mkdir('d'), os.chdir('d'), open('f', 'w').close()"

@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intercode.errors import SandboxError
-from intercode.rights import is_root
-from intercode.sandbox import Limits
-from intercode.sandbox.native import bootstrap, wire
-from intercode.sandbox.native.bootstrap import PROGRAM, SOCKET
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox.rights import is_root
+from intercode_sandbox import Limits
+from intercode_sandbox.native import bootstrap, wire
+from intercode_sandbox.native.bootstrap import PROGRAM, SOCKET
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.sandbox import NativeSandbox
 from waiting import PATIENCE, eventually
 
 from .test_static_walk import COMMON, OWN, SANITIZERS, STATIC
@@ -316,7 +316,7 @@ def oddly(*arguments, **more):
     told.update(json.load(open(PLACE)))
     return {name: value for name, value in told.items() if name == "program" or value is not None}
 if setup["module"] == "spawner":
-    from intercode.sandbox.native import zygote
+    from intercode_sandbox.native import zygote
     plan, zygote.plan = zygote.plan, oddly
 importlib"""
 
@@ -346,7 +346,7 @@ def test_a_plan_that_is_not_whole_is_refused(
 
 def apart() -> None:
     """Keep its mounts, if it came to make any, from the machine's."""
-    from intercode.sandbox.native import syscalls as sc
+    from intercode_sandbox.native import syscalls as sc
 
     sc.unshare(sc.CLONE_NEWNS)
     sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)

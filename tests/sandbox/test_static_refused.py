@@ -22,11 +22,11 @@ from typing import Any
 import pytest
 
 from intercode.errors import InterCodeError
-from intercode.sandbox import Limits
-from intercode.sandbox.native import bootstrap, provider
-from intercode.sandbox.native.process import NativeProcess
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox import Limits
+from intercode_sandbox.native import bootstrap, provider
+from intercode_sandbox.native.process import NativeProcess
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.sandbox import NativeSandbox
 from mutation.mutants import hatch_build
 from waiting import becomes_readable
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import SandboxClosedError, SandboxError
-from intercode.sandbox import Provider, Sandbox
-from intercode.sandbox.native import wire
-from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox.native import wire
+from intercode_sandbox.native.sandbox import NativeSandbox
 from waiting import eventually
 
 from . import Run, Start, not_for_docker

@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 
 from intercode.errors import SandboxClosedError, UsageError
-from intercode.sandbox import Limits, Provider, Sandbox, Worker, get_provider
-from intercode.sandbox.native.provider import NativeProvider
+from intercode_sandbox import Limits, Provider, Sandbox, Worker, get_provider
+from intercode_sandbox.native.provider import NativeProvider
 from waiting import eventually
 
 pytestmark = pytest.mark.ordinary

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
-from intercode.sandbox.native import archive
-from intercode.sandbox.native.archive import BLOCK, LONGEST, PIECE, SHARED_MEMORY, Entry
+from intercode_sandbox.native import archive
+from intercode_sandbox.native.archive import BLOCK, LONGEST, PIECE, SHARED_MEMORY, Entry
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from intercode.files import cache_root
-from intercode.sandbox.native import cgroup
-from intercode.sandbox.native.spawner import STAGE
+from intercode_sandbox.files import cache_root
+from intercode_sandbox.native import cgroup
+from intercode_sandbox.native.spawner import STAGE
 from waiting import eventually
 
 AHEAD = 3

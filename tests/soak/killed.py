@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from intercode.sandbox.native import cgroup
-from intercode.sandbox.native import syscalls as sc
+from intercode_sandbox.native import cgroup
+from intercode_sandbox.native import syscalls as sc
 from waiting import eventually
 
 _PR_SET_CHILD_SUBREAPER = 36

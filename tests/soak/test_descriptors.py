@@ -13,8 +13,8 @@ from contextlib import closing
 
 import pytest
 
-from intercode.sandbox.native.provider import NativeProvider
-from intercode.units import MIB
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.units import MIB
 
 from .held import AHEAD, held, held_once
 

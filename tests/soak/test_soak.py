@@ -23,7 +23,7 @@ from intercode.envs.swe import apply_patch
 from intercode.episode import Turn
 from intercode.evaluate import evaluate
 from intercode.interpreters import python_start
-from intercode.sandbox import Provider, get_provider
+from intercode_sandbox import Provider, get_provider
 from intercode.task import Dataset, Task
 
 from .held import AHEAD, held, held_once

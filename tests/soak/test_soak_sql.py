@@ -10,7 +10,7 @@ import pytest
 from envs.haste import haste
 from intercode.databases import get_engine
 from intercode.envs.sql import SqlEnv
-from intercode.sandbox.base import Limits
+from intercode_sandbox.base import Limits
 from waiting import PATIENCE
 
 from .held import held, held_once

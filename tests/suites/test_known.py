@@ -40,14 +40,14 @@ def test_every_source_is_needed_by_a_suite_of_tests_besides_make_test(inputs: In
 
 
 def test_a_change_of_the_report_runs_no_mutation_of_the_sandbox(inputs: Inputs) -> None:
-    found = need("src/intercode/report/page.py", inputs)
+    found = need("packages/gym/src/intercode/report/page.py", inputs)
     assert {"browsers", "docs", "mutation-serving"} <= found
     assert found.isdisjoint({"mutation-sandbox", "mutation-docker", "mutation-grading"})
 
 
 @pytest.mark.parametrize("name", ["spawner.py", "static/main.c", "static/sys.h"])
 def test_a_change_of_the_sandbox_runs_mutation_attacks_and_forks(inputs: Inputs, name: str) -> None:
-    found = need(f"src/intercode/sandbox/native/{name}", inputs)
+    found = need(f"packages/sandbox/src/intercode_sandbox/native/{name}", inputs)
     assert {"mutation-sandbox", "mutation-grading", "attacks", "forks", "soak"} <= found
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import intercode.sandbox.images as images
-from intercode.sandbox.images import Image, list_images
+import intercode_sandbox.images as images
+from intercode_sandbox.images import Image, list_images
 
 ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not ROOT, reason="needs root")
@@ -62,7 +62,7 @@ def two_images(tmp_path: Path) -> tuple[Image, Image]:
     tar = make_tar(tmp_path / "a.tgz", ("x", b"1"))
     code = """
         import sys
-        from intercode.sandbox.images import resolve
+        from intercode_sandbox.images import resolve
         print(*(layer.parent.name for layer in resolve(sys.argv[1]).layers))
     """
     output = run_python(code, f"scratch+{tar}").communicate()[0]

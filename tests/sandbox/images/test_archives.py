@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from intercode.sandbox.images import Image, archive, resolve
-from intercode.sandbox.images.tree import look
+from intercode_sandbox.images import Image, archive, resolve
+from intercode_sandbox.images.tree import look
 from ordinary import ordinary_user
 
 from . import ROOT, as_root, header, make_tar

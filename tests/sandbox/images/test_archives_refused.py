@@ -11,7 +11,7 @@ import pytest
 
 from intercode import files
 from intercode.errors import ImageError
-from intercode.sandbox.images import list_images, resolve
+from intercode_sandbox.images import list_images, resolve
 
 from . import Member, header, make_tar
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError, UsageError
-from intercode.files import cache_root, locked, remove_tree, tree_size
-from intercode.sandbox import doctor
-from intercode.sandbox.images import Image, list_images, resolve, sweep
-from intercode.sandbox.images.cache import ImageCache
+from intercode_sandbox.files import cache_root, locked, remove_tree, tree_size
+from intercode_sandbox import doctor
+from intercode_sandbox.images import Image, list_images, resolve, sweep
+from intercode_sandbox.images.cache import ImageCache
 from waiting import eventually
 
 from . import NOBODY, as_root, make_tar, run_python
@@ -33,7 +33,7 @@ def test_second_resolve_does_nothing() -> None:
 
 def test_image_is_found_again_by_another_process(cache: Path) -> None:
     image = resolve("host")
-    code = "from intercode.sandbox.images import resolve; print(resolve('host', progress=print))"
+    code = "from intercode_sandbox.images import resolve; print(resolve('host', progress=print))"
     output = run_python(code).communicate()[0]
     assert output.strip() == str(image)
     record = json.loads((cache / image.digest / "image.json").read_text())
@@ -92,7 +92,7 @@ def test_use_is_recorded_once_a_day(cache: Path) -> None:
 _SLOW_BUILD = """
     import sys, time
     from pathlib import Path
-    from intercode.sandbox.images import resolve
+    from intercode_sandbox.images import resolve
     def build(image, script, layer):
         with open(sys.argv[2], "a") as log:
             log.write("built\\n")

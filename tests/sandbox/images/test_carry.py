@@ -15,14 +15,14 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import ImageError
-from intercode.sandbox.images import carry as carrying
-from intercode.sandbox.images import list_images, pinned, resolve
-from intercode.sandbox.images.cache import ImageCache
-from intercode.sandbox.images.tree import content_digest
+from intercode_sandbox.images import carry as carrying
+from intercode_sandbox.images import list_images, pinned, resolve
+from intercode_sandbox.images.cache import ImageCache
+from intercode_sandbox.images.tree import content_digest
 
 from . import ROOT, make_tar
 
-resolving: Any = sys.modules["intercode.sandbox.images.resolve"]  # its function has its name
+resolving: Any = sys.modules["intercode_sandbox.images.resolve"]  # its function has its name
 
 Tell = pytest.CaptureFixture[str]
 

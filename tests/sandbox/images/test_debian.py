@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.files import cache_root, locked
-from intercode.sandbox.images import Image, debian, list_images, resolve
-from intercode.sandbox.images.debian import RECIPES
+from intercode_sandbox.files import cache_root, locked
+from intercode_sandbox.images import Image, debian, list_images, resolve
+from intercode_sandbox.images.debian import RECIPES
 from waiting import new_marker, sleepers
 
 from . import ROOT, as_root, run_python
@@ -81,8 +81,8 @@ def test_killed_builder_leaves_no_process(tmp_path: Path) -> None:
     code = """
         import sys
         from pathlib import Path
-        from intercode.sandbox.images.debian import run
-        from intercode.files import locked
+        from intercode_sandbox.images.debian import run
+        from intercode_sandbox.files import locked
         with locked(Path(sys.argv[1])) as lock:
             script = f"setsid sleep {sys.argv[2]} & mount -t tmpfs none /mnt; echo started; wait"
             run(["sh", "-c", script], lock, lambda line: print(line, flush=True))

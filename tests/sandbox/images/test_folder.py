@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import resolve
-from intercode.sandbox.images.cache import ImageCache
+from intercode_sandbox.images import resolve
+from intercode_sandbox.images.cache import ImageCache
 
 from . import make_tar
 

@@ -16,8 +16,8 @@ import pytest
 
 import intercode
 from intercode.errors import ImageError
-from intercode.sandbox.images import host, resolve
-from intercode.sandbox.images.cache import ImageCache
+from intercode_sandbox.images import host, resolve
+from intercode_sandbox.images.cache import ImageCache
 
 from . import as_root, run_python
 
@@ -73,7 +73,7 @@ def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
         code = """
             import json, sys
             import intercode
-            from intercode.sandbox import get_provider
+            from intercode_sandbox import get_provider
             sandbox = get_provider().start()
             seen = sandbox.exec(["find", sys.argv[1], "!", "-type", "d"]).stdout.decode()
             print(json.dumps([intercode.__file__, sorted(seen.split())]))
@@ -110,7 +110,7 @@ def test_host_hides_what_is_not_for_other_users(tmp_path: Path) -> None:
             Path(top, name).chmod(mode)
         code = """
             import sys
-            from intercode.sandbox import get_provider
+            from intercode_sandbox import get_provider
             sandbox = get_provider().start()
             done = sandbox.exec(["sh", "-c", 'cd "$0"; cat * */*; exit 0', sys.argv[1]])
             print(done.stdout.decode())

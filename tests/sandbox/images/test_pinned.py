@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import Image, pinned, resolve
-from intercode.sandbox.images.base import Command, Context
-from intercode.sandbox.images.cache import ImageCache
-from intercode.sandbox.images.packages import Package, fetch
-from intercode.sandbox.images.pinned import Lock, make_locked, parse_lock
-from intercode.sandbox.images.tree import content_digest
+from intercode_sandbox.images import Image, pinned, resolve
+from intercode_sandbox.images.base import Command, Context
+from intercode_sandbox.images.cache import ImageCache
+from intercode_sandbox.images.packages import Package, fetch
+from intercode_sandbox.images.pinned import Lock, make_locked, parse_lock
+from intercode_sandbox.images.tree import content_digest
 
 from . import ROOT, make_tar
 

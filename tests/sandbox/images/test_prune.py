@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode.sandbox.images import list_images, prune, resolve
+from intercode_sandbox.images import list_images, prune, resolve
 
 from . import SOURCE, make_tar, two_images
 
@@ -39,7 +39,7 @@ def test_prune_keeps_what_is_in_use(tmp_path: Path, cache: Path) -> None:
     tar = make_tar(tmp_path / "a.tgz", ("x", b"1"))
     code = """
         import sys
-        from intercode.sandbox.images import resolve
+        from intercode_sandbox.images import resolve
         resolve(sys.argv[1])
         print("ready", flush=True)
         sys.stdin.read()

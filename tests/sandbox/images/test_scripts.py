@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import Image, resolve
+from intercode_sandbox.images import Image, resolve
 
 from . import SOURCE
 

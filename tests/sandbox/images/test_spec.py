@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import resolve
-from intercode.sandbox.images.base import parse
+from intercode_sandbox.images import resolve
+from intercode_sandbox.images.base import parse
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,270 @@
+"""The profile of a command-line agent: a small TOML file that says how it is run.
+
+Those of the package are in ``profiles/``; a reader's own is named by its path, and a command alone
+needs none::
+
+    intercode run bash --agent aider --model openai/gpt-5
+    intercode run bash --agent ./mine.toml --model openai/gpt-5
+    intercode run bash --agent 'cli:python3 /opt/mine.py {query}' --model openai/gpt-5
+
+In the words of a command, in the values of its environment and in its files stand, as often as they
+are needed: ``{query}`` the task, and the offer of skills to an agent that does not look for them;
+``{model}`` the model's name, ``{url}`` the model's address as Anthropic's clients have it,
+``{url_v1}`` as OpenAI's have it, ``{token}`` the key that it takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from intercode.errors import UsageError
+from intercode_sandbox.base import Limits
+from intercode_sandbox.spelling import meant, nearest
+
+log = logging.getLogger(__name__)
+
+FOLDER = Path(__file__).parent / "profiles"
+NO_MODEL = "none"
+"""In place of a model's name: the agent's program asks no model."""
+COMMAND = "cli:"
+"""The beginning of an agent's name that is a command."""
+PORT = 8080
+"""The port of the sandbox's loopback at which an agent finds its model."""
+URL = f"http://127.0.0.1:{PORT}"
+SYSTEM = "system"
+"""The Python of the image."""
+_ENV_WITHOUT_MODEL = {"INTERCODE_QUERY": "{query}"}
+"""The environment of an agent that is only a command, in a run without a model."""
+_ENV = {
+    "OPENAI_BASE_URL": "{url_v1}",
+    "OPENAI_API_BASE": "{url_v1}",
+    "OPENAI_API_KEY": "{token}",
+    "ANTHROPIC_BASE_URL": "{url}",
+    "ANTHROPIC_API_KEY": "{token}",
+    "INTERCODE_MODEL": "{model}",
+    **_ENV_WITHOUT_MODEL,
+}
+"""The environment of an agent that is only a command."""
+WHOLE = "whole"
+"""In place of a folder of skills: the agent is told all of them."""
+MEMBER = "$."
+"""The beginning of the name of a JSON object's member, in place of a pattern."""
+_PLACE = re.compile(r"\{(query|model|url_v1|url|token)\}")
+_PLACES = ("query", "model", "url_v1", "url", "token")
+_NAMED = re.compile(r"(?<![$\\{])\{([A-Za-z_]\w*)\}(?!\})")
+"""A name in braces, other than a variable of a shell."""
+_PLACE_OF_MODEL = re.compile(r"\{(model|url_v1|url|token)\}")
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of a profile."""
+
+
+class Install(_Table, frozen=True, kw_only=True):
+    """The contents of the layer that ``intercode agents install`` builds."""
+
+    source: Literal["npm", "pypi"] = msgspec.field(name="from")
+    packages: tuple[str, ...]
+    """Names; the first is installed in the profile's version, others name theirs (``x==1``)."""
+    python: Annotated[str, Meta(pattern=r"^(system|3\.\d+)$")] = SYSTEM
+    """The Python that it runs with: the image's own, or a release (``3.12``) that the layer
+    carries."""
+    scripts: bool = False
+    """Whether the packages' own install scripts run."""
+    built: tuple[str, ...] = ()
+    """Packages of PyPI that have no wheel, and are built from source."""
+
+
+class Run(_Table, frozen=True, kw_only=True):
+    """How the agent is started in the sandbox, in the directory where a task's actions begin."""
+
+    command: Annotated[tuple[str, ...], Meta(min_length=1)]
+    env: dict[str, str] = {}
+    before: str | None = None
+    """A command for the shell, before."""
+    files: dict[str, str] = {}
+    """The content of files that are written before, by path."""
+    skills: Annotated[str, Meta(pattern=f"^(/.+|{WHOLE})$")] | None = None
+    """The folder where the agent looks for skills by itself. None: its task tells of them, and
+    `WHOLE`: tells all of them, as the agent cannot read what it is not given."""
+
+
+class Score(_Table, frozen=True, kw_only=True):
+    """The paths that are left out of the score."""
+
+    ignore: tuple[str, ...] = ()
+    """Paths that the agent itself writes; all below them, too. A path that the task itself works
+    with counts all the same."""
+
+
+class Needs(_Table, frozen=True, kw_only=True):
+    """The limits of a sandbox in which it can work, where a run names no others."""
+
+    memory: str | None = None
+    """Bytes, as ``4G``."""
+    processes: int | None = None
+    disk: str | None = None
+
+    def needed(self) -> dict[str, Any]:
+        """Return those that are given, by name."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class Record(_Table, frozen=True, kw_only=True):
+    """How its tool calls and their results become actions and observations."""
+
+    action: tuple[str, ...] = ("command", "cmd", "script", "code")
+    """The argument of a tool that is the action, the first that it has; a call without any of them
+    is the action itself, as JSON."""
+    reply: str | None = None
+    """Of an agent whose model calls no tools: a pattern whose first group is the action in a reply,
+    as a text or as a string of JSON; several of them are one action. None: the code in it."""
+    output: str | None = None
+    """A pattern whose first group is the output of a command within a tool's result; or
+    ``$.NAME``: a member of the JSON object that the result is."""
+    exit_code: str | None = None
+    """A pattern, or a member, that finds the exit code in the same way."""
+
+
+class Profile(_Table, frozen=True, kw_only=True):
+    """All that InterCode knows of an agent."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+    licence: str = ""
+    version: str = ""
+    """The version that is installed, pinned; empty: whatever there is."""
+    protocol: Literal["chat", "responses", "messages"] = "chat"
+    """How it speaks to its model."""
+    install: Install | None = None
+    run: Run
+    limits: Needs = Needs()
+    score: Score = Score()
+    record: Record = Record()
+
+    @property
+    def home_of_skills(self) -> str | None:
+        """The folder where it looks for skills by itself; None: it has none."""
+        return None if self.run.skills == WHOLE else self.run.skills
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether its texts have a place for its model's name, address or key."""
+        texts = (*self.run.command, *self.run.env.values(), *self.run.files.values())
+        return any(map(_PLACE_OF_MODEL.search, texts))
+
+    def filled(self, text: str, **values: str) -> str:
+        """Return a text of the profile with the values in their places."""
+        values = {"url": URL, "url_v1": f"{URL}/v1", **values}
+        return _PLACE.sub(lambda found: values[found[1]], text)
+
+    def facts(self) -> dict[str, Any]:
+        """Return all that it says, as plain JSON types, for a run's record."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+def names() -> list[str]:
+    """List the agents of which the package has a profile."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def is_outside(agent: str) -> bool:
+    """Tell whether an agent's name means a profile, or a command."""
+    return agent.startswith(COMMAND) or agent.endswith(".toml") or agent in names()
+
+
+def is_profile(agent: object) -> bool:
+    """Tell whether an agent's name is the path of a profile."""
+    return isinstance(agent, str) and agent.endswith(".toml") and not agent.startswith(COMMAND)
+
+
+def profile_of(agent: str, *, has_model: bool = True) -> Profile:
+    """Return the profile that an agent's name means.
+
+    Args:
+        agent: A name of `names`, the path of a profile, or ``cli:COMMAND``.
+        has_model: Whether the run has a model, whose address and name a command then receives.
+
+    Raises:
+        UsageError: There is no such profile, or it is malformed; the message says where.
+    """
+    if agent.startswith(COMMAND):
+        return _of_command(agent.removeprefix(COMMAND), _ENV if has_model else _ENV_WITHOUT_MODEL)
+    if agent.endswith(".toml"):
+        return read(Path(agent))
+    if agent not in (known := names()):
+        raise UsageError(f"there is no agent {agent!r}{meant(agent, known)}")
+    return read(FOLDER / f"{agent}.toml")
+
+
+def read(path: Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        UsageError: It cannot be read, or is malformed.
+    """
+    import tomllib
+
+    try:
+        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
+        Limits.of(found.limits.needed())
+    except (OSError, ValueError) as error:  # all others here are values' errors
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"agent {path}: {why}") from None
+    for name in ("reply", "output", "exit_code"):
+        pattern = getattr(found.record, name)
+        try:
+            if pattern is None or (pattern.startswith(MEMBER) and name != "reply"):
+                continue
+            groups = re.compile(pattern).groups
+        except re.error as error:
+            raise UsageError(f"agent {path}: record.{name} is not a pattern: {error}") from None
+        if not groups:
+            raise UsageError(f"agent {path}: record.{name} has no group that says what is meant")
+    _check_places(str(path), found.run)
+    return found
+
+
+def _check_places(agent: str, run: Run) -> None:
+    """Refuse a misspelt place; of a program's text that has one, warn: braces may be its own.
+
+    Raises:
+        UsageError: A word of the command, or a value of its environment, has one.
+    """
+    for text in (*run.command, *run.env.values(), *run.files.values(), run.before or ""):
+        for name in _NAMED.findall(text):
+            near = nearest(name, _PLACES)
+            if name in _PLACES or near is None:
+                continue
+            message = f"agent {agent}: {{{name}}} is not a place of the command: {{{near}}} is"
+            if len(text.split()) == 1 and text not in run.files.values():
+                raise UsageError(f"{message}; known: {', '.join(map('{{{}}}'.format, _PLACES))}")
+            _warn(f"{message}; it is left as it is")
+
+
+@cache
+def _warn(text: str) -> None:
+    """Warn once: a profile is read by each part of a run."""
+    log.warning(text)
+
+
+def _of_command(command: str, env: dict[str, str]) -> Profile:
+    """Make the profile of an agent that is only a command."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"agent {COMMAND}{command}: {error}") from None
+    if not words:
+        raise UsageError(f"agent {COMMAND} needs a command: cli:'my-agent {{query}}'")
+    run = Run(command=tuple(words), env=env)
+    _check_places(f"{COMMAND}{command}", run)
+    return Profile(name="cli", run=run)

@@ -1,0 +1,101 @@
+"""The settings of the 2023 experiments, as far as they are known.
+
+A preset says who acts, how, and for how many turns. It does not choose the protocol: with
+``--protocol paper`` the environment is that of 2023, too. Prompts are InterCode's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from intercode.errors import UsageError
+from intercode_sandbox.spelling import meant
+
+MODELS: Mapping[str, str] = {
+    "gpt-3.5": "openai/gpt-3.5-turbo",
+    "gpt-4": "openai/gpt-4",
+    "text-davinci-003": "openai-completions/text-davinci-003",
+    "vicuna": "openai-compatible/vicuna-13b",
+    "starchat": "openai-compatible/starchat-beta",
+}
+"""The paper's name → ours. Those that are no longer to be had are replaced by ``--model``."""
+SETTINGS: Mapping[str, str] = {
+    "bash": "Bourne Shell",
+    "ctf": "Bourne Shell",
+    "python": "Python 3 Interpreter",
+    "sql": "MySQL Database",
+}
+"""Environment → what prompts called it."""
+STRATEGIES: Mapping[str, tuple[str, ...]] = {
+    "single-turn": ("bash", "sql"),
+    "try-again": ("bash", "sql", "python", "ctf"),
+    "react": ("bash", "sql"),
+    "plan-solve": ("bash", "sql"),
+}
+"""The paper's name → where it was tried."""
+_TURNS = {"python": 7}
+_DIALOGUE = {"bash": 7, "sql": 5}
+_CHAT_ONLY = ("react", "plan-solve")
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Options of ``intercode run`` by name, for those that are not given."""
+
+    env: str
+    agent: str
+    model: str
+    setting: str
+    max_turns: int
+    observation_limit: int
+    observation_tail: bool = False
+    dialogue_limit: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    reply_tokens: int = 512
+
+
+def get(name: str) -> Preset:
+    """A preset, named ``paper-MODEL-ENV-STRATEGY``.
+
+    Raises:
+        UsageError: There is none of this name.
+    """
+    if name not in (known := dict(_all())):
+        raise UsageError(f"there is no preset {name!r}{meant(name, known)}")
+    return known[name]
+
+
+def names() -> list[str]:
+    """Of all presets."""
+    return [name for name, _ in _all()]
+
+
+def _all() -> Iterator[tuple[str, Preset]]:
+    for model, ours in MODELS.items():
+        for strategy, envs in STRATEGIES.items():
+            if strategy in _CHAT_ONLY and model != "gpt-3.5":
+                continue
+            for env in envs:
+                if env in ("python", "ctf") and not model.startswith("gpt"):
+                    continue
+                yield f"paper-{model}-{env}-{strategy}", _preset(ours, env, strategy)
+
+
+def _preset(model: str, env: str, strategy: str) -> Preset:
+    if strategy == "react":  # completions of 100 tokens, and the least to look at
+        return Preset(env, "react", model, SETTINGS[env], 10, 350, reply_tokens=100)
+    if strategy == "plan-solve":  # refined, until the true reward was 1
+        return Preset(env, "plan-solve-refine-oracle", model, SETTINGS[env], 10, 1000)
+    if strategy == "single-turn":
+        return Preset(env, "single-turn", model, SETTINGS[env], 1, 1000)
+    return Preset(
+        env,
+        "try-again-oracle",
+        model,
+        SETTINGS[env],
+        _TURNS.get(env, 10),
+        500 if model.startswith("openai-completions/") else 1000,
+        dialogue_limit=_DIALOGUE.get(env),
+    )

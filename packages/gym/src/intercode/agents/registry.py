@@ -1,0 +1,76 @@
+"""Agents by name, or from a user's own file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+from intercode.agents.base import AgentFactory
+from intercode.errors import UsageError
+from intercode_sandbox.names import Registry
+from intercode_sandbox.user_code import digest
+
+__all__ = ["AGENTS", "digest", "get"]
+
+AGENTS = Registry(
+    "agent",
+    {
+        "best-of-n": "intercode.agents.search:BEST_OF_N",
+        "human": "intercode.agents.human:Humans",
+        "noop": "intercode.agents.builtin:noop",
+        "oracle": "intercode.agents.builtin:Oracle",
+        "plan-solve": "intercode.agents.strategies:PLAN_SOLVE",
+        "plan-solve-refine": "intercode.agents.strategies:PLAN_SOLVE_REFINE",
+        "plan-solve-refine-oracle": "intercode.agents.strategies:PLAN_SOLVE_REFINE_ORACLE",
+        "predictions": "intercode.agents.builtin:Predictions",
+        "random": "intercode.agents.builtin:RandomAgents",
+        "react": "intercode.agents.strategies:REACT",
+        "react-zero-shot": "intercode.agents.strategies:REACT_ZERO_SHOT",
+        "replay": "intercode.agents.builtin:Replay",
+        "single-turn": "intercode.agents.strategies:SINGLE_TURN",
+        "tool-calling": "intercode.agents.strategies:TOOL_CALLING",
+        "tree-search": "intercode.agents.search:TREE_SEARCH",
+        "try-again": "intercode.agents.strategies:TRY_AGAIN",
+        "try-again-oracle": "intercode.agents.strategies:TRY_AGAIN_ORACLE",
+    },
+    "intercode.agents",
+)
+"""Name → a function of the agent's options that returns its factory; an installed package's entry
+point is the factory itself, as a file's function is."""
+
+
+def get(name: str, **options: Any) -> AgentFactory:
+    """Return the factory of an agent.
+
+    Args:
+        name: A registered name; or that of an installed package's entry point, or
+            ``path/to/file.py:function``, where the function is itself the factory: it takes a task
+            and gives an object with `act`.
+        options: For a registered agent, for instance ``recording`` for ``replay``.
+
+    Raises:
+        UsageError: There is no such agent, or it does not take these options.
+    """
+    make: Callable[..., AgentFactory] = AGENTS.resolve(name)
+    if AGENTS.is_foreign(name):
+        if options:
+            raise UsageError(f"agent {name} takes no option {', '.join(options)}")
+        return cast(AgentFactory, make)
+    signature = inspect.signature(make)
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        if unknown := sorted(options.keys() - signature.parameters.keys()):
+            takers = ", ".join(agents_with(unknown[0])) or "none"
+            raise UsageError(
+                f"agent {name} takes no option {unknown[0]!r}; agents that take it: {takers}"
+            ) from None
+        raise UsageError(f"agent {name}: {error}") from error
+    return make(**options)
+
+
+def agents_with(option: str) -> list[str]:
+    """List the registered agents of InterCode's own that take an option."""
+    names = [name for name in AGENTS.names(packages=False) if not AGENTS.is_foreign(name)]
+    return [name for name in names if option in inspect.signature(AGENTS.get(name)).parameters]

@@ -1,0 +1,188 @@
+"""Datasets: list them, fetch them, check that their tasks work, export the tasks.
+
+Examples:
+  intercode datasets list
+  intercode datasets info spider
+  intercode datasets fetch spider
+  intercode datasets fetch bird --from ~/Downloads/dev.zip
+  intercode datasets fetch spider --from ../shared/upstream     (a folder is linked to)
+  intercode datasets validate sql --workers 2
+  intercode datasets validate tasks.json --env bash --json
+  intercode datasets validate mbpp --workers 2 --write-exclude broken.json
+  intercode datasets export bash --to harbor --out tasks
+
+exit code: 0 if all is well; 1 if a dataset could not be fetched, or a task is not as it should be,
+or cannot be exported; 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from intercode.cli.commands import folders, validate
+from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
+from intercode.datasets import splits, takes
+from intercode.datasets.catalog import Entry, entries, find
+from intercode.errors import TaskError, UsageError
+from intercode.registry import DATASETS
+from intercode_sandbox.units import counted
+
+if TYPE_CHECKING:
+    from intercode.task import Dataset
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="print one JSON object")
+
+    actions.add_parser("list", parents=[as_json], help="the datasets that have a name")
+
+    info = actions.add_parser("info", parents=[as_json], help="show one of them")
+    info.add_argument("name", metavar="NAME")
+
+    fetch = actions.add_parser(
+        "fetch", parents=[as_json], help="download one from where its authors put it"
+    )
+    fetch.add_argument("name", metavar="NAME")
+    fetch.add_argument(
+        "--from",
+        dest="origin",
+        default="",
+        metavar="URL|PATH",
+        help="another place of the same archive, the archive as a file, or a folder to link to",
+    )
+    fetch.add_argument("--checksum", default="", metavar="HEX", help="its SHA-256")
+    fetch.add_argument("--force", action="store_true", help="fetch it again")
+    fetch.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+    checks = actions.add_parser(
+        "validate",
+        help="check that gold solves every task, twice alike, and nothing else does",
+    )
+    validate.configure(checks)
+
+    exports = actions.add_parser("export", help="write tasks as folders for another framework")
+    folders.configure(exports)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run the action."""
+    if args.action == "validate":
+        return validate.execute(args)
+    if args.action == "export":
+        return folders.execute(args)
+    {"list": _list, "info": _info, "fetch": _fetch}[args.action](args)
+    return 0
+
+
+def _list(args: argparse.Namespace) -> None:
+    if args.json:
+        print_json({"datasets": [_as_json(entry) for entry in entries()]})
+        return
+    rows = [
+        (safe(entry.name), _presence(entry), entry.licence, safe(entry.home), safe(entry.title))
+        for entry in entries()
+    ]
+    print(table(("name", "", "licence", "from", "what"), rows, left=5))
+
+
+def _info(args: argparse.Namespace) -> None:
+    entry = find(args.name)
+    facts: dict[str, Any] = {**_as_json(entry), "splits": []}
+    if takes(entry.name, "split"):
+        facts["splits"] = splits(entry.name)
+    if facts["present"]:
+        facts |= _counts(entry.name)
+    if args.json:
+        print_json(facts)
+        return
+    shown = {
+        "what": entry.title,
+        "licence": entry.licence,
+        "home": entry.home,
+        "archive": f"{entry.url} ({size(entry.size)})" if entry.url else "",
+        "sha256": entry.sha256,
+        "here": _presence(entry),
+        "folder": facts["folder"] or "",
+        "splits": ", ".join(facts["splits"]),
+        "tasks": str(facts.get("tasks", "")),
+        "tags": ", ".join(f"{tag} {count}" for tag, count in facts.get("tags", {}).items()),
+        "to get it": entry.advice,
+    }
+    for key, value in shown.items():
+        if value:
+            print(f"{key:10}{safe(value)}")
+
+
+def _fetch(args: argparse.Namespace) -> None:
+    from intercode.datasets.fetch import fetch
+
+    line = LiveLine(args.quiet)
+    try:
+        dataset = fetch(
+            args.name,
+            origin=args.origin,
+            sha256=args.checksum,
+            force=args.force,
+            say=None if args.quiet else lambda text: line.say(safe(text)),
+            progress=None if args.quiet else show_bytes(line),
+        )
+    finally:
+        line.clear()
+    if args.json:
+        print_json({**_as_json(find(args.name)), "tasks": len(dataset)})
+    else:
+        print(
+            f"{safe(args.name)}: {counted(len(dataset), 'task')}, from {safe(dataset.source or '')}"
+        )
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    folder = _folder(entry)
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "licence": entry.licence,
+        "home": entry.home or None,
+        "url": entry.url or None,
+        "sha256": entry.sha256 or None,
+        "size": entry.size or None,
+        "bundled": entry.bundled,
+        "present": entry.bundled or folder is not None,
+        "folder": folder,
+        "advice": entry.advice or None,
+    }
+
+
+def _folder(entry: Entry) -> str | None:
+    """Return the folder that a dataset was fetched to, or is installed in."""
+    from intercode.datasets.files import home, installed
+
+    fetched = None if entry.bundled else home(entry.name)
+    if fetched is not None and fetched.exists():
+        return str(fetched)
+    place = installed(entry.package) if entry.package else None
+    return str(place) if place else None
+
+
+def _presence(entry: Entry) -> str:
+    if entry.bundled:
+        return "bundled"
+    if _folder(entry):
+        return "here"
+    return "to fetch" if entry.url else "to get"
+
+
+def _counts(name: str) -> dict[str, Any]:
+    """Count the tasks, in all and by tag."""
+    try:
+        dataset: Dataset = DATASETS.get(name)()
+    except (TaskError, UsageError, TypeError):
+        # It does not load without options.
+        return {}
+    tags = Counter(tag for task in dataset for tag in task.tags)
+    return {"tasks": len(dataset), "tags": dict(tags.most_common(12))}

@@ -1,0 +1,182 @@
+"""Write a run in another form."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from intercode.cli.terminal import print_json, safe
+from intercode.episode import Episode
+from intercode.errors import RecordWriteError, UsageError
+from intercode_sandbox.files import replaced
+from intercode.records import last_attempts, read_manifest
+from intercode.redaction import Redactor
+from intercode.report import export
+from intercode.report.text import without_formula
+from intercode_sandbox.units import counted
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the file."""
+    if args.turns and args.to not in ("csv", "parquet"):
+        raise UsageError("--turns is for csv and parquet")
+    if args.style and args.to != "chat":
+        raise UsageError("--style is for chat")
+    if args.tokens and args.to != "parquet":
+        raise UsageError(f"--tokens is for --to parquet, not --to {args.to}")
+    if args.tokens and args.turns:
+        raise UsageError("--tokens has rows of its own: leave out --turns")
+    redactor = Redactor(everywhere=args.redact)  # the record may be of an older version
+    manifest = redactor.facts(read_manifest(args.run))
+    if args.to == "inspect":
+        _prepare_inspect(args, manifest)
+    if args.out is None and (args.to == "parquet" or args.json):
+        raise UsageError("give the file with --out FILE")
+    chosen = _Chosen(args, redactor)
+    if args.tokens:
+        _check_tokens(args.run, _Chosen(args, redactor))
+    try:
+        if args.to == "parquet":
+            from intercode.report.export import write_parquet
+
+            write_parquet(args.out, *_table(args, chosen))
+        else:
+            with _output(args.out) as file:
+                _write(args, file, chosen, manifest)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise RecordWriteError(f"cannot write {args.out}: {error.strerror or error}") from error
+    if args.json:
+        told = {"run": str(args.run), "to": args.to, "out": str(args.out)}
+        bare = {"without_tokens": chosen.bare} if args.tokens else {}
+        print_json({**told, "episodes": chosen.count, "errors": chosen.errors, **bare})
+    else:
+        left = f", {chosen.errors} without a result left out" if chosen.errors else ""
+        left += f", {chosen.bare} without recorded tokens left out" if chosen.bare else ""
+        print(f"{counted(chosen.count, 'episode')}{left}", file=sys.stderr)
+    return 0
+
+
+def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None:
+    """Find the log's name; refuse what would make it say something else than the run did."""
+    from intercode.report.inspect import file_name
+
+    if args.solved or args.epoch is not None:
+        raise UsageError("a log of Inspect's has the run's results: it takes all of its episodes")
+    if args.out is not None and args.out.is_dir():
+        args.out /= file_name(manifest)
+    if args.out is not None and args.out.suffix != ".json":
+        raise UsageError(
+            f"Inspect knows its logs by their names: end {args.out} in .json "
+            "('inspect log convert' makes .eval of it)"
+        )
+
+
+def _check_tokens(run: Path, episodes: _Chosen) -> None:
+    """Refuse a table of tokens of episodes that have none.
+
+    Raises:
+        UsageError: There are episodes, and none has tokens.
+    """
+    if next(iter(episodes), None) is None and episodes.bare:
+        raise UsageError(
+            f"no episode of {run} has token ids (of {episodes.bare}): a model's run has them with "
+            "'intercode run … --record-tokens' and a server that reports them, such as vLLM"
+        )
+
+
+def _has_tokens(episode: Episode) -> bool:
+    return next(export.token_rows(episode), None) is not None
+
+
+class _Chosen:
+    """The episodes that were asked for, and how many they were."""
+
+    def __init__(self, args: argparse.Namespace, redactor: Redactor) -> None:
+        self._args = args
+        self._redactor = redactor
+        self.count = 0
+        self.errors = 0
+        self.bare = 0
+        """Episodes that are left out of a table of tokens, as none are recorded."""
+
+    def again(self) -> Iterator[Episode]:
+        """Yield all episodes of the run, without secrets."""
+        return map(self._redactor.episode, last_attempts(self._args.run))
+
+    def __iter__(self) -> Iterator[Episode]:
+        for episode in last_attempts(self._args.run):
+            if self._args.epoch not in (None, episode.epoch):
+                continue
+            if self._args.solved and not episode.success:
+                continue
+            if episode.score is None and self._args.to in ("paper", "chat"):
+                self.errors += 1
+                continue
+            if self._args.tokens and not _has_tokens(episode):
+                self.bare += 1
+                continue
+            self.count += 1
+            yield self._redactor.episode(episode)
+
+
+def _write(
+    args: argparse.Namespace, file: TextIO, chosen: _Chosen, manifest: dict[str, Any]
+) -> None:
+    if args.to == "paper":
+        from intercode.report.export import to_paper
+
+        json.dump(to_paper(chosen, manifest), file, indent=4)
+        file.write("\n")
+    elif args.to == "csv":
+        columns, rows = _table(args, chosen)
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(map(_harmless, rows))
+    elif args.to == "inspect":
+        from intercode.report.inspect import to_inspect
+
+        file.writelines(to_inspect(chosen.again(), manifest, chosen))
+    elif args.to == "chat":
+        style, env = args.style or "plain", manifest.get("env", {})
+        told = (export.to_chat(episode, style, env, trust=args.trust) for episode in chosen)
+        file.writelines(f"{json.dumps(one)}\n" for one in told)
+    else:
+        file.writelines(f"{episode.to_json()}\n" for episode in chosen)
+
+
+def _harmless(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row that steers neither a spreadsheet nor a terminal."""
+    return {
+        name: without_formula(safe(value)) if isinstance(value, str) else value
+        for name, value in row.items()
+    }
+
+
+def _table(
+    args: argparse.Namespace, chosen: Iterable[Episode]
+) -> tuple[dict[str, str], Iterator[dict[str, Any]]]:
+    if args.tokens:
+        tokens = (row for episode in chosen for row in export.token_rows(episode))
+        return export.TOKEN_COLUMNS, tokens
+    if args.turns:
+        turns = (row for episode in chosen for row in export.turn_rows(episode))
+        return export.TURN_COLUMNS, turns
+    return export.EPISODE_COLUMNS, map(export.episode_row, chosen)
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[TextIO]:
+    """A file that is there when it is whole; without a path standard output."""
+    if path is None:
+        yield sys.stdout
+        return
+    with replaced(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+        yield file

@@ -1,0 +1,314 @@
+"""Images, from which sandboxes start: list, build, inspect, carry and remove them.
+
+An image is built when it is first used; building it before saves that wait.
+
+Examples:
+  intercode images list
+  intercode images build base
+  intercode images build nl2bash
+  intercode images build 'debian:bookworm[python3,jq]'
+  intercode images build host+./files.tar.gz+./setup.sh
+  intercode images build ./Dockerfile --build-arg VERSION=3
+  intercode images inspect ./Dockerfile
+  intercode images export base base.tar.gz
+  intercode images import base.tar.gz
+  intercode images prune --unused-for 7d
+  intercode images prune --all --dry-run
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+from intercode.cli.terminal import print_json, safe, size, table
+from intercode.errors import ImageError, UsageError
+from intercode_sandbox.files import cache_root
+from intercode_sandbox.images import (
+    Image,
+    ImageInfo,
+    Progress,
+    list_images,
+    prune,
+    prune_sources,
+    resolve,
+)
+from intercode_sandbox.images.base import ARCHIVES
+from intercode_sandbox.images.cache import ImageCache
+from intercode_sandbox.images.carry import export_image, import_image
+from intercode_sandbox.images.debian import RECIPES
+from intercode_sandbox.images.pinned import SPEC as BASE
+from intercode_sandbox.images.pinned import trees
+from intercode_sandbox.images.resolve import admit, check
+from intercode_sandbox.units import counted
+
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="print one JSON object")
+
+    actions.add_parser("list", parents=[as_json], help="the images that are built, and the recipes")
+
+    _configure_build(
+        actions.add_parser("build", parents=[as_json], help="build images now, not at first use")
+    )
+    inspect = actions.add_parser(
+        "inspect",
+        parents=[as_json],
+        help="show the layers of an image, and how programs start there",
+    )
+    inspect.add_argument("image", help="an image's name; it is built if need be")
+    carried = "a tarball: " + ", ".join(ARCHIVES)
+    export = actions.add_parser(
+        "export", parents=[as_json], help="write an image to a file, for another machine"
+    )
+    export.add_argument("image", help="an image's name; it is built if need be")
+    export.add_argument("file", type=Path, metavar="FILE", help=carried)
+    taking = actions.add_parser(
+        "import", parents=[as_json], help="take an image from a file that export made"
+    )
+    taking.add_argument("file", type=Path, metavar="FILE", help=carried)
+    pruning = actions.add_parser(
+        "prune", parents=[as_json], help="remove images that are not needed"
+    )
+    pruning.add_argument(
+        "--unused-for",
+        type=_duration,
+        default=_duration("30d"),
+        metavar="TIME",
+        help="those not used for so long: 12h, 7d, 4w (default: 30d)",
+    )
+    pruning.add_argument("--all", action="store_true", help="all that are not in use now")
+    pruning.add_argument("--dry-run", action="store_true", help="only say which")
+
+
+def _configure_build(build: argparse.ArgumentParser) -> None:
+    build.add_argument("image", nargs="+", help="an image's name, for instance debian:bookworm")
+    build.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    build.add_argument(
+        "--build-arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of a Dockerfile: a value for an ARG; may be given several times",
+    )
+    build.add_argument("--target", metavar="STAGE", help="of a Dockerfile: the stage to build")
+    build.add_argument(
+        "--network", action="store_true", help="of a Dockerfile: let RUN use this machine's network"
+    )
+    build.add_argument(
+        "--pull", action="store_true", help="ask registries again what their names stand for"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run the action."""
+    actions = {"list": _list, "build": _build, "inspect": _inspect, "prune": _prune}
+    {**actions, "export": _export, "import": _import}[args.action](args)
+    return 0
+
+
+def _list(args: argparse.Namespace) -> None:
+    images = list_images()
+    total = sum(image.size for image in images)
+    folder = cache_root() / "images"
+    recipes = sorted([BASE, *RECIPES])
+    if args.json:
+        listed = [image.to_json() for image in images]
+        print_json({"folder": str(folder), "size": total, "images": listed, "recipes": recipes})
+        return
+    if images:
+        print(
+            _table(images),
+            f"{counted(len(images), 'image')}, {size(total)}, in {folder}",
+            sep="\n\n",
+        )
+    else:
+        print(f"no images are built yet in {folder}")
+    if unbuilt := sorted(set(recipes) - {image.name for image in images}):
+        print(f"recipes that can be built: {', '.join(unbuilt)}")
+
+
+def _build(args: argparse.Namespace) -> None:
+    options = [*args.build_arg, *([f"--target={args.target}"] if args.target else [])]
+    options += ["--network=default"] if args.network else []
+    specs = [_checked(name, options) for name in args.image]
+    progress: Progress = (lambda line: None) if args.quiet else _show
+    built = _resolved(specs, progress, args.pull)
+    sizes = {info.digest: info.size for info in list_images()}
+    if args.json:
+        listed = [
+            {"spec": spec, **_as_json(image, sizes.get(image.digest))}
+            for spec, image in zip(specs, built, strict=True)
+        ]
+        print_json({"images": listed})
+        return
+    for image in built:
+        total = sum(sizes.get(layer.parent.name, 0) for layer in image.layers)
+        print(safe(image.name), image.digest, size(total), sep="  ")
+
+
+def _checked(name: str, options: list[str]) -> str:
+    """Return the canonical name of an image, with options for its Dockerfile."""
+    for option in options:
+        if "=" not in option or set(option) & set(",[]"):
+            raise UsageError(f"{option!r} is not NAME=VALUE, or holds a comma or a bracket")
+    try:
+        admit(name)
+        spec = check(name)
+        if options:
+            if spec.scheme not in ("dockerfile", "folder") or spec.additions:
+                raise UsageError(
+                    f"{name!r} is not a Dockerfile: {options[0]!r} means nothing to it"
+                )
+            path = spec.argument.removesuffix("]")
+            joined = "," if path != spec.argument else "["
+            spec = check(f"dockerfile:{path}{joined}{','.join(options)}]")
+    except ImageError as error:
+        raise UsageError(str(error)) from None
+    return str(spec)
+
+
+def _resolved(specs: list[str], progress: Progress, refresh: bool = False) -> list[Image]:
+    from intercode_sandbox.native.provider import NativeProvider
+
+    provider = NativeProvider()
+    try:
+        return [
+            resolve(spec, build_script=provider.build_script, progress=progress, refresh=refresh)
+            for spec in specs
+        ]
+    finally:
+        provider.close()
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    spec = _checked(args.image, [])
+    (image,) = _resolved([spec], _show)
+    known = {info.digest: info for info in list_images()}
+    layers = [known.get(path.parent.name) for path in image.layers]
+    shown = [
+        {"path": str(path), "name": info.name if info else "", "size": info.size if info else None}
+        for path, info in zip(image.layers, layers, strict=True)
+    ]
+    starts = {"user": image.user or "0:0", "cwd": image.cwd, "env": dict(image.env)}
+    if args.json:
+        print_json(
+            {
+                "name": image.name,
+                "spec": spec,
+                "digest": image.digest,
+                "layers": shown,
+                **starts,
+                "config": dict(image.config),
+            }
+        )
+        return
+    print(f"name     {safe(image.name)}\nspec     {safe(spec)}\ndigest   {image.digest}")
+    print(f"user     {starts['user']}\ncwd      {safe(image.cwd)}")
+    for name, value in sorted(image.env.items()):
+        print(f"env      {safe(f'{name}={value}')}")
+    for name, value in sorted(image.config.items()):
+        if name not in ("Env", "User", "WorkingDir"):
+            print(f"config   {safe(f'{name}: {json.dumps(value)}')}")
+    for info, path in zip(layers, image.layers, strict=True):
+        print(
+            f"layer    {safe(info.name if info else str(path))}  {size(info.size if info else 0)}"
+        )
+
+
+def _export(args: argparse.Namespace) -> None:
+    spec = _checked(args.image, [])
+    (image,) = _resolved([spec], _show)
+    export_image(image, spec, args.file)
+    written = args.file.stat().st_size
+    if args.json:
+        print_json({"spec": spec, "digest": image.digest, "file": str(args.file), "size": written})
+        return
+    print(safe(spec), image.digest, size(written), safe(str(args.file)), sep="  ")
+
+
+def _import(args: argparse.Namespace) -> None:
+    spec, image = import_image(args.file, trees(), ImageCache.default(), _show)
+    name = spec if image.digest in trees() else f"digest:{image.digest[:12]}"
+    if args.json:
+        print_json({"spec": spec, "image": name, "digest": image.digest, "file": str(args.file)})
+        return
+    print(f"{safe(spec)}  {image.digest}\nuse it with --image {safe(name)}")
+
+
+def _prune(args: argparse.Namespace) -> None:
+    removed = prune(args.unused_for, everything=args.all, dry_run=args.dry_run)
+    sources = prune_sources(
+        args.unused_for,
+        everything=args.all,
+        dry_run=args.dry_run,
+        without={image.digest for image in removed},
+    )
+    total = sum(image.size for image in removed)
+    packed = sum(source.size for source in sources)
+    if args.json:
+        print_json(
+            {
+                "dry_run": args.dry_run,
+                "size": total + packed,
+                "removed": [image.to_json() for image in removed],
+                "sources": [source.to_json() for source in sources],
+            }
+        )
+        return
+    if removed:
+        print(_table(removed))
+    did = "would remove" if args.dry_run else "removed"
+    print(f"{did} {counted(len(removed), 'image')}, {size(total)}")
+    if sources:
+        print(f"{did} packed folders and repositories: {len(sources)}, {size(packed)}")
+
+
+def _as_json(image: Image, own_size: int | None) -> dict[str, object]:
+    return {
+        "name": image.name,
+        "digest": image.digest,
+        "layers": [str(layer) for layer in image.layers],
+        "size": own_size,
+    }
+
+
+def _table(images: list[ImageInfo]) -> str:
+    rows = [
+        (
+            safe(image.name),
+            image.digest[:12],
+            image.created[:10],
+            _ago(time.time() - image.last_used),
+            size(image.size),
+            "in use" if image.in_use else "",
+        )
+        for image in images
+    ]
+    return table(("name", "digest", "built", "last used", "size", ""), rows, left=4)
+
+
+def _show(line: str) -> None:
+    print(safe(line), file=sys.stderr, flush=True)
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 12h, 7d or 4w")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _ago(seconds: float) -> str:
+    # Uses are recorded to the day.
+    days = int(seconds // 86400)
+    return "today" if days < 1 else f"{counted(days, 'day')} ago"

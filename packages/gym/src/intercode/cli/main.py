@@ -1,0 +1,251 @@
+"""The command line. Each command is a module of its own, imported when it is asked for.
+
+A command is a module, or a class, with ``configure(parser)`` and ``execute(args) -> exit code``;
+its docstring is what ``--help`` says. An installed package adds one by an entry point of the group
+``intercode.commands``; a file's is run by ``intercode path/to/file.py:name``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import inspect
+import os
+import select
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
+
+from intercode import __version__, register
+from intercode.cli.parser import USAGE, Parser
+from intercode.errors import (
+    DockerfileError,
+    InterCodeError,
+    RecordError,
+    RecordWriteError,
+    TaskError,
+    TaskNotFoundError,
+    UsageError,
+)
+from intercode_sandbox.names import Registry
+from intercode_sandbox.user_code import described, is_reference
+from intercode_console import INTERRUPTED, interruptible
+
+_DEEDS = {
+    "demo": "see it work: three scripted agents on all bundled tasks",
+    "new": "write a benchmark of your own, to begin with",
+    "run": "run an agent over tasks",
+    "sweep": "run every agent with every model everywhere, and compare",
+    "resume": "resume a run that was stopped, or has errors",
+    "rescore": "score a recorded run again, with another reward",
+    "score": "score predictions that were made elsewhere",
+    "mcp": "let a client of the Model Context Protocol solve tasks",
+    "play": "try tasks yourself, in the terminal",
+    "report": "the summary of a finished run",
+    "show": "the episodes of a finished run, turn by turn",
+    "view": "runs in the browser, also while they go on",
+    "export": "a finished run in another form",
+    "validate": "check that the tasks of a benchmark work",
+    "serve": "serve environments to programs elsewhere, by OpenEnv's WebSocket",
+    "gateway": "put a recorded, limited gate in front of a model",
+    "replay": "repeat recorded runs of the 2023 paper, and compare",
+    "datasets": "list and fetch datasets, check that their tasks work",
+    "models": "list, fetch and remove models that run on this machine",
+    "agents": "install command-line agents of others, list and remove them",
+    "images": "list, build and remove sandbox images",
+    "doctor": "check whether this machine can run sandboxes",
+    "clean": "remove the remains of killed runs",
+}
+"""Name → what it does; the module is ``intercode.cli.NAME``, or one of `intercode.cli.commands`."""
+_LIGHT = "demo doctor export mcp play replay report rescore resume run score show sweep validate"
+_DECLARED = {name: f"intercode.cli.commands.{name}" for name in _LIGHT.split()}
+"""Commands whose options are declared apart from what they do, which takes long to import."""
+COMMANDS = Registry(
+    "command",
+    {name: f"intercode.cli.{name}" for name in _DEEDS} | _DECLARED,
+    "intercode.commands",
+)
+
+_GROUPS = {
+    "try": "demo play",
+    "build": "new validate datasets images",
+    "run": "run sweep resume score rescore replay",
+    "read": "report show view export",
+    "serve": "serve mcp gateway",
+    "machine": "doctor models agents clean",
+}
+"""Title → commands."""
+FAILED, PIPE = 1, 141
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+"""Error numbers of a disk that cannot be written to."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: The arguments; default: the process's own.
+
+    Returns:
+        The exit code: 0 ok, 1 failed, 2 wrong usage, 130 interrupted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    split = next((n for n, word in enumerate(arguments) if not word.startswith("-")), None)
+    top = _parser()
+    options = top.parse_args(arguments if split is None else arguments[:split])
+    if options.version:
+        print(f"intercode {__version__}")
+        return 0
+    if split is None:
+        top.print_help()
+        return USAGE
+    name = arguments[split]
+    if name not in COMMANDS and not is_reference(name):
+        top.error(str(COMMANDS.unknown(name)))
+    return run_command(name, arguments[split + 1 :], debug=options.debug)
+
+
+def run_command(
+    name: str, arguments: Sequence[str], *, debug: bool = False, prog: str | None = None
+) -> int:
+    """Run a command with its own arguments, and turn an error that it raises into an exit code."""
+    _print_anything()
+    parser = Parser(prog=prog or f"intercode {name}")
+    try:
+        if COMMANDS.is_foreign(name):
+            register()
+        command = COMMANDS.resolve(name)
+        parser = _command_parser(command, parser.prog)
+        args = parser.parse_args(arguments)
+        debug = debug or args.debug
+        with interruptible():
+            return _execute(command, args, debug)
+    except InterCodeError as error:
+        if debug:
+            raise
+        _tell(error)
+        if isinstance(error, UsageError):
+            print(f"see '{parser.prog} --help'", file=sys.stderr)
+        return _code_of(error)
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        if not _reader_has_gone():
+            if debug:
+                raise
+            print(f"intercode: error: {_BROKEN}", file=sys.stderr)
+            return FAILED
+        _drop_output()
+        return PIPE
+    except OSError as error:
+        if debug or error.errno not in _DISK:
+            raise
+        _drop_output()
+        where = "" if error.filename is None else f" {error.filename}"
+        _tell(f"cannot write{where}: {error.strerror}")
+        return FAILED
+
+
+def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
+    """Execute a command that was parsed; return its exit code."""
+    from intercode.cli.terminal import json_alone
+
+    register()
+    # A gateway's command is a program of the user's, whose output is what it is run for.
+    is_json = getattr(args, "json", False) and not getattr(args, "command", None)
+    try:
+        with json_alone() if is_json else nullcontext():
+            code = int(command.execute(args))
+    except SystemExit as error:
+        if debug or error.code:
+            raise
+        # Of code that was given: a command says by its own exit code whether all was done.
+        print(f"intercode: error: not finished: {described(error)}", file=sys.stderr)
+        return FAILED
+    sys.stdout.flush()
+    return code
+
+
+def _tell(error: object) -> None:
+    """Print an error, which may quote data."""
+    from intercode.cli.terminal import tell
+
+    tell(f"intercode: error: {error}")
+
+
+_BROKEN = (
+    "a sandbox or a server has closed its connection (broken pipe). 'intercode doctor' checks this "
+    "machine; --debug shows where it was"
+)
+
+
+def _reader_has_gone() -> bool:
+    """Tell whether what we print has no reader any more."""
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # replaced by something without a descriptor
+            poll.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _drop_output() -> None:
+    """Send the rest of the output nowhere: Python would fail once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _code_of(error: InterCodeError) -> int:
+    """Return the exit code: whether what was named cannot be used, or something failed."""
+    named = UsageError | TaskError | TaskNotFoundError | RecordError | DockerfileError
+    return FAILED if isinstance(error, RecordWriteError) or not isinstance(error, named) else USAGE
+
+
+def _print_anything() -> None:
+    """Escape what a terminal cannot take: programs print anything."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _command_parser(command: Any, prog: str) -> Parser:
+    if not all(callable(getattr(command, name, None)) for name in ("configure", "execute")):
+        raise UsageError(f"{prog}: a command has configure(parser) and execute(args)")
+    parser = Parser(
+        prog=prog,
+        description=inspect.getdoc(command),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.configure(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, _DEEDS))
+    groups = [
+        "\n".join([f"{title}:", *(f"  {name:{width}}  {_DEEDS[name]}" for name in names.split())])
+        for title, names in _GROUPS.items()
+    ]
+    commands = "\n\n".join(groups)
+    parser = Parser(
+        prog="intercode",
+        usage="intercode [--debug] COMMAND [...]",
+        description="Interactive coding with execution feedback, in sandboxes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"{commands}\n\n"
+        "'intercode COMMAND --help' tells more. First steps:\n"
+        "  intercode doctor\n"
+        "  intercode demo\n"
+        "  intercode run bash --limit 10\n"
+        "  intercode run bash --agent try-again --model openai/gpt-4o --limit 10",
+    )
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

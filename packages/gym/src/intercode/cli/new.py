@@ -1,0 +1,115 @@
+"""Write a benchmark of your own, to begin with: a small folder that works, and that you change.
+
+Examples:
+  intercode new shop
+  intercode new riddles --env ctf
+
+It has three tasks, what they are tried in (a Dockerfile, or a database), where the environment has
+none that fits a reward, a test, and a README with the next steps.
+
+exit code: 0 if it is written; 2 if the name is unusable or the folder exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from intercode.cli.terminal import print_json
+from intercode.errors import UsageError
+from intercode.registry import DATASETS, ENVS
+from intercode_sandbox.units import counted
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+COMMON = "common"
+
+WHAT = {
+    "intercode.toml": "says that this folder is a benchmark, and with which options",
+    "tasks.jsonl": "the tasks, one a line: what is asked, and gold",
+    "Dockerfile": "what the agent finds",
+    ".dockerignore": "what the Dockerfile can not copy: gold, for instance",
+    "files": "what the Dockerfile copies",
+    "database.sql": "what the agent finds",
+    "repository": "the project whose issues the tasks are",
+    "reward.py": "how well an episode went",
+    "test_tasks.py": "a test, for pytest",
+}
+"""The files that are written, for the README."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("name", metavar="NAME", help="of the new folder, in the current one")
+    parser.add_argument(
+        "--env",
+        default="bash",
+        choices=kinds(),
+        metavar="ENV",
+        help=f"what the tasks are for: one of {', '.join(kinds())} (default: bash)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def kinds() -> list[str]:
+    """List the environments that have a template."""
+    return sorted(path.name for path in TEMPLATES.iterdir() if path.name != COMMON)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the folder, and say what comes next."""
+    folder = Path(args.name)
+    _check(folder)
+    files = _write(folder, args.env)
+    if args.json:
+        print_json({"folder": str(folder.absolute()), "env": args.env, "files": files})
+        return 0
+    print(f"{folder}: {counted(len(files), 'file')}, see {folder / 'README.md'}")
+    print(f"next:\n  cd {folder}\n  intercode validate .\n  intercode play .")
+    return 0
+
+
+def _check(folder: Path) -> None:
+    """Refuse a name that would not work, or is taken."""
+    name = str(folder)
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is not a benchmark's name: a letter, and then letters, digits, '-' and '_'"
+        )
+    if name in ENVS or name in DATASETS:
+        raise UsageError(f"{name!r} is already the name of an environment or a dataset of ours")
+    if folder.exists() or folder.is_symlink():
+        raise UsageError(f"there already is {folder.absolute()}: choose another name, or remove it")
+
+
+def _write(folder: Path, env: str) -> list[str]:
+    """Write the folder, whole or not at all; return the files in it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+            new = Path(scratch) / folder.name
+            new.mkdir()  # with usual rights, which the scratch folder has not
+            for source in (COMMON, env):
+                shutil.copytree(
+                    TEMPLATES / source,
+                    new,
+                    ignore=shutil.ignore_patterns("__pycache__"),
+                    copy_function=shutil.copyfile,
+                    dirs_exist_ok=True,
+                )
+            readme = new / "README.md"
+            text = readme.read_text(encoding="utf-8")
+            files = "\n".join(
+                f"- `{name}`: {what}" for name, what in WHAT.items() if (new / name).exists()
+            )
+            for key, value in {"name": folder.name, "env": env, "files": files}.items():
+                text = text.replace(f"{{{{{key}}}}}", value)
+            readme.write_text(text, encoding="utf-8")
+            new.rename(folder)
+    except OSError as error:
+        raise UsageError(f"{folder.absolute()} cannot be written: {error.strerror}") from error
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(folder)) for path in found)

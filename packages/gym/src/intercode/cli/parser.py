@@ -1,0 +1,112 @@
+"""A parser of arguments: help on one screen, and errors of two lines that name what was meant."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from intercode_sandbox.spelling import meant
+
+USAGE = 2
+"""The exit code for wrong usage."""
+_EXAMPLES = 5
+"""Examples in the short help."""
+
+
+class _HelpAll(argparse.Action):
+    """``--help-all``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: Any) -> NoReturn:
+        assert isinstance(parser, Parser)
+        print(parser.format_all(), end="")
+        raise SystemExit(0)
+
+
+class Parser(argparse.ArgumentParser):
+    """Parses the arguments of a command; its subcommands are parsed likewise.
+
+    Options are written in full: an abbreviation would mean another option wherever a command has
+    no such one, as ``--data`` would be ``--databases``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+        # The short help's last line names it.
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help=argparse.SUPPRESS)
+
+    def format_help(self) -> str:
+        """Return the help on one screen: without the rare options, if there are any."""
+        if not any(map(_is_rare, self._actions)):
+            return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_usage(self._usage(), [], [])
+        about, _, examples = (self.description or "").partition("\nExamples:\n")
+        first = "\n".join(examples.partition("\n\n")[0].splitlines()[:_EXAMPLES])
+        formatter.add_text(about.partition("\n\n")[0] + (first and f"\n\nExamples:\n{first}"))
+        formatter.start_section("options")
+        formatter.add_arguments([one for one in self._actions if not _is_rare(one)])
+        formatter.end_section()
+        count = sum(bool(a.option_strings and a.help != argparse.SUPPRESS) for a in self._actions)
+        formatter.add_text(f"'{self.prog} --help-all' shows all {count} options, in groups.")
+        return formatter.format_help()
+
+    def format_all(self) -> str:
+        """Return the help with all options."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self._usage(), [], [])
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            formatter.start_section(group.title)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        return formatter.format_help()
+
+    def _usage(self) -> str:
+        words = []
+        for action in self._get_positional_actions():
+            name = str(action.metavar or action.dest)
+            words.append(
+                {"?": f"[{name}]", "+": f"{name} ...", "*": f"[{name} ...]"}.get(
+                    str(action.nargs), name
+                )
+            )
+        return " ".join([self.prog, *words, "[options]"])
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong, and where to read on; end with exit code 2."""
+        print(f"{self.prog}: error: {message}\nsee '{self.prog} --help'", file=sys.stderr)
+        raise SystemExit(USAGE)
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
+        """Parse arguments, and refuse unknown ones."""
+        found, rest = self.parse_known_args(args, namespace)
+        flag = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
+        if flag is not None:
+            self.error(f"there is no option {flag}{meant(flag, _options(self), listed=False)}")
+        if rest:
+            self.error(f"unexpected argument {rest[0]!r}")
+        return found
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(one) for one in action.choices]
+            message = f"there is no {value!r}{meant(str(value), known)}"
+            raise argparse.ArgumentError(action, message)
+
+
+def _is_rare(action: argparse.Action) -> bool:
+    """Return whether only the long help shows an option: see `intercode.spec.add_options`."""
+    return bool(getattr(action, "is_rare", False))
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the options of a parser and of its subcommands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for other in action.choices.values():
+                yield from _options(other)

@@ -1,0 +1,33 @@
+"""Score predictions, and print the summary."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from intercode.agents.builtin import read_predictions
+from intercode.cli import run
+from intercode.cli.terminal import tell
+from intercode.errors import UsageError
+from intercode.records import read_manifest
+from intercode.spec import given
+from intercode_sandbox.units import counted
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run, and print the summary; say how many tasks have no prediction."""
+    if args.env is not None and not args.predictions.is_file() and Path(args.env).is_file():
+        args.predictions, args.env = Path(args.env), str(args.predictions)
+    texts = read_predictions(args.predictions)
+    if unknown := sorted(set(args.tasks or ()) - texts.keys()):
+        raise UsageError(f"{args.predictions} has no prediction for {unknown[0]}")
+    own = {"agent": "predictions", "recording": args.predictions, "tasks": args.tasks or [*texts]}
+    spec = run.placed(run.spec_of({**given(args), **own}, trust=args.trust))
+    code = run.run_and_print(spec)
+    total = int(read_manifest(Path(str(spec.how.out)))["dataset"]["tasks"])
+    if args.tasks is None and (missing := total - len(texts)) > 0:
+        tell(
+            f"intercode: warning: {missing} of {counted(total, 'task')} have no prediction: they "
+            "do not count in these rates"
+        )
+    return code

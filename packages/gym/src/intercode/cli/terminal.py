@@ -1,0 +1,377 @@
+"""Everything that commands show: harmless text, numbers, tables, a living line.
+
+Texts of programs, models and data come through `safe`, and reach rich as plain `Text`, never as
+markup. Where there is no terminal, all of it is plain text. rich is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO
+
+from intercode_sandbox.units import counted
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from intercode.downloads import Progress
+
+_LIVE_EVERY, _PLAIN_EVERY = 0.1, 30.0
+"""Seconds between two states of a run: on a terminal, and where there is none."""
+_MILESTONE_EVERY = 5.0
+"""Seconds between two states without a terminal, the second of which is a milestone: the log of a
+short run has no line for each."""
+_WIDEST = 10_000
+LINES = 12
+"""Lines of each text of an episode that are shown unless more are asked for."""
+
+
+# Text and numbers
+
+
+def safe(text: str) -> str:
+    """Return text that a terminal shows and does not obey.
+
+    Control characters, bytes that are not UTF-8, and characters that reorder or hide others are
+    written as escapes; newlines and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that `surrogateescape` has kept
+        code -= 0xDC00
+    if code <= 0xFF:
+        return {"\r": "\\r", "\b": "\\b"}.get(char, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def one_line(text: str, width: int) -> str:
+    """Return text as a single line of at most `width` characters."""
+    line = safe(text).replace("\n", "⏎").replace("\t", " ")
+    return line if len(line) <= width else line[: max(0, width - 1)] + "…"
+
+
+def shortened(text: str, lines: int) -> str:
+    """Return the first and last lines of a text, `lines` in all, and how many are missing."""
+    every = safe(text).rstrip("\n").split("\n")
+    if len(every) <= lines:
+        return "\n".join(every)
+    head, tail = every[: lines - lines // 3], every[len(every) - lines // 3 :]
+    cut = len(every) - len(head) - len(tail)
+    return "\n".join([*head, f"… {counted(cut, 'more line')} …", *tail])
+
+
+def indented(text: str, prefix: str) -> str:
+    """Put a prefix before every line."""
+    return "\n".join(prefix + line for line in text.split("\n"))
+
+
+def percent(value: float | None) -> str:
+    """Return a share in percent, with one decimal; a dash for None."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Return a number with so many decimals; a dash for None."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def dollars(amount: float) -> str:
+    """Return US dollars, small amounts with four decimals."""
+    return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}"
+
+
+def size(count: float) -> str:
+    """Return bytes as people say them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON value, in ASCII so that it survives every terminal and pipe.
+
+    Numbers that are infinite, as the ends of an interval of one value, are null: JSON has none.
+    """
+    print(json.dumps(_finite(data), indent=2, ensure_ascii=True), file=output())
+
+
+_json_output: list[TextIO] = []
+"""The stream of `json_alone`, while there is one."""
+
+
+def output() -> TextIO:
+    """Return the stream for a command's own output: standard output, also in `json_alone`."""
+    return _json_output[-1] if _json_output else sys.stdout
+
+
+@contextmanager
+def json_alone() -> Iterator[None]:
+    """Keep all but a command's own output off standard output, for programs that read its JSON.
+
+    What a user's agent, reward or dataset prints, and the programs that it starts, goes to standard
+    error meanwhile.
+    """
+    stdout = sys.stdout
+    stdout.flush()
+    saved = None
+    with suppress(OSError, ValueError):  # a stream without a descriptor, as in tests
+        if stdout.fileno() == 1:
+            saved = os.dup(1)
+    stream = stdout
+    if saved is not None:
+        os.dup2(_error_descriptor(), 1)
+        stream = open(saved, "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: PTH123
+    sys.stdout = sys.stderr
+    _json_output.append(stream)
+    try:
+        yield
+        stream.flush()
+    finally:
+        _json_output.remove(stream)
+        sys.stdout = stdout
+        if saved is not None:
+            os.dup2(saved, 1)
+            with suppress(OSError):  # told by the flush before
+                stream.close()
+
+
+def _error_descriptor() -> int:
+    """Return the descriptor of standard error, or of nowhere if it is closed."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+    return 2
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+# Tables
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, width: int | None = None
+) -> str:
+    """Return columns as text; the names stand out on a terminal.
+
+    Args:
+        header: The columns' names.
+        rows: Their cells.
+        left: How many columns are flush left; the others are flush right.
+        width: Of the terminal: columns that it has no room for stand below, each part with the
+            first column; None: as wide as it comes.
+    """
+    from rich.cells import cell_len
+
+    widths = [
+        max(cell_len(row[column]) for row in [header, *rows]) for column in range(len(header))
+    ]
+    parts = [_part(header, rows, left, columns) for columns in _folded(widths, width)]
+    return "\n\n".join(parts)
+
+
+def _part(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: int, columns: Sequence[int]
+) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        justify: Any = "left" if column < left else "right"
+        shown.add_column(Text(header[column]), justify=justify, no_wrap=True)
+    for row in rows:
+        shown.add_row(*(Text(row[column]) for column in columns))
+    console = Console(file=sys.stdout, width=_WIDEST, highlight=False)
+    with console.capture() as captured:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+def _folded(widths: Sequence[int], room: int | None) -> list[list[int]]:
+    """Share columns out among parts that stand below each other, each with the first."""
+    parts = [[0]]
+    for column in range(1, len(widths)):
+        needed = sum(widths[other] + 2 for other in parts[-1]) + widths[column]
+        if room is not None and needed > room and len(parts[-1]) > 1:
+            parts.append([0])
+        parts[-1].append(column)
+    return parts
+
+
+def terminal_width() -> int | None:
+    """Return the width of the terminal that is written to; None if there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+# Lines that tell of work
+
+
+class LiveLine:
+    """The line at the end of standard error that is written over while something goes on.
+
+    Args:
+        quiet: Whether `show` shows nothing; `say` is still heard.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.live = sys.stderr.isatty() and not quiet
+        """Whether it can be written over."""
+        self._last = time.monotonic()
+        self._shown: Live | None = None
+
+    @property
+    def width(self) -> int:
+        """How many characters there is room for."""
+        return shutil.get_terminal_size().columns - 1
+
+    def due(self, milestone: bool = False) -> bool:
+        """Tell whether it is time to show another state; True begins the next pause.
+
+        Args:
+            milestone: Whether the state is a tenth of the whole, which is shown earlier.
+        """
+        now = time.monotonic()
+        plain = _MILESTONE_EVERY if milestone else _PLAIN_EVERY
+        if now - self._last < (_LIVE_EVERY if self.live else plain):
+            return False
+        self._last = now
+        return True
+
+    def show(self, text: str) -> None:
+        """Write over the line, on a terminal."""
+        if not self.live:
+            return
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        line = Text(text[: self.width], no_wrap=True)
+        if self._shown is None:
+            console = Console(file=sys.stderr, highlight=False)
+            self._shown = Live(
+                line,
+                console=console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._shown.start()
+            console.show_cursor(True)  # which a killed process would not bring back
+        self._shown.update(line, refresh=True)
+
+    def clear(self) -> None:
+        """Remove the line, so that other text can be printed."""
+        if self._shown is not None:
+            self._shown.stop()
+            self._shown = None
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self.clear()
+        print(text, file=sys.stderr, flush=True)
+
+    def stopping(self, in_flight: int) -> None:
+        """Say that an interrupt was heard."""
+        waiting = f"waiting for {counted(in_flight, 'episode')} in flight"
+        self.say(f"interrupted: {waiting}; again to stop at once")
+
+
+def show_bytes(line: LiveLine) -> Progress:
+    """Return a download's progress: a line that is written over, or one for each tenth."""
+    from intercode.downloads import tenths
+
+    if not line.live:
+        return tenths(line.say)
+
+    def progress(done: int, total: int | None) -> None:
+        share = f" of {size(total)}" if total else ""
+        (line.say if done == total else line.show)(f"{size(done)}{share}")
+
+    return progress
+
+
+def tell(text: str) -> None:
+    """Print a line on standard error."""
+    print(safe(text), file=sys.stderr, flush=True)
+
+
+class Patience:
+    """Passes lines on, but not those of work that is soon done.
+
+    Args:
+        say: Is told the lines.
+        seconds: How long lines are held back.
+    """
+
+    def __init__(self, say: Callable[[str], None], seconds: float = 1.0) -> None:
+        self._say = say
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._held: list[str] = []
+        self._due = 0.0
+        self._timer: threading.Timer | None = None
+
+    def __call__(self, line: str) -> None:
+        """Pass a line on, now or when the work has taken long."""
+        with self._lock:
+            self._held.append(line)
+            if self._timer is None:
+                self._due = time.monotonic() + self._seconds
+                self._timer = threading.Timer(self._seconds, self._release)
+                self._timer.daemon = True
+                self._timer.start()
+            if time.monotonic() >= self._due:  # by the clock: the timer's thread may be late
+                self._tell()
+
+    def done(self) -> None:
+        """Forget the lines that are still held back: the work is done."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = None
+            self._held.clear()
+
+    def _release(self) -> None:
+        with self._lock:
+            if self._timer is threading.current_thread():  # else it was done meanwhile
+                self._tell()
+
+    def _tell(self) -> None:
+        for line in self._held:
+            self._say(line)
+        self._held.clear()

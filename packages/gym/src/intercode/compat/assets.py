@@ -1,0 +1,20 @@
+"""The 2023 release's ``intercode.assets``: images, and small data files to begin with."""
+
+from __future__ import annotations
+
+from intercode.compat.images import DATA, image_for
+from intercode_sandbox import get_provider
+
+bash_image_name = "intercode-bash"
+sql_image_name = "docker-env-sql"
+bash_test_data = str(DATA / "bash_queries.json")
+sql_test_data = str(DATA / "sql_queries.csv")
+
+
+def bash_build_docker() -> None:
+    """Build the image ``intercode-bash``, unless it is there. Docker is not needed."""
+    get_provider().digest(image_for(bash_image_name))
+
+
+def sql_build_docker() -> None:
+    """Do nothing: databases are opened from their files, and need no server."""

@@ -1,0 +1,214 @@
+"""`IntercodeEnv` of 2023: the loop of an environment, for subclasses to fill in."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy
+from rich.logging import RichHandler
+
+from intercode.compat.utils import Container, IntercodeDataLoader, Record, place_of
+from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
+from intercode_sandbox.interruption import is_callers
+from intercode.paper.bash import LIMITS, MALFORMED
+from intercode_sandbox import get_provider
+from intercode_sandbox.images import hide
+from intercode.task import Task
+
+AGENT_OBS = "agent_obs"
+EVAL_OBS = "eval_obs"
+CORRUPT_GOLD = "corrupt_gold"
+ACTION_EXEC = "action_executed"
+REWARD = "reward"
+
+
+class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
+    """Base class of the 2023 environments.
+
+    A subclass has `exec_action` and `get_reward`, and may have `reset_container` and `close`. It is
+    an environment of no current Gymnasium: `step` returns four values.
+
+    Args:
+        image_name: The image: a name of 2023 (``intercode-nl2bash``), or one of
+            ``intercode run --image``.
+        **kwargs: As in 2023: ``data_path`` (a data file; without one, actions are executed and
+            nothing is scored), ``verbose``, ``traj_dir``, ``preprocess`` (row → commands). New are
+            ``sandbox`` (``native`` or ``docker``), ``network`` and ``environment``. All are kept in
+            `kwargs`, those of a subclass, too.
+
+    Raises:
+        OSError: There is no such data file.
+        UsageError: A keyword makes no sense here.
+        TaskError: The data is malformed.
+        ImageError: There is no such image.
+    """
+
+    name: ClassVar[str] = "intercode"
+
+    def __init__(self, image_name: str, **kwargs: Any) -> None:
+        self.kwargs = kwargs
+        self.logger = logging.Logger("intercode.compat")
+        self.logger.addHandler(RichHandler(show_time=False, show_path=False))
+        self.logger.disabled = kwargs.get("verbose") is not True
+        self.preprocess: Callable[[Record], str | list[str]] | None = kwargs.get("preprocess")
+        if self.preprocess is not None and not callable(self.preprocess):
+            raise UsageError("preprocess must be a function from a row of the data to its commands")
+        self.traj_dir: str | None = kwargs.get("traj_dir") or None
+        hide(self.traj_dir)  # it tells golds
+        self.data_path: str | None = kwargs.get("data_path")
+        self.tool_mode = self.data_path is None
+        if self.data_path is None:
+            self.logger.info("No data: actions are executed, and nothing is scored")
+        else:
+            self.data_loader = IntercodeDataLoader(self.data_path)
+            hide(self.data_path)
+            self.logger.info("%d tasks from %s", len(self.data_loader), self.data_path)
+        self.image_name = image_name
+        self._place = place_of(image_name, kwargs)
+        self.container_name = f"{image_name}_ic_ctr"
+        self.container = self._new_container(self.container_name)
+        self.logger.info("Ready: call reset() to begin an episode")
+
+    def reset(self, index: int | None = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        """Begin an episode.
+
+        Args:
+            index: The row of the data; None: a random one.
+
+        Returns:
+            The query, and an empty dictionary.
+
+        Raises:
+            RuntimeError: A command of `preprocess` failed.
+            SandboxError, ImageError: The sandbox cannot be started.
+        """
+        self._interrupted = ""
+        self.info: dict[str, Any] = {}
+        self.trajectory: list[tuple[str, Any]] = []
+        self.observation: Any = None
+        if not self.tool_mode:
+            rows = len(self.data_loader)
+            self.query_idx = numpy.random.randint(0, rows) if index is None else index
+            self.record = self.data_loader.get(self.query_idx)
+            self.query, self.gold = self.record["query"], self.record.get("gold", "N/A")
+            self.reward: float | None = None
+            self.logger.info("Query: %s\nGold: %s", self.query, self.gold)
+        self.reset_container()
+        if self.preprocess is not None and not self.tool_mode:
+            commands = self.preprocess(self.record)
+            for command in [commands] if isinstance(commands, str) else commands:
+                self.exec_action(command)
+                if not self.info.get(ACTION_EXEC):
+                    raise RuntimeError(f"preprocess: {command!r} failed: {self.observation}")
+        self.observation = None if self.tool_mode else self.query
+        return self.observation, self.info
+
+    def step(self, action: str) -> tuple[Any, float, bool, dict[str, Any]]:  # type: ignore[override]
+        """Take an action: ``submit…`` ends and scores the episode, ``skip`` ends it.
+
+        Returns:
+            Observation, reward, whether the episode has ended, info.
+
+        Raises:
+            EnvironmentStateError: There was no `reset` yet; or an exception of the caller (Ctrl-C)
+                has interrupted the last action.
+            SandboxError: The sandbox was lost, and not by what ran in it.
+        """
+        if not hasattr(self, "trajectory"):
+            raise EnvironmentStateError("there is no episode yet: call reset() first")
+        if self._interrupted:
+            raise EnvironmentStateError(
+                f"the episode has ended: {self._interrupted} has interrupted an action before its "
+                "observation came: call reset() first"
+            )
+        try:
+            return self._step(action)
+        except BaseException as error:
+            if is_callers(error):
+                self._interrupted = type(error).__name__
+            raise
+
+    def _step(self, action: str) -> tuple[Any, float, bool, dict[str, Any]]:
+        if action == "skip":
+            return "skipped", 0, True, {}
+        if action.startswith("submit"):
+            self.trajectory.append((action, None))
+            reward, info = (0, {}) if self.tool_mode else self._scored()
+            self.logger.info("Reward: %s\nInfo: %s", reward, info)
+            if self.traj_dir is not None:
+                self.save_trajectory()
+            return self.observation, reward, True, {**info, ACTION_EXEC: True}
+        try:
+            self.exec_action(action)
+        except CausedInsideError:  # the action ended the container: a result, and no error
+            self.container.reset()
+            self.observation, self.info[ACTION_EXEC] = MALFORMED, False
+        self.trajectory.append((action, self.observation))
+        self.logger.info("Action: %s\nObservation: %s", action, self.observation)
+        return self.observation, 0, False, dict(self.info)
+
+    def save_trajectory(self) -> None:
+        """Write the episode to ``logs_NAME/log_TIME.json`` in `traj_dir`, by default here."""
+        folder = Path(self.traj_dir or ".", f"logs_{self.name}")
+        folder.mkdir(parents=True, exist_ok=True)
+        told: dict[str, Any] = {"environment": self.name}
+        if not self.tool_mode:
+            told |= {name: getattr(self, name) for name in ("query_idx", "query", "gold", "reward")}
+        told["trajectory"] = [
+            {
+                "action": action,
+                "observation": "".join(map(str, seen)) if isinstance(seen, list) else str(seen),
+            }
+            for action, seen in self.trajectory
+        ]
+        told["info"] = self.info
+        stem = time.strftime("log_%Y%m%d%H%M%S")
+        paths = (folder / f"{stem}{f'_{n}' if n else ''}.json" for n in count())
+        path = next(path for path in paths if not path.exists())  # two episodes of one second
+        path.write_text(json.dumps(told, indent=2, default=str), encoding="utf-8")
+        self.logger.info("Saved trajectory to %s", path)
+
+    @abstractmethod
+    def exec_action(self, action: str) -> None:
+        """Execute an action; set `observation`, and ``info["action_executed"]``."""
+
+    @abstractmethod
+    def get_reward(self) -> tuple[float, dict[str, Any]]:
+        """Score the current state; set `reward` and `info`, and return both."""
+
+    def reset_container(self) -> None:
+        """Bring the container back to its first state."""
+
+    def close(self) -> None:
+        """Free what the environment holds. Idempotent."""
+        self.container.stop()
+
+    def get_available_actions(self) -> Any:
+        """Return the possible actions; None: any text."""
+        return None
+
+    def _scored(self) -> tuple[float, dict[str, Any]]:
+        try:
+            return self.get_reward()
+        except CausedInsideError as error:  # what an action left running ended the container
+            self.reward = 0.0
+            return 0.0, {"ended": str(error)}
+
+    def _new_container(self, name: str) -> Container:
+        image, sandbox, network, environment = self._place
+        provider = get_provider(sandbox)
+        return Container(name, lambda: provider.start(image, LIMITS, network), environment)
+
+    def _task(self, fields: Mapping[str, Any] | None = None) -> Task:
+        """Return the episode's row, or what was made of it, as a task."""
+        return Task.from_dict(
+            dict(self.record.fields) if fields is None else fields, int(self.query_idx)
+        )

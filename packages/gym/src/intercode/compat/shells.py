@@ -1,0 +1,218 @@
+"""The environments of 2023 with a shell: `BashEnv`, `CTFEnv` and `SWEEnv`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from intercode.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
+from intercode.compat.utils import Container
+from intercode.datasets.ic_ctf import fields_of
+from intercode.envs.ctf import CtfStage
+from intercode.envs.swe import SweStage
+from intercode.episode import Episode
+from intercode.paper import bash_reward
+from intercode.paper.bash import (
+    GOLD_HOST,
+    LIMITS,
+    MALFORMED,
+    PaperBash,
+    resolve,
+    run,
+    words_of,
+)
+from intercode.paper.bash_env import prepared
+from intercode.paper.container import md5sum, pairs
+from intercode.paper.python import submitted
+from intercode.rewards.swe import SweReward
+from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox.images import hide
+from intercode_sandbox.images.repository import FULL
+from intercode.task import Task
+
+GIT_RESET_SCRIPT = "git reset --hard; git clean -fd;"
+GIT_STATUS_SCRIPT = "git status --short;"
+
+
+class BashEnv(IntercodeEnv):
+    """Bash: each action is a process of its own, and the reward compares with gold's container.
+
+    There is no repository in ``/``. `container` answers `GIT_STATUS_SCRIPT` and `GIT_RESET_SCRIPT`
+    as if there were one.
+    """
+
+    name: ClassVar[str] = "ic_bash"
+
+    def __init__(self, image_name: str, **kwargs: Any) -> None:
+        super().__init__(image_name, **kwargs)
+        self.ctr_name_eval = f"{image_name}_ic_ctr_eval"
+        self.container_eval = self._new_container(self.ctr_name_eval)
+        self.container_eval.environment = {**self._place.environment, "HOSTNAME": GOLD_HOST}
+
+    def _new_container(self, name: str) -> Container:
+        image, sandbox, network, environment = self._place
+        shared = prepared(get_provider(sandbox), image).image
+
+        def reset(container: Container) -> str:
+            container.reset()
+            return ""
+
+        answers = {
+            GIT_STATUS_SCRIPT: lambda container: shared.short_status(container.sandbox),
+            GIT_RESET_SCRIPT: reset,
+        }
+        return Container(name, lambda: shared.start(network), environment, answers)
+
+    def reset_container(self) -> None:
+        """Go back to the image, and to ``/``."""
+        self.workdir = "/"
+        self.container.reset()
+
+    def exec_action(self, action: str) -> None:
+        """Execute an action; one that begins with ``cd`` moves later ones."""
+        bash = PaperBash(
+            self.container.sandbox,
+            self.container.environment,
+            self.workdir,
+            lambda text: words_of(self.clean_cmd(text)),
+        )
+        done = bash.execute(action)
+        self.observation, self.workdir = done.output.decode("utf-8"), bash.cwd
+        self.info[ACTION_EXEC] = done.ok
+
+    def get_reward(self) -> tuple[float, dict[str, Any]]:
+        """Compare files and the last output with what gold leaves in `container_eval`.
+
+        Raises:
+            SandboxError: A sandbox failed.
+        """
+        self.container_eval.reset()
+        gold = self.gold if isinstance(self.gold, str) else ";".join(self.gold)
+        eval_ = self.container_eval
+        output = run(eval_.sandbox, words_of(self.clean_cmd(gold)), eval_.environment).text
+        score = bash_reward.score(
+            self._outcome(self.container, str(self.observation)),
+            self._outcome(eval_, output),
+            self.info.get(ACTION_EXEC, True),
+        )
+        self.reward = score.value
+        self.info.update(score.detail)
+        return self.reward, self.info
+
+    def close(self) -> None:
+        """Stop both containers. Idempotent."""
+        super().close()
+        if hasattr(self, "container_eval"):  # a subclass may do without
+            self.container_eval.stop()
+
+    def clean_cmd(self, action: str) -> str:
+        """Return the command line of an action."""
+        shell = "/bin/sh" if self.image_name == "intercode-bash" else "/bin/bash"
+        return f'{shell} -c "{action.strip()}"'
+
+    def parse_status(self, status: str) -> list[tuple[str, str]]:
+        """Return paths and their codes in the text of ``git status --short``."""
+        return pairs(status)
+
+    def simplify_path(self, current: str, changed: str) -> str:
+        """Return the directory that ``cd changed`` leads to."""
+        return resolve(current, changed)
+
+    def _outcome(self, container: Container, output: str) -> bash_reward.Outcome:
+        status = container.exec_run(self.clean_cmd(GIT_STATUS_SCRIPT)).output.decode("utf-8")
+        return bash_reward.Outcome(
+            self.parse_status(status),
+            output,
+            lambda path: md5sum(container.sandbox, path),
+            output == MALFORMED,
+        )
+
+
+class CTFEnv(BashEnv):
+    """Capture the flag: Bash, and ``submit FLAG``, in capitals or not.
+
+    An episode has the files of its task in ``/ctf/ID``, from ``task_assets`` beside the data. As in
+    2023, `preprocess` goes there and runs the task's setup, which may need ``network=True``.
+    """
+
+    name: ClassVar[str] = "ic_ctf"
+
+    def __init__(self, image_name: str, **kwargs: Any) -> None:
+        IntercodeEnv.__init__(self, image_name, **kwargs)
+
+    def get_reward(self) -> tuple[float, dict[str, Any]]:
+        """Compare the flag with gold: 1 or 0."""
+        flag = submitted(self.trajectory[-1][0])
+        self.reward = float(flag.lower() == str(self.gold).strip().lower())
+        self.info = {AGENT_OBS: flag, REWARD: self.reward}
+        return self.reward, self.info
+
+    def clean_cmd(self, action: str) -> str:
+        """Return the command line of an action."""
+        action = action.strip()
+        as_it_stands = action.startswith(("python -c", "python3 -c"))
+        return action if as_it_stands else f"/bin/bash -c '{action}'"
+
+    def _new_container(self, name: str) -> Container:
+        if self.data_path is None:
+            return IntercodeEnv._new_container(self, name)
+        image, sandbox, network, environment = self._place
+        folder = Path(self.data_path).absolute().parent
+        hide(folder / "task_assets")  # its write-ups tell flags
+        stage = CtfStage(sandbox, image, LIMITS, network)
+
+        def start() -> Sandbox:
+            fields = fields_of(self.record.fields, folder)
+            return stage.open(self._task({**fields, "released_setup": None}))
+
+        return Container(name, start, environment)
+
+
+class SWEEnv(BashEnv):
+    """An issue of SWE-bench: Bash in its repository.
+
+    The reward runs the issue's tests in the image, where 2023 gave 0 to everything.
+
+    Args:
+        image_name: The image.
+        **kwargs: As `IntercodeEnv`, and ``repositories``: the folder or URL with the repositories;
+            the default is GitHub.
+    """
+
+    name: ClassVar[str] = "ic_swe"
+
+    def __init__(self, image_name: str, **kwargs: Any) -> None:
+        IntercodeEnv.__init__(self, image_name, **kwargs)
+
+    def reset_container(self) -> None:
+        """Go back to the repository at its base commit, and into it."""
+        self.container.reset()
+        self.workdir = "/" if self.tool_mode else self._stage.directory(self._issue())
+
+    def get_reward(self) -> tuple[float, dict[str, Any]]:
+        """Run the tests of the issue."""
+        reward = SweReward(self._stage.open, self._stage.plan, self._stage.identify)
+        issue = self._issue()
+        episode = Episode(issue.task_id, issue.query, self.name)
+        score = reward(issue, episode, self.container.sandbox)
+        self.reward, self.info = score.value, {**score.detail, REWARD: score.value}
+        return self.reward, self.info
+
+    def _issue(self) -> Task:
+        """Return the row as a task: 2023 had the tests one level below."""
+        fields = dict(self.record.fields)
+        tests = fields.pop("tests", None)
+        if isinstance(tests, Mapping):
+            fields |= {"test_patch" if name == "patch" else name: v for name, v in tests.items()}
+        return self._task(fields)
+
+    def _new_container(self, name: str) -> Container:
+        image, sandbox, network, environment = self._place
+        repositories = self.kwargs.get("repositories", "https://github.com")
+        self._stage = SweStage(
+            sandbox, image, LIMITS, network, repositories=repositories, history=FULL
+        )  # which 2023 had
+        if self.tool_mode:
+            return IntercodeEnv._new_container(self, name)
+        return Container(name, lambda: self._stage.open(self._issue()), environment)

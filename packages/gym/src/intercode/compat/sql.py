@@ -1,0 +1,154 @@
+"""The SQL environment of 2023: `SqlEnv`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+from intercode.compat.base import ACTION_EXEC, IntercodeEnv
+from intercode.compat.images import databases_for
+from intercode.compat.utils import stands_for
+from intercode.databases import find, shared_engine
+from intercode.errors import ActionError, EnvironmentStateError, TaskError
+from intercode.paper import sql_env
+from intercode.paper.sql_databases import ERROR, Answer, EngineConnection, EngineDatabases, failed
+from intercode_sandbox.images import hide
+
+
+class SqlEnv(IntercodeEnv):
+    """SQL: one connection for agent and gold, on which nothing is undone between episodes.
+
+    An observation is a list of rows, None, or the text of an error.
+
+    Args:
+        image_name: As in 2023; no container is needed.
+        **kwargs: As `IntercodeEnv`; ``databases``: the dump, file or folder of them, by default the
+            one beside the data; ``engine``: ``sqlite`` (actions are translated from MySQL's
+            language), ``mysql`` or a server's URL.
+    """
+
+    name: ClassVar[str] = "ic_sql"
+
+    def __init__(self, image_name: str, **kwargs: Any) -> None:
+        super().__init__(image_name, **kwargs)
+        place = self._databases = Path(kwargs.get("databases") or databases_for(self.data_path))
+        hide(place)
+        engine = shared_engine(kwargs.get("engine", "sqlite"), sandbox=self._place.sandbox)
+        self.cnx = Connection(EngineDatabases(engine, lambda name: find(place, name)))
+        self.cur = self.cnx.cursor()
+
+    def reset_container(self) -> None:
+        """Leave all as it is, as in 2023.
+
+        Raises:
+            TaskError: The row's database is not there.
+        """
+        if not self.tool_mode and (name := self.record.get("db")):
+            try:
+                find(self._databases, name)
+            except TaskError as error:
+                told = "give the dump, file or folder that has it: SqlEnv(…, databases=PATH)"
+                raise TaskError(f"{error}; {told}") from None
+
+    def exec_action(self, action: str) -> None:
+        """Run a statement."""
+        self.observation = self.cnx.answer(action)
+        self.info[ACTION_EXEC] = not sql_env.is_error(self.observation)
+
+    def get_reward(self) -> tuple[float, dict[str, Any]]:
+        """Compare the rows of the last action with gold's."""
+        score = sql_env.score(self.observation, self.cnx.answer(str(self.gold)))
+        self.reward, self.info = score.value, dict(score.detail)
+        return self.reward, self.info
+
+    def close(self) -> None:
+        """Close the connection, and forget all changes. Idempotent."""
+        self.cnx.close()
+        super().close()
+
+    def get_intersect_items(self, my_list: list[str], my_dict: dict[str, int]) -> list[str]:
+        """Return the items that are in both, at most as often as the second says."""
+        return sql_env.kept(my_list, Counter(my_dict))
+
+
+class Connection:
+    """The part of a connection of ``mysql.connector`` that `SqlEnv` showed.
+
+    Args:
+        databases: The databases, which are closed with it.
+    """
+
+    __class__ = stands_for("mysql.connector", "MySQLConnection")
+
+    def __init__(self, databases: EngineDatabases) -> None:
+        self._databases = databases
+        self._open: EngineConnection | None = databases.connect()
+        self._cursor = Cursor(self)
+
+    def answer(self, sql: str) -> Answer:
+        """Run a statement.
+
+        Raises:
+            EnvironmentStateError: The connection was closed.
+            DatabaseError: The server failed.
+        """
+        if self._open is None:
+            raise EnvironmentStateError("the connection was closed: make a new environment")
+        try:
+            return self._open.execute(sql)
+        except TaskError:  # there was no USE yet
+            return failed("No database selected")
+
+    def cursor(self, **options: object) -> Cursor:
+        """Return the connection's one cursor."""
+        return self._cursor
+
+    def is_connected(self) -> bool:
+        """Tell whether the connection is open."""
+        return self._open is not None
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._open = None
+        self._cursor.close()
+        self._databases.close()
+
+
+class Cursor:
+    """The part of a cursor of ``mysql.connector`` that scripts use.
+
+    Args:
+        connection: The connection that runs its statements.
+    """
+
+    __class__ = stands_for("mysql.connector.cursor", "MySQLCursor")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._rows: list[Any] | None = None
+
+    @property
+    def with_rows(self) -> bool:
+        """Whether the last statement had rows."""
+        return self._rows is not None
+
+    def execute(self, sql: str) -> None:
+        """Run a statement.
+
+        Raises:
+            ActionError: It failed.
+            DatabaseError: The server failed.
+        """
+        answer = self._connection.answer(sql)
+        if isinstance(answer, str):
+            raise ActionError(answer.removeprefix(ERROR))
+        self._rows = answer
+
+    def fetchall(self) -> list[Any]:
+        """Return the rows of the last statement."""
+        return list(self._rows or ())
+
+    def close(self) -> None:
+        """Forget the rows. Idempotent."""
+        self._rows = None

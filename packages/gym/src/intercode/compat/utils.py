@@ -1,0 +1,299 @@
+"""The 2023 release's ``intercode.utils``: rows of a data file, containers, and a time limit."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+
+from intercode.compat.images import image_for
+from intercode.datasets.files import read_rows
+from intercode.errors import EnvironmentStateError, UsageError
+from intercode.paper.bash import AGENT_HOST, LIMITS, Output, run, variables, words_of
+from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox.images.resolve import check
+
+TIMEOUT_DURATION = 10
+"""Seconds that an action may take."""
+START_UP_DELAY = 0
+"""Seconds that a container takes to start. Nothing waits for a sandbox."""
+LONGEST = 3600.0
+"""Seconds that a command without a time limit may take: 2023 had none."""
+SUFFIXES = (".csv", ".json", ".jsonl", ".tsv")
+
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+
+
+class Record(dict[str, Any]):
+    """A row of a data file: its query, its gold, and its other fields under ``extra``.
+
+    Early releases had them there, later ones beside query and gold: both ways of reading work.
+
+    Args:
+        fields: All fields of the row.
+    """
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = fields
+        extra = {name: value for name, value in fields.items() if name not in ("query", "gold")}
+        known = {name: fields[name] for name in ("query", "gold") if name in fields}
+        super().__init__({**known, "extra": extra} if extra else known)
+
+    def __missing__(self, name: str) -> Any:
+        return self.fields[name]
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self.fields
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a field, or `default`."""
+        return {**self.fields, **self}.get(name, default)
+
+
+class IntercodeDataLoader:
+    """The rows of a data file of 2023: JSON, CSV or TSV.
+
+    Args:
+        data_path: The file.
+        parse_func: Accepted and, as in 2023, not used.
+
+    Raises:
+        OSError: There is no such file.
+        UsageError: Its format is unknown, or it has no field ``query``. A `ValueError`.
+        TaskError: It is malformed. A `ValueError`.
+    """
+
+    def __init__(self, data_path: str, parse_func: Callable[..., Any] | None = None) -> None:
+        self._validate_file_path(data_path)
+        self.data_path = data_path
+        self._rows = self._read()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, index: int | None = None) -> Record:
+        """Return a row without its empty fields; None: a random one."""
+        if index is None:
+            index = numpy.random.randint(0, len(self))  # an old script seeds NumPy's own generator
+        row = self._rows[index]
+        return Record({name: value for name, value in row.items() if value not in (None, "")})
+
+    @cached_property
+    def data(self) -> Any:
+        """The rows as a table of pandas, which is imported now.
+
+        Raises:
+            ImportError: It is not installed.
+        """
+        return self._load_data()
+
+    def _load_data(self) -> Any:
+        rows = self._read()
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError(
+                "data is a table of pandas: pip install pandas; get(n) is not"
+            ) from None
+        return pandas.DataFrame(rows)
+
+    def _read(self) -> list[dict[str, Any]]:
+        rows = [row for _, row in read_rows(Path(self.data_path))]
+        if not rows or not all(isinstance(row, dict) and "query" in row for row in rows):
+            raise UsageError(f"{self.data_path}: each row needs the fields 'query' and 'gold'")
+        return rows
+
+    def _validate_file_path(self, file_path: str) -> None:
+        path = Path(file_path)
+        if not path.exists():
+            raise FileNotFoundError(f"there is no data file {file_path}")
+        if path.suffix not in SUFFIXES:
+            why = "reading it runs code" if path.suffix in (".pkl", ".pickle") else "unknown format"
+            raise UsageError(f"{file_path}: {why}; known: {', '.join(SUFFIXES)}")
+
+
+class timeout:  # noqa: N801 - its name in 2023
+    """Limit the time of the container's commands inside a ``with`` block.
+
+    2023 used a signal, which only a main thread can have; this limits what
+    `Container.exec_run` runs.
+
+    Args:
+        seconds: The limit, for the whole block.
+        error_message: The text of the `TimeoutError`.
+    """
+
+    def __init__(self, seconds: float = TIMEOUT_DURATION, error_message: str = "Timeout") -> None:
+        self.seconds = seconds
+        self.error_message = error_message
+
+    def __enter__(self) -> None:
+        self._token = _deadline.set(time.monotonic() + self.seconds)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        _deadline.reset(self._token)
+        if kind is TimeoutError:
+            raise TimeoutError(self.error_message) from None
+
+
+def stands_for(module: str, name: str) -> property:
+    """Return a ``__class__`` by which `isinstance` takes an object for another package's.
+
+    The tests of 2023 ask for it. Nothing is imported: a script that asks has done so.
+    """
+
+    def found(self: object) -> type:
+        kind: type = getattr(sys.modules.get(module), name, type(self))
+        return kind
+
+    return property(found)
+
+
+class ExecResult(NamedTuple):
+    """The result of a command."""
+
+    exit_code: int | None
+    """None: its text could not be split."""
+    output: bytes
+
+
+class Container:
+    """Stands for a Docker container of 2023: a sandbox, started when first used.
+
+    To ``isinstance`` it is also a `docker.models.containers.Container`, where that is imported.
+
+    Args:
+        name: Its name.
+        start: Starts a sandbox.
+        environment: The whole environment of its processes.
+        answers: Commands that are answered here rather than in the sandbox, by their text.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[], Sandbox],
+        environment: Mapping[str, str],
+        answers: Mapping[str, Callable[[Container], str]] | None = None,
+    ) -> None:
+        self.name = name
+        self.status = "running"
+        self.environment = environment
+        self._start = start
+        self._answers = answers or {}
+        self._sandbox: Sandbox | None = None
+
+    __class__ = stands_for("docker.models.containers", "Container")
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox behind it.
+
+        Raises:
+            EnvironmentStateError: The container was stopped.
+            SandboxError, ImageError: The sandbox cannot be started.
+        """
+        if self.status != "running":
+            raise EnvironmentStateError(f"container {self.name!r} was stopped: call start() first")
+        if self._sandbox is None:
+            self._sandbox = self._start()
+        return self._sandbox
+
+    def exec_run(
+        self, cmd: str | Sequence[str], workdir: str | None = None, *, timeout: float | None = None
+    ) -> ExecResult:
+        """Run a command: a list, or a text that is split as a POSIX shell would.
+
+        Args:
+            cmd: The command.
+            workdir: Its directory; None: ``/``.
+            timeout: Seconds; None: what is left of a surrounding `timeout`, else an hour.
+
+        Raises:
+            TimeoutError: The time is over. The command was killed.
+            SandboxError: The sandbox failed.
+        """
+        argv = words_of(cmd) if isinstance(cmd, str) else tuple(map(str.encode, cmd))
+        script = argv[-1].decode("utf-8", "replace").strip() if argv else ""
+        if (answer := self._answers.get(script)) is not None:
+            return ExecResult(0, answer(self).encode())
+        if timeout is None:
+            deadline = _deadline.get()
+            timeout = LONGEST if deadline is None else max(0.01, deadline - time.monotonic())
+        done: Output = run(self.sandbox, argv, self.environment, workdir or "/", timeout)
+        if done.timed_out:
+            raise TimeoutError(f"{script!r} took longer than {timeout:.0f} s")
+        return ExecResult(done.exit_code, done.text.encode())
+
+    def reset(self) -> None:
+        """Go back to the image: the next command finds a fresh sandbox."""
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            sandbox.close()
+
+    def start(self) -> None:
+        """Start it again, from its image."""
+        self.status = "running"
+
+    def stop(self) -> None:
+        """Stop it, and free its sandbox. Idempotent."""
+        self.reset()
+        self.status = "exited"
+
+    remove = stop
+
+
+class Place(NamedTuple):
+    """Says where containers are started."""
+
+    image: str
+    sandbox: str
+    network: bool
+    environment: dict[str, str]
+    """Of their processes."""
+
+
+def place_of(image_name: str, kwargs: Mapping[str, Any]) -> Place:
+    """Read the keywords of an environment.
+
+    Args:
+        image_name: The image, under its name of 2023 or of `intercode run --image`.
+        kwargs: ``sandbox``, ``network``, ``environment`` and ``data_path`` count.
+
+    Raises:
+        UsageError: ``ports``, ``volumes`` or ``command`` are given: a sandbox has none.
+        TaskError, ImageError: There is no such image.
+    """
+    for name in ("ports", "volumes", "command"):
+        if kwargs.get(name):
+            raise UsageError(
+                f"{name}= is Docker's, and a sandbox has none: run programs with "
+                "container.exec_run, and lay files into an image (docs/how-to/images.md)"
+            )
+    image = image_for(image_name, kwargs.get("data_path"))
+    check(image)
+    environment = {**variables(AGENT_HOST, image), **(kwargs.get("environment") or {})}
+    network = bool(kwargs.get("network", False))
+    return Place(image, kwargs.get("sandbox", "native"), network, environment)
+
+
+def get_container(ctr_name: str, image_name: str, **kwargs: Any) -> Container:
+    """Return a fresh container of an image.
+
+    Args:
+        ctr_name: Its name.
+        image_name: The image.
+        **kwargs: The keywords of an environment.
+
+    Raises:
+        UsageError, TaskError, ImageError: As `place_of`.
+    """
+    image, sandbox, network, environment = place_of(image_name, kwargs)
+    provider = get_provider(sandbox)
+    return Container(ctr_name, lambda: provider.start(image, LIMITS, network), environment)

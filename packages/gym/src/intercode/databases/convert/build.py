@@ -1,0 +1,239 @@
+"""Files with the content of a source, for SQLite and for DuckDB: built once, and kept.
+
+::
+
+    ROOT/databases/DIGEST-vN.sqlite          complete, and never changed
+    ROOT/databases/.DIGEST-vN.sqlite.new     being built; torn, if no process holds the lock
+    ROOT/databases/DIGEST-vN.sqlite.lock     held by the process that builds it
+
+where ROOT is InterCode's cache, DIGEST the source's, and N `VERSION`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import re
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from intercode.databases.convert import Progress
+from intercode.databases.source import Source
+from intercode.errors import TaskError
+from intercode_sandbox.files import DiskBudget, cache_root, hold, locked, replaced
+
+VERSION = 2
+"""Of the files that are built from a source. Increase it with every change of their content."""
+DUCKDB_VERSION = 1
+"""Likewise, of DuckDB's files."""
+
+SCRIPT_SECONDS = 600.0
+"""How long a script may run."""
+
+_MAGIC = b"SQLite format 3\0"
+_OTHERS = re.compile(rb"^-- (?:MySQL|MariaDB) dump|\bENGINE\s*=\s*\w", re.MULTILINE)
+_SIZES = ("max_page_count", "page_size")
+_STEPS = 1_000_000  # of SQLite's machine, between two looks at the clock
+_WAL = 2  # the file format's versions for reading and writing, if it has a write-ahead log
+
+
+def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
+    """Return an SQLite file, not to be written to, with the content of a source.
+
+    It has no write-ahead log, so that it can be read without anything beside it. Safe among
+    threads and processes: the second one waits for the first.
+
+    Args:
+        source: The content. A plain SQLite file is returned as it is.
+        progress: Called with lines of text.
+
+    Raises:
+        TaskError: The source cannot be read or understood.
+    """
+    if source.kind == "sqlite" and not _has_log(source.path):
+        return source.path
+    return cached(_key(source), lambda path: _build(source, path, progress or (lambda line: None)))
+
+
+def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
+    """Return a DuckDB file, not to be written to, with the content of a source.
+
+    Raises:
+        TaskError: The source cannot be read, or DuckDB cannot hold it.
+    """
+    if source.kind == "duckdb":
+        log = source.path.with_name(f"{source.path.name}.wal")
+        if log.is_file() and log.stat().st_size:
+            raise TaskError(f"{source.path}: part of it is still in {log.name}: CHECKPOINT it")
+        return source.path
+    from intercode.databases.convert import duckdb
+
+    tell = progress or (lambda line: None)
+    path = as_sqlite(source, progress)
+    content = source.digest if path == source.path else path.stem
+    key = f"{content}-duckdb{importlib.metadata.version('duckdb')}-v{DUCKDB_VERSION}"
+
+    def make(made: Path) -> None:
+        tell(f"building the DuckDB database {source.name}")
+        duckdb.from_sqlite(path, made, f"{source.path}: database {source.name!r}", tell)
+
+    return cached(key, make)
+
+
+def cached(key: str, make: Callable[[Path], None]) -> Path:
+    """Return the file of a key in the cache of databases; make it if it is not there.
+
+    Args:
+        key: Names its content: two files of one key have the same content.
+        make: Writes it to a path, at which there is no file.
+
+    Raises:
+        TaskError: The cache cannot be written to.
+    """
+    folder = cache_root() / "databases"
+    path = folder / f"{key}.sqlite"
+    try:
+        hold(folder)
+        if path.exists():
+            return path
+        with locked(folder / f"{path.name}.lock"):
+            if not path.exists():
+                _make(path, make)
+    except OSError as error:
+        raise TaskError(
+            f"cannot keep databases in {folder}: {error}; set INTERCODE_CACHE to a folder that "
+            "you may write, on a disk with room"
+        ) from error
+    return path
+
+
+def _make(path: Path, make: Callable[[Path], None]) -> None:
+    with replaced(path, sync=True) as temporary:
+        _remove(temporary)  # a killed process may have left it: we hold the lock
+        try:
+            make(temporary)
+            temporary.chmod(0o444)
+        except BaseException:
+            _remove(temporary)
+            raise
+
+
+def _remove(path: Path) -> None:
+    """Remove a file and those that an engine puts beside it."""
+    for left in path.parent.glob(f"{path.name}*"):
+        left.unlink()
+
+
+def _key(source: Source) -> str:
+    digest = source.digest
+    log = _log(source.path)
+    if source.kind == "sqlite" and log.is_file():
+        # A part of the content that is not in the source's digest.
+        with log.open("rb") as file:
+            logged = hashlib.blake2b(file.read(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(f"{digest}\0{logged}".encode(), digest_size=16).hexdigest()
+    return f"{digest}-v{VERSION}"
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _has_log(path: Path) -> bool:
+    with path.open("rb") as file:
+        header = file.read(20)
+    if header and not header.startswith(_MAGIC):
+        raise TaskError(f"{path}: is not an SQLite database")
+    if _WAL in header[18:20]:
+        return True
+    log = _log(path)
+    return log.is_file() and log.stat().st_size > 0
+
+
+def _build(source: Source, path: Path, progress: Progress) -> None:
+    progress(f"building the database {source.name} from {source.path.name}")
+    budget = DiskBudget(path.parent)
+    try:
+        if source.kind == "sqlite":
+            _without_log(source.path, path, budget)
+            return
+        # It need not survive a crash: a torn file is thrown away.
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
+            size = connection.execute("PRAGMA page_size").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {max(1, budget.bytes // size)}")
+            connection.set_authorizer(_authorize)
+            _FILL[source.kind](source, connection, progress)
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+            connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise TaskError(f"{source.path}: database {source.name!r}: {error}") from error
+
+
+def _without_log(origin: Path, path: Path, budget: DiskBudget) -> None:
+    budget.take(sum(part.stat().st_size for part in (origin, _log(origin)) if part.is_file()))
+    shutil.copyfile(origin, path)
+    if _log(origin).is_file():
+        shutil.copyfile(_log(origin), _log(path))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+
+def _authorize(action: int, name: str | None, value: str | None, *_: str | None) -> int:
+    """Deny all files but the one that is being built, and ignore what would lift its limit.
+
+    Sizes may be read: modules of virtual tables read them.
+    """
+    if action == sqlite3.SQLITE_PRAGMA and str(name).lower() in _SIZES and value is not None:
+        return sqlite3.SQLITE_IGNORE
+    denied = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
+    return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
+
+
+def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progress) -> None:
+    end = time.monotonic() + SCRIPT_SECONDS
+    spill = DiskBudget(Path(tempfile.gettempdir()))  # where SQLite sorts
+    connection.set_progress_handler(lambda: time.monotonic() > end or spill.is_spent(), _STEPS)
+    data = source.path.read_bytes()
+    try:
+        connection.executescript(data.decode("utf-8-sig"))
+    except (UnicodeDecodeError, sqlite3.OperationalError) as error:
+        if time.monotonic() > end:
+            raise TaskError(f"{source.path}: runs for over {SCRIPT_SECONDS:g} s") from error
+        if spill.is_spent() or "is full" in str(error):
+            raise TaskError(f"{source.path}: takes more than half of the disk's room") from error
+        if _OTHERS.search(data):
+            raise TaskError(
+                f"{source.path}: is not a script of SQLite's ({error}); a dump of MySQL or MariaDB "
+                "must say its database: make it with --databases"
+            ) from error
+        if isinstance(error, UnicodeDecodeError):
+            raise TaskError(f"{source.path}: not UTF-8 at byte {error.start}") from error
+        raise
+
+
+def _fill_from_dump(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:
+    from intercode.databases.convert import dump, dump_sqlite
+
+    connection.execute("BEGIN")
+    dump_sqlite.convert(dump.read(source.path), source.name, connection, progress)
+
+
+def _fill_from_duckdb(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:
+    from intercode.databases.convert import duckdb
+
+    connection.execute("BEGIN")
+    duckdb.to_sqlite(source.path, connection, progress)
+
+
+_FILL: dict[str, Callable[[Source, sqlite3.Connection, Progress], None]] = {
+    "script": _fill_from_script,
+    "dump": _fill_from_dump,
+    "duckdb": _fill_from_duckdb,
+}

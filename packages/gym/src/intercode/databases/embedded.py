@@ -1,0 +1,694 @@
+"""SQLite and DuckDB: engines that are a library, run in worker processes inside sandboxes.
+
+A hostile statement meets the sandbox's limits and never the runner. A session begins on a pristine
+file in sealed memory, which all workers share. Only a session that writes pays for a copy of it, in
+the sandbox's own memory file system. The worker's side is in `intercode.databases.inside`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import importlib.util
+import os
+import re
+import select
+import signal
+import sqlite3
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from intercode.databases.base import (
+    Constraint,
+    EngineOptions,
+    Failure,
+    Outcome,
+    Result,
+    Role,
+    SavedSession,
+    Table,
+    Trigger,
+)
+from intercode.databases.convert.build import as_duckdb, as_sqlite
+from intercode.databases.inside import wire
+from intercode.databases.pool import Pool
+from intercode.databases.source import Source
+from intercode.errors import (
+    ActionError,
+    CausedInsideError,
+    DatabaseError,
+    ForkError,
+    OutputLimitError,
+    SandboxClosedError,
+    SandboxError,
+    UsageError,
+)
+from intercode_sandbox.interruption import is_callers
+from intercode_sandbox.base import Limits, Provider, Sandbox, Worker, cause_of_death
+from intercode_sandbox.native.provider import NativeProvider
+from intercode.syntax import quoted
+
+_WORKERS = "intercode.databases.inside."
+_IMAGE = "scratch"
+_MOST_IDLE = 64
+_RESULT_OUTPUTS, _STATE_OUTPUTS = 16, 64
+"""The most that results, and a state, may weigh, in outputs of the limits' size."""
+_STATE_ROWS = 10_000_000
+_GRACE_SECONDS = 1.0
+"""How much longer than the time limit a worker has to answer, before it is killed."""
+_OPEN_SECONDS, _CLOSE_SECONDS = 60.0, 10.0
+"""Long, for an action does not cause this work: the machine may be busy."""
+_SAVE_SECONDS = 90.0
+_SAVED_BYTES = 4 << 30
+"""The most that saved databases of this process may take."""
+_END_SECONDS = 5.0
+_KILLED = 128 + signal.SIGKILL
+_LARGE = 512 << 20
+_CHUNK = 1 << 26
+_F_ADD_SEALS = 1033
+_ALL_SEALS = 0b1111  # against changing the seals, shrinking, growing, writing
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The traits of one embedded engine."""
+
+    name: str
+    product: str
+    version: str
+    path: Sequence[str]
+    """The path of the driver for a worker, if it is not Python's own."""
+    file: Callable[[Source, EngineOptions], Path]
+    """Gives a source as a file of its own format."""
+
+
+def sqlite(options: EngineOptions) -> EmbeddedEngine:
+    """Return the engine ``sqlite``: Python's own library."""
+    version = sqlite3.sqlite_version
+    return EmbeddedEngine(Library("sqlite", "SQLite", version, (), _sqlite_file), options)
+
+
+def _sqlite_file(source: Source, options: EngineOptions) -> Path:
+    return as_sqlite(source, options.progress)
+
+
+def duckdb(options: EngineOptions) -> EmbeddedEngine:
+    """Return the engine ``duckdb``, an optional one.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    found = importlib.util.find_spec("duckdb")
+    if found is None or found.origin is None:
+        raise UsageError("the engine 'duckdb' needs: pip install 'intercode-gym[duckdb]'")
+    version = importlib.metadata.version("duckdb")
+    path = (str(Path(found.origin).parents[1]),)
+    return EmbeddedEngine(Library("duckdb", "DuckDB", version, path, _duckdb_file), options)
+
+
+def _duckdb_file(source: Source, options: EngineOptions) -> Path:
+    return as_duckdb(source, options.progress)
+
+
+class EmbeddedEngine:
+    """An engine whose sessions run in workers; see `databases.base.Engine`."""
+
+    def __init__(self, library: Library, options: EngineOptions) -> None:
+        self.name = self.dialect = library.name
+        self._library = library
+        self._options = options
+        self._module = f"{_WORKERS}{library.name}"
+        self._provider = _provider(options, (self._module,), library.path)
+        self._files = PristineFiles()
+        # An agent's worker never serves a grader, nor a session with other limits.
+        self._pool: Pool[tuple[Role, Limits], EmbeddedWorker] = Pool(
+            EmbeddedWorker.close, _MOST_IDLE, lambda worker: worker.alive
+        )
+
+    def open(
+        self, source: Source, limits: Limits | None = None, role: Role = "agent"
+    ) -> EmbeddedSession:
+        """Open a session over a pristine database with the source's content."""
+        limits = limits or Limits()
+        pristine = self._files.get(source.digest, lambda: self._library.file(source, self._options))
+        return self._session(source, limits, role, pristine)
+
+    def _session(
+        self, source: Source, limits: Limits, role: Role, pristine: PristineFile
+    ) -> EmbeddedSession:
+        key = (role, limits)
+        worker = self._pool.take(key, partial(self._start, limits))
+        another = partial(self._session, source, limits, role)
+        give_back = partial(self._pool.give_back, key)
+        return EmbeddedSession(source, limits, pristine, worker, give_back, another)
+
+    def _start(self, limits: Limits) -> EmbeddedWorker:
+        sandbox = self._provider.start(_IMAGE, limits)
+        try:
+            return EmbeddedWorker(sandbox, self._module)
+        except BaseException:
+            sandbox.close()
+            raise
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return product and version."""
+        return {"product": self._library.product, "version": self._library.version}
+
+    def close(self) -> None:
+        """End all sessions and leave nothing behind."""
+        self._pool.close()
+        self._provider.close()
+        self._files.clear()
+
+
+def _provider(options: EngineOptions, preload: Sequence[str], path: Sequence[str]) -> Provider:
+    if options.sandbox == "native":
+        return NativeProvider(options.progress, preload, path)
+    from intercode_sandbox.docker.provider import DockerProvider
+
+    return DockerProvider(options.progress, preload, path)
+
+
+class EmbeddedSession:
+    """A session with a worker process; see `databases.base.Session`. It begins at once.
+
+    Args:
+        source: What the database holds.
+        limits: What the session may use.
+        pristine: The source as a file.
+        worker: The process, the session's to close.
+        give_back: Takes the worker instead, when it is as good as new at the session's end.
+        another: Opens a session of the same kind over another file.
+
+    Raises:
+        DatabaseError: The database cannot be opened.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        limits: Limits,
+        pristine: PristineFile,
+        worker: EmbeddedWorker,
+        give_back: Callable[[EmbeddedWorker], object],
+        another: Callable[[PristineFile], EmbeddedSession],
+    ) -> None:
+        self.source = source
+        self.limits = limits
+        self._pristine = pristine
+        self._worker = worker
+        self._give_back = give_back
+        self._another = another
+        self._lock = threading.Lock()
+        self._busy = False
+        self._closed = False
+        self._stale = False
+        """Whether the process must be restarted before the next request."""
+        self._written = False
+        try:
+            self._open(resume=False)
+        except BaseException:
+            self._worker.close()
+            raise
+
+    def _open(self, resume: bool) -> None:
+        name = re.sub(r"\W", "_", self.source.name, flags=re.ASCII)
+        message = ("open", name, resume, self.limits.memory // 2)
+        opened = self._worker.request(message, _OPEN_SECONDS, 0, [self._pristine.fd])
+        self._written |= opened is True
+
+    # -- actions ---------------------------------------------------------------------------------
+
+    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
+        """Run an action: one statement or several."""
+        _check(sql)
+        seconds = self.limits.seconds(timeout)
+        size = _RESULT_OUTPUTS * self.limits.output
+        message = ("execute", sql, seconds, max_rows, size)
+        with self._using() as worker:
+            try:
+                answer = worker.request(message, seconds + _GRACE_SECONDS, size)
+            except WorkerEndedError as error:
+                with self._lock:
+                    is_killed = self._stale and not self._closed
+                if is_killed:
+                    return self._restarted(Failure("interrupted"))
+                self._check_wanted()
+                outcome = self._restarted(Failure(str(error)))
+                self._check_worker(worker)
+                return outcome
+            except WorkerLateError:
+                why = f"interrupted: it reached the time limit of {seconds:g} s"
+                return self._restarted(Failure(why), timed_out=True)
+        try:
+            outcome, self._written = _outcome(answer)
+        except (TypeError, ValueError) as error:
+            raise DatabaseError(f"the database process answered nonsense: {error}") from error
+        return outcome
+
+    def state(self) -> Mapping[str, Table]:
+        """Return all tables and views as they are now, by name."""
+        seconds = self.limits.timeout
+        size = _STATE_OUTPUTS * self.limits.output
+        message = ("state", seconds, _STATE_ROWS, size)
+        with self._using() as worker:
+            try:
+                tables = worker.request(message, seconds + _GRACE_SECONDS, size)
+            except WorkerRefusedError as error:
+                raise OutputLimitError(f"the state cannot be read: {error}") from error
+            except (WorkerEndedError, WorkerLateError) as error:
+                self._check_wanted()
+                self._stale = True
+                with self._lock:
+                    self._restart()  # which fails if this state did not cause the loss
+                raise OutputLimitError(f"the state cannot be read: {error}") from error
+        try:
+            return {name: _table(*rest) for name, *rest in tables}
+        except (TypeError, ValueError) as error:
+            raise DatabaseError(f"the database process answered nonsense: {error}") from error
+
+    def save(self, lossy: bool = False) -> SavedSession:
+        """Save the database as it is; one that was only read is shared, which costs nothing."""
+        memfd = _memfd()
+        try:
+            with self._using() as worker:
+                try:
+                    answer = worker.request(("save",), _SAVE_SECONDS, self.limits.output, [memfd])
+                    copied, statements, lost = answer
+                    lost, script = tuple(map(str, lost)), "; ".join(statements)
+                    _check(script)
+                except WorkerRefusedError as error:
+                    raise ForkError(f"the database cannot be saved: {error}") from error
+                except (WorkerEndedError, WorkerLateError, TypeError, ValueError) as error:
+                    self._check_wanted()
+                    self._stale = True
+                    raise DatabaseError(f"the database could not be saved: {error}") from error
+            if lost and not lossy:
+                raise ForkError(f"the session's state cannot be saved: {shortened(lost)}")
+            if copied is not True:
+                file = self._pristine
+            else:
+                file, memfd = _saved(memfd, self.limits.disk), -1
+        finally:
+            if memfd >= 0:
+                os.close(memfd)
+        kept = [file]
+        return SavedSession(lambda: self._begun_from(kept[0], script), kept.clear, lost)
+
+    def _begun_from(self, saved: PristineFile, script: str) -> EmbeddedSession:
+        """Open a session over a saved database, and bring it to the state of the saved session."""
+        session = self._another(saved)
+        try:
+            failure = script and session.execute(script, timeout=_SAVE_SECONDS, max_rows=0).failure
+            if failure:
+                raise DatabaseError(f"the saved session cannot be begun: {failure.message}")
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    @contextmanager
+    def _using(self) -> Iterator[EmbeddedWorker]:
+        """Hold the worker for one request."""
+        with self._lock:
+            if self._closed:
+                raise SandboxClosedError("the session is closed")
+            if self._stale or self._worker.owes:
+                self._restart()
+            if not self._worker.alive:
+                said = f"the database was lost: {self._worker.obituary()}"
+                self._asked_of(self._worker.sandbox.processes)  # if it has ended, too
+                raise DatabaseError(said)
+            self._busy = True
+        try:
+            yield self._worker
+        finally:
+            with self._lock:
+                self._busy = False
+                if self._closed:  # meanwhile, by another thread
+                    self._worker.close()
+
+    def _check_worker(self, worker: EmbeddedWorker) -> None:
+        """Check that the action has ended the last process, and not a crash of InterCode's own.
+
+        Raises:
+            WorkerEndedError: The least of statements ends the next process, too.
+        """
+        size = self.limits.output
+        try:
+            worker.request(("execute", "SELECT 1", _OPEN_SECONDS, 1, size), _OPEN_SECONDS, size)
+        except WorkerEndedError:
+            self._check_wanted()
+            raise
+
+    def _check_wanted(self) -> None:
+        """Check that the process ended by itself, and that no other thread ended it."""
+        with self._lock:
+            if self._closed:
+                raise SandboxClosedError("the session was closed")
+            if self._stale:
+                raise DatabaseError("interrupted from another thread")
+
+    def _restarted(self, failure: Failure, timed_out: bool = False) -> Outcome:
+        """Restart the process that an action has ended; return the action's outcome."""
+        with self._lock:
+            self._restart()
+        return Outcome((), failure, timed_out=timed_out, restarted=True)
+
+    def _restart(self) -> None:
+        self._stale = True
+        self._asked_of(self._worker.restart)
+        self._asked_of(lambda: self._open(resume=True))
+        self._stale = False
+
+    def _asked_of(self, request: Callable[[], object]) -> None:
+        """Ask something of the sandbox, whose loss is a loss of the database.
+
+        Raises:
+            CausedInsideError: A process in the sandbox caused the loss.
+            DatabaseError: It was lost otherwise.
+        """
+        try:
+            request()
+        except CausedInsideError:
+            raise
+        except SandboxError as error:
+            raise DatabaseError(f"the database was lost: {error}") from error
+
+    # -- its end ---------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """Interrupt what still runs."""
+        with self._lock:
+            if self._busy and not self._closed:
+                self._stale = True
+                with suppress(SandboxError):
+                    self._worker.interrupt()
+
+    def close(self) -> None:
+        """End the session; give the worker back, if it is in order."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._busy:
+                # The thread that waits for an answer finds that none comes, and frees the rest.
+                self._worker.sandbox.close()
+                return
+        try:
+            if self._written or self._stale or self._worker.owes:
+                # A process that only read is as good as new; after anything else a new one is.
+                self._worker.restart()
+            self._worker.request(("close",), _CLOSE_SECONDS, 0)
+        except SandboxError:
+            self._worker.close()
+        else:
+            self._give_back(self._worker)
+
+
+def _check(sql: str) -> None:
+    if "\0" in sql:
+        raise ActionError("SQL cannot hold a NUL")
+    try:
+        sql.encode()
+    except UnicodeEncodeError as error:
+        raise ActionError("SQL must be Unicode text") from error
+
+
+def _outcome(answer: Any) -> tuple[Outcome, bool]:
+    results, failure, timed_out, written = answer
+    return Outcome(
+        tuple([_result(*result) for result in results]),
+        None if failure is None else Failure(*failure),
+        timed_out=timed_out is True,
+    ), written is True
+
+
+def _result(columns: list[str], rows: list[Any], total: int | None, changed: int | None) -> Result:
+    return Result(tuple(columns), tuple(map(tuple, rows)), total, changed)
+
+
+def _table(
+    kind: Any,
+    columns: list[Any],
+    rows: list[Any],
+    constraints: list[Any],
+    definition: str,
+    triggers: list[Any],
+) -> Table:
+    return Table(
+        kind,
+        tuple((name, type_) for name, type_ in columns),
+        tuple(map(tuple, rows)),
+        tuple(Constraint(rule, tuple(names), text) for rule, names, text in constraints),
+        definition,
+        tuple(Trigger(name, text, f"DROP TRIGGER {quoted(name)}") for name, text in triggers),
+    )
+
+
+class WorkerEndedError(DatabaseError):
+    """The process ended before it had answered."""
+
+
+class WorkerLateError(DatabaseError):
+    """The process did not answer in time."""
+
+
+class WorkerRefusedError(DatabaseError):
+    """The process answered that it cannot do what was asked."""
+
+
+class EmbeddedWorker:
+    """A worker process in a sandbox of its own, which serves one session after another."""
+
+    def __init__(self, sandbox: Sandbox, module: str) -> None:
+        self.sandbox = sandbox
+        self.module = module
+        self.process: Worker = sandbox.worker(module)
+        self.owes = False
+        """Whether an answer is still to come, or may be: the wait for it had no end."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs, and answers the next request and no other."""
+        return self.process.poll() is None and not self.owes
+
+    def request(
+        self, message: Sequence[Any], seconds: float, size: int, fds: Sequence[int] = ()
+    ) -> Any:
+        """Send a request and return its answer.
+
+        Args:
+            message: The operation and its arguments.
+            seconds: How long to wait.
+            size: How much the values of the answer may weigh.
+            fds: Descriptors to send with it.
+
+        Raises:
+            WorkerEndedError, WorkerLateError: No answer came.
+            WorkerRefusedError: The answer says that it cannot be done.
+            DatabaseError: The answer is malformed.
+        """
+        channel, limit = self.process.socket, wire.frame_limit(size)
+        deadline = time.monotonic() + seconds
+        operation, *arguments = message
+        if self.owes:
+            self.interrupt()
+            raise WorkerEndedError("the answer to the last request was not awaited")
+        # Before the request, and not when its wait fails: an exception can strike at any place.
+        self.owes = True
+        try:
+            channel.settimeout(seconds)
+            wire.send(channel, wire.encode([operation, limit, *arguments]), fds)
+            data, _ = wire.receive(
+                channel,
+                limit,
+                lambda: channel.settimeout(max(deadline - time.monotonic(), 0.001)),
+            )
+            done, value = wire.decode(data)
+            self.owes = False
+        except (EOFError, OSError, TypeError, ValueError) as error:
+            if is_callers(error):
+                raise
+            raise self._failure(error, seconds) from error
+        if not done:
+            raise WorkerRefusedError(str(value))
+        return value
+
+    def _failure(self, error: Exception, seconds: float) -> DatabaseError:
+        """Return the error of a request whose answer did not come, or is malformed."""
+        if isinstance(error, TimeoutError):
+            return WorkerLateError(f"no answer within {seconds:g} s")
+        self.owes = False  # nothing more can come
+        if isinstance(error, EOFError | OSError):
+            return WorkerEndedError(self.obituary())
+        self.interrupt()  # what it may still say would be taken for another answer
+        return DatabaseError(f"the database process answered nonsense: {error}")
+
+    def obituary(self) -> str:
+        """Return why the process has ended."""
+        poll = select.poll()
+        poll.register(self.process.exit_fd)
+        poll.poll(_END_SECONDS * 1000)
+        code = self.process.poll()
+        if code == _KILLED:
+            return "out of memory: the database process was ended"
+        cause = cause_of_death(self.process.errors())
+        return f"the database process ended with exit code {code}" + (f": {cause}" if cause else "")
+
+    def interrupt(self) -> None:
+        """Kill the process, from any thread: a thread that waits for its answer finds it ended."""
+        self.process.signal(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start another process over the same files.
+
+        Raises:
+            SandboxError: The sandbox is lost.
+        """
+        self.sandbox.kill()
+        process, self.process = self.process, self.sandbox.worker(self.module)
+        self.owes = False
+        process.close()
+
+    def close(self) -> None:
+        """End the process and its sandbox."""
+        self.sandbox.close()
+        self.process.close()
+
+
+class PristineFile:
+    """A database file that nothing can write to; closed with the last reference to it."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.size = os.fstat(fd).st_size
+        weakref.finalize(self, os.close, fd)
+
+    @staticmethod
+    def of(path: Path) -> PristineFile:
+        """Return the content of a file.
+
+        A large file is used as it is where a sandbox's user cannot write to it, as another user
+        owns it.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(fd)
+        if status.st_size > _LARGE and os.geteuid() == 0 and status.st_mode & 0o006 == 0o004:
+            return PristineFile(fd)
+        try:
+            return PristineFile(_sealed(fd, status.st_size))
+        finally:
+            os.close(fd)
+
+
+def _memfd() -> int:
+    return os.memfd_create("database", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def _seal(memfd: int) -> None:
+    os.fchmod(memfd, 0o444)
+    fcntl.fcntl(memfd, _F_ADD_SEALS, _ALL_SEALS)
+
+
+_all_saved: weakref.WeakSet[PristineFile] = weakref.WeakSet()
+
+
+def _saved(memfd: int, largest: int) -> PristineFile:
+    """Return a file that a session has written as one that nothing can write to.
+
+    Raises:
+        ForkError: It is too large, for itself or with the others.
+        DatabaseError: The session still writes to it.
+    """
+    try:
+        _seal(memfd)
+    except OSError as error:
+        raise DatabaseError(f"the database process holds on to what it saved: {error}") from error
+    size, taken = os.fstat(memfd).st_size, sum(file.size for file in _all_saved)
+    if size > largest:
+        raise ForkError(f"the database has {size:,} bytes, more than the limit of {largest:,}")
+    if taken + size > _SAVED_BYTES:
+        raise ForkError(
+            f"the databases of this process's snapshots would take {taken + size:,} bytes, above "
+            f"{_SAVED_BYTES:,}: close snapshots that are no longer needed"
+        )
+    file = PristineFile(memfd)
+    _all_saved.add(file)
+    return file
+
+
+def shortened(names: Sequence[str], most: int = 10) -> str:
+    """Return names as one text: of many the first, of long ones the beginning."""
+    shown = [f"{name[:100]}…" if len(name) > 100 else name for name in names[:most]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f", and {more} more" if more else "")
+
+
+def _sealed(source: int, size: int) -> int:
+    memfd = _memfd()
+    try:
+        offset = 0
+        while offset < size and (sent := os.sendfile(memfd, source, offset, _CHUNK)):
+            offset += sent
+        _seal(memfd)
+    except BaseException:
+        os.close(memfd)
+        raise
+    return memfd
+
+
+class PristineFiles:
+    """Pristine files by key, the most recently used ones. Thread-safe.
+
+    Args:
+        size: Bytes to keep in memory. The file that was used last is kept in any case.
+    """
+
+    def __init__(self, size: int = 1 << 30) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._making: dict[str, threading.Lock] = {}
+        self._files: OrderedDict[str, PristineFile] = OrderedDict()
+
+    def get(self, key: str, make: Callable[[], Path]) -> PristineFile:
+        """Return the file of a key, read from the path that `make` gives if it is not at hand.
+
+        Raises:
+            DatabaseError: It cannot be read, or there is no memory for it.
+        """
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            with self._lock:
+                if (file := self._files.get(key)) is not None:
+                    self._files.move_to_end(key)
+                    return file
+            path = make()
+            try:
+                file = PristineFile.of(path)
+            except OSError as error:
+                raise DatabaseError(f"{path} cannot be taken into memory: {error}") from error
+            with self._lock:
+                self._files[key] = file
+                while len(self._files) > 1 and self._total() > self._size:
+                    key, _ = self._files.popitem(last=False)
+                    self._making.pop(key, None)
+            return file
+
+    def _total(self) -> int:
+        return sum(file.size for file in self._files.values())
+
+    def clear(self) -> None:
+        """Forget all files; one that a session holds stays until the session ends."""
+        with self._lock:
+            self._files.clear()
+            self._making.clear()

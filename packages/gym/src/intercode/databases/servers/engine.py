@@ -1,0 +1,404 @@
+"""An engine on a database server: the parts that MySQL and PostgreSQL have in common.
+
+It keeps the server, one template database for each source, and a pool of clones of them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from intercode.databases.base import EngineOptions, Role, Row
+from intercode.databases.convert import build, schema, schema_ddl
+from intercode.databases.convert.schema import TableSchema
+from intercode.databases.pool import Pool
+from intercode.databases.servers.names import is_left_over
+from intercode.databases.servers.private import Server
+from intercode.databases.servers.session import (
+    AnySession,
+    Clone,
+    ConnectionLost,
+    ConnectionT,
+    Unreachable,
+)
+from intercode.databases.servers.watchdog import Watchdog
+from intercode.databases.source import Source
+from intercode.errors import DatabaseError, TaskError, UsageError
+from intercode.known_secrets import variables
+from intercode_sandbox.base import Limits
+
+_PATIENCE_SECONDS = 30.0
+_IDLE = 128
+"""How many clones are kept ready at most."""
+
+
+class Template(Protocol):
+    """A database that clones are made from."""
+
+    @property
+    def name(self) -> str:
+        """The database's name on the server."""
+
+
+TemplateT = TypeVar("TemplateT", bound=Template)
+
+
+class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
+    """Databases on a server at a URL, or on a private one that is restarted if it dies.
+
+    Args:
+        options: The URL, if it has one.
+        start: Starts a private server.
+
+    Raises:
+        UsageError: The URL is malformed, or nothing is installed.
+        DatabaseError: The server cannot be started or reached.
+    """
+
+    name: str
+    dialect: schema_ddl.Dialect
+    session: ClassVar[type[AnySession]]
+    left_over: ClassVar[Sequence[tuple[str, str]]]
+    """Queries for our databases and accounts, each with the statement that drops one of them."""
+    finds: ClassVar[str]
+    """The query for a database of a name."""
+
+    def __init__(self, options: EngineOptions, start: Callable[[], Server]) -> None:
+        self._progress: Callable[[str], None] | None = options.progress
+        self._start = start
+        self._server: Server | None = None
+        self._is_ours = options.url is None
+        self._connect_args = {} if options.url is None else self._parse(options.url)
+        self._lock = threading.RLock()
+        self._generation = 0
+        self._closed = False
+        self._admins: list[ConnectionT] = []
+        self._templates: dict[str, TemplateT] = {}
+        self._filling: dict[str, threading.Lock] = {}
+        self._sessions: set[AnySession] = set()
+        self.watchdog = Watchdog()
+        # By content and role: a grader never gets a clone that an agent has had.
+        self._pool: Pool[tuple[str, Role], Clone[ConnectionT]] = Pool(self.discard, _IDLE)
+        try:
+            with self.admin() as admin:
+                self._facts = self._look(admin)
+                if not self._is_ours:
+                    self._sweep(admin)
+        except BaseException:
+            self.close()
+            raise
+
+    # --- the contract ------------------------------------------------------------------------
+
+    def open(
+        self, source: Source, limits: Limits | None = None, role: Role = "agent"
+    ) -> AnySession:
+        """Open a session; see `intercode.databases.base.Engine.open`."""
+        limits = limits or Limits()
+        key, make = (source.digest, role), partial(self._make, source)
+        self._ensure()
+        for _ in range(_IDLE + 1):  # every idle clone may be stale
+            clone = self._pool.take(key, make)
+            try:
+                session = self.session(self, clone, source, role, limits)
+            except ConnectionLost:  # it was idle for too long, or on a server that has died
+                self._pool.replace(key, clone, make)
+                self._ensure()
+                continue
+            with self._lock:
+                self._sessions.add(session)
+            return session
+        raise DatabaseError(f"{self.name}: its connections are lost as soon as they are made")
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return product and version; see `intercode.databases.base.Engine.facts`."""
+        return dict(self._facts)
+
+    def close(self) -> None:
+        """End all sessions; see `intercode.databases.base.Engine.close`."""
+        with self._lock:
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.close()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._server is not None:
+            self._server.close()  # first, so that nothing waits for its answers
+        self._pool.close()
+        self.watchdog.close()
+        if not self._is_ours:
+            with suppress(DatabaseError), self.admin(patient=False) as admin:  # else swept later
+                for template in self._templates.values():
+                    self._drop_named(admin, template.name)
+        for admin in self._admins:
+            admin.close()
+
+    # --- for sessions; see `session.Home` ----------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The number of the server's present start."""
+        return self._generation
+
+    @abstractmethod
+    def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
+        """Connect to a clone with its own account."""
+
+    @abstractmethod
+    def check_still_there(self, clone: Clone[ConnectionT]) -> None:
+        """Check that the server is the one that a clone was made on, and was not restarted."""
+
+    def give_back(self, session: AnySession, clone: Clone[ConnectionT], pristine: bool) -> None:
+        """Take back the clone of a session that has ended."""
+        with self._lock:
+            self._sessions.discard(session)
+        key = (session.source.digest, session.role)
+        if pristine:
+            self._pool.give_back(key, clone)
+        else:
+            self._pool.replace(key, clone, partial(self._make, session.source))
+
+    @contextmanager
+    def admin(self, patient: bool = True) -> Iterator[ConnectionT]:
+        """Hold a connection of the administrator's, for this thread alone.
+
+        Args:
+            patient: Whether to wait for a server that does not answer, and to restart ours.
+
+        Raises:
+            DatabaseError: No connection can be made, or it was lost.
+        """
+        admin = self._borrow(patient)
+        try:
+            yield admin
+        except ConnectionLost as lost:
+            admin.close()
+            raise DatabaseError(f"the connection to the server was lost: {lost}") from None
+        except BaseException:
+            admin.close()
+            raise
+        with self._lock:
+            if not self._closed:
+                self._admins.append(admin)
+                return
+        admin.close()
+
+    def discard(self, clone: Clone[ConnectionT]) -> None:
+        """Throw a clone away. Never fails: the next start sweeps what is left."""
+        if clone.generation == self._generation and not (self._is_ours and self._closed):
+            with suppress(DatabaseError), self.admin(patient=False) as admin:
+                self._drop(admin, clone)
+                return
+        clone.connection.close()
+
+    # --- the parts of one engine -------------------------------------------------------------
+
+    @abstractmethod
+    def _parse(self, url: str) -> dict[str, Any]:
+        """Return the driver's arguments for a URL."""
+
+    @abstractmethod
+    def _connect(self, connect_args: Mapping[str, Any]) -> ConnectionT:
+        """Connect as administrator. Raises `Unreachable`."""
+
+    @abstractmethod
+    def _look(self, admin: ConnectionT) -> dict[str, Any]:
+        """Return product and version."""
+
+    @abstractmethod
+    def _make_empty(self, admin: ConnectionT) -> Clone[ConnectionT]:
+        """Make an empty database with an account of its own."""
+
+    @abstractmethod
+    def _load(self, admin: ConnectionT, empty: Clone[ConnectionT], source: Source) -> TemplateT:
+        """Make a template of an empty database, with its own account's rights.
+
+        Raises `TaskError`, `DatabaseError`.
+        """
+
+    @abstractmethod
+    def _insert(self, connection: ConnectionT, table: TableSchema, rows: Iterator[Row]) -> None:
+        """Insert the rows of a table. Raises `DatabaseError`."""
+
+    @abstractmethod
+    def _copy(self, admin: ConnectionT, template: TemplateT) -> Clone[ConnectionT]:
+        """Make a clone. Raises `DatabaseError`."""
+
+    @abstractmethod
+    def _drop_named(self, admin: ConnectionT, name: str) -> None:
+        """Drop a database and the account of the same name."""
+
+    def _drop(self, admin: ConnectionT, clone: Clone[ConnectionT]) -> None:
+        """Drop a clone, its account and its connection."""
+        clone.connection.close()
+        self._drop_named(admin, clone.name)
+
+    def _sweep(self, admin: ConnectionT) -> None:
+        """Drop what killed runs have left."""
+        for listing, dropping in self.left_over:
+            for row in admin.query(listing):
+                if is_left_over(str(row[0])):
+                    admin.run(dropping.format(*row))
+
+    # --- the server --------------------------------------------------------------------------
+
+    def _ensure(self) -> None:
+        """Start a server, if it is ours: at first, and when it has died."""
+        with self._lock:
+            if self._closed:
+                raise DatabaseError(f"the engine {self.name} is closed")
+            if not self._is_ours or (self._server is not None and self._server.alive):
+                return
+            if self._server is not None:
+                self._say(f"the {self.name} server has died and is restarted")
+                self._lose_everything()
+                self._server.close()
+            self._server = self._start()
+            self._connect_args = self._server.connect_args
+
+    def _lose_everything(self) -> None:
+        self._generation += 1
+        self._templates.clear()
+        for admin in self._admins:
+            admin.close()
+        self._admins.clear()
+        for clone in self._pool.clear():
+            clone.connection.close()
+
+    def _borrow(self, patient: bool) -> ConnectionT:
+        while True:
+            with self._lock:
+                admin = self._admins.pop() if self._admins else None
+            if admin is None:
+                return self._connect_patiently(_PATIENCE_SECONDS if patient else 0.0)
+            try:
+                admin.ping()
+            except ConnectionLost:
+                admin.close()
+            else:
+                return admin
+
+    def _connect_patiently(self, seconds: float) -> ConnectionT:
+        deadline, pause = time.monotonic() + seconds, 0.02
+        while True:
+            if seconds:
+                self._ensure()
+            try:
+                return self._connect(self._connect_args)
+            except Unreachable as error:
+                if time.monotonic() + pause > deadline:
+                    message = f"the {self.name} server does not answer: {error}"
+                    raise DatabaseError(message) from None
+            time.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+    # --- clones ------------------------------------------------------------------------------
+
+    def _make(self, source: Source) -> Clone[ConnectionT]:
+        try:
+            template = self._template(source)
+            try:
+                return self._clone(template)
+            except LookupError:
+                with self._lock:
+                    if self._templates.get(source.digest) is template:
+                        del self._templates[source.digest]
+                return self._clone(self._template(source))
+        except (ConnectionLost, Unreachable) as error:
+            raise DatabaseError(f"the {self.name} server was lost: {error}") from None
+
+    def _clone(self, template: TemplateT) -> Clone[ConnectionT]:
+        """Make a clone. Raises `LookupError` if the template is gone."""
+        with self.admin() as admin:
+            try:
+                return self._copy(admin, template)
+            except DatabaseError as error:
+                if not admin.query(self.finds, template.name):
+                    raise LookupError(template.name) from error
+                raise
+
+    def _template(self, source: Source) -> TemplateT:
+        with self._lock:
+            filling = self._filling.setdefault(source.digest, threading.Lock())
+        with filling:
+            found = self._templates.get(source.digest)
+            if found is None:
+                generation = self._generation
+                found = self._fill(source)
+                with self._lock:
+                    if generation == self._generation:
+                        self._templates[source.digest] = found
+            return found
+
+    def _fill(self, source: Source) -> TemplateT:
+        self._say(f"loading {source.name} into {self.name}")
+        with self.admin() as admin:
+            empty = self._make_empty(admin)
+            try:
+                return self._load(admin, empty, source)
+            except (DatabaseError, TaskError) as error:
+                self._drop(admin, empty)
+                if isinstance(error, TaskError):
+                    raise
+                why = f"{source.path}: {source.name} cannot be loaded: {error}"
+                raise TaskError(why) from error
+            finally:
+                empty.connection.close()
+
+    def _convert(self, connection: ConnectionT, source: Source) -> None:
+        """Fill an empty database with the content of any source."""
+        path = build.as_sqlite(source, self._progress)
+        shape = schema.read_schema(path)
+        for statement in schema_ddl.create_statements(shape, self.dialect, self._progress):
+            connection.query(statement)
+        for table in shape.tables:
+            self._insert(connection, table, schema.rows(path, table))
+        for statement in schema_ddl.finish_statements(shape, self.dialect, self._progress):
+            if failure := connection.run(statement).failure:
+                self._say(f"left out: {statement}: {failure.message}")
+
+    def _say(self, line: str) -> None:
+        if self._progress is not None:
+            self._progress(line)
+
+
+def parse_url(
+    url: str, product: str, port: int, user: str, secret: str, options: Sequence[str]
+) -> tuple[dict[str, Any], SplitResult]:
+    """Return the driver's arguments for a server's URL, and its parts.
+
+    Args:
+        url: The URL.
+        product: The server's product, for errors.
+        port: The usual port.
+        user: The usual user.
+        secret: The variable that has the password if the URL has none.
+        options: The options that it may have.
+
+    Raises:
+        UsageError: It is malformed.
+    """
+    parts = urlsplit(url)
+    told = parts.password
+    try:
+        found: dict[str, Any] = {
+            "host": parts.hostname or "localhost",
+            "port": parts.port or port,
+            "user": unquote(parts.username or user),
+            "password": variables().get(secret, "") if told is None else unquote(told),
+        }
+    except ValueError:
+        raise UsageError(f"the URL of a {product} server has no valid port") from None
+    for key, value in parse_qsl(parts.query):
+        if key not in options:
+            raise UsageError(f"the URL of a {product} server has no option {key!r}")
+        found[key] = value
+    return found, parts

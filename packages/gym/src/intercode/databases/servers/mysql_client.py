@@ -1,0 +1,338 @@
+"""One connection to MySQL or MariaDB, over PyMySQL.
+
+The engines' own drivers are used, not SQLAlchemy: one thin interpreter needs errors, types and
+cancellation exactly as the engine gives them.
+
+PyMySQL makes the connection and sends the query; `Reply` reads the answer as it comes, so that a
+result without end never fills this process. PyMySQL's own reader, also its `SSCursor`, needs 1.1 to
+2.5 times the processor time, decodes every row that is only to be counted, and gives up on text
+that is not UTF-8. The text protocol is stable since MySQL 4.1: packets of a length, a number and a
+body; a result is the count of its columns, their definitions, and its rows.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.servers import driver
+from intercode.databases.servers.session import Connection, ConnectionLost, Keeper, Unreachable
+from intercode.errors import DatabaseError, UsageError
+from intercode_sandbox.base import Limits
+
+pymysql = driver("MySQL")
+CLIENT = pymysql.constants.CLIENT
+
+_CONNECT_SECONDS = 10.0
+_QUERY, _RESET_CONNECTION = 0x03, 0x1F
+_GONE = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 3169, 4031}
+"""The server shuts down, or has ended this connection; or packets are missing."""
+_UNREACHABLE = {1040, 1053, 2002, 2003, 2006, 2013}
+_TIMED_OUT = {1969, 3024}
+_NOTHING = Result(changed=0)
+_EMPTY = 1065
+_GAP = re.compile(r"(?:;|\A)\s*;\s*[^\s;]")
+"""An empty statement with something after it, which the server does not reach."""
+_COMMENT = r"(?:--(?=\s)[^\n]*|\#[^\n]*|/\*(?!M?!)(?:(?!\*/).)*\*/)"
+_ENDS_IN_COMMENT = re.compile(rf"(?:;|\A)\s*(?:{_COMMENT}\s*)+\Z", re.DOTALL)
+READ_ONLY = "1792"
+_OK, _NULL, _END, _ERROR = 0x00, 0xFB, 0xFE, 0xFF
+_LONGEST = 0xFFFFFF
+_MORE_RESULTS = 0x0008
+_BINARY = 63
+_FIELD = pymysql.constants.FIELD_TYPE
+_TEXTS = {
+    *(_FIELD.BIT, _FIELD.BLOB, _FIELD.LONG_BLOB, _FIELD.MEDIUM_BLOB, _FIELD.TINY_BLOB),
+    *(_FIELD.STRING, _FIELD.VAR_STRING, _FIELD.VARCHAR, _FIELD.GEOMETRY),
+}
+_WHOLE = {_FIELD.TINY, _FIELD.SHORT, _FIELD.LONG, _FIELD.LONGLONG, _FIELD.INT24, _FIELD.YEAR}
+_REAL = {_FIELD.FLOAT, _FIELD.DOUBLE}
+
+Decode = Callable[[bytes], Any]
+
+
+class MySQLConnection(Connection):
+    """A connection; see `session.Connection`.
+
+    Attributes:
+        thread: Its number on the server, until that is restarted.
+        user: Its account.
+        since: When it was made, by `time.monotonic`.
+
+    Args:
+        connect_args: The arguments of `pymysql.connect`.
+
+    Raises:
+        Unreachable: The server does not answer.
+        DatabaseError: It refuses.
+    """
+
+    product = "MySQL"
+
+    def __init__(self, connect_args: Mapping[str, Any]) -> None:
+        _check_socket(connect_args.get("unix_socket"))
+        try:
+            self._raw = pymysql.connect(
+                charset="utf8mb4",
+                autocommit=True,
+                client_flag=CLIENT.MULTI_STATEMENTS,
+                connect_timeout=_CONNECT_SECONDS,
+                local_infile=False,
+                **connect_args,
+            )
+        except pymysql.err.OperationalError as error:
+            code, message = _parts(error)
+            if code in _UNREACHABLE:
+                raise Unreachable(message) from None
+            raise DatabaseError(f"the MySQL server refuses: {message}") from None
+        except (pymysql.err.Error, RuntimeError) as error:  # the driver lacks `cryptography`
+            raise UsageError(f"cannot connect to the MySQL server: {error}") from None
+        self.thread: int = self._raw.thread_id()
+        self.user = str(connect_args["user"])
+        self.since = time.monotonic()
+        self.is_mariadb = "MariaDB" in self._raw.get_server_info()
+
+    # --- for ourselves -----------------------------------------------------------------------
+
+    def with_literals(self, sql: str, arguments: Sequence[Any]) -> str:
+        """Return statements with arguments for each ``%s``, quoted."""
+        return str(self._raw.cursor().mogrify(sql, arguments))
+
+    def insert(self, sql: str, rows: list[Row]) -> None:
+        """Insert many rows with one statement that ends in ``VALUES (%s, …)``."""
+        try:
+            with self._raw.cursor() as cursor:
+                cursor.executemany(sql, rows)
+        except pymysql.err.Error as error:
+            code, message = _parts(error)
+            if code in _GONE or code == 0:
+                raise ConnectionLost(message) from None
+            raise self.refusal(message) from None
+
+    def ping(self) -> None:
+        """Raise `ConnectionLost` if the connection is gone."""
+        self.query("DO 0")
+
+    def reset(self, database: str) -> None:
+        """Begin a new session on the same connection: variables, locks and temporary tables go.
+
+        Raises:
+            ConnectionLost: The connection is gone.
+        """
+        try:
+            self._raw._execute_command(_RESET_CONNECTION, b"")
+            self._raw._read_ok_packet()
+            self._raw.select_db(database)
+        except (pymysql.err.Error, OSError) as error:
+            raise ConnectionLost(str(error)) from None
+
+    def cut(self) -> None:
+        """End the connection from another thread, so that its reader wakes up."""
+        with suppress(OSError, AttributeError):  # it is closed
+            self._raw._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection. Idempotent."""
+        self._raw._force_close()
+
+    # --- for an agent ------------------------------------------------------------------------
+
+    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
+        """Run an action; keep all rows if no number of rows is given.
+
+        Raises:
+            ConnectionLost: The connection is gone.
+        """
+        results: list[Result] = []
+        failure: Failure | None = None
+        timed_out = False
+        try:
+            self._raw._execute_command(_QUERY, text)
+            reply = Reply(self._raw._rfile)
+            while reply.more:
+                results.append(reply.result(Keeper(max_rows, limits)))
+        except ServerError as error:
+            if error.code in _GONE:
+                raise ConnectionLost(error.message) from None
+            # The rest may be a comment: that is not an error.
+            if error.code != _EMPTY or _GAP.search(text):
+                failure = Failure(error.message, f"{error.code} ({error.state})")
+                timed_out = error.code in _TIMED_OUT
+        except pymysql.err.Error as error:
+            raise ConnectionLost(_parts(error)[1]) from None
+        except (OSError, ValueError, AttributeError) as error:  # it was closed meanwhile
+            raise ConnectionLost(str(error)) from None
+        except ArithmeticError:  # the agent has chosen a character set without ASCII
+            raise ConnectionLost("a number cannot be read") from None
+        if results and results[-1] == _NOTHING and _ENDS_IN_COMMENT.search(text):
+            results.pop()  # to MariaDB a comment is a statement
+        return Outcome(tuple(results), failure, timed_out)
+
+
+def _check_socket(path: str | None) -> None:
+    """Check that a socket accepts connections: the driver leaks one that does not."""
+    if path is None:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError as error:
+            raise Unreachable(f"{path}: {error.strerror}") from None
+
+
+def _parts(error: Exception) -> tuple[int, str]:
+    """Return number and message; 0 for an error that is not the server's."""
+    match error.args:
+        case (int(code), str(message)):
+            return code, message or "the connection is closed"
+    return 0, str(error)
+
+
+class ServerError(Exception):
+    """An error that the server reports for a statement.
+
+    Attributes:
+        code: Its number.
+        state: Its SQLSTATE.
+        message: The server's own.
+    """
+
+    def __init__(self, packet: bytes) -> None:
+        self.code = int.from_bytes(packet[1:3], "little")
+        has_state = packet[3:4] == b"#"
+        self.state = packet[4:9].decode("ascii", "replace") if has_state else ""
+        self.message = packet[9 if has_state else 3 :].decode("utf-8", "replace")
+        super().__init__(self.message)
+
+
+class Reply:
+    """The server's answer to one query: a result for each of its statements.
+
+    Args:
+        file: The connection's incoming bytes.
+
+    Attributes:
+        more: Whether there is another result.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.more = True
+        self._read = file.read
+
+    def result(self, keeper: Keeper) -> Result:
+        """Read the next result.
+
+        Raises:
+            ServerError: The statement failed; then there are no more.
+            ConnectionLost: The connection is gone.
+        """
+        packet = self._packet()
+        if packet[0] == _OK:
+            changed, position = _number(packet, 1)
+            _, position = _number(packet, position)  # the last number that was given to a row
+            self._end(packet, position)
+            return Result(changed=changed)
+        if packet[0] == _NULL:
+            raise ConnectionLost("the server asks for a file")
+        columns = [_column(self._packet()) for _ in range(_number(packet, 0)[0])]
+        self._packet()  # the end of the columns
+        decoders = [decode for _, decode in columns]
+        packet = self._packet()
+        while packet[0] != _END or len(packet) >= 9:
+            if keeper.full:
+                keeper.total += 1
+            else:
+                keeper.extend([_row(packet, decoders)])
+            packet = self._packet()
+        self._end(packet, 3)
+        return Result(tuple(name for name, _ in columns), keeper.kept, keeper.total)
+
+    def _end(self, packet: bytes, position: int) -> None:
+        self.more = bool(int.from_bytes(packet[position : position + 2], "little") & _MORE_RESULTS)
+
+    def _packet(self) -> bytes:
+        packet = self._part()
+        if len(packet) == _LONGEST:
+            parts = [packet]
+            while len(parts[-1]) == _LONGEST:
+                parts.append(self._part())
+            packet = b"".join(parts)
+        if not packet:
+            raise ConnectionLost("the server sent nothing")
+        if packet[0] == _ERROR:
+            self.more = False
+            raise ServerError(packet)
+        return packet
+
+    def _part(self) -> bytes:
+        header = self._read(4)
+        size = int.from_bytes(header[:3], "little")
+        part = self._read(size)
+        if len(header) < 4 or len(part) < size:
+            raise ConnectionLost("Lost connection to MySQL server during query")
+        return part
+
+
+def _number(packet: bytes, position: int) -> tuple[int, int]:
+    """Read a number of variable length; return it and where it ends."""
+    first = packet[position]
+    if first < _NULL:
+        return first, position + 1
+    size = {0xFC: 2, 0xFD: 3, 0xFE: 8}[first]
+    end = position + 1 + size
+    return int.from_bytes(packet[position + 1 : end], "little"), end
+
+
+@lru_cache(maxsize=4096)
+def _column(packet: bytes) -> tuple[str, Decode | None]:
+    """Return name and decoder of a column, from its definition; None: the bytes as they are."""
+    position = 0
+    fields = []
+    for _ in range(6):  # catalogue, database, alias, table, name, name in the table
+        size, start = _number(packet, position)
+        position = start + size
+        fields.append(packet[start:position])
+    charset = int.from_bytes(packet[position + 1 : position + 3], "little")
+    return _text(fields[4]), _decoder(packet[position + 7], charset)
+
+
+def _decoder(field: int, charset: int) -> Decode | None:
+    if field in _TEXTS:
+        return None if charset == _BINARY else _text
+    if field in _WHOLE:
+        return int
+    if field in _REAL:
+        return float
+    convert = pymysql.converters.decoders.get(field)
+    if convert is None or field == _FIELD.JSON:
+        return _text
+    return lambda value: convert(value.decode("ascii"))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _row(packet: bytes, decoders: list[Decode | None]) -> Row:
+    row: list[Any] = []
+    position = 0
+    for decode in decoders:
+        size = packet[position]
+        if size == _NULL:
+            row.append(None)
+            position += 1
+            continue
+        if size < _NULL:
+            start = position + 1
+        else:
+            size, start = _number(packet, position)
+        position = start + size
+        value = packet[start:position]
+        row.append(value if decode is None else decode(value))
+    return tuple(row)

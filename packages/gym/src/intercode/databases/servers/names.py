@@ -1,0 +1,230 @@
+"""Names on a server: those that we give to databases and accounts, and those that an agent uses.
+
+A clone's name tells whose it is: which machine and container made it, which process there, and
+when that process started. So the next start can drop what a killed run has left, and nothing else.
+
+An agent is told that its database is ``concert_singer``; on the server its clone has a unique
+name. So the name is replaced in an action where it stands for the database, and only there, for a
+table or a column may have the same name:
+
+- ``USE x``; ``CREATE``, ``DROP``, ``ALTER DATABASE x``; ``SHOW TABLES FROM x`` and similar;
+- ``x.t`` where a table is named (after ``FROM``, ``JOIN``, ``INTO``, ``UPDATE``, ``TABLE`` …), and
+  ``x.t.c`` anywhere. Elsewhere ``x.c`` is a column of a table ``x``;
+- ``'x'`` as a whole literal, where the action asks for the names of things: ``SHOW …``, or it
+  mentions a schema, a catalog or a database.
+
+It is not replaced in text that the server composes (``CONCAT('con', 'cert_singer')``), nor in
+patterns (``LIKE 'concert%'``). sqlglot's tokenizer splits the text, which is otherwise left as it
+is. In results the clone's name is replaced back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from intercode.databases.base import Outcome, Result, Row, Table
+from intercode_sandbox.ownership import has_ended, start_time
+
+_NAME = re.compile(r"ic([0-9a-f]{8})p([0-9a-f]+)t([0-9a-f]+)n[0-9a-f]+\Z")
+_numbers = itertools.count(1)
+Edit = tuple[int, int, str]
+"""A replacement: where it begins and ends, and the new text."""
+
+_ASKS = re.compile(r"schema|catalog|database|\bpg_|\A\s*show\b", re.IGNORECASE)
+_COLUMNS_FOLLOW = {
+    *("SELECT", "WHERE", "ON", "SET", "HAVING", "GROUP BY", "ORDER BY", "BY", "VALUES", "USING"),
+}
+_TABLES_FOLLOW = {"FROM", "JOIN", "STRAIGHT_JOIN", "INTO", "UPDATE", "TABLE", "TABLES"}
+_TABLE_FOLLOWS = {
+    *(*_TABLES_FOLLOW, "VIEW", "EXISTS", "REFERENCES", "TRUNCATE", "IGNORE", "REPLACE", "INSERT"),
+    *("DELETE", "ONLY"),
+}
+_EXPLAINS = {"DESCRIBE", "DESC", "EXPLAIN"}
+_MAKES = {"CREATE", "DROP", "ALTER", "SHOW"}
+_DATABASE = {"DATABASE", "SCHEMA"}
+_OF_A_TABLE = {"COLUMNS", "FIELDS", "INDEX", "INDEXES", "KEYS"}
+
+
+def new_name() -> str:
+    """Return a unique name that belongs to this process.
+
+    It has at most 32 characters (the limit for MySQL's accounts) and none that is a wildcard in a
+    ``GRANT``.
+    """
+    pid = os.getpid()
+    return f"ic{_place()}p{pid:x}t{start_time(pid) or 0:x}n{next(_numbers):x}"
+
+
+def is_left_over(name: str) -> bool:
+    """Return whether a name is one of ours whose process has ended.
+
+    A process on another machine or in another container may still run: then False.
+    """
+    found = _NAME.match(name)
+    if found is None or found[1] != _place():
+        return False
+    return has_ended(int(found[2], 16), int(found[3], 16) or None)
+
+
+def _place() -> str:
+    """Return a digest of this machine's boot and this container."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - no path of a file
+    return hashlib.blake2b(f"{boot}{namespace}".encode(), digest_size=4).hexdigest()
+
+
+def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list[Edit]]:
+    """Return an action with the clone's name, and the replacements.
+
+    Args:
+        text: The action.
+        nominal: The agent's name for the database.
+        name: The server's name for it.
+        dialect: sqlglot's name: ``mysql`` or ``postgres``.
+    """
+    if not _may_name(nominal).search(text):
+        return text, []
+    from sqlglot import tokenize
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tokens = tokenize(text, read=dialect)
+    except SqlglotError:
+        return text, []  # the server reports the error
+    edits = list(_edits(text, tokens, nominal.lower(), name))
+    parts: list[str] = []
+    end = 0
+    for start, stop, new in edits:
+        parts += [text[end:start], new]
+        end = stop
+    return "".join((*parts, text[end:])), edits
+
+
+def original(position: int, edits: Sequence[Edit]) -> int:
+    """Return the original place of a position in a rewritten text."""
+    shift = 0
+    for start, stop, new in edits:
+        if position < start + shift:
+            break
+        if position < start + shift + len(new):
+            return start
+        shift += len(new) - (stop - start)
+    return position - shift
+
+
+@lru_cache(maxsize=256)
+def _may_name(nominal: str) -> re.Pattern[str]:
+    """Return a cheap test; most actions do not name the database."""
+    name = re.escape(nominal)
+    return re.compile(
+        rf"(?<!\w){name}[`\"]?\s*\.|(?:use|from|in|database|schema|exists)\s+[`\"]?{name}\b"
+        rf"|['\"]{name}['\"]",
+        re.IGNORECASE,
+    )
+
+
+def _edits(text: str, tokens: Sequence[Any], nominal: str, name: str) -> Iterator[Edit]:
+    asks = _ASKS.search(text) is not None
+    first = 0
+    for i, token in enumerate(tokens):
+        if token.text == ";":
+            first = i + 1
+        if token.text.lower() != nominal:
+            continue
+        start, stop = token.start, token.end + 1
+        quote = text[start] if text[start] in "'\"`" else ""
+        literal = quote == "'" or (quote == '"' and token.token_type.name == "STRING")
+        if asks if literal else _is_database(tokens, first, i):
+            yield start, stop, f"{quote}{name}{quote}"
+
+
+def _is_database(tokens: Sequence[Any], first: int, i: int) -> bool:
+    """Return whether the identifier at `i`, in the statement from `first`, is the database."""
+    before = [" ".join(token.text.upper().split()) for token in tokens[first:i]]
+    after = [token.text for token in tokens[i + 1 : i + 4]]
+    if after[:1] == ["."]:
+        return after[2:] == ["."] or _is_table(before)
+    if not before:
+        return False
+    if before[-1] == "USE":
+        return True
+    if before[0] == "SHOW" and before[-1] in ("FROM", "IN"):
+        named = sum(word in ("FROM", "IN") for word in before)
+        return named > 1 or not _OF_A_TABLE & set(before)
+    return any(word in _DATABASE for word in before[-4:]) and before[0] in _MAKES
+
+
+def _is_table(before: Sequence[str]) -> bool:
+    """Return whether the name of a table follows these words, not of a column."""
+    last = before[-1] if before else ""
+    if last in _TABLE_FOLLOWS or (last in _EXPLAINS and len(before) == 1):
+        return True
+    if last not in (",", "("):
+        return False
+    depth = 0
+    for word in reversed(before):
+        if word == ")":
+            depth += 1
+        elif word == "(":
+            depth = max(0, depth - 1)
+        elif depth == 0 and word in _TABLES_FOLLOW | _COLUMNS_FOLLOW:
+            return word in _TABLES_FOLLOW
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Nominal:
+    """A clone's name, and the nominal name that replaces it in results."""
+
+    clone: str
+    name: str
+
+    def outcome(self, outcome: Outcome, edits: Sequence[Edit]) -> Outcome:
+        """Return the outcome of an action with these edits as the agent sees it."""
+        results, failure = outcome.results, outcome.failure
+        if failure is not None:
+            position = failure.position
+            if position is not None:
+                position = original(position, edits)
+            failure = replace(failure, message=self._text(failure.message), position=position)
+        elif not any(map(self._is_named, results)):
+            return outcome
+        return replace(outcome, results=tuple(map(self._result, results)), failure=failure)
+
+    def state(self, tables: Mapping[str, Table]) -> dict[str, Table]:
+        """Return a state as the agent names it."""
+        return {
+            self._text(name): replace(
+                table,
+                columns=tuple((self._text(n), self._text(kind)) for n, kind in table.columns),
+                rows=self._rows(table.rows),
+            )
+            for name, table in tables.items()
+        }
+
+    def _is_named(self, result: Result) -> bool:
+        """Return whether the clone's name is in a result."""
+        clone = self.clone
+        return any(clone in column for column in result.columns) or any(
+            type(cell) is str and clone in cell for row in result.rows for cell in row
+        )
+
+    def _result(self, result: Result) -> Result:
+        if not self._is_named(result):
+            return result
+        columns = tuple(map(self._text, result.columns))
+        return replace(result, columns=columns, rows=self._rows(result.rows))
+
+    def _rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+        return [tuple(self._text(c) if type(c) is str else c for c in row) for row in rows]
+
+    def _text(self, text: str) -> str:
+        return text.replace(self.clone, self.name) if self.clone in text else text

@@ -1,0 +1,285 @@
+"""PostgreSQL: a server at a URL, or a private one.
+
+Each session has a clone of the source's template, and a role of its own that owns that clone and
+may connect to nothing else.
+
+A template belongs to ``pg_database_owner``, a role that the owner of any database is in: so the
+owner of a clone owns its tables, and nothing needs to be changed in the clone. A clone is a copy
+of the template's files; measured on PostgreSQL 15, 2 cores, medians: 28 ms with the strategy
+``file_copy``, 62 ms with ``wal_log``, and 5 ms to drop it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+from urllib.parse import unquote
+
+from intercode.databases.base import EngineOptions, Failure, Outcome, Row
+from intercode.databases.convert import schema_ddl
+from intercode.databases.convert.schema import TableSchema
+from intercode.databases.servers.engine import ServerEngine, parse_url
+from intercode.databases.servers.names import new_name
+from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
+from intercode.databases.servers.private import start_postgresql
+from intercode.databases.servers.schemas import Schema, postgresql_schema
+from intercode.databases.servers.session import (
+    Clone,
+    ConnectionLost,
+    Relation,
+    ServerSession,
+    Unreachable,
+)
+from intercode.databases.source import Source
+from intercode.errors import DatabaseError, UsageError
+from intercode_sandbox.base import Limits
+from intercode.syntax import quoted
+
+_OLDEST = 140000
+_FILE_COPY = 150000
+"""The version since which the strategy can be chosen; earlier ones copy files."""
+_OPTIONS = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey")
+_SETTINGS = {
+    "default_transaction_read_only": "on",
+    "statement_timeout": "10s",
+    "timezone": "UTC",
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+}
+_STATE_SETTINGS = {
+    **_SETTINGS,
+    "default_transaction_read_only": "off",
+    "search_path": "pg_catalog",
+    "row_security": "on",
+}
+_REPAIRED = """
+ALTER ROLE {name} RESET ALL; ALTER ROLE {name} IN DATABASE {name} RESET ALL;
+ALTER ROLE {name} PASSWORD '{password}';
+ALTER DATABASE {name} RESET ALL; ALTER DATABASE {name} CONNECTION LIMIT -1;
+GRANT CONNECT ON DATABASE {name} TO {name}
+"""
+"""Lets an agent in again that has locked itself out: it can change all of these settings."""
+_STARTED = "SELECT pg_catalog.pg_postmaster_start_time()::text"
+_OTHERS_CRASH = "crash of another server process"
+_LARGE_OBJECTS = "SELECT 1 FROM pg_catalog.pg_largeobject_metadata LIMIT 1"
+_RELATIONS = """
+SELECT c.oid::text, n.nspname, c.relname, c.relkind IN ('v', 'm'), c.relforcerowsecurity
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
+AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+ORDER BY n.nspname <> 'public', n.nspname, c.relname
+"""
+_COLUMNS = """
+SELECT attname, pg_catalog.format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute
+WHERE attrelid = {} AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+_OWNER = "pg_database_owner"
+_OWNED = (
+    "SELECT CASE relkind WHEN 'v' THEN 'VIEW' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, "
+    "oid::regclass::text FROM pg_class "
+    "WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v') ORDER BY oid"
+)
+_SECRETS = ("pg_database", "pg_stat_activity", "pg_stat_database", "pg_roles", "pg_user")
+"""Views of the other databases on the server, and of the work there."""
+
+PostgreSQLClone = Clone[PostgreSQLConnection]
+
+
+class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
+    """A session on PostgreSQL."""
+
+    dialect = "postgres"
+    idle_statement = "SELECT 1"
+
+    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+        outcome = super()._run(text, seconds, max_rows)
+        # A function can do what SET does, and a SELECT can then write.
+        self.written = self.written or not self._connection.only_reads
+        return outcome
+
+    def _configure(self) -> None:
+        settings = f"SET statement_timeout = {max(1, round(self._seconds * 1000))}"
+        if self.written:
+            settings += "; SET default_transaction_read_only = off"
+        self._connection.run(settings)
+
+    def _refused(self, failure: Failure) -> bool:
+        return failure.code == READ_ONLY
+
+    def _strike(self, connection: PostgreSQLConnection, whole: bool) -> None:
+        connection.cancel()
+        if whole:
+            connection.cut()
+
+    def _reconnect(self, lost: ConnectionLost) -> None:
+        if _OTHERS_CRASH in str(lost):
+            self._connection.close()
+            raise self._loss(lost) from None
+        super()._reconnect(lost)
+
+    def _commit(self) -> None:
+        if not self._connection.idle:
+            self._connection.run("COMMIT")
+
+    def _begins_again(self) -> bool:
+        connection = self._connection
+        # Before PostgreSQL 16 a large object can be made even read-only.
+        if not connection.idle or connection.query(_LARGE_OBJECTS):
+            return False
+        connection.query("DISCARD ALL")
+        return connection.read_only
+
+    def _relations(self, connection: PostgreSQLConnection) -> list[Relation]:
+        connection.query(f"SET statement_timeout = {round(self.limits.timeout * 1000)}")
+        found = []
+        for row in connection.query(_RELATIONS):
+            _, space, name, is_view, _ = row
+            shown = str(name) if space == "public" else f"{space}.{name}"
+            found.append(Relation(shown, "view" if is_view else "table", row))
+        return found
+
+    def _read(
+        self, connection: PostgreSQLConnection, relation: Relation, limits: Limits
+    ) -> tuple[Sequence[Row], Outcome]:
+        oid, space, name, _, hides = relation.row
+        columns = connection.query(_COLUMNS.format(oid))
+        where = f"{quoted(str(space))}.{quoted(str(name))}"
+        if not hides:
+            return columns, connection.run(f"SELECT * FROM {where}", limits=limits)
+        # An owner may hide rows from itself, but must not hide them from us.
+        connection.query(f"BEGIN; ALTER TABLE {where} NO FORCE ROW LEVEL SECURITY")
+        outcome = connection.run(f"SELECT * FROM {where}", limits=limits)
+        connection.query("ROLLBACK")
+        return columns, outcome
+
+    def _schema(self, connection: PostgreSQLConnection, relation: Relation) -> Schema:
+        return postgresql_schema(connection.query, str(relation.row[0]))
+
+
+class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
+    """Databases on PostgreSQL, 14 or newer.
+
+    Args:
+        options: The URL, if it has one.
+
+    Raises:
+        UsageError: The URL is malformed, or nothing is installed.
+        DatabaseError: The server cannot be started or reached.
+    """
+
+    name = "postgresql"
+    dialect = "postgres"
+    session = PostgreSQLSession
+    left_over = (
+        (
+            "SELECT datname FROM pg_database WHERE datname LIKE 'ic%'",
+            "DROP DATABASE IF EXISTS {} WITH (FORCE)",
+        ),
+        ("SELECT rolname FROM pg_roles WHERE rolname LIKE 'ic%'", "DROP ROLE IF EXISTS {}"),
+    )
+    finds = "SELECT 1 FROM pg_database WHERE datname = {}"
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._is_superuser = True
+        super().__init__(options, start_postgresql)
+
+    # --- for sessions ------------------------------------------------------------------------
+
+    def connect_to(self, clone: PostgreSQLClone, for_state: bool = False) -> PostgreSQLConnection:
+        """Connect to a clone; see `session.Home.connect_to`."""
+        settings = _STATE_SETTINGS if for_state else _SETTINGS
+        try:
+            return self._connect_as(clone.name, clone.password, settings)
+        except (Unreachable, DatabaseError):
+            with self.admin(patient=False) as admin:
+                admin.query(_REPAIRED.format(name=clone.name, password=clone.password))
+            return self._connect_as(clone.name, clone.password, settings)
+
+    def check_still_there(self, clone: PostgreSQLClone) -> None:
+        """Check for a restart; see `session.Home.check_still_there`."""
+        with self.admin() as admin:  # patient: it recovers if the agent has crashed its process
+            started = admin.query(_STARTED)[0][0]
+        if clone.generation != self.generation or clone.started != started:
+            raise DatabaseError("the PostgreSQL server was restarted")
+
+    # --- the server --------------------------------------------------------------------------
+
+    def _parse(self, url: str) -> dict[str, Any]:
+        found, parts = parse_url(url, "PostgreSQL", 5432, "postgres", "PGPASSWORD", _OPTIONS)
+        return {**found, "dbname": unquote(parts.path.strip("/")) or "postgres"}
+
+    def _connect(self, connect_args: Mapping[str, Any]) -> PostgreSQLConnection:
+        return PostgreSQLConnection(connect_args, {"timezone": "UTC"})
+
+    def _connect_as(
+        self, name: str, password: str, settings: Mapping[str, object]
+    ) -> PostgreSQLConnection:
+        account = {"user": name, "password": password, "dbname": name}
+        return PostgreSQLConnection({**self._connect_args, **account}, settings)
+
+    def _look(self, admin: PostgreSQLConnection) -> dict[str, Any]:
+        if admin.version < _OLDEST:
+            raise UsageError(f"PostgreSQL 14 or newer is needed, not {admin.version // 10000}")
+        self._is_superuser = admin.query("SHOW is_superuser") == [("on",)]
+        version = str(admin.query("SHOW server_version")[0][0])
+        return {"engine": self.name, "product": "PostgreSQL", "version": version}
+
+    # --- templates and clones ----------------------------------------------------------------
+
+    def _make_empty(self, admin: PostgreSQLConnection) -> PostgreSQLClone:
+        return self._make_database(admin, "template1", {"timezone": "UTC"})
+
+    def _make_database(
+        self, admin: PostgreSQLConnection, template: str, settings: Mapping[str, object]
+    ) -> PostgreSQLClone:
+        """Copy a database, with a role of its own, and connect to the copy."""
+        name, password = new_name(), secrets.token_urlsafe(18)
+        admin.query(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
+        if not self._is_superuser:
+            admin.query(f"GRANT {name} TO CURRENT_USER")  # else it could not be made the owner
+        try:
+            how = "STRATEGY file_copy" if admin.version >= _FILE_COPY else ""
+            admin.query(f"CREATE DATABASE {name} TEMPLATE {template} OWNER {name} {how}")
+            admin.query(f"REVOKE ALL ON DATABASE {name} FROM PUBLIC")
+        except DatabaseError:
+            admin.run(f"DROP ROLE {name}")
+            raise
+        started = str(admin.query(_STARTED)[0][0])
+        connection = self._connect_as(name, password, settings)
+        return PostgreSQLClone(name, password, self.generation, connection, started)
+
+    def _load(
+        self, admin: PostgreSQLConnection, empty: PostgreSQLClone, source: Source
+    ) -> PostgreSQLClone:
+        self._convert(empty.connection, source)
+        for kind, name in empty.connection.query(_OWNED):
+            empty.connection.query(f"ALTER {kind} {name} OWNER TO {_OWNER}")
+        empty.connection.query("ANALYZE")
+        if self._is_superuser:
+            with closing(self._connect({**self._connect_args, "dbname": empty.name})) as inside:
+                _close_off(inside)
+        admin.query(f"ALTER ROLE {empty.name} NOLOGIN")  # no connection may be open in a template
+        return empty
+
+    def _insert(
+        self, connection: PostgreSQLConnection, table: TableSchema, rows: Iterator[Row]
+    ) -> None:
+        connection.insert(schema_ddl.identifier(table.name, "postgres"), rows)
+
+    def _copy(self, admin: PostgreSQLConnection, template: PostgreSQLClone) -> PostgreSQLClone:
+        return self._make_database(admin, template.name, _SETTINGS)
+
+    def _drop_named(self, admin: PostgreSQLConnection, name: str) -> None:
+        admin.query(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        admin.query(f"DROP ROLE IF EXISTS {name}")
+
+
+def _close_off(connection: PostgreSQLConnection) -> None:
+    """Have a database, and its clones, show nothing of the others; as the server's superuser."""
+    connection.query("; ".join(f"REVOKE SELECT ON pg_catalog.{s} FROM PUBLIC" for s in _SECRETS))
+    # A function of `information_schema.columns` that looks up this database's encoding there.
+    connection.query(
+        "ALTER FUNCTION information_schema._pg_char_octet_length(oid, int4) SECURITY DEFINER"
+    )

@@ -1,0 +1,302 @@
+"""One connection to PostgreSQL, over psycopg.
+
+The engines' own drivers are used, not SQLAlchemy: one thin interpreter needs errors, types and
+cancellation exactly as the engine gives them. An action goes to the server as it is, over the
+simple query protocol, for it may hold several statements; rows come in chunks, so that a result
+without end never fills this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.servers import driver
+from intercode.databases.servers.session import Connection, ConnectionLost, Keeper, Unreachable
+from intercode.errors import DatabaseError
+from intercode_sandbox.base import Limits
+from intercode.syntax import quoted
+
+psycopg = driver("PostgreSQL")
+pq = psycopg.pq
+Transformer = psycopg.adapt.Transformer
+
+READ_ONLY = "25006"
+_CONNECT_SECONDS = 10
+_CHUNK = 4
+"""Rows read at once: more would be faster, but each may be as large as the server's memory."""
+_CANCELLED = "57014"
+_TIMED_OUT = "canceling statement due to statement timeout"
+_GONE = ("57P01", "57P02", "57P03", "57P05")
+_REFUSED = ("28", "3D", "42")
+_CHANGING = (b"INSERT", b"UPDATE", b"DELETE", b"MERGE", b"COPY")
+_READING = (b"SELECT", b"SHOW", b"EXPLAIN")
+_ROWS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, 12)  # 12: TUPLES_CHUNK, since 17
+_COPIES = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH)
+_IN_CHUNKS = hasattr(pq.PGconn, "set_chunked_rows_mode") and pq.version() >= 170000
+_AS_TEXT = (
+    *("uuid", "inet", "cidr", "record", "int4range", "int8range", "numrange", "daterange"),
+    *("tsrange", "tstzrange", "int4multirange", "int8multirange", "nummultirange"),
+    *("datemultirange", "tsmultirange", "tstzmultirange"),
+)
+"""Types for which psycopg has classes of its own; here they are text, as the server writes it."""
+_DEEPEST = 64
+"""Levels of a JSON value. A deeper one is text, for functions on values are recursive."""
+
+
+class PostgreSQLConnection(Connection):
+    """A connection; see `session.Connection`.
+
+    Args:
+        connect_args: The arguments of `psycopg.connect`.
+        settings: Run-time parameters, to which ``DISCARD ALL`` returns.
+
+    Raises:
+        Unreachable: The server does not answer.
+        DatabaseError: It refuses.
+    """
+
+    product = "PostgreSQL"
+
+    def __init__(
+        self, connect_args: Mapping[str, Any], settings: Mapping[str, object] | None = None
+    ) -> None:
+        options = " ".join(f"-c {name}={value}" for name, value in (settings or {}).items())
+        try:
+            self._raw = psycopg.connect(
+                **{"connect_timeout": _CONNECT_SECONDS, **connect_args},
+                autocommit=True,
+                client_encoding="utf8",
+                options=options,
+                context=_adapters(),
+            )
+        except psycopg.OperationalError as error:
+            if (error.sqlstate or "").startswith(_REFUSED) or "authentication" in str(error):
+                raise DatabaseError(f"the PostgreSQL server refuses: {error}") from None
+            raise Unreachable(str(error).strip()) from None
+        self._pg: Any = self._raw.pgconn
+        self._only_reads = True
+        self.pid: int = self._pg.backend_pid
+        self.version: int = self._pg.server_version
+
+    # --- for ourselves -----------------------------------------------------------------------
+
+    def with_literals(self, sql: str, arguments: Sequence[str]) -> str:
+        """Return statements with texts for each ``{}``, quoted."""
+        return sql.format(*[quoted(text, "'") for text in arguments])
+
+    def insert(self, table: str, rows: Iterator[Row]) -> None:
+        """Insert many rows.
+
+        Raises:
+            DatabaseError: The server refuses them, or was lost.
+        """
+        try:
+            with self._raw.cursor().copy(f"COPY {table} FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+        except psycopg.Error as error:
+            raise self.refusal(error) from None
+
+    def ping(self) -> None:
+        """Raise `ConnectionLost` if the connection is gone."""
+        self.run("")
+
+    @property
+    def read_only(self) -> bool:
+        """Whether transactions begin read-only: the server reports each change of that."""
+        return bool(self._pg.parameter_status(b"default_transaction_read_only") == b"on")
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether the last action only read: all of it in one read-only transaction."""
+        return self._only_reads and self.read_only
+
+    @property
+    def idle(self) -> bool:
+        """Whether no transaction is open."""
+        return bool(self._pg.transaction_status == pq.TransactionStatus.IDLE)
+
+    def cancel(self) -> None:
+        """Tell the server to cancel the running statement; from any thread."""
+        with suppress(psycopg.Error):  # it is gone, and so is its statement
+            self._pg.get_cancel().cancel()
+
+    def cut(self) -> None:
+        """End the connection from another thread, so that its reader wakes up."""
+        with (
+            suppress(OSError, psycopg.Error),  # it is closed
+            socket.socket(fileno=os.dup(self._pg.socket)) as wire,
+        ):
+            wire.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection. Idempotent."""
+        self._raw.close()
+
+    # --- for an agent ------------------------------------------------------------------------
+
+    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
+        """Run an action; keep all rows if no number of rows is given.
+
+        Raises:
+            ConnectionLost: The connection is gone.
+        """
+        results: list[Result] = []
+        failure: Failure | None = None
+        kept: Any = None
+        self._only_reads = True
+        try:
+            self._send(text)
+            while (result := self._raw.wait(psycopg.generators.fetch(self._pg))) is not None:
+                status = result.status
+                self._note(result.command_status or b"")
+                if status == pq.ExecStatus.FATAL_ERROR:
+                    failure = _failure(result)
+                elif status in _COPIES:
+                    self._copy(status)
+                elif status in _ROWS:
+                    kept = kept or _Rows(result, max_rows, limits)
+                    kept.add(Transformer(self._raw), result)
+                    if status == pq.ExecStatus.TUPLES_OK:
+                        results.append(kept.result())
+                        kept = None
+                elif status == pq.ExecStatus.COMMAND_OK:
+                    results.append(Result(changed=_changed(result)))
+        except psycopg.Error as error:
+            raise ConnectionLost(_first_line(error)) from None
+        if self._pg.status != pq.ConnStatus.OK or (failure and failure.code in _GONE):
+            raise ConnectionLost(failure.message if failure else "the connection is closed")
+        timed_out = failure is not None and failure.message == _TIMED_OUT
+        return Outcome(tuple(results), failure, timed_out=timed_out)
+
+    def _send(self, text: str) -> None:
+        self._pg.send_query(text.encode())
+        if _IN_CHUNKS:
+            self._pg.set_chunked_rows_mode(_CHUNK)
+        else:
+            self._pg.set_single_row_mode()
+        while self._pg.flush():
+            pass
+
+    def _note(self, tag: bytes) -> None:
+        # A COMMIT among the statements ends the read-only transaction; a statement after it can
+        # write, and restore all settings before we look. Of the chunks of a result, only the last
+        # has a tag.
+        if tag and not tag.startswith(_READING):
+            self._only_reads = False
+
+    def _copy(self, status: int) -> None:
+        """Fail a ``COPY`` from us, for there is no input; read and drop one to us."""
+        if status == pq.ExecStatus.COPY_OUT:
+            while self._pg.get_copy_data(0)[0] > 0:
+                pass
+        else:
+            self._pg.put_copy_end(b"there is no input to copy from")
+
+
+class _Rows:
+    """The rows of one result, as they come."""
+
+    def __init__(self, result: Any, max_rows: int | None, limits: Limits | None) -> None:
+        self._columns = tuple(
+            (result.fname(i) or b"").decode("utf-8", "surrogateescape")
+            for i in range(result.nfields)
+        )
+        unlimited = max_rows is None or limits is None
+        self._keeper = Keeper(None if unlimited else max_rows, limits)
+
+    def add(self, transformer: Any, result: Any) -> None:
+        """Add a chunk of them."""
+        if self._keeper.full:
+            self._keeper.total += result.ntuples
+            return
+        self._keeper.extend(_load(transformer, result))
+
+    def result(self) -> Result:
+        """Return the result, when all have come."""
+        return Result(self._columns, self._keeper.kept, self._keeper.total)
+
+
+def _failure(result: Any) -> Failure:
+    """Return an error as the server's own client shows it."""
+
+    def field(name: str) -> str:
+        value = result.error_field(getattr(pq.DiagnosticField, name))
+        return (value or b"").decode("utf-8", "replace")
+
+    message = field("MESSAGE_PRIMARY")
+    for name, title in (("MESSAGE_DETAIL", "DETAIL"), ("MESSAGE_HINT", "HINT")):
+        if said := field(name):
+            message += f"\n{title}:  {said}"
+    position = field("STATEMENT_POSITION")
+    return Failure(message, field("SQLSTATE"), int(position) - 1 if position else None)
+
+
+def _changed(result: Any) -> int | None:
+    tag = result.command_status or b""
+    return result.command_tuples if tag.startswith(_CHANGING) else None
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().removeprefix("consuming input failed: ")
+    return text.partition("\n")[0] or "the connection is closed"
+
+
+def _adapters() -> Any:
+    """Return the map that makes Python's values of the server's."""
+    made = psycopg.adapt.AdaptersMap(psycopg.adapters)
+    for name in _AS_TEXT:
+        made.register_loader(name, psycopg.types.string.TextLoader)
+    psycopg.types.json.set_json_loads(_read_json, made)
+    return made
+
+
+def _read_json(text: str | bytes) -> Any:
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [item for value in level for item in _items(value)]
+    if level:
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _load(transformer: Any, result: Any) -> list[Row]:
+    """Return the rows of a chunk."""
+    transformer.set_pgresult(result)
+    try:
+        return list(transformer.load_rows(0, result.ntuples, tuple))
+    except (psycopg.Error, ValueError, OverflowError):
+        loaders = [
+            transformer.get_loader(result.ftype(column), pq.Format.TEXT)
+            for column in range(result.nfields)
+        ]
+        return [
+            tuple(_cell(loader, result.get_value(row, i)) for i, loader in enumerate(loaders))
+            for row in range(result.ntuples)
+        ]
+
+
+def _cell(loader: Any, value: bytes | None) -> Any:
+    """Return a value; as text if Python has no such value (``infinity``, the year 4713 BC)."""
+    if value is None:
+        return None
+    try:
+        return loader.load(value)
+    except (psycopg.Error, ValueError, OverflowError):
+        return value.decode("utf-8", "surrogateescape")

@@ -1,0 +1,488 @@
+"""Private database servers, started from the installed binaries and gone with this process.
+
+A server listens on a socket in a folder of its own that no other user may enter, and on no network.
+It does not flush to disk: its content can be made again. An initialised data folder is kept in the
+cache, by the server's version, so that only the first start pays for it. The recipes, how each
+product is started, come after the server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from intercode.databases.servers import driver, supervisor
+from intercode.errors import DatabaseError, UsageError
+from intercode_sandbox.files import cache_root, hold, remove_tree
+from intercode_sandbox.ownership import is_gone, new_lease
+
+_PREFIX = "ic-db-"
+_START_SECONDS = 60.0
+_LOG_SHOWN = 2000
+_SOCKET_NAME_LIMIT = 60  # of the 107 bytes that a socket's whole path may have
+_MYSQL_FOLDERS = ("/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/usr/local/mysql/bin")
+_CASE = "--lower-case-table-names=1"
+_MYSQL_SERVE = (
+    _CASE,
+    "--skip-networking",
+    "--skip-name-resolve",
+    "--skip-log-bin",
+    "--skip-symbolic-links",
+    "--local-infile=0",
+    "--event-scheduler=OFF",
+    "--character-set-server=utf8mb4",
+    "--collation-server=utf8mb4_general_ci",
+    "--max-connections=1000",
+    "--max-allowed-packet=16M",
+    "--max-connect-errors=1000000",
+    "--performance-schema=OFF",
+    # Speed: the content can be made again, so nothing waits for a disk.
+    "--innodb-flush-log-at-trx-commit=0",
+    "--skip-innodb-doublewrite",
+    "--skip-innodb-stats-persistent",
+    "--innodb-buffer-pool-size=96M",
+    "--innodb-autoextend-increment=1",
+)
+_MARIADB_ONLY = (
+    "--innodb-log-file-size=32M",
+    "--debug-no-sync",
+    "--skip-sync-frm",
+    # Limits of one session, which it cannot raise.
+    "--max-session-mem-used=1G",
+    "--maximum-max-session-mem-used=1G",
+    "--maximum-max-heap-table-size=128M",
+    "--tmp-disk-table-size=1G",
+    "--maximum-tmp-disk-table-size=1G",
+)
+_MYSQL_ONLY = (
+    "--mysqlx=OFF",
+    "--sql-mode=STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,"
+    "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION",
+)
+_ADMINISTRATOR = "intercode"
+_DEBIAN = Path("/usr/lib/postgresql")
+_POSTGRESQL_SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "600",
+    "shared_buffers": "128MB",
+    "temp_file_limit": "1GB",
+    "max_prepared_transactions": "0",
+    "lc_messages": "C",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    # Speed: the content can be made again, so nothing waits for a disk.
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_wal_size": "1GB",
+    "checkpoint_timeout": "1h",
+    # A query reads the same rows in the same order in every run.
+    "autovacuum": "off",
+    "max_parallel_workers_per_gather": "0",
+    "synchronize_seqscans": "off",
+    "jit": "off",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The way in which one product is started."""
+
+    product: str
+    binary: Path
+    users: tuple[str, ...]
+    """The users that it runs as where we are root: the first that exists."""
+    memory: int
+    """Bytes that each of its processes may have for itself; 0: any number."""
+    ending: int
+    """The signal that ends it at once and cleanly enough to leave nothing in the kernel."""
+    initialise: Callable[[Path], Sequence[str]]
+    """The command that fills the data folder."""
+    command: Callable[[Path], Sequence[str]]
+    """The command that serves the data in a folder."""
+    prepare: Callable[[Path, str], None]
+    """Puts files with the administrator's password where `command` expects them."""
+    connect_args: Callable[[Path, str], dict[str, Any]]
+    """Gives the arguments of the driver's ``connect``."""
+    probe: Callable[[Mapping[str, Any]], None]
+    """Connects and disconnects; raises `ConnectionError` as long as it cannot."""
+
+
+class Server:
+    """A running private server.
+
+    Attributes:
+        product: ``mariadb``, ``mysql`` or ``postgresql``.
+        connect_args: The arguments of the driver's ``connect``, as the administrator.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        _sweep()
+        self.product = recipe.product
+        self.folder = _new_folder()
+        password = secrets.token_urlsafe(18)
+        self.connect_args = recipe.connect_args(self.folder, password)
+        self._recipe = recipe
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closing = threading.Lock()
+        try:
+            self._fill()
+            recipe.prepare(self.folder, password)
+            self._own()
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def close(self) -> None:
+        """End it and remove its folder. Idempotent."""
+        with self._closing:
+            if self._process is not None and self._process.stdin is not None:
+                self._process.stdin.close()
+                self._process.wait()
+            remove_tree(self.folder)
+
+    def _fill(self) -> None:
+        """Make an initialised data folder, from the cache if that has one."""
+        kept = cache_root() / "servers" / _version(self._recipe)
+        with suppress(OSError):  # then nothing is kept
+            hold(kept.parent)
+        data = self.folder / "data"
+        if kept.is_dir():
+            shutil.copytree(kept, data, symlinks=True)
+            return
+        self._own()
+        self._run(self._recipe.initialise(self.folder))
+        _keep(data, kept)
+
+    def _own(self) -> None:
+        """Give the folder to the user that the server runs as."""
+        uid, gid = _user(self._recipe)
+        if uid == os.geteuid():
+            return
+        try:
+            os.chown(self.folder, uid, gid)
+            for parent, folders, files in os.walk(self.folder):
+                for name in (*folders, *files):
+                    os.chown(Path(parent, name), uid, gid, follow_symlinks=False)
+        except OSError as error:  # in a user namespace root may be the only user that there is
+            raise DatabaseError(
+                f"cannot give {self.folder} to user {uid}, as whom {self.product} is to run: "
+                f"{error.strerror}; name a server that runs: --engine URL"
+            ) from error
+
+    def _run(self, command: Sequence[str]) -> None:
+        uid, gid = _user(self._recipe)
+        change = uid != os.geteuid()
+        env = {"PATH": f"{os.defpath}:/usr/sbin:/sbin", "LC_ALL": "C.UTF-8"}
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=env,
+            capture_output=True,
+            check=False,
+            user=uid if change else None,
+            group=gid if change else None,
+            extra_groups=[] if change else None,
+        )
+        if done.returncode != 0:
+            said = (done.stdout + done.stderr).decode(errors="replace")[-_LOG_SHOWN:]
+            raise DatabaseError(f"{self.product}: its data folder cannot be made:\n{said}")
+
+    def _start(self) -> None:
+        uid, gid = _user(self._recipe)
+        # Opened here, too: the folder goes with the server, which may end as it starts.
+        with (self.folder / "log").open("a+b") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", supervisor.__file__, str(self.folder)),
+                    *(str(uid), str(gid), str(self._recipe.memory), str(int(self._recipe.ending))),
+                    *self._recipe.command(self.folder),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            self._wait(log.fileno())
+
+    def _wait(self, log: int) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                return self._recipe.probe(self.connect_args)
+            except ConnectionError as error:
+                if not self.alive or time.monotonic() > deadline:
+                    size = os.fstat(log).st_size
+                    said = os.pread(log, _LOG_SHOWN, max(0, size - _LOG_SHOWN))
+                    tail = said.decode(errors="replace").strip()
+                    raise DatabaseError(
+                        f"{self.product} did not start ({error}); its log ends:\n{tail}"
+                    ) from None
+            time.sleep(0.01)
+
+
+def start_mariadb() -> Server:
+    """Start a private MariaDB, or MySQL where only that is installed; the caller closes it.
+
+    Its ``connect_args`` are for ``pymysql.connect``. It is configured like the 2023 release's:
+    names of tables are lower case, text is ``utf8mb4_general_ci``, and ``ONLY_FULL_GROUP_BY`` is
+    off.
+
+    Raises:
+        UsageError: Neither is installed.
+        DatabaseError: It did not start.
+    """
+    return Server(mysql_recipe())
+
+
+def start_postgresql() -> Server:
+    """Start a private PostgreSQL; the caller closes it.
+
+    Its ``connect_args`` are for ``psycopg.connect``.
+
+    Raises:
+        UsageError: It is not installed.
+        DatabaseError: It did not start.
+    """
+    return Server(postgresql_recipe())
+
+
+def _user(recipe: Recipe) -> tuple[int, int]:
+    if os.geteuid() != 0:
+        return os.geteuid(), os.getegid()
+    for name in (*recipe.users, "nobody"):
+        with suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return entry.pw_uid, entry.pw_gid
+    raise DatabaseError(f"{recipe.product} refuses to run as root, and there is no user for it")
+
+
+def _new_folder() -> Path:
+    parent = Path(tempfile.gettempdir())
+    if len(os.fsencode(parent)) > 107 - _SOCKET_NAME_LIMIT:
+        parent = Path("/tmp")
+    folder = parent / f"{_PREFIX}{new_lease()}"
+    folder.mkdir(0o700)
+    return folder
+
+
+def _sweep() -> None:
+    """Remove the folders of servers whose owner and supervisor were both killed."""
+    for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:
+        for folder in parent.glob(f"{_PREFIX}*"):
+            if folder.is_dir() and is_gone(folder.name.removeprefix(_PREFIX)):
+                with suppress(OSError):  # it is another user's
+                    remove_tree(folder)
+
+
+def _version(recipe: Recipe) -> str:
+    """Return a name of all that an initialised data folder depends on."""
+    done = subprocess.run([recipe.binary, "--version"], capture_output=True, check=False)
+    how = "\0".join(recipe.initialise(Path("/"))).encode()
+    return f"{recipe.product}-{hashlib.blake2b(done.stdout + how, digest_size=8).hexdigest()}"
+
+
+def _keep(data: Path, kept: Path) -> None:
+    """Copy an initialised data folder into the cache, whole or not at all."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    copy = Path(tempfile.mkdtemp(dir=kept.parent, prefix=f"{kept.name}.tmp-"))
+    try:
+        shutil.copytree(data, copy / "data", symlinks=True)
+        (copy / "data").rename(kept)
+    except OSError:
+        if not kept.is_dir():  # else another process was first
+            raise
+    finally:
+        remove_tree(copy)
+
+
+def find_binary(names: Sequence[str], folders: Sequence[str], package: str) -> Path:
+    """Find a server's binary, which packages often put in no folder of the path.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    path = os.pathsep.join((*folders, os.environ.get("PATH", os.defpath)))
+    for name in names:
+        if found := shutil.which(name, path=path):
+            return Path(found)
+    raise UsageError(
+        f"no {' or '.join(names)} is installed: `apt-get install {package}`, "
+        "or give the URL of a server"
+    )
+
+
+def mysql_recipe() -> Recipe:
+    """Return the recipe of MariaDB, or of MySQL where only that is installed.
+
+    Raises:
+        UsageError: Neither is installed.
+    """
+    binary = find_binary(("mariadbd", "mysqld"), _MYSQL_FOLDERS, "mariadb-server")
+    is_mariadb = "mariadb" in binary.resolve().name
+    return Recipe(
+        product="mariadb" if is_mariadb else "mysql",
+        binary=binary,
+        users=("mysql",),
+        memory=0,
+        ending=signal.SIGKILL,  # it leaves nothing in the kernel, and a shutdown takes long
+        initialise=_initialise_mariadb if is_mariadb else partial(_initialise_mysql, binary),
+        command=partial(_serve_mysql, binary, _MARIADB_ONLY if is_mariadb else _MYSQL_ONLY),
+        prepare=_prepare_mysql,
+        connect_args=_mysql_connect_args,
+        probe=_probe_mysql,
+    )
+
+
+def _initialise_mariadb(folder: Path) -> Sequence[str]:
+    binary = find_binary(
+        ("mariadb-install-db", "mysql_install_db"), _MYSQL_FOLDERS, "mariadb-server"
+    )
+    return (
+        *(str(binary), "--no-defaults", f"--datadir={folder / 'data'}"),
+        *("--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"),
+        *(_CASE, "--innodb-log-file-size=32M", "--innodb-flush-log-at-trx-commit=0"),
+        "--skip-innodb-doublewrite",
+    )
+
+
+def _initialise_mysql(binary: Path, folder: Path) -> Sequence[str]:
+    data = f"--datadir={folder / 'data'}"
+    return (str(binary), "--no-defaults", "--initialize-insecure", data, _CASE)
+
+
+def _serve_mysql(binary: Path, product: Sequence[str], folder: Path) -> Sequence[str]:
+    return (
+        *(str(binary), "--no-defaults", *_MYSQL_SERVE, *product),
+        f"--datadir={folder / 'data'}",
+        f"--socket={folder / 'socket'}",
+        f"--pid-file={folder / 'pid'}",
+        f"--tmpdir={folder / 'tmp'}",
+        f"--secure-file-priv={folder / 'nothing'}",
+        f"--init-file={folder / 'init.sql'}",
+    )
+
+
+def _prepare_mysql(folder: Path, password: str) -> None:
+    (folder / "tmp").mkdir()
+    (folder / "nothing").mkdir()
+    (folder / "init.sql").write_text(
+        f"ALTER USER 'root'@'localhost' IDENTIFIED BY '{password}';\n"
+        "DROP USER IF EXISTS ''@'localhost';\n",
+        encoding="ascii",
+    )
+
+
+def _mysql_connect_args(folder: Path, password: str) -> dict[str, Any]:
+    return {
+        "unix_socket": str(folder / "socket"),
+        "user": "root",
+        "password": password,
+        "ssl_disabled": True,  # on a socket it secures nothing, and takes 20 ms for each connection
+    }
+
+
+def _probe_mysql(connect_args: Mapping[str, Any]) -> None:
+    from intercode.databases.servers.mysql_client import MySQLConnection
+    from intercode.databases.servers.session import Unreachable
+
+    try:
+        MySQLConnection(connect_args).close()
+    except Unreachable as error:
+        raise ConnectionError(str(error)) from None
+
+
+def postgresql_recipe() -> Recipe:
+    """Return the recipe of the newest installed version.
+
+    Raises:
+        UsageError: None is installed, or the driver is not.
+    """
+    folders = [str(path) for path in sorted(_DEBIAN.glob("*/bin"), key=_major, reverse=True)]
+    binary = find_binary(("postgres",), folders, "postgresql")
+    driver("PostgreSQL")
+    return Recipe(
+        product="postgresql",
+        binary=binary,
+        users=("postgres",),
+        memory=512 << 20,
+        ending=signal.SIGQUIT,  # at once, but gives back its shared memory
+        initialise=partial(_initialise_postgresql, binary.with_name("initdb")),
+        command=partial(_serve_postgresql, binary),
+        prepare=_prepare_postgresql,
+        connect_args=_postgresql_connect_args,
+        probe=_probe_postgresql,
+    )
+
+
+def _major(path: Path) -> int:
+    found = re.match(r"\d+", path.parent.name)
+    return int(found[0]) if found else 0
+
+
+def _initialise_postgresql(initdb: Path, folder: Path) -> Sequence[str]:
+    return (
+        *(str(initdb), "--pgdata", str(folder / "data"), "--username", _ADMINISTRATOR),
+        *("--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions"),
+    )
+
+
+def _serve_postgresql(binary: Path, folder: Path) -> Sequence[str]:
+    settings = {
+        **_POSTGRESQL_SETTINGS,
+        "unix_socket_directories": str(folder),
+        "hba_file": str(folder / "hba.conf"),
+    }
+    options = [f"--{name}={value}" for name, value in settings.items()]
+    return (str(binary), "-D", str(folder / "data"), *options)
+
+
+def _prepare_postgresql(folder: Path, password: str) -> None:
+    # No other user may enter the folder, and an agent in a database of ours cannot connect from
+    # there to anywhere: a password would defend nothing, and costs 5 ms for each connection.
+    (folder / "hba.conf").write_text(
+        f"local all {_ADMINISTRATOR} trust\nlocal sameuser all trust\n", encoding="ascii"
+    )
+
+
+def _postgresql_connect_args(folder: Path, password: str) -> dict[str, Any]:
+    return {"host": str(folder), "user": _ADMINISTRATOR, "dbname": "postgres"}
+
+
+def _probe_postgresql(connect_args: Mapping[str, Any]) -> None:
+    psycopg = driver("PostgreSQL")
+    try:
+        psycopg.connect(**connect_args).close()
+    except psycopg.OperationalError as error:
+        raise ConnectionError(str(error)) from None
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "mysql": mysql_recipe,
+    "postgresql": postgresql_recipe,
+}
+"""Engine → the recipe of its private server."""

@@ -1,0 +1,566 @@
+"""A session on a database server: the parts that MySQL and PostgreSQL have in common.
+
+A session begins read-only, and the engine itself refuses a statement that would write. Then, and
+only then, the clone counts as written, the session gets write access, and the action is run again.
+So a session that only reads leaves a clone that the next session can have.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+from intercode.databases.base import Failure, Outcome, Role, Row, Table
+from intercode.databases.servers.names import Edit, Nominal, rewrite
+from intercode.databases.servers.schemas import Schema
+from intercode.databases.servers.watchdog import Watchdog
+from intercode.databases.source import Source
+from intercode.errors import ActionError, DatabaseError, OutputLimitError, SandboxClosedError
+from intercode_sandbox.interruption import reraise_callers
+from intercode_sandbox.base import Limits
+
+_GRACE_SECONDS = 0.5
+"""How much later than the server's own time limit ours strikes."""
+_CLOSE_SECONDS, _AGAIN_SECONDS = 2.0, 0.1
+_RESULT_BYTES, _STATE_BYTES = 16, 64
+"""Bytes of rows that are kept for each byte of an action's output; of a whole state."""
+
+# To PostgreSQL a carriage return ends a comment, and comments nest: a nested one is not matched.
+_COMMENT = r"--[^\r\n]*(?:[\r\n]|\Z)|#[^\n]*(?:\n|\Z)|/\*(?!M?!)(?:(?!/\*|\*/).)*\*/"
+_READS = re.compile(
+    rf"(?:\s|\(|{_COMMENT})*"
+    r"(?:\Z|(?:SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|VALUES|TABLE|USE|HELP)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class ConnectionLost(Exception):  # noqa: N818 - a message, not an error that anybody made
+    """The connection is gone; the message is the server's or the driver's."""
+
+
+class Unreachable(Exception):  # noqa: N818 - the caller tries again
+    """No connection can be made now."""
+
+
+class Connection(ABC):
+    """A connection to a server."""
+
+    product: ClassVar[str]
+
+    @abstractmethod
+    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
+        """Run an action; keep all rows if no number of rows is given.
+
+        Raises:
+            ConnectionLost: The connection is gone.
+        """
+
+    def query(self, sql: str, *arguments: Any) -> list[Row]:
+        """Run statements of our own; return the rows of the last one.
+
+        Raises:
+            ConnectionLost: The connection is gone.
+            DatabaseError: A statement failed.
+        """
+        outcome = self.run(self.with_literals(sql, arguments) if arguments else sql)
+        if outcome.failure is not None:
+            raise self.refusal(outcome.failure.message)
+        return list(outcome.results[-1].rows) if outcome.results else []
+
+    def refusal(self, message: object) -> DatabaseError:
+        """Return the error for a message of the server's."""
+        return DatabaseError(f"the {self.product} server says: {message}")
+
+    @abstractmethod
+    def with_literals(self, sql: str, arguments: Sequence[Any]) -> str:
+        """Return statements with arguments in their places, quoted."""
+
+    @abstractmethod
+    def ping(self) -> None:
+        """Raise `ConnectionLost` if the connection is gone."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection. Idempotent."""
+
+
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
+
+
+@dataclass(slots=True)
+class Clone(Generic[ConnectionT]):
+    """A database made from a template, with an account of the same name."""
+
+    name: str
+    password: str
+    generation: int
+    """The start of the server on which it was made."""
+    connection: ConnectionT
+    """The agent's connection to it."""
+    started: str = ""
+    """The time of the server's start, if the server tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table or view whose state is to be read."""
+
+    name: str
+    kind: Literal["table", "view"]
+    row: Row
+    """The server's description of it."""
+
+
+class Home(Protocol[ConnectionT]):
+    """The engine of a session."""
+
+    watchdog: Watchdog
+
+    @property
+    def generation(self) -> int:
+        """The number of the server's present start."""
+
+    def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
+        """Connect to a clone with its own account.
+
+        Args:
+            clone: The clone.
+            for_state: Whether the connection is to read the state.
+
+        Raises:
+            Unreachable: The server does not answer.
+            DatabaseError: The server refuses.
+        """
+
+    def check_still_there(self, clone: Clone[ConnectionT]) -> None:
+        """Check that the server is the one that a clone was made on, and was not restarted.
+
+        Raises:
+            Unreachable: The server does not answer.
+            DatabaseError: It was restarted, or does not answer.
+        """
+
+    def give_back(self, session: Any, clone: Clone[ConnectionT], pristine: bool) -> None:
+        """Take back the clone of a session that has ended."""
+
+
+class ServerSession(ABC, Generic[ConnectionT]):
+    """A session whose database is a clone on a server.
+
+    Args:
+        home: The engine.
+        clone: The database.
+        source: What the clone holds.
+        role: For whom the session is.
+        limits: What it may use.
+
+    Raises:
+        ConnectionLost: The clone's connection is gone.
+    """
+
+    dialect: ClassVar[str]
+    """The name that sqlglot gives the server's language."""
+    idle_statement: ClassVar[str]
+    """A statement that does nothing."""
+
+    def __init__(
+        self,
+        home: Home[ConnectionT],
+        clone: Clone[ConnectionT],
+        source: Source,
+        role: Role,
+        limits: Limits,
+    ) -> None:
+        self.source = source
+        self.role = role
+        self.name = clone.name
+        self.limits = limits
+        self.written = False
+        self._home: Any = home  # with the methods that only one engine has
+        self._clone = clone
+        self._seconds = limits.timeout
+        self._nominal = Nominal(clone.name, source.name)
+        self._sought = source.name.lower()
+        self._edits: list[Edit] = []
+        self._limit = home.watchdog.limit(self._interrupt)
+        self._using = threading.Lock()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._owes = False
+        """Whether an answer is still to come on the connection: its wait was interrupted."""
+        self._configure()
+
+    # --- the contract ------------------------------------------------------------------------
+
+    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
+        """Run an action; see `intercode.databases.base.Session.execute`."""
+        text = self._text(sql)
+        seconds = self.limits.seconds(timeout)
+        with self._using:
+            self._check_open()
+            self._recover()
+            self._owes = True
+            self._limit.start(seconds + _GRACE_SECONDS)
+            try:
+                outcome = self._try(text, seconds, max_rows)
+                fired = self._limit.stop()
+                if fired or self._limit.cancelled:
+                    self._check_alive()
+                    outcome = _interrupted(outcome, seconds if fired else None)
+            except ConnectionLost as lost:
+                reraise_callers(lost)
+                outcome = self._after_loss(lost, self._limit.stop(), seconds)
+            self._owes = False
+            self._check_open()  # else another thread ended it by closing the session
+            return self._nominal.outcome(outcome, self._edits)
+
+    def state(self) -> Mapping[str, Table]:
+        """Read the state; see `intercode.databases.base.Session.state`."""
+        with self._using:
+            self._check_open()
+            self._recover()
+            self._owes = self.written
+            if self.written:
+                self._commit_in_time()
+            tables = self._state()
+            if self.written:
+                self._check_kept()
+            self._owes = False
+            return self._nominal.state(tables)
+
+    def kill(self) -> None:
+        """Interrupt what still runs."""
+        self._limit.interrupt()
+
+    def close(self) -> None:
+        """Give the clone back, or have it replaced if it was written."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        self._acquire()
+        try:
+            if self._owes:
+                self._limit.stop()
+                self._interrupt(2)
+            pristine = self._is_pristine()
+            if not pristine:
+                self._connection.close()  # and so release its locks
+            self._home.give_back(self, self._clone, pristine)
+        finally:
+            self._using.release()
+
+    def _acquire(self) -> None:
+        """Acquire the session from a thread that uses it."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while not self._using.acquire(blocking=False):
+            # Again and again: the first interrupt may have come before the statement.
+            if time.monotonic() < deadline:
+                self._limit.interrupt()
+            else:
+                self._interrupt(2)
+            if self._using.acquire(timeout=_AGAIN_SECONDS):
+                return
+
+    # --- the parts of one engine -------------------------------------------------------------
+
+    @abstractmethod
+    def _configure(self) -> None:
+        """Set the time limit, and write access if the clone is `written`.
+
+        Raises `ConnectionLost`. No transaction is open when write access is given: a statement
+        that would begin one is given write access before it runs.
+        """
+
+    @abstractmethod
+    def _refused(self, failure: Failure) -> bool:
+        """Return whether an action failed because the session is read-only."""
+
+    @abstractmethod
+    def _strike(self, connection: ConnectionT, whole: bool) -> None:
+        """Interrupt the statement of a connection, or end it as a whole; from any thread."""
+
+    @abstractmethod
+    def _commit(self) -> None:
+        """Commit an open transaction. Raises `ConnectionLost`."""
+
+    @abstractmethod
+    def _begins_again(self) -> bool:
+        """Return whether the session only read, by the server's own account; if so, reset it.
+
+        Raises `ConnectionLost`, `DatabaseError`.
+        """
+
+    @abstractmethod
+    def _relations(self, connection: ConnectionT) -> list[Relation]:
+        """List the tables and views, on a connection for the state. Raises `ConnectionLost`."""
+
+    @abstractmethod
+    def _read(
+        self, connection: ConnectionT, relation: Relation, limits: Limits
+    ) -> tuple[Sequence[Row], Outcome]:
+        """Return the columns of a table or view, and the outcome of reading its rows."""
+
+    @abstractmethod
+    def _schema(self, connection: ConnectionT, relation: Relation) -> Schema:
+        """Return the schema of a table or view that was read."""
+
+    # --- running -----------------------------------------------------------------------------
+
+    @property
+    def _connection(self) -> ConnectionT:
+        """The agent's connection."""
+        return self._clone.connection
+
+    def _text(self, sql: str) -> str:
+        if "\0" in sql:
+            raise ActionError("an action cannot hold a NUL character")
+        if not sql.isascii():
+            try:
+                sql.encode()
+            except UnicodeEncodeError:
+                raise ActionError("an action must be text that can be UTF-8") from None
+        self._edits = []
+        if self._sought in sql.lower():
+            sql, self._edits = rewrite(sql, self.source.name, self.name, self.dialect)
+        return sql
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxClosedError(f"the session with {self.source.name} is closed")
+
+    def _recover(self) -> None:
+        """Connect again if an exception of the caller has interrupted the wait for an answer.
+
+        Raises `DatabaseError` if the server itself was lost.
+        """
+        if self._owes:
+            self._limit.stop()
+            self._interrupt(2)
+            self._reconnect(ConnectionLost("the last answer was not awaited"))
+            self._owes = False
+
+    def _try(self, text: str, seconds: float, max_rows: int) -> Outcome:
+        if not self.written and not plainly_reads(text):
+            self._begin_writing()
+        outcome = self._run(text, seconds, max_rows)
+        if self.written or outcome.failure is None or not self._refused(outcome.failure):
+            return outcome
+        self._begin_writing()
+        return self._run(text, seconds, max_rows)
+
+    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+        """Run an action. Raises `ConnectionLost`."""
+        if seconds != self._seconds:
+            self._seconds = seconds
+            self._configure()
+        return self._connection.run(text, max_rows, self.limits)
+
+    def _begin_writing(self) -> None:
+        self.written = True
+        self._configure()
+
+    def _check_alive(self) -> None:
+        """Run a statement that does nothing. Raises `ConnectionLost`.
+
+        An interrupt that came as the last statement ended strikes this one, not the next action.
+        """
+        self._connection.run(self.idle_statement)
+
+    def _after_loss(self, lost: ConnectionLost, fired: int, seconds: float) -> Outcome:
+        self._check_open()
+        self._reconnect(lost)
+        outcome = Outcome(failure=Failure(str(lost)), restarted=True)
+        return _interrupted(outcome, seconds) if fired else outcome
+
+    def _reconnect(self, lost: ConnectionLost) -> None:
+        """Connect again. Raises `DatabaseError` if the server itself was lost."""
+        self._connection.close()
+        try:
+            self._home.check_still_there(self._clone)
+            self._clone.connection = self._home.connect_to(self._clone)
+            self._configure()
+        except (ConnectionLost, Unreachable, DatabaseError):
+            raise self._loss(lost) from None
+
+    def _loss(self, lost: ConnectionLost) -> DatabaseError:
+        product = self._connection.product
+        return DatabaseError(f"the connection to the {product} server was lost: {lost}")
+
+    def _interrupt(self, count: int) -> None:
+        self._strike(self._connection, whole=count > 1)
+
+    def _is_pristine(self) -> bool:
+        """Return whether the clone is as good as new."""
+        if self.written or self._owes or self._clone.generation != self._home.generation:
+            return False
+        try:
+            return self._begins_again()
+        except (ConnectionLost, DatabaseError):
+            return False
+
+    # --- the state ---------------------------------------------------------------------------
+
+    def _commit_in_time(self) -> None:
+        # A trigger of the agent's may run at a COMMIT.
+        self._limit.start(self.limits.timeout + _GRACE_SECONDS)
+        try:
+            self._commit()
+        except ConnectionLost as lost:
+            self._reconnect(lost)
+        finally:
+            self._limit.stop()
+
+    def _check_kept(self) -> None:
+        """Check that the agent's connection has lasted until the state was read.
+
+        A server that went down meanwhile may have come back without the last commits.
+
+        Raises:
+            DatabaseError: The server was restarted.
+        """
+        try:
+            self._check_alive()
+        except ConnectionLost as lost:
+            self._reconnect(lost)
+
+    def _state(self) -> Mapping[str, Table]:
+        for _ in range(2):
+            with suppress(ConnectionLost):
+                return self._read_state(with_views=True)
+        try:  # A view can end the connection that reads it; a table cannot.
+            return self._read_state(with_views=False)
+        except ConnectionLost as lost:
+            raise DatabaseError(f"the connection to the server was lost: {lost}") from None
+
+    def _read_state(self, with_views: bool) -> Mapping[str, Table]:
+        # With the clone's own rights, for its views and functions run with those of their reader;
+        # over a connection of its own, for on the agent's a temporary table may hide the real one.
+        try:
+            connection = self._home.connect_to(self._clone, for_state=True)
+        except Unreachable as error:
+            raise DatabaseError(f"the server was lost: {error}") from None
+        limit = self._home.watchdog.limit(lambda _: self._strike(connection, whole=True))
+        limit.start(self.limits.timeout + _GRACE_SECONDS)
+        try:
+            return self._read_tables(connection, with_views)
+        except (ConnectionLost, DatabaseError):
+            if limit.fired:
+                seconds = f"{self.limits.timeout:g} s"
+                raise OutputLimitError(f"the tables cannot be read in {seconds}") from None
+            raise
+        finally:
+            limit.stop()
+            connection.close()
+
+    def _read_tables(self, connection: ConnectionT, with_views: bool) -> dict[str, Table]:
+        """Read all tables and views; of views only that they are there, without `with_views`."""
+        limits = replace(self.limits, output=self.limits.output * _STATE_BYTES // _RESULT_BYTES)
+        most = self.limits.output * _STATE_BYTES
+        tables: dict[str, Table] = {}
+        size = 0
+        for relation in self._relations(connection):
+            columns: Sequence[Row] = ()
+            outcome = Outcome(failure=Failure("not read"))
+            if with_views or relation.kind == "table":
+                columns, outcome = self._read(connection, relation, limits)
+            schema = Schema()
+            if outcome.failure is None:
+                schema = self._schema(connection, relation)
+            tables[relation.name] = table = _table(relation, columns, outcome, schema)
+            size += size_of(table.rows)
+            if size > most or not all(result.complete for result in outcome.results):
+                raise OutputLimitError(
+                    f"the tables of {self.source.name} hold more than {most >> 10} KiB: "
+                    f"{_STATE_BYTES} times the limit for output"
+                )
+        return tables
+
+
+AnySession = ServerSession[Any]
+"""A session of any engine on a server."""
+
+
+def _table(relation: Relation, columns: Sequence[Row], outcome: Outcome, schema: Schema) -> Table:
+    """Return a table as it was read.
+
+    Raises:
+        OutputLimitError: It cannot be read.
+    """
+    if outcome.failure is None:
+        declared = tuple((str(column), str(type_)) for column, type_ in columns)
+        rows = outcome.results[-1].rows
+        parts = schema.constraints, schema.definition, schema.triggers
+        return Table(relation.kind, declared, rows, *parts)
+    if relation.kind == "view" and not outcome.timed_out:
+        # A view over a missing table has neither columns nor rows.
+        return Table(relation.kind, (), ())
+    raise OutputLimitError(f"{relation.name} cannot be read: {outcome.failure.message}")
+
+
+def _interrupted(outcome: Outcome, seconds: float | None) -> Outcome:
+    """Return an outcome that says that our time limit, or without one `kill`, interrupted it."""
+    failure = outcome.failure or Failure("")
+    message = "interrupted" + (f" at the time limit of {seconds:g} s" if seconds else "")
+    is_late = seconds is not None
+    return replace(outcome, failure=replace(failure, message=message), timed_out=is_late)
+
+
+def plainly_reads(text: str) -> bool:
+    """Return whether each statement of a text begins like one that reads.
+
+    Such a text is tried read-only first, and run again if the engine refuses it. To run twice is
+    harmless only if the text does nothing before it is refused. So any other text is given write
+    access at once. An error here is always in that direction, and only costs a clone.
+
+    Statements end at every ``;``, also at one in a quote or a comment: what looks like a quote to
+    this function may not be one to the server.
+    """
+    return all(map(_READS.match, text.split(";")))
+
+
+class Keeper:
+    """Keeps the first rows of a result in this process and counts the others.
+
+    Args:
+        rows: How many are kept at most; None: all.
+        limits: Whose limit for output says how many bytes are kept; None: all.
+    """
+
+    def __init__(self, rows: int | None, limits: Limits | None) -> None:
+        self.kept: list[Row] = []
+        self.total = 0
+        self._rows = sys.maxsize if rows is None else rows
+        self._bytes = sys.maxsize if limits is None else limits.output * _RESULT_BYTES
+
+    def extend(self, rows: list[Row]) -> None:
+        """Add rows."""
+        self.total += len(rows)
+        if self.full or not rows:
+            return
+        self._bytes -= size_of(rows)
+        if self._bytes >= 0:
+            self.kept += rows[: self._rows - len(self.kept)]
+        elif len(rows) > 1:  # find the row that is too much
+            self.total -= len(rows)
+            self._bytes += size_of(rows)
+            for row in rows:
+                self.extend([row])
+
+    @property
+    def full(self) -> bool:
+        """Whether no more rows are kept."""
+        return len(self.kept) >= self._rows or self._bytes < 0
+
+
+def size_of(rows: Sequence[Row]) -> int:
+    """Return about how many bytes rows take."""
+    texts = [len(cell) for row in rows for cell in row if type(cell) is str or type(cell) is bytes]
+    return sum(texts) + 16 * len(rows)

@@ -1,0 +1,131 @@
+"""The pristine content of a database: a file, found by the database's name.
+
+A task names its database (`Task.db`); the dataset names the folder or file of all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from intercode_sandbox.data_paths import within
+from intercode.errors import TaskError
+
+Kind = Literal["sqlite", "duckdb", "script", "dump"]
+_SUFFIXES: dict[str, Kind] = {
+    ".sqlite": "sqlite",
+    ".sqlite3": "sqlite",
+    ".db": "sqlite",
+    ".duckdb": "duckdb",
+    ".sql": "script",
+}
+_DUMPED = re.compile(
+    rb"^\s*CREATE\s+(?:DATABASE|SCHEMA)\s+(?:/\*!\d+\s+)?(?:IF\s+NOT\s+EXISTS\s*(?:\*/)?\s*)?"
+    rb"`?([^`\s;/]+)`?",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The content of one database."""
+
+    name: str
+    """The database's name, as an agent knows it."""
+    path: Path
+    """The file that holds it."""
+    kind: Kind
+    """``sqlite`` and ``duckdb``: a database file. ``script``: SQL in SQLite's dialect that makes
+    this one database. ``dump``: an output of ``mysqldump --databases``, of which `name` is one."""
+    digest: str
+    """A digest of the file's content, and for a dump the name: the same wherever the file lies."""
+
+
+def find(place: str | Path, name: str | None = None) -> Source:
+    """Find the source of a database.
+
+    Args:
+        place: A folder, in which ``NAME.sqlite``, ``NAME/NAME.sqlite`` (as Spider and BIRD are
+            laid out), ``NAME.duckdb`` or ``NAME.sql`` is looked for; or one such file, or a dump
+            that has the database in it.
+        name: The database; None: the only one of `place`. The name of a single database file is
+            its stem.
+
+    Raises:
+        TaskError: There is none, or there are several.
+    """
+    place = Path(place)
+    if place.is_dir():
+        if name is None:
+            raise TaskError(f"{place}: say which of its databases (the task's field 'db')")
+        for stem in (place / name, place / name / name):
+            for suffix in _SUFFIXES:
+                if (path := stem.parent / f"{stem.name}{suffix}").is_file():
+                    return _in_file(_own(place, path), name)
+        raise TaskError(
+            f"{place}: no database {name!r}; looked for {name} and {name}/{name} with "
+            f"{', '.join(_SUFFIXES)}"
+        )
+    if not place.is_file():
+        raise TaskError(f"{place}: there is no such database file or folder")
+    if place.suffix.lower() not in _SUFFIXES:
+        raise TaskError(f"{place}: a database is a file that ends in {', '.join(_SUFFIXES)}")
+    source = _in_file(place, name)
+    if source.kind != "dump" and source.name != place.stem:
+        raise TaskError(f"{place}: no database {name!r}, but {place.stem!r}")
+    return source
+
+
+def _own(place: Path, path: Path) -> Path:
+    try:
+        return within(place, path.relative_to(place))
+    except ValueError as error:
+        raise TaskError(f"a task's database: {error}; name the file itself (databases=…)") from None
+
+
+def names(place: str | Path) -> tuple[str, ...]:
+    """Return the names of the databases in a folder or a file, sorted."""
+    place = Path(place)
+    if place.is_dir():
+        files = [*place.iterdir(), *(f for d in place.iterdir() if d.is_dir() for f in d.iterdir())]
+        found = {f.stem for f in files if f.suffix.lower() in _SUFFIXES and f.is_file()}
+        return tuple(sorted(found))
+    kind, dumped, _ = _look(place, place.stat().st_mtime_ns)
+    return dumped if kind == "dump" else (place.stem,)
+
+
+def _in_file(path: Path, name: str | None) -> Source:
+    path = path.resolve()
+    kind, dumped, digest = _look(path, path.stat().st_mtime_ns)
+    if kind != "dump":
+        return Source(name or path.stem, path, kind, digest)
+    if name is None and len(dumped) == 1:
+        name = dumped[0]
+    if name is None:
+        raise TaskError(
+            f"{path}: say which of its databases (the task's field 'db'): {', '.join(dumped)}"
+        )
+    if name not in dumped:
+        raise TaskError(f"{path}: no database {name!r}, but {', '.join(map(repr, dumped))}")
+    section = hashlib.blake2b(f"{digest}\0{name}".encode(), digest_size=16).hexdigest()
+    return Source(name, path, kind, section)
+
+
+@lru_cache(maxsize=1024)
+def _look(path: Path, changed: int) -> tuple[Kind, tuple[str, ...], str]:
+    """Return kind, databases of a dump, digest; `changed` tells an edited file from before."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    kind = _SUFFIXES[path.suffix.lower()]
+    dumped: tuple[str, ...] = ()
+    if kind == "script":
+        found = [match.decode() for match in _DUMPED.findall(path.read_bytes())]
+        dumped = tuple(sorted(set(found)))
+        kind = "dump" if dumped else "script"
+    return kind, dumped, digest.hexdigest()

@@ -1,0 +1,181 @@
+"""Datasets: by name, from files, or as they are.
+
+A benchmark is one module with a `load` function that returns a `Dataset`, and a line in
+`intercode.registry.DATASETS`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from intercode.datasets.catalog import VERSIONS
+from intercode.errors import InterCodeError, TaskError, UsageError
+from intercode.registry import DATASETS, SOURCES, scheme_of
+from intercode_sandbox.spelling import meant
+from intercode.task import Dataset
+from intercode_sandbox.user_code import is_reference, line_of, split
+
+__all__ = ["load", "load_seeded", "name_in", "splits", "takes"]
+
+
+def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -> Dataset:
+    """Load a dataset by its name or file.
+
+    What is loaded again is read again only if a file has changed: tasks cannot be changed, and all
+    environments share them.
+
+    Args:
+        data: A registered name (``"bash"``), also with options of its loader
+            (``"generated-bash:seed=1,difficulty=2"``), or a loader of your own in the same way
+            (``"qa.py:load"``, ``"qa.py:load:seed=1"``), a file (see `intercode.datasets.files`), an
+            address (``"harbor:FOLDER"``; see `intercode.registry.SOURCES`), or a dataset, which
+            is returned. A name comes before a file; ``./bash`` is a file.
+        split: One of `splits`; None: the dataset's default, or all tasks.
+        options: Arguments of a registered dataset's own loader.
+
+    Raises:
+        TaskError: There is no such dataset, file or split, or it is malformed.
+        UsageError: The registered dataset needs other options, or one is given twice.
+    """
+    if split is not None:
+        if not takes(data, "split"):
+            return load(data, **options).split(split)
+        options["split"] = split
+    if isinstance(data, Dataset):
+        return data
+    if not isinstance(data, (str, Path)):
+        raise UsageError(
+            "data must be a Dataset, a file or a name, not "
+            f"{type(data).__name__}: Dataset([Task(…), …]) holds tasks of your own"
+        )
+    if (name := name_in(data)) is not None:
+        loader, said = DATASETS.resolve(name), _said(data)
+        if twice := sorted(said.keys() & options.keys()):
+            raise UsageError(f"dataset {data!r}: {twice[0]!r} is given twice: beside and within it")
+        try:
+            inspect.signature(loader).bind(**said, **options)
+        except TypeError as error:
+            raise UsageError(f"dataset {data!r}: {_refusal(loader, said, error)}") from None
+        dataset = _made(data, loader, {**said, **options})
+        reviewed = said.get("reviewed", options.get("reviewed"))
+        dataset.version = VERSIONS.get(f"{name} (reviewed)" if reviewed else name)
+        return dataset
+    if (scheme := scheme_of(data)) is not None:
+        return cast(Dataset, SOURCES.get(scheme).tasks(str(data).partition(":")[2], **options))
+    from intercode.datasets.files import load_shared
+
+    if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():
+        raise TaskError(
+            f"{data!r} is neither a file nor a dataset's name{meant(data, DATASETS.names())} (or "
+            "your own loader, as path/to/file.py:name)"
+        )
+    return load_shared(data)
+
+
+def splits(data: str | Path | Dataset) -> list[str]:
+    """Name the splits of a dataset: a benchmark's, or those under ``split`` in tasks' metadata.
+
+    Args:
+        data: As for `load`. A benchmark is not loaded for it.
+
+    Raises:
+        TaskError: As for `load`.
+    """
+    if takes(data, "split"):
+        loader = DATASETS.resolve(str(name_in(data)))
+        return list(getattr(sys.modules[loader.__module__], "SPLITS", ()))
+    return load(data).splits()
+
+
+def load_seeded(
+    data: str | Path | Dataset, seed: int, secret: str | None = None, split: str | None = None
+) -> Dataset:
+    """Load a dataset as `load` does; generated tasks are generated from this seed.
+
+    Args:
+        data: As for `load`. A seed in it comes before `seed`.
+        seed: The seed; without effect where the tasks are the same for all seeds.
+        secret: See `intercode.datasets.puzzles.load`.
+        split: As for `load`.
+
+    Raises:
+        TaskError, UsageError: As for `load`.
+    """
+    given = {"seed": seed, "secret": secret}
+    said = _said(data)
+    taken = {k: one for k, one in given.items() if takes(data, k) and k not in said}
+    return load(data, split, **taken)
+
+
+def takes(data: str | Path | Dataset, option: str) -> bool:
+    """Whether a dataset's loader takes an option: ``secret``, ``reviewed``."""
+    return option in _parameters(data)
+
+
+def _parameters(data: str | Path | Dataset) -> Collection[str]:
+    """Return the parameters of the loader of a dataset that has one."""
+    name = name_in(data)
+    return () if name is None else inspect.signature(DATASETS.resolve(name)).parameters.keys()
+
+
+def name_in(data: object) -> str | None:
+    """Return the loader's name in ``NAME`` or ``NAME:OPTION=VALUE,…``; None: it has none."""
+    if not isinstance(data, str):
+        return None
+    name, colon, rest = data.partition(":")
+    if name and (not colon or "=" in rest) and name in DATASETS:
+        return name
+    return split(data, ":")[0] if is_reference(data) and scheme_of(data) is None else None
+
+
+def _refusal(loader: Callable[..., object], options: Mapping[str, Any], error: TypeError) -> str:
+    """Return why a loader does not take options: the unknown one and its own, if there is one."""
+    names = [
+        name
+        for name, parameter in inspect.signature(loader).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    unknown = next((option for option in options if option not in names), None)
+    if unknown is None:
+        return str(error)
+    its = f"its options are {', '.join(names)}" if names else "it takes none"
+    return f"its loader has no option {unknown!r}{meant(unknown, names, listed=False)}: {its}"
+
+
+def _made(data: object, loader: Callable[..., object], options: Mapping[str, Any]) -> Dataset:
+    """Return the dataset that a loader makes.
+
+    Raises:
+        TaskError: The loader is not InterCode's own, and fails, or makes something else.
+    """
+    try:
+        dataset = loader(**options)
+    except InterCodeError:
+        raise
+    except (Exception, SystemExit) as error:
+        file = getattr(getattr(inspect.unwrap(loader), "__code__", None), "co_filename", "")
+        if loader.__module__.startswith("intercode.") or not file:
+            raise
+        where = line_of(error, file) or file
+        raise TaskError(f"dataset {data!r}: {where}: {type(error).__name__}: {error}") from error
+    if not isinstance(dataset, Dataset):
+        raise TaskError(f"dataset {data!r}: its loader must return a Dataset, not {dataset!r:.80}")
+    return dataset
+
+
+def _said(data: object) -> dict[str, Any]:
+    """Return the options in ``NAME:OPTION=VALUE,…``; digits are a whole number."""
+    name = name_in(data)
+    if name is None or not (rest := str(data)[len(name) + 1 :]):
+        return {}
+    found: dict[str, Any] = {}
+    for part in rest.split(","):
+        option, equals, value = part.partition("=")
+        if not option or not equals or not value or option in found:
+            raise UsageError(f"dataset {data!r}: expected OPTION=VALUE, each once, not {part!r}")
+        found[option] = int(value) if value.isascii() and value.isdigit() else value
+    return found

@@ -1,0 +1,241 @@
+"""APPS (Hendrycks et al. 2021): 10,000 programming problems, from the user's copy.
+
+Two layouts are read: the authors' folders (``test/0000/`` with ``question.txt``,
+``input_output.json``, ``solutions.json``, ``starter_code.py``, ``metadata.json``), and the JSONL
+files of the same fields (``test.jsonl``). Where ``input_output`` names a function (``fn_name``) it
+is called, else the submission is a program that reads and prints.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from intercode.datasets.files import locate, read_rows
+from intercode.datasets.shared import seen, shared
+from intercode.errors import TaskError
+from intercode.syntax import parse
+from intercode.task import Dataset, Task
+from intercode_sandbox.units import counted
+
+SPLITS = ("test", "train")
+GOLDS = 3
+"""Solutions that are kept of the often hundreds."""
+NO_GOLD = "no-gold"
+"""The tag of tasks without a solution that is Python 3."""
+
+PRELUDE = """\
+import sys, time, itertools, collections, math, fractions, random, heapq, bisect, functools, re
+from itertools import accumulate, product, permutations, combinations
+from collections import Counter, OrderedDict, deque, defaultdict, ChainMap
+from functools import lru_cache
+from math import sqrt, sin, cos, tan, ceil, fabs, floor, gcd, exp, log, log2
+from typing import List, Tuple, Optional, Dict, Set
+from heapq import *
+"""
+"""The imports of the authors' grading before a solution runs; solutions rely on them."""
+
+_CHECK = """\
+def _same(output, expected):
+    if isinstance(output, (list, tuple)) and isinstance(expected, list):
+        return len(output) == len(expected) and all(map(_same, output, expected))
+    return output == expected
+
+def _gives(output, *accepted):
+    assert any(_same(output, expected) for expected in accepted), repr(output)[:500]
+"""
+_FILES = {
+    "question": "question.txt",
+    "input_output": "input_output.json",
+    "solutions": "solutions.json",
+    "starter_code": "starter_code.py",
+}
+_PROGRAM = (
+    "Write a program that reads standard input and prints to standard output. Your last action "
+    "before you submit must be the whole program."
+)
+_log = logging.getLogger(__name__)
+
+
+class _Unusable(Exception):  # noqa: N818 - told as a warning, or as a TaskError
+    """A problem by which nothing can be graded."""
+
+
+@shared
+def load(
+    root: str | Path | None = None,
+    split: str = "test",
+    difficulty: str | None = None,
+    strict: bool = False,
+) -> Dataset:
+    """Load one split; a task's id is the authors' number, as ``"0042"``.
+
+    Problems without tests that can be read are left out, and a warning is logged that names them.
+    Those without a solution in Python 3 are kept, and tagged ``no-gold``.
+
+    Args:
+        root: A folder with the split in it or a little below; None: ``datasets/apps`` in
+            InterCode's cache.
+        split: ``"test"`` or ``"train"``.
+        difficulty: Only ``"introductory"``, ``"interview"`` or ``"competition"`` problems.
+        strict: Refuse the split if any problem would be left out.
+
+    Raises:
+        TaskError: It is not there, or malformed.
+    """
+    if split not in SPLITS:
+        raise TaskError(f"APPS has no split {split!r}; known: {', '.join(SPLITS)}")
+    place, layout = locate(root, "apps", [(f"{split}.jsonl",), (split,)])
+    source = place / (f"{split}.jsonl", split)[layout]
+    tasks, unusable = [], []
+    for where, row in _rows(source) if layout == 0 else _folders(source):
+        if difficulty is not None and row.get("difficulty") != difficulty:
+            continue
+        try:
+            tasks.append(Task.from_dict(_task(row)))
+        except _Unusable as error:
+            unusable.append(f"{where}: {error}")
+        except TaskError as error:
+            raise TaskError(f"{where}: {error}") from None
+    if unusable:
+        text = "; ".join(unusable[:5]) + ("; …" if len(unusable) > 5 else "")
+        if strict:
+            raise TaskError(f"cannot grade {counted(len(unusable), 'problem')}: {text}")
+        _log.warning("APPS: left out %s: %s", counted(len(unusable), "problem"), text)
+    if not tasks:
+        raise TaskError(f"{source}: holds no problem of APPS that can be graded")
+    return Dataset(tasks, f"apps-{split}", str(source))
+
+
+def _folders(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for folder in sorted(path for path in seen(source).iterdir() if path.name.isdigit()):
+        row: dict[str, Any] = {"problem_id": folder.name}
+        for field, name in _FILES.items():
+            if seen(path := folder / name).exists():
+                row[field] = _text(path)
+        if seen(path := folder / "metadata.json").exists():
+            try:
+                row |= json.loads(_text(path))
+            except (ValueError, TypeError) as error:
+                raise TaskError(f"{path}: no JSON object: {error}") from None
+        yield str(folder), row
+
+
+def _rows(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for where, row in read_rows(source):
+        if not isinstance(row, dict):
+            raise TaskError(f"{source}: {where}: must be an object, not {type(row).__name__}")
+        number = row.get("problem_id", row.get("id"))
+        yield f"{source}: {where}", {**row, "problem_id": number}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}: not UTF-8 at byte {error.start}") from None
+
+
+def _task(row: Mapping[str, Any]) -> dict[str, Any]:
+    number = row["problem_id"]
+    if not str(number).isdigit():
+        raise TaskError(f"field 'problem_id' must be a number, not {number!r}")
+    if not row.get("question"):
+        raise TaskError("field 'question' (or question.txt) is missing")
+    tests = _tests(row)
+    gold = list(_solutions(row))
+    tags = [row["difficulty"]] if row.get("difficulty") else []
+    starter = row.get("starter_code") or ""
+    function = tests.get("fn_name")
+    fields = {
+        "task_id": f"{int(number):04}",
+        "gold": gold,
+        "tags": [*tags, *([] if gold else [NO_GOLD])],
+        "url": row.get("url"),
+        "setup_code": PRELUDE,
+    }
+    if function is None:
+        query = f"{row['question'].rstrip()}\n\n{_PROGRAM}"
+        return {**fields, "query": query, "stdio": list(_programs(tests))}
+    inside = any("class Solution" in text for text in (starter, *gold[:1]))
+    ask = f"Write the function {function}." if not starter else f"Complete this:\n\n{starter}"
+    return {
+        **fields,
+        "query": f"{row['question'].rstrip()}\n\n{ask}",
+        "tests": list(_calls(f"Solution().{function}" if inside else function, tests)),
+        "test_setup_code": _CHECK,
+        "classes": ["Solution"] if inside else [],
+    }
+
+
+def _tests(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of ``input_output``, if it is good for grading."""
+    try:
+        found = json.loads(row.get("input_output") or "null", parse_constant=_no_number)
+    except ValueError as error:  # also: a number of more digits than Python converts
+        raise _Unusable(f"input_output is not JSON: {error}") from None
+    inputs = found.get("inputs") if isinstance(found, dict) else None
+    outputs = found.get("outputs") if isinstance(found, dict) else None
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs:
+        raise _Unusable("it has no tests")
+    if len(inputs) != len(outputs):
+        raise _Unusable(f"it has {len(inputs)} inputs and {len(outputs)} outputs")
+    function = found.get("fn_name")
+    if function is not None and not str(function).isidentifier():
+        raise _Unusable(f"{function!r} is not a function's name")
+    if function is not None and not all(isinstance(args, list) for args in inputs):
+        raise _Unusable("an input is not a list of arguments")
+    return dict(found)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _solutions(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the first few solutions that are Python 3; some are Python 2."""
+    try:
+        given = json.loads(row.get("solutions") or "[]")
+    except ValueError as error:
+        raise TaskError(f"solutions are not JSON: {error}") from None
+    found = 0
+    for source in given if isinstance(given, list) else []:
+        if found < GOLDS and isinstance(source, str) and _is_python(source):
+            found += 1
+            yield source
+
+
+def _is_python(source: str) -> bool:
+    try:
+        return bool(parse(source).body) and "\0" not in source
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _programs(tests: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    for given, expected in zip(tests["inputs"], tests["outputs"], strict=True):
+        yield {"stdin": _joined(given), "stdout": _joined(expected)}
+
+
+def _joined(value: Any) -> str:
+    """Return a text; some problems have it as a list of lines."""
+    return "\n".join(map(_joined, value)) if isinstance(value, list) else str(value)
+
+
+def _calls(function: str, tests: Mapping[str, Any]) -> Iterator[str]:
+    for given, expected in zip(tests["inputs"], tests["outputs"], strict=True):
+        accepted = [_numbered(expected)]
+        if isinstance(expected, list) and len(expected) == 1:
+            accepted.append(_numbered(expected[0]))  # some outputs are wrapped in a list, some not
+        arguments = ", ".join(repr(_numbered(value)) for value in given)
+        yield f"_gives({function}({arguments}), {', '.join(map(repr, accepted))})"
+
+
+def _numbered(value: Any) -> Any:
+    """Turn an object's keys, which JSON made texts, into numbers, as the authors' grading does."""
+    if isinstance(value, dict) and all(key.lstrip("-").isdecimal() for key in value):
+        return {int(key): item for key, item in value.items()}
+    return value

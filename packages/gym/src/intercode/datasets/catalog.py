@@ -1,0 +1,205 @@
+"""The catalogue of datasets: titles, licences, and the authors' archives.
+
+The checksums are of the archives as many people have fetched them; the authors publish none. An
+archive that its authors have replaced does not match: then look at the new one, and give its
+``--checksum`` yourself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from intercode.errors import UsageError
+from intercode.registry import DATASETS
+from intercode_sandbox.spelling import meant
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A dataset of the catalogue."""
+
+    name: str
+    title: str
+    licence: str
+    home: str
+    """The address of its page; empty for those that come with InterCode."""
+    url: str = ""
+    """The archive's address, if it has a stable one."""
+    sha256: str = ""
+    size: int = 0
+    """The archive's size in bytes, roughly."""
+    advice: str = ""
+    """Instructions for a dataset that cannot be fetched."""
+    package: str = ""
+    """The Python package that contains it."""
+
+    @property
+    def bundled(self) -> bool:
+        """Whether it comes with InterCode."""
+        return not self.home
+
+
+def _swe_bench(name: str, title: str, repository: str) -> Entry:
+    return Entry(
+        name,
+        title,
+        "MIT",
+        f"https://huggingface.co/datasets/princeton-nlp/{repository}",
+        advice="save its rows as JSON or JSONL, and in Python: "
+        f"intercode.load_dataset({name!r}, root=FILE); the repositories are cloned by you "
+        "(--repositories)",
+    )
+
+
+_ENTRIES = (
+    Entry("bash", "our own Bash tasks", "MIT", ""),
+    Entry("bash-hard", "hard tasks for Bash: exploration, misleading data, repairs", "MIT", ""),
+    Entry("bash-starter", "easy tasks for Bash, for small models to begin with", "MIT", ""),
+    Entry("python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""),
+    Entry("python-hard", "hard tasks for Python: exploration, misleading data, repairs", "MIT", ""),
+    Entry("python-starter", "easy tasks for Python, for small models to begin with", "MIT", ""),
+    Entry("ctf", "our own CTF puzzles, generated from each seed", "MIT", ""),
+    Entry("generated-bash", "tasks for Bash, generated from each seed", "MIT", ""),
+    Entry("generated-python", "tasks for Python, generated from each seed", "MIT", ""),
+    Entry("generated-sql", "tasks for SQL, generated from each seed", "MIT", ""),
+    Entry("sql", "our own SQL tasks, over four databases", "MIT", ""),
+    Entry("sql-hard", "hard tasks for SQL: exploration, misleading data, repairs", "MIT", ""),
+    Entry("sql-starter", "easy tasks for SQL, for small models to begin with", "MIT", ""),
+    Entry("swe", "our own SWE tasks: small repositories with a bug each", "MIT", ""),
+    Entry("swe-hard", "hard SWE tasks: causes away from what is reported", "MIT", ""),
+    Entry(
+        "spider",
+        "Spider 1.0: questions over many databases (Yu et al. 2018); dev: 1,034 tasks",
+        "CC BY-SA 4.0",
+        "https://yale-lily.github.io/spider",
+        "https://drive.usercontent.google.com/download"
+        "?id=1403EGqzIDoHMdQF4c9Bkyl7dZLZ5Wt6J&export=download&confirm=t",
+        "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b",
+        205_800_266,
+    ),
+    Entry(
+        "bird",
+        "BIRD: questions over large databases (Li et al. 2023); dev: 1,534 tasks",
+        "CC BY-SA 4.0",
+        "https://bird-bench.github.io",
+        "https://bird-bench.oss-cn-beijing.aliyuncs.com/dev.zip",
+        "cdd6d19faeb45a23970b98d3ef6c40a87987c95459c2cf12076897a60cf5a630",
+        346_207_293,
+    ),
+    Entry(
+        "bird-mini-dev",
+        "BIRD's mini-dev: 500 of its tasks",
+        "CC BY-SA 4.0",
+        "https://github.com/bird-bench/mini_dev",
+        "https://bird-bench.oss-cn-beijing.aliyuncs.com/minidev.zip",
+        "cc48ba16838204e4e214512030cb572eeb5f7bcdd999bae4b9b6ff12ec13b92f",
+        800_943_648,
+    ),
+    Entry(
+        "wikisql",
+        "WikiSQL: questions over one table each (Zhong et al. 2017); dev: 8,421 tasks",
+        "BSD-3-Clause",
+        "https://github.com/salesforce/WikiSQL",
+        "https://github.com/salesforce/WikiSQL/raw/master/data.tar.bz2",
+        "755c728ab188e364575705c8641f3fafd86fb089cb8b08e8c03f01832aae0881",
+        26_164_664,
+    ),
+    Entry(
+        "mbpp",
+        "MBPP: small Python functions (Austin et al. 2021); 974 tasks",
+        "CC BY 4.0",
+        "https://github.com/google-research/google-research/tree/master/mbpp",
+        advice="save its file mbpp.jsonl in a folder, and in Python: "
+        "intercode.load_dataset('mbpp', root=FOLDER)",
+    ),
+    Entry(
+        "apps",
+        "APPS: programming problems (Hendrycks et al. 2021); test: 5,000 problems",
+        "MIT",
+        "https://github.com/hendrycks/apps",
+        advice="unpack the authors' APPS.tar.gz (or save their test.jsonl in a folder), and: "
+        "intercode datasets fetch apps --from FOLDER",
+    ),
+    _swe_bench(
+        "swe-bench",
+        "SWE-bench: issues of 12 Python projects (Jimenez et al. 2024); test: 2,294 tasks",
+        "SWE-bench",
+    ),
+    _swe_bench("swe-bench-lite", "SWE-bench Lite: 300 of its tasks", "SWE-bench_Lite"),
+    _swe_bench(
+        "swe-bench-verified",
+        "SWE-bench Verified: 500 of its tasks, looked through by people",
+        "SWE-bench_Verified",
+    ),
+    Entry(
+        "ic-ctf",
+        "the CTF tasks of the 2023 paper: 100 puzzles from picoCTF",
+        "MIT",
+        "https://github.com/princeton-nlp/intercode",
+        advice="clone the 2023 release, and in Python: "
+        "intercode.load_dataset('ic-ctf', root=FOLDER)",
+    ),
+    Entry(
+        "nl2bash",
+        "the Bash tasks of the 2023 paper: 200 in four file systems",
+        "MIT",
+        "https://github.com/princeton-nlp/intercode",
+        advice="clone the 2023 release, and: intercode datasets fetch nl2bash --from FOLDER",
+    ),
+    Entry(
+        "nl2sh-alfa",
+        "NL2SH-ALFA: NL2Bash corrected (Westenfelder et al. 2025); 300 tasks with two golds each",
+        "MIT",
+        "https://github.com/westenfelder/InterCode-ALFA",
+        advice="pip install --no-deps icalfa; or clone it, and: "
+        "intercode datasets fetch nl2sh-alfa --from FOLDER",
+        package="icalfa",
+    ),
+)
+
+
+VERSIONS = {
+    "bash": 1,
+    "bash-hard": 1,
+    "bash-starter": 1,
+    "ctf": 1,
+    "generated-bash": 1,
+    "generated-python": 1,
+    "generated-sql": 1,
+    "mbpp (reviewed)": 1,
+    "nl2bash (reviewed)": 1,
+    "nl2sh-alfa": 1,
+    "python": 1,
+    "python-hard": 1,
+    "python-starter": 1,
+    "spider (reviewed)": 1,
+    "sql": 1,
+    "sql-hard": 1,
+    "sql-starter": 1,
+    "swe": 1,
+    "swe-hard": 1,
+}
+"""Name of a dataset that comes with InterCode, or whose golds we have reviewed, → its version.
+
+Raise it when a task, its files or its gold change.
+"""
+
+
+def entries() -> list[Entry]:
+    """List every dataset that has a name: the catalogue's, then others that are registered."""
+    known = {entry.name for entry in _ENTRIES}
+    others = [name for name in DATASETS.names() if name not in known]
+    return [*_ENTRIES, *(Entry(name, "registered here", "unknown", "") for name in others)]
+
+
+def find(name: str) -> Entry:
+    """Return the entry of a dataset.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for entry in entries():
+        if entry.name == name:
+            return entry
+    known = [entry.name for entry in entries()]
+    raise UsageError(f"there is no dataset {name!r}{meant(name, known)}")

@@ -1,0 +1,249 @@
+"""Fetching a dataset: downloaded, unpacked, tried, and only then put where its loader looks.
+
+::
+
+    ROOT/datasets/NAME          whole, or not there
+    ROOT/datasets/.NAME.part/   being fetched
+    ROOT/datasets/.NAME.lock    held by the process that fetches it
+
+where ROOT is InterCode's cache.
+"""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
+
+from intercode.datasets.catalog import Entry, find
+from intercode.datasets.files import home
+from intercode.downloads import Progress, download
+from intercode.errors import FetchError, TaskError, UsageError
+from intercode_sandbox.files import locked, remove_tree
+from intercode.registry import DATASETS
+from intercode.task import Dataset
+from intercode_sandbox.units import counted
+
+LIMIT = 16 << 30
+"""Bytes that an archive may unpack to."""
+
+_MOST_MEMBERS = 200_000
+_BLOCK = 1 << 20
+_DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    UnicodeError,
+)
+
+
+def fetch(
+    name: str,
+    *,
+    origin: str = "",
+    sha256: str = "",
+    force: bool = False,
+    say: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Fetch a dataset, unless it is there.
+
+    Args:
+        name: A dataset of the catalogue that has a place, or any of it with `origin`.
+        origin: Instead of that place: another URL of the same archive, the archive as a file, or
+            a folder that holds the dataset, which is linked to.
+        sha256: The archive's digest, in hexadecimal; default: the catalogue's, for an archive from
+            the catalogue's place.
+        force: Fetch it again.
+        say: Called with lines of text about the steps.
+        progress: Called during the download.
+
+    Returns:
+        The dataset, loaded.
+
+    Raises:
+        UsageError: There is no such dataset to fetch.
+        FetchError: It cannot be fetched.
+        TaskError: The dataset that is there is malformed.
+    """
+    entry = find(name)
+    if entry.bundled:
+        raise UsageError(f"dataset {name!r} comes with InterCode; there is nothing to fetch")
+    if not (entry.url or origin):
+        raise UsageError(f"dataset {name!r} has no place to fetch it from; {entry.advice}")
+    place = home(name)
+    tell = say or (lambda line: None)
+    work = place.with_name(f".{name}.part")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with locked(
+            place.with_name(f".{name}.lock"),
+            waiting=lambda: tell("waiting for another process that fetches it"),
+        ):
+            if force or not place.exists():
+                remove_tree(work)
+                work.mkdir()
+                try:
+                    _fetch(entry, place, work, origin, sha256, tell, progress)
+                finally:
+                    remove_tree(work)
+    except OSError as error:
+        if isinstance(error, FetchError):
+            raise
+        raise FetchError(f"cannot keep datasets in {place.parent}: {error}") from error
+    return _load(name, place)
+
+
+def _fetch(
+    entry: Entry,
+    place: Path,
+    work: Path,
+    origin: str,
+    sha256: str,
+    tell: Callable[[str], None],
+    progress: Progress | None,
+) -> None:
+    fresh = work / "unpacked"
+    local = Path(origin).expanduser() if origin and "://" not in origin else None
+    if local is not None and local.is_dir():
+        if local.resolve() in (place.parent.resolve() / place.name).parents:
+            raise UsageError(f"{origin}: holds the cache itself; name a folder nearer to the data")
+        fresh.symlink_to(local.resolve())
+        archive = None
+    elif local is not None:
+        if not local.is_file():
+            raise UsageError(f"{origin}: there is no such file or folder")
+        archive = local
+    else:
+        archive = work / "archive"
+        url = origin or entry.url
+        tell(f"fetching {url} ({entry.licence}; {entry.home})")
+        digest = sha256 or ("" if origin else entry.sha256)
+        download(url, archive, sha256=digest, progress=progress)
+    try:
+        if archive is not None:
+            tell("unpacking")
+            unpack(archive, fresh)
+        dataset = _load(entry.name, fresh)
+    except (FetchError, TaskError) as error:
+        raise FetchError(f"what was fetched is not {entry.name!r}: {error}") from error
+    if place.is_symlink() or place.exists():
+        place.rename(work / "old")
+    fresh.rename(place)
+    tell(f"{counted(len(dataset), 'task')}, in {place}")
+
+
+def _load(name: str, root: Path) -> Dataset:
+    return cast(Dataset, DATASETS.get(name)(root=root))
+
+
+def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
+    """Unpack a ZIP or TAR archive of a stranger; ZIP archives of databases that it holds, too.
+
+    Only plain files are unpacked, and only below the folder. An archive with members that would
+    lie elsewhere, with links, devices or encrypted members, or larger than the limit, is refused.
+    Modes, owners and times are not taken over.
+
+    Args:
+        archive: The file.
+        folder: The folder to unpack it into; it must not exist.
+        limit: Bytes, for all files together.
+
+    Raises:
+        FetchError: It is not such an archive, is damaged, or is refused. All that was unpacked
+            till then is removed.
+    """
+    try:
+        folder.mkdir(parents=True)
+        _Unpacker(limit).unpack(archive, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+class _Unpacker:
+    """Counts the members and bytes of an archive and of those inside it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._left = limit
+        self._members = 0
+
+    def unpack(self, archive: Path, folder: Path) -> None:
+        self._unpack_one(archive, folder)
+        for inner in sorted(folder.rglob("*databases.zip")):
+            self._unpack_one(inner, inner.parent)
+            inner.unlink()
+
+    def _unpack_one(self, archive: Path, folder: Path) -> None:
+        try:
+            is_zip = zipfile.is_zipfile(archive)
+            if not is_zip and not tarfile.is_tarfile(archive):
+                raise FetchError(f"{archive}: is neither a ZIP nor a TAR archive")
+            for name, content in _zip_members(archive) if is_zip else _tar_members(archive):
+                self._add(folder, name, content)
+        except FetchError:
+            raise
+        except _DAMAGED as error:
+            raise FetchError(f"{archive.name}: is damaged: {error}") from error
+        except (OSError, RuntimeError) as error:
+            # RuntimeError: a member is encrypted. OSError: bzip2's damage, among others.
+            raise FetchError(f"{archive.name}: cannot be unpacked: {error}") from error
+
+    def _add(self, folder: Path, name: str, content: IO[bytes] | None) -> None:
+        self._members += 1
+        if self._members > _MOST_MEMBERS:
+            raise FetchError(f"the archive has more than {_MOST_MEMBERS} members")
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise FetchError(f"the archive has a member {name!r}, which would lie elsewhere")
+        if "__MACOSX" in path.parts or path.name == ".DS_Store":
+            return  # some systems put these into every archive
+        place = folder.joinpath(*path.parts)
+        if content is None:
+            place.mkdir(parents=True, exist_ok=True)
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("xb") as file:
+            while block := content.read(_BLOCK):
+                self._left -= len(block)
+                if self._left < 0:
+                    raise FetchError(f"the archive unpacks to more than {self._limit} bytes")
+                file.write(block)
+
+
+def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    """Yield name and content of each member; the content is None for a folder."""
+    with zipfile.ZipFile(archive) as opened:
+        for info in opened.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise FetchError(f"the archive has a member {info.filename!r} that is not a file")
+            if info.is_dir():
+                yield info.filename, None
+                continue
+            with opened.open(info) as content:
+                yield info.filename, content
+
+
+def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            if member.isdir():
+                yield member.name, None
+                continue
+            content = opened.extractfile(member) if member.isfile() else None
+            if content is None:
+                raise FetchError(f"the archive has a member {member.name!r} that is not a file")
+            with closing(content):
+                yield member.name, content

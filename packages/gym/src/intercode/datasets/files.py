@@ -1,0 +1,341 @@
+"""Data files, copies of benchmarks, and reviews of their golds.
+
+A data file is JSON (an object or a list), JSONL, CSV, TSV or YAML, told apart by its suffix. A
+fault in it is a `TaskError` that names file, row and field, before anything is started. Rows count
+from 1, as editors count lines; where a format has lines, the line is named too. Pickle is
+refused: reading it runs its code.
+
+A benchmark is found by the files that its loader needs, in a folder and a little below it: archives
+of the same benchmark differ in how many folders they put around it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from intercode.datasets.shared import seen, shared
+from intercode.errors import TaskError
+from intercode_sandbox.files import cache_root
+from intercode.plain_data import check_plain, read_yaml, unique
+from intercode.task import CANNOT, FIELDS, Dataset, Task, fixed
+
+Row = tuple[str, Any]
+"""A row's place, such as ``row 3 (line 7)``, and its content."""
+
+
+def load_file(path: str | Path, name: str | None = None) -> Dataset:
+    """Read the tasks in a file.
+
+    Args:
+        path: The file.
+        name: The dataset's name; default: the file's, without its suffix.
+
+    Raises:
+        TaskError: It cannot be read, or is malformed.
+    """
+    path = Path(path)
+    folder = path.absolute().parent
+    tasks: list[Task] = []
+    rows: dict[str, str] = {}
+    kept: set[str] = set()
+    for index, (where, row) in enumerate(read_rows(path)):
+        if not isinstance(row, dict):
+            advice = ": rename the file to .json" if _is_rows(row) else ""
+            raise TaskError(f"{path}: {where} must be an object, not {type(row).__name__}{advice}")
+        inner = [key for key, value in row.items() if value and _is_rows(value)]
+        if inner and "query" not in row:
+            raise TaskError(
+                f"{path}: must hold a list of tasks, and holds an object with such a list under "
+                f"{inner[0]!r}: write the list alone"
+            )
+        try:
+            tasks.append(Task.from_dict(row, index, folder))
+        except TaskError as error:
+            raise TaskError(f"{path}: {where}, {error}") from None
+        rows.setdefault(tasks[-1].task_id, where)
+        kept |= row.keys() - FIELDS
+    if not tasks:
+        raise TaskError(f"{path}: holds no tasks")
+    name = path.stem if name is None else name
+    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(kept))
+
+
+load_shared = shared(load_file)
+"""`load_file`, for all environments of a process together."""
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read the rows of a file as they are, each with its place.
+
+    An object with nothing but ``canary`` is not a row: its text keeps a file out of
+    training corpora.
+
+    Raises:
+        TaskError: It cannot be read, or is malformed.
+    """
+    suffix = path.suffix.lower()
+    if suffix in (".pkl", ".pickle"):
+        raise TaskError(f"{path}: pickle is refused, because reading it runs code; use JSON")
+    if suffix not in _READERS:
+        raise TaskError(
+            f"{path}: unknown format {suffix or '(no suffix)'}; "
+            f"known: {', '.join(sorted(_READERS))}"
+        )
+    try:
+        text = seen(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except OSError as error:
+        raise TaskError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        rows = list(_READERS[suffix](text))
+    except (ValueError, RecursionError) as error:
+        raise TaskError(f"{path}: {error}") from None
+    return [(where, row) for where, row in rows if not _is_canary(row)]
+
+
+def _is_rows(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+
+
+def _is_canary(row: object) -> bool:
+    return isinstance(row, dict) and row.keys() == {"canary"}
+
+
+def _numbered(data: object) -> Iterator[Row]:
+    """Yield the rows of a parsed document: one object, or a list of them."""
+    if not isinstance(data, (list, dict)):
+        raise ValueError(f"must hold an object or a list of objects, not {type(data).__name__}")
+    rows = data if isinstance(data, list) else [data]
+    yield from ((f"row {number}", row) for number, row in enumerate(rows, start=1))
+
+
+def _parse(text: str) -> Any:
+    try:
+        document = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("not JSON that can be read: nested too deeply") from None
+    check_plain(document, len(text))
+    return document
+
+
+def _json(text: str) -> Iterator[Row]:
+    try:
+        return _numbered(_parse(text))
+    except ValueError as error:
+        first, _, rest = text.strip().partition("\n")
+        if rest and "Extra data" in str(error) and _is_object(first):
+            raise ValueError("holds an object in each line: rename the file to .jsonl") from None
+        raise
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(_parse(text), dict)
+    except ValueError:
+        return False
+
+
+def _jsonl(text: str) -> Iterator[Row]:
+    row = 0
+    # Not splitlines(): U+2028 and its like may stand unescaped within a JSON text.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        row += 1
+        where = f"row {row} (line {number})"
+        try:
+            yield where, _parse(line)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+
+
+def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
+    def read(text: str) -> Iterator[Row]:
+        # Python's reader accepts a NUL, which no table of text has.
+        if "\0" in text:
+            raise ValueError(f"holds a NUL in line {text[: text.index(chr(0))].count(chr(10)) + 1}")
+        # Of a file with line ends of Windows, cells have them, too.
+        text = text.replace("\r\n", "\n")
+        # The library refuses cells of more than 128 KiB, for all readers of the process.
+        csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        try:
+            header = next(reader, [])
+            if len(header) == 1 and (other := next((c for c in ";\t|" if c in header[0]), "")):
+                raise ValueError(f"line 1: the cells are separated by {other!r}, not {delimiter!r}")
+            if len(set(header)) < len(header) or "" in header:
+                raise ValueError("line 1: the header has an empty or repeated field name")
+            for number, cells in enumerate(filter(None, reader), start=1):
+                where = f"row {number} (line {reader.line_num})"
+                if len(cells) != len(header):
+                    raise ValueError(f"{where}: has {len(cells)} cells, the header {len(header)}")
+                # An empty cell is an absent field: a table has no other way to say so.
+                yield where, {key: cell for key, cell in zip(header, cells, strict=True) if cell}
+        except csv.Error as error:
+            raise ValueError(f"line {reader.line_num}: {error}") from None
+
+    return read
+
+
+def _yaml(text: str) -> Iterator[Row]:
+    try:
+        return _numbered(read_yaml(text))
+    except ImportError:
+        raise TaskError(
+            "YAML needs PyYAML: pip install 'intercode-gym[yaml]' (or use JSON)"
+        ) from None
+
+
+_READERS: dict[str, Callable[[str], Iterator[Row]]] = {
+    ".json": _json,
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".csv": _table(","),
+    ".tsv": _table("\t"),
+    ".yaml": _yaml,
+    ".yml": _yaml,
+}
+_DEPTH = 3
+
+
+def home(name: str) -> Path:
+    """Return the place of a fetched dataset, where its loader looks first."""
+    return cache_root() / "datasets" / name
+
+
+def installed(package: str) -> Path | None:
+    """Return the folder of an installed package, without importing it; None if it is not there."""
+    spec = find_spec(package)
+    return next(map(Path, spec.submodule_search_locations or ()), None) if spec else None
+
+
+def locate(
+    root: str | Path | None, name: str, layouts: Sequence[Sequence[str]]
+) -> tuple[Path, int]:
+    """Return the folder that has all files of one of the layouts, and that layout's number.
+
+    Args:
+        root: The folder to search, and a few folders below; None: the fetched dataset's.
+        name: The dataset.
+        layouts: Each a list of files and folders, relative to the folder; the first counts most.
+
+    Raises:
+        TaskError: There is none; the message lists the files.
+    """
+    place = home(name) if root is None else Path(root)
+    if seen(place).is_dir():
+        for folder in _folders(place.resolve(), _DEPTH):
+            for number, files in enumerate(layouts):
+                if all((folder / file).exists() for file in files):
+                    return folder, number
+    looked = "; or ".join(" and ".join(files) for files in layouts)
+    advice = f"; to get it: intercode datasets fetch {name}" if root is None else ""
+    raise TaskError(f"{place}: dataset {name!r} is not there; looked for {looked}{advice}")
+
+
+def _folders(place: Path, depth: int) -> list[Path]:
+    """List a folder and those below it, the nearer ones first."""
+    found = [place]
+    level = [place]
+    for _ in range(depth):
+        level = sorted(
+            child
+            for folder in level
+            for child in seen(folder).iterdir()
+            if child.is_dir() and not child.name.startswith((".", "__"))
+        )
+        found += level
+    return found
+
+
+def read_tasks(
+    path: Path, convert: Callable[[Mapping[str, Any], int], Mapping[str, Any]]
+) -> list[Task]:
+    """Read the tasks of a benchmark's own file.
+
+    Args:
+        path: The file.
+        convert: A row and its number → the fields of a task (see `Task.from_dict`).
+
+    Raises:
+        TaskError: The file is malformed; the message names file and row.
+    """
+    tasks = []
+    for index, (where, row) in enumerate(read_rows(path)):
+        if not isinstance(row, dict):
+            raise TaskError(f"{path}: {where}: must be an object, not {type(row).__name__}")
+        try:
+            tasks.append(Task.from_dict(convert(row, index), index))
+        except KeyError as error:
+            raise TaskError(f"{path}: {where}: field {error} is missing") from None
+        except TaskError as error:
+            raise TaskError(f"{path}: {where}: {error}") from None
+    return tasks
+
+
+def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
+    """Map database to table to columns, from a ``tables.json`` as Spider and BIRD have it.
+
+    Raises:
+        TaskError: It is malformed.
+    """
+    found = {}
+    for where, row in read_rows(path):
+        tables: dict[str, list[str]] = {}
+        try:
+            names = row["table_names_original"]
+            tables |= {name: [] for name in names}
+            for table, column in row["column_names_original"]:
+                if table >= 0:  # -1 is that of "*"
+                    tables[names[table]].append(column)
+            found[row["db_id"]] = fixed(tables)  # many tasks have it
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise TaskError(f"{path}: {where}: no description of a database: {error!r}") from None
+    return found
+
+
+def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
+    """Return a task as its review has it; without one, as it is.
+
+    A file of reviews has a line for each task that was reviewed and needs a remark, which ``row``
+    names: ``gold`` is ``right`` or ``wrong``, ``golds`` are others, which are as right, and
+    ``tests`` are further ones; or ``cannot`` says why a right answer cannot be told from a wrong
+    one. ``note`` is for people. All of it was written for this project; nothing is quoted from the
+    data.
+
+    Args:
+        task: The task.
+        review: Its line.
+
+    Raises:
+        TaskError: The review is of another task, so of another version of the data.
+    """
+    if review is None:
+        return task
+    if review.get("db", task.db) != task.db:
+        raise TaskError(
+            f"task {task.task_id!r} is over {task.db!r}, but was over {review['db']!r} when it was "
+            f"reviewed: this is another version of the data"
+        )
+    if CANNOT in review:
+        return replace(task, metadata={**task.metadata, CANNOT: review[CANNOT]})
+    own = task.gold if review["gold"] == "right" else ()
+    tests = (*task.tests, *review.get("tests", ()))
+    return replace(task, gold=(*own, *review["golds"]), tests=tests)
+
+
+@cache
+def reviews(file: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Read the lines of a review, by their ``row`` as text."""
+    return {str(row["row"]): row for _, row in read_rows(file)}

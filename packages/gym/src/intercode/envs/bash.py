@@ -1,0 +1,100 @@
+"""The Bash environment: tasks for a shell, scored by gold's effect or by a verification command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from intercode.datasets import load
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import BashOptions, EnvOptions
+from intercode.envs.stage import SandboxStage
+from intercode.envs.traits import SHELL, Guess, Traits, always
+from intercode.episode import Episode, Score
+from intercode.errors import TaskError, UsageError
+from intercode.interpreters.bash import BashInterpreter
+from intercode.rewards.base import Reward
+from intercode.rewards.bash import BashReward
+from intercode.rewards.command import CommandReward
+from intercode.rewards.gold import GoldCache, GoldRunner
+from intercode.rewards.judge import Judge
+from intercode.rewards.own import choose
+from intercode_sandbox import Sandbox
+from intercode.task import Dataset, Task
+
+
+class BashEnv(InterCodeEnv[Sandbox]):
+    """One persistent Bash per episode; an observation is what the terminal would show.
+
+    Its reward is the task's verification command or, without one, the comparison with gold's
+    effect. The option `reward` replaces it, unless it is an `intercode.rewards.judge.Judge`, which
+    decides on outputs that are not equal to gold's.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        options: The options, as one value.
+        **changes: Single options by their names: see `BashOptions`.
+
+    Raises:
+        TaskError: The data is malformed, or a task has neither gold nor verification.
+        UsageError: There is no such option, or it makes no sense.
+        SandboxUnavailableError: This machine does not permit the sandbox.
+    """
+
+    name: ClassVar[str] = "bash"
+    Options: ClassVar[type[EnvOptions]] = BashOptions
+    traits: Traits = replace(
+        SHELL,
+        rules=("bash", "answer", "command"),
+        constants=(
+            Guess("true", always("true"), idle=True),
+            *(Guess(f"echo {n}", always(f"echo {n}"), by_chance=True) for n in range(3)),
+        ),
+    )
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "bash",
+        *,
+        options: BashOptions | None = None,
+        **changes: Any,
+    ) -> None:
+        options = BashOptions.of(options, changes)
+        if (reward := options.reward) == "judge":
+            raise UsageError(
+                "a judge needs a model: --judge-model PROVIDER/NAME, or from Python "
+                "reward=Judge('PROVIDER/NAME'), of intercode.rewards.judge"
+            )
+        judge, reward = (reward, None) if isinstance(reward, Judge) else (None, reward)
+        tasks = load(data)
+        stage = SandboxStage.of(options, self.traits)
+        cache = GoldCache.chosen(options.cache_gold, stage.provider)
+        chosen = choose("bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore))
+        super().__init__(tasks, stage, BashInterpreter, chosen, options=options)
+
+
+def _reward(
+    tasks: Dataset,
+    stage: SandboxStage,
+    cache: GoldCache | None,
+    judge: Judge | None,
+    ignore: Sequence[str],
+) -> Reward[Sandbox]:
+    """Make the reward by verification where a task has one, else by gold."""
+    for task in tasks:
+        if not task.gold and task.verification is None:
+            raise TaskError(
+                f"{tasks.where(task)} has neither 'gold' nor 'verification': nothing says when it "
+                "is solved"
+            )
+    runner = GoldRunner(stage.open, BashInterpreter, stage.identify, cache)
+    by_gold = BashReward(runner, judge, ignore)
+    by_command = CommandReward(stage.provider, stage.open, stage.network)
+
+    def reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        chosen = by_gold if task.verification is None else by_command
+        return chosen(task, episode, sandbox)
+
+    return reward

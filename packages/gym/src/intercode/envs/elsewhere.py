@@ -1,0 +1,266 @@
+"""Environments whose tasks are tried elsewhere: by a server, or by another framework.
+
+A subclass begins an episode there and passes actions on; the record, the limit of turns and the
+rules of `step` are kept here, so that agents, runs and statistics take it as any other
+environment. It has no place of ours: it can be neither forked nor scored from outside.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import gymnasium
+
+from intercode.calls import Tool, ToolCall
+from intercode.datasets import load
+from intercode.envs.episode_state import VALUES, EpisodeState, choices
+from intercode.envs.options import EnvOptions
+from intercode.envs.spaces import Unicode
+from intercode.envs.tools import action_of, tools_of
+from intercode.envs.traits import SHELL, Traits
+from intercode.episode import ENDED, Episode, NoAction, Score, Status, Turn
+from intercode.errors import (
+    ForkError,
+    RewardError,
+    TaskError,
+    UsageError,
+)
+from intercode.registry import MESSAGES
+from intercode_sandbox.ownership import OneCaller
+from intercode.task import Dataset, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The reply from elsewhere to an action, or to the wish to end the episode."""
+
+    observation: str
+    reward: float | None = None
+    """None: no reward yet."""
+    ended: bool = False
+    truncated: bool = False
+    """Whether a limit there has ended it."""
+    goes_on: bool = False
+    """Whether the episode goes on after an answer, as where several may be tried."""
+    ok: bool = True
+    """Whether the action ran without an error, as far as that is told."""
+    exit_code: int | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """Facts for the record."""
+
+
+class StandIn(gymnasium.Env[str, str]):
+    """An environment that passes its calls on to one of ours in another process.
+
+    It has the attributes and methods of `InterCodeEnv` that `ThreadVectorEnv` asks for.
+    """
+
+
+class Elsewhere(gymnasium.Env[str, str], ABC):
+    """An environment whose episodes take place elsewhere.
+
+    Args:
+        data: The tasks.
+        options: The options, as one value.
+        **changes: Single options by their names.
+
+    Raises:
+        UsageError: There is no such option, or it makes no sense.
+        TaskError: There are no tasks.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
+    name: ClassVar[str]
+    Options: ClassVar[type[EnvOptions]] = EnvOptions
+    traits: Traits = SHELL
+    """State ``elsewhere=True`` in the subclass's own."""
+    decided_there: ClassVar[tuple[str, ...]] = ("sandbox",)
+    """The options that have no effect here, beside limits: they are refused."""
+
+    def __init__(
+        self, data: str | Path | Dataset, *, options: EnvOptions | None = None, **changes: Any
+    ) -> None:
+        self.options = options = self.Options.of(options, changes)
+        self._refuse_options()
+        self.dataset = load(data)
+        if not self.dataset:
+            raise TaskError(f"dataset {self.dataset.name!r} holds no tasks")
+        self.max_turns = options.max_turns
+        self.reward_every_turn = options.reward_every_turn
+        self.observation_space = Unicode()
+        self.action_space = Unicode()
+        self._calls = OneCaller("this environment")
+        self.episode_state = EpisodeState(options)
+        self._begun = False
+        """Whether the episode was begun there. A reset that is refused has ended it, too."""
+
+    def _refuse_options(self) -> None:
+        """Refuse options that would silently have no effect."""
+        default = self.Options()
+        names = [
+            name
+            for name in self.decided_there
+            if getattr(self.options, name) != getattr(default, name)
+        ]
+        if (limits := self.options.limits) is not None:
+            names += sorted(limits.overrides or ())
+        if names:
+            raise UsageError(
+                f"{self.name}: {', '.join(map(repr, names))} {'is' if names[1:] == [] else 'are'} "
+                "decided where the tasks are tried, and cannot be given here"
+            )
+
+    @abstractmethod
+    def _begin(self, task: Task, seed: int | None) -> str:
+        """Begin an episode there; return the first observation."""
+
+    @abstractmethod
+    def _take(self, action: str) -> Reply:
+        """Take an action there."""
+
+    @abstractmethod
+    def _submit(self, answer: str | None) -> Reply:
+        """End the episode there; its reply has the reward."""
+
+    @property
+    def episode(self) -> Episode:
+        """The episode since the last `reset`, finished or running.
+
+        Raises:
+            EnvironmentStateError: There is none yet.
+        """
+        return self.episode_state.episode
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools, with their JSON schemas, for `call`."""
+        return tools_of(self.traits)
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        task_id: str | None = None,
+        index: int | None = None,
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode, as `InterCodeEnv.reset` does."""
+        with self._calls:
+            self._begun = False
+            state = self.episode_state
+            named = self.named(choices(options, task_id=task_id, index=index))
+            task = state.begin(self, named, seed)
+            try:
+                with state.recording_failures():
+                    state.episode.query = self._begin(task, state.episode.seed)
+                    self._begun = True
+            except VALUES as error:
+                state.failure = error
+                return task.query, state.info_of_failure(error, self.max_turns)
+            return state.episode.query, state.first_info(self.max_turns)
+
+    def named(self, options: Mapping[str, Any]) -> Task | None:
+        """Return the task that options of `reset` name, as `InterCodeEnv.named` does."""
+        return self.dataset.named(**options)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action, as `InterCodeEnv.step` does."""
+        try:
+            with self._calls:
+                state = self.episode_state
+                try:
+                    state.check(action, is_open=self._begun)
+                    with state.recording_failures():
+                        return self._step(action)
+                except VALUES as failed:
+                    info = state.info_of_failure(failed, self.max_turns)
+                    return "", float("nan"), False, True, info
+        except BaseException as error:  # also on the way out: the observation is lost
+            self.interrupt(error)
+            raise
+
+    def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        state, episode = self.episode_state, self.episode
+        takes_answer = bool(self.traits.answer or self.traits.may_answer)
+        ending = state.ending(action, takes_answer=takes_answer)
+        if ending == "skipped":
+            return self._end(Reply("", 0.0), ending)
+        began = time.monotonic()
+        if ending == "submitted":
+            reply = self._submit(episode.answer)
+            if not reply.goes_on:
+                return self._end(reply, ending)
+        elif isinstance(action, NoAction):
+            told = {"executed": False, "invalid": True}
+            reply = Reply(f"[{action.note}]", ok=False, info=told)
+        else:
+            reply = self._take(action)
+        seconds = time.monotonic() - began
+        turn = Turn(str(action), reply.observation, 0.0, reply.ok, reply.exit_code, seconds)
+        turn = replace(turn, info=dict(reply.info))
+        episode.turns.append(turn)
+        if not reply.ended and not reply.truncated and len(episode.turns) >= self.max_turns:
+            last = self._submit(None)
+            reply = replace(reply, reward=last.reward, parts=last.parts, truncated=True)
+        if not reply.ended and not reply.truncated:
+            info = state.info(self.max_turns, turn)
+            return reply.observation, reply.reward or 0.0, False, False, info
+        ended = self._end(reply, "truncated" if reply.truncated else "ended", turn)
+        episode.turns[-1] = replace(turn, reward=ended[1])
+        return ended
+
+    def _end(
+        self, reply: Reply, status: Status, turn: Turn | None = None
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if reply.reward is None or not math.isfinite(reply.reward):
+            raise RewardError(f"{self.name}: the episode has ended there without a reward")
+        self.episode.status = status
+        detail = {name: reply.info[name] for name in (ENDED,) if name in reply.info}
+        self.episode.score = score = Score(float(reply.reward), dict(reply.parts), detail)
+        self.episode.seconds = self.episode_state.seconds
+        info = self.episode_state.info(self.max_turns, turn, score)
+        truncated = status == "truncated"
+        return reply.observation, score.value, not truncated, truncated, info
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the running episode by an exception, as `InterCodeEnv.interrupt` does."""
+        self.episode_state.interrupt(error)
+
+    def snapshot(self, *args: Any, **named: Any) -> NoReturn:
+        """Refuse: an episode elsewhere cannot be saved.
+
+        Raises:
+            ForkError: Always.
+        """
+        raise ForkError(f"{self.name}: an episode that takes place elsewhere cannot be forked")
+
+    fork = snapshot
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action by calling a tool, as `InterCodeEnv.call` does."""
+        return self.step(action_of(ToolCall("", name, arguments), self.traits))
+
+    def messages(self, style: str = "chat") -> list[dict[str, Any]]:
+        """Tell the episode so far as chat messages, as `InterCodeEnv.messages` does."""
+        told: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
+        return told
+
+    def image(self, task: Task) -> str:
+        """Name the place of a task, for a run's record: the environment elsewhere."""
+        return self.name
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that cannot be tried, before any work starts."""
+
+    def digest(self, task: Task) -> str:
+        """Identify the content of a task's place, as far as that is known: it is not."""
+        return "elsewhere"

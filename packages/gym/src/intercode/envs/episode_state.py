@@ -1,0 +1,297 @@
+"""The state of the episode that an environment plays, here or elsewhere."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+
+from intercode.envs.options import EnvOptions
+from intercode.episode import Episode, Score, Status, Turn
+from intercode.errors import (
+    ActionError,
+    EnvironmentStateError,
+    ImageError,
+    RewardError,
+    SandboxError,
+    SandboxUnavailableError,
+    TaskError,
+    UsageError,
+)
+from intercode_sandbox.interruption import is_callers
+from intercode.outcomes import failure_kind
+from intercode.task import Task
+
+VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
+"""The errors that ``errors="value"`` turns into values: no caller's, no agent's, and none that
+every other episode meets (`SandboxUnavailableError`)."""
+SHOWN = ("timed_out", "restarted", "truncated", "gone")
+"""The facts that `info` takes over from an execution: none that differs from run to run."""
+
+
+class Submissions:
+    """The submissions of an episode and of all its forks: what one has tried, all have tried."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.made = 0
+        self.wrong = 0
+        """The number of those that were refused, and did not end an episode."""
+
+    def add(self, *, wrong: bool = False) -> None:
+        """Count one, or count one as wrong that was counted."""
+        with self._lock:
+            self.made += not wrong
+            self.wrong += wrong
+
+    def __deepcopy__(self, memo: object) -> Submissions:
+        """Return itself: forks share it."""
+        return self
+
+
+class EpisodeState:
+    """The state of an environment's episode: its task, its record, its clock and its end.
+
+    An `InterCodeEnv` holds one, and so does an environment whose episodes take place elsewhere
+    (`intercode.envs.elsewhere`). Sandboxes and interpreters are not part of it.
+
+    Args:
+        options: The environment's options.
+    """
+
+    def __init__(self, options: EnvOptions) -> None:
+        self._errors = options.errors
+        self.seed = options.seed
+        """The seed of the next reset that names none."""
+        self._order: Iterator[Task] | None = None
+        """The tasks to come."""
+        self._task: Task | None = None
+        self._episode: Episode | None = None
+        self._started = 0.0
+        """The time at which the episode began; a fork's, as if it had begun here."""
+        self.failure: Exception | None = None
+        """The failure of the last reset, which the next step raises."""
+        self.submissions = Submissions()
+        self.fork_numbers: Iterator[int] = itertools.count()
+
+    @property
+    def episode(self) -> Episode:
+        """The record of the episode since the last `reset`, finished or running.
+
+        Raises:
+            EnvironmentStateError: There is none yet.
+        """
+        if self._episode is None:
+            raise EnvironmentStateError("there is no episode yet: call reset() first")
+        return self._episode
+
+    @property
+    def task(self) -> Task:
+        """The task of the episode.
+
+        Raises:
+            EnvironmentStateError: There is no episode yet.
+        """
+        assert self.episode is not None and self._task is not None
+        return self._task
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there has been an episode."""
+        return self._episode is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is an episode that has not ended."""
+        return self._episode is not None and self._episode.status == "running"
+
+    def begin(self, env: Any, task: Task | None, seed: int | None) -> Task:
+        """Begin an episode, and return its task.
+
+        Args:
+            env: The environment: its name, its tasks, its source of random numbers.
+            task: The task; None: the next one of a seeded order, after which another one begins.
+            seed: The seed of the episode and of a new order; None: `seed`, which holds for once.
+        """
+        seed, self.seed = (self.seed if seed is None else seed), None
+        gymnasium.Env.reset(env, seed=seed)
+        if seed is not None or self._order is None:
+            self._order = env.dataset.shuffled(env.np_random)
+        task = task or next(self._order)
+        episode = Episode(task.task_id, task.query, env.name, seed=seed, started=time.time())
+        self.resume(task, episode, Submissions())
+        return task
+
+    def resume(self, task: Task, episode: Episode, submissions: Submissions) -> None:
+        """Continue an episode.
+
+        Args:
+            task: The task.
+            episode: The record, with the seconds that it has taken so far.
+            submissions: The count that a fork shares with its siblings.
+        """
+        self._task, self._episode, self.submissions = task, episode, submissions
+        self.failure = None
+        self.fork_numbers = itertools.count()
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Count the seconds from those of the record on."""
+        self._started = time.monotonic() - self.episode.seconds
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that the episode has taken."""
+        return time.monotonic() - self._started
+
+    def check(self, action: object, *, is_open: bool) -> None:
+        """Refuse an action that cannot be taken.
+
+        Args:
+            action: The action.
+            is_open: Whether there is something that can take it.
+
+        Raises:
+            EnvironmentStateError: There is no episode, or it has ended.
+            ActionError: The action is not a text.
+            Exception: `failure`, once.
+        """
+        if (error := self.failure) is not None:  # of `reset`, which cannot truncate
+            self.failure = None
+            raise error
+        if self.episode.status != "running" or not is_open:
+            raise self.ended_error()
+        if not isinstance(action, str):
+            raise ActionError(f"an action must be a text, not {type(action).__name__}")
+
+    def ended_error(self) -> EnvironmentStateError:
+        """Return the error of an action after the end of the episode."""
+        reason = ""
+        if name := self.episode.metadata.get("interrupted"):
+            reason = f": {name} has interrupted an action before its observation came"
+        return EnvironmentStateError(f"the episode has ended{reason}: call reset() first")
+
+    def ending(self, action: str, *, takes_answer: bool) -> Status | None:
+        """Return the status with which an action ends the episode; None: the action is executed.
+
+        Args:
+            action: The action.
+            takes_answer: Whether ``submit ANSWER`` submits.
+        """
+        word, _, answer = action.strip().partition(" ")
+        if word == "submit" and (not answer or takes_answer):
+            self.episode.answer = answer.strip() or None
+            return "submitted"
+        return "skipped" if word == "skip" and not answer else None
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the running episode by an exception, if that is the caller's."""
+        if self.is_running and is_callers(error):
+            self._fail(error)
+
+    @contextmanager
+    def recording_failures(self) -> Iterator[None]:
+        """End the episode as an error, and raise it, where a failure is not the agent's fault."""
+        try:
+            yield
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """End the episode as an error.
+
+        An exception of the caller has struck before an observation came. The effects of the action
+        are not known, and its observation could be taken for another one's.
+        """
+        name = type(error).__name__
+        self.episode.status = "error"
+        self.episode.error = f"{name}: {error}"
+        self.episode.seconds = self.seconds
+        if is_callers(error):
+            self.episode.error = f"interrupted by {name}: {error}".removesuffix(": ")
+            self.episode.score = None
+            self.episode.metadata["interrupted"] = name
+
+    def info_of_failure(self, error: Exception, max_turns: int) -> dict[str, Any]:
+        """Return the `info` of an episode that failed; or raise the error, where none is a value.
+
+        Args:
+            error: The failure, one of `VALUES`.
+            max_turns: As for `info`.
+        """
+        is_permanent = isinstance(error, SandboxUnavailableError)
+        is_ours = self.episode.status == "error" and "interrupted" not in self.episode.metadata
+        if self._errors != "value" or is_permanent or not is_ours:
+            raise error
+        name, message = type(error).__name__, str(error)
+        kind = "task" if failure_kind(name) == "refused" else "infrastructure"
+        if isinstance(error, (TaskError, RewardError)):  # it may quote gold
+            message = "the task's own part failed: env.episode.error says why"
+        facts = {"kind": kind, "type": name, "message": message}
+        return {**self.info(max_turns), "error": facts}
+
+    def first_info(self, max_turns: int, turn: Turn | None = None) -> dict[str, Any]:
+        """Return the `info` with which an episode or a fork begins."""
+        return {**self.info(max_turns, turn), "query": self.episode.query, "tags": self.task.tags}
+
+    def info(
+        self, max_turns: int, turn: Turn | None = None, score: Score | None = None
+    ) -> dict[str, Any]:
+        """Return the `info` of `reset` and `step`.
+
+        Args:
+            max_turns: The turns that the environment allows.
+            turn: The last action's.
+            score: The reward, if there is one.
+        """
+        done = len(self.episode.turns)
+        info: dict[str, Any] = {
+            "task_id": self.episode.task_id,
+            "turn": done,
+            "turns_left": max_turns - done,
+        }
+        if (outcome := self.episode.outcome) is not None:
+            info["outcome"] = outcome
+        if "lost" in self.episode.metadata:
+            info["lost"] = self.episode.metadata["lost"]
+        if turn is not None:
+            info["ok"] = turn.ok
+            if turn.exit_code is not None:
+                info["exit_code"] = turn.exit_code
+            info.update({key: turn.info[key] for key in SHOWN if key in turn.info})
+        if score is not None:
+            info["success"] = score.value == 1.0
+            info["parts"] = dict(score.parts)
+        return info
+
+    def rendered(self, prompt: str) -> str:
+        """Return the episode so far, as a terminal would show it."""
+        episode = self.episode
+        lines = [f"# {episode.query}"]
+        for turn in episode.turns:
+            lines += [f"{prompt}{turn.action}", turn.observation.rstrip("\n")]
+        if episode.status != "running":
+            lines.append(f"# {episode.status}, reward {episode.reward}")
+        return "\n".join(line for line in lines if line) + "\n"
+
+
+def choices(options: Mapping[str, Any] | None, **arguments: Any) -> dict[str, Any]:
+    """Return the choice of a task that `reset` is given, by its arguments or by its options.
+
+    Raises:
+        UsageError: A choice is given twice.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise UsageError(f"the options of reset are a dict, not {type(options).__name__}")
+    if wrong := [name for name in options or () if not isinstance(name, str)]:
+        raise UsageError(f"reset knows no option {wrong[0]!r}, only 'task_id' and 'index'")
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    if twice := sorted(arguments.keys() & (options or {}).keys()):
+        raise UsageError(f"give {twice[0]!r} to reset once, not in its options as well")
+    return {**(options or {}), **arguments}

@@ -1,0 +1,189 @@
+"""The tool ``keys``: types into a terminal beside the environment's shell, and shows its screen."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from intercode.calls import Tool, Verb
+from intercode.envs.traits import Traits
+from intercode.episode import NoAction
+from intercode.errors import ActionError, ForkError, UsageError
+from intercode.interpreters.base import Execution, Interpreter, Saved, SavesState
+from intercode.interpreters.terminal import COLUMNS, ROWS, Terminal, check_installed
+from intercode_sandbox.base import HasTerminals, Sandbox
+
+NAMES: Mapping[str, str] = {
+    **{"Enter": "\r", "Tab": "\t", "Escape": "\x1b", "Space": " ", "BSpace": "\x7f"},
+    **{"Up": "\x1b[A", "Down": "\x1b[B", "Right": "\x1b[C", "Left": "\x1b[D", "BTab": "\x1b[Z"},
+    **{"Home": "\x1b[1~", "Insert": "\x1b[2~", "Delete": "\x1b[3~", "End": "\x1b[4~"},
+    **{"PageUp": "\x1b[5~", "PageDown": "\x1b[6~"},
+    **{f"F{n}": f"\x1b[[{letter}" for n, letter in enumerate("ABCDE", 1)},
+    **{f"F{n}": f"\x1b[{17 + n - 6 + (n > 10)}~" for n in range(6, 13)},
+}
+"""The keys with a name, and what the terminal ``linux`` sends for them."""
+_MOST = 4096
+_WORD = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s"']+))(?=\s|$)""", re.DOTALL)
+_ACTION = re.compile(r"\s*keys(?:\s+(.*))?", re.DOTALL)
+_ESCAPED = {"n": "\r", "t": "\t", "e": "\x1b"}
+_HELP = (
+    "Text in quotes, and names of keys: Enter, Tab, Escape, BSpace, Up, PageDown, F1, C-c (with "
+    'Control), M-x (with Alt), as tmux has them. For instance: "vi notes" Enter. Nothing: wait, '
+    "and look."
+)
+_DOES = (
+    "Type into a terminal beside the shell, for programs that need one: editors, pagers, "
+    "debuggers, prompts. It has a shell of its own."
+)
+_HINT = (
+    "Programs that need a terminal run in another shell, which has one: the action "
+    '`keys "vi notes" Enter` types there, and shows its screen. ' + _HELP
+)
+
+
+def encoded(keys: str) -> bytes:
+    """Return the bytes that a terminal sends for keys.
+
+    Args:
+        keys: As `tmux send-keys` takes them: texts in quotes, and names.
+
+    Raises:
+        ActionError: They are not that, or too many.
+    """
+    found, at = "", 0
+    keys = keys.strip()
+    while at < len(keys):
+        if (word := _WORD.match(keys, at)) is None:
+            raise ActionError(f"a quote is not closed, or text follows it at once: {keys[at:]}")
+        double, single, name = word.groups()
+        if double is not None:
+            text = re.sub(r"\\(.)", lambda m: _ESCAPED.get(m[1], m[1]), double, flags=re.DOTALL)
+        else:
+            text = single if single is not None else _key(name)
+        found, at = found + text.replace("\n", "\r"), word.end()
+    data = found.encode("utf-8", "surrogateescape")
+    if len(data) > _MOST:
+        raise ActionError(f"at most {_MOST} bytes can be typed at a time, not {len(data)}")
+    return data
+
+
+def _key(name: str) -> str:
+    if name in NAMES or len(name) == 1:
+        return NAMES.get(name, name)
+    kind, _, rest = name.partition("-")
+    if kind == "M" and rest:
+        return "\x1b" + _key(rest)
+    if kind == "C" and len(rest) == 1 and "@" <= rest.upper() <= "_":
+        return chr(ord(rest.upper()) & 0x1F)
+    raise ActionError(f'{name} is not a key: put text in quotes, as in "{name}" Enter')
+
+
+class KeysInterpreter:
+    """An `Interpreter` that adds a terminal to another one, for actions that begin with ``keys``.
+
+    The terminal is opened by the first of them. No fork has it.
+    """
+
+    def __init__(self, inner: Interpreter, sandbox: Sandbox) -> None:
+        self._inner = inner
+        self._sandbox = sandbox
+        self._terminal: Terminal | None = None
+
+    def execute(self, action: str, timeout: float | None = None) -> Execution:
+        """Run one action; see `Interpreter`. Of keys it shows the screen."""
+        if (match := _ACTION.fullmatch(action)) is None:
+            return self._inner.execute(action, timeout)
+        keys, began = encoded(match[1] or ""), time.monotonic()
+        seconds = self._sandbox.limits.seconds(timeout)
+        is_new = self._terminal is None
+        if self._terminal is None:
+            try:
+                self._terminal = Terminal(self._sandbox, seconds)
+            except OSError as error:
+                note = f"there is no terminal to be had in this sandbox: {error.strerror}"
+                return Execution(b"", ok=False, notes=(note,))
+        taken = self._terminal.send(keys)
+        look = self._terminal.first
+        if keys or not is_new:
+            look = self._terminal.look(seconds, typed=bool(keys))
+        notes = ["cursor at row {}, column {}".format(*look.cursor)]
+        if taken < len(keys):
+            notes.append(f"the program reads no keys: {len(keys) - taken} bytes were not typed")
+        if look.busy:
+            notes.append("it is still writing")
+        if look.ended:
+            notes.append("the terminal's shell has ended: the next keys start another")
+            self._close_terminal()
+        return Execution(
+            look.text.encode(),
+            ok=taken == len(keys),
+            notes=tuple(notes),
+            seconds=time.monotonic() - began,
+        )
+
+    def save(self, lossy: bool = False) -> Saved:
+        """See `SavesState`. The terminal's programs are such as run beside the shell."""
+        if not isinstance(self._inner, SavesState):
+            raise ForkError(f"{type(self._inner).__name__} cannot save its state")
+        saved = self._inner.save(lossy)
+
+        def opened() -> tuple[Any, Interpreter]:
+            place, inner = saved.open()
+            return place, KeysInterpreter(inner, place)  # type: ignore[arg-type]
+
+        return replace(saved, open=opened)
+
+    def _close_terminal(self) -> None:
+        terminal, self._terminal = self._terminal, None
+        if terminal is not None:
+            terminal.close()
+
+    def close(self) -> None:
+        """End the terminal's shell and the interpreter. Idempotent."""
+        self._close_terminal()
+        self._inner.close()
+
+
+def with_keys(
+    opens: Callable[[Any], Interpreter], traits: Traits
+) -> tuple[Callable[[Any], Interpreter], Traits]:
+    """Add the tool to what an environment opens, and to its traits.
+
+    Raises:
+        UsageError: Its language is not a shell's, or a package is missing.
+    """
+    if traits.language != "bash":
+        raise UsageError(f"keys=True is for environments with a shell, not for {traits.language}")
+    check_installed()
+
+    def opened(sandbox: Sandbox) -> Interpreter:
+        if not isinstance(sandbox, HasTerminals):
+            raise UsageError(f"{type(sandbox).__name__} has no terminals, which keys=True needs")
+        return KeysInterpreter(opens(sandbox), sandbox)
+
+    return opened, replace(traits, more=(*traits.more, _verb()), hint=_HINT)
+
+
+def _verb() -> Verb:
+    schema = {
+        "type": "object",
+        "properties": {"keys": {"type": "string", "description": _HELP}},
+        "required": ["keys"],
+        "additionalProperties": False,
+    }
+
+    def action(arguments: Mapping[str, Any]) -> str:
+        keys = arguments.get("keys")
+        if not isinstance(keys, str):
+            return NoAction("the tool 'keys' needs 'keys', a text")
+        return f"keys {keys}".rstrip()
+
+    def arguments(action: str) -> Mapping[str, Any] | None:
+        match = _ACTION.fullmatch(action)
+        return None if match is None else {"keys": match[1] or ""}
+
+    does = f"{_DOES} It returns the screen, {COLUMNS} x {ROWS}."
+    return Verb(Tool("keys", does, schema), action, arguments)

@@ -1,0 +1,609 @@
+"""The options of environments: names, types, defaults, bounds and help texts, once for all readers.
+
+An environment's class names the options that it takes, ``Options``, a subclass of `EnvOptions`. Its
+constructor, `intercode.make`, the command line, ``intercode.toml`` and the reference are made from
+their fields. An environment from outside the package may have a subclass of its own::
+
+    class MazeOptions(SandboxOptions, frozen=True, kw_only=True):
+        width: Annotated[int, Meta(description="cells in a row", ge=2)] = 8
+
+`described` lists the fields with all that a reader of text needs to know about them, and `taken`
+those that the constructor of an environment takes. A field whose
+type is an object of Python, or a name for one, is a text there.
+
+Runs with different values of an option are different runs, unless its field says otherwise by its
+role: see `Role`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from math import isfinite
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from intercode_sandbox.capabilities import CAPABILITIES
+from intercode.errors import UsageError
+from intercode_sandbox.base import Limits
+from intercode_sandbox.network import Policy
+from intercode_sandbox.spelling import meant
+from intercode_sandbox.units import LIMITS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from intercode.databases.base import Engine
+    from intercode.rewards.gold import GoldCache
+    from intercode_sandbox.base import Provider
+
+    # Any reward: a function, a `Reward`, a judge; or a name.
+    RewardLike = str | Callable[..., Any] | Any
+    ProviderLike = str | Provider
+    EngineLike = str | Engine
+    PathLike = str | Path
+    CacheLike: TypeAlias = bool | GoldCache
+else:  # what a text can say
+    RewardLike = ProviderLike = EngineLike = PathLike = str
+    CacheLike = bool
+
+Role = Literal["identifies", "described", "presentation", "resources", "session"]
+"""The part of an option in a run's identity.
+
+- ``identifies``: the value is part of it.
+- ``described``: what the value leads to is part of it, by a digest or another fact of the record.
+- ``presentation``: it changes what is shown or kept, and nothing that an agent or a reward sees.
+- ``resources``: it changes how fast a run is.
+- ``session``: each session of a run may have its own.
+"""
+_PLAIN = (str, int, float, bytes, list, tuple, dict, set)
+_OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
+
+Image = Annotated[
+    PathLike | None,
+    Meta(
+        description="for all tasks; what they lay over host (host+…) they lay over it (default: "
+        "each task's own, else host)",
+        extra={"metavar": "IMAGE", "path": True, "role": "described", "daily": True},
+    ),
+]
+DefaultImage = Annotated[
+    str | None,
+    Meta(
+        description="of the tasks that name none: what a benchmark's folder says (default: host)",
+        extra={"flag": False, "path": True, "role": "described"},
+    ),
+]
+NetworkOption = Annotated[
+    bool | str | Sequence[str],
+    Meta(
+        description="let tasks reach one endpoint (HOST:PORT, as their own 127.0.0.1:PORT), a list "
+        "of hosts by a proxy (pypi.org,*.example.org), or without a value all of this machine's "
+        "network, and try those that need it",
+        extra={"metavar": "HOSTS", "many": True},
+    ),
+]
+Layers = Annotated[
+    Sequence[str],
+    Meta(
+        description="archives of what the agent brings along, as its skills: laid over every "
+        "task's image, and no part of what a record calls the image",
+        extra={"flag": False, "many": True, "role": "described"},
+    ),
+]
+Ignore = Annotated[
+    Sequence[str],
+    Meta(
+        description="for Bash: paths that an agent from outside writes for itself, which are not "
+        "compared where the task does not work there",
+        extra={"flag": False, "many": True},
+    ),
+]
+KeepDiffs = Annotated[
+    bool,
+    Meta(
+        description="keep in the record what each turn changed on disk",
+        extra={"role": "presentation"},
+    ),
+]
+Keys = Annotated[
+    bool,
+    Meta(
+        description="for Bash, SWE and CTF: a tool that types into a terminal, for programs that "
+        "need one"
+    ),
+]
+RewardOption = Annotated[
+    RewardLike | None,
+    Meta(
+        description="your own function, reward.py:score; for Bash also judge; for SQL also "
+        "bird-ex, bird-soft-f1, bird-r-ves or spider-test-suite",
+        extra={"metavar": "FILE:NAME", "path": True, "role": "described", "daily": True},
+    ),
+]
+MaxTurns = Annotated[
+    int,
+    Meta(
+        description="turns before an episode is cut off",
+        ge=1,
+        extra={"metavar": "N", "role": "described", "daily": True},
+    ),
+]
+EngineOption = Annotated[
+    EngineLike,
+    Meta(
+        description="for SQL: sqlite (default), duckdb, mysql, postgresql, a server's URL, or your "
+        "own engine",
+        extra={"metavar": "NAME|URL|FILE:NAME", "role": "described"},
+    ),
+]
+Databases = Annotated[
+    PathLike | None,
+    Meta(
+        description="for SQL: the folder, database file or dump that holds the tasks' databases",
+        extra={"metavar": "PATH", "path": True, "role": "described"},
+    ),
+]
+CacheGold = Annotated[
+    CacheLike,
+    Meta(
+        description="whether gold runs once per task rather than at every score (False if it "
+        "depends on the clock), or a cache to share with other environments",
+        extra={"flag": False, "role": "resources"},
+    ),
+]
+
+
+_EITHER: dict[str, tuple[str | None, str]] = {
+    "render_mode": (None, "ansi"),
+    "observations": ("text", "utf-8"),
+    "errors": ("raise", "value"),
+    "history": ("none", "full"),
+}
+"""Options with two values."""
+_LIMITS = Limits()
+
+
+def _limit(description: str, metavar: str, **extra: Any) -> Meta:
+    return Meta(description=description, extra={"metavar": metavar, "role": "described", **extra})
+
+
+class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of `Limits` that are options by themselves; None: as in `limits`.
+
+    `intercode_sandbox.units.LIMITS` reads and checks their values, from all sources alike.
+    """
+
+    timeout: Annotated[
+        float | None,
+        _limit(f"for each action (default: {_LIMITS.timeout:g})", "SECONDS", daily=True),
+    ] = None
+    memory: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
+    disk: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
+    output: Annotated[int | str | None, _limit("kept of each action (1M)", "SIZE")] = None
+    processes: Annotated[int | None, _limit(f"default: {_LIMITS.processes}", "N")] = None
+    capabilities: Annotated[
+        list[str] | str | None,
+        _limit(
+            f"what root may do in a sandbox: any of {', '.join(CAPABILITIES)} (default: none)",
+            "NAME,…",
+        ),
+    ] = None
+
+
+class EnvOptions(LimitOptions, frozen=True, kw_only=True):
+    """The options that every environment takes.
+
+    A limit that is given by its name is put into `limits`, where it comes before the others.
+
+    Raises:
+        UsageError: A value has the wrong type, or is out of its bounds.
+    """
+
+    sandbox: Annotated[
+        ProviderLike,
+        Meta(
+            description="what runs the sandboxes: native (default); docker: an engine with "
+            "Docker's API; or your own provider",
+            extra={"metavar": "NAME|FILE:NAME", "role": "described"},
+        ),
+    ] = "native"
+    limits: Annotated[
+        Limits | None,
+        Meta(
+            description="what a sandbox may use: `Limits`, or names with values, as "
+            "{'memory': '2G'} (default: `Limits()`)",
+            extra={"flag": False, "role": "described"},
+        ),
+    ] = None
+    max_turns: MaxTurns = 10
+    reward_every_turn: Annotated[
+        bool,
+        Meta(
+            description="score after every action, as the 2023 'Try Again' setting did; it tells "
+            "the agent how close it is, and is to be reported as such",
+            extra={"flag": False, "role": "described"},
+        ),
+    ] = False
+    render_mode: Annotated[
+        str | None,
+        Meta(description="None or 'ansi'", extra={"flag": False, "role": "presentation"}),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Meta(
+            description="of the first reset that is given none",
+            extra={"flag": False, "role": "described"},
+        ),
+    ] = None
+    observations: Annotated[
+        str,
+        Meta(
+            description="'text' (a byte that is not UTF-8 is a lone surrogate), or 'utf-8', for a "
+            "wire: what leaves is escaped by `intercode.plain`, and actions are read by `exact`",
+            extra={"flag": False},
+        ),
+    ] = "text"
+    errors: Annotated[
+        str,
+        Meta(
+            description="'raise', or 'value': a failure that is not the agent's ends the episode "
+            "as truncated, with the reward NaN and `info['error']`",
+            extra={"flag": False, "role": "presentation"},
+        ),
+    ] = "raise"
+
+    def __post_init__(self) -> None:
+        """Refuse wrong values, which msgspec does only where it reads a text; merge the limits."""
+        for name, option in described(type(self)).items():
+            value = getattr(self, name)
+            if name not in LIMITS and (wrong := option.wrong(value)):
+                raise UsageError(f"{name} must be {wrong}, not {value!r}")
+        single = {name: getattr(self, name) for name in LimitOptions.__struct_fields__}
+        single = {name: value for name, value in single.items() if value is not None}
+        if single or self.limits is not None:
+            msgspec.structs.force_setattr(self, "limits", Limits.of(self.limits, **single))
+        for name in single:
+            msgspec.structs.force_setattr(self, name, None)
+        for name, (one, other) in _EITHER.items():
+            if (value := getattr(self, name, one)) not in (one, other):
+                raise UsageError(f"{name} must be {one!r} or {other!r}, not {value!r}")
+
+    @classmethod
+    def of(
+        cls: type[_OptionsT], options: EnvOptions | None, changes: Mapping[str, Any]
+    ) -> _OptionsT:
+        """Merge the two ways in which a constructor is given options.
+
+        Args:
+            options: An instance of this class; None: the defaults.
+            changes: Single options, which come before those. ``provider`` is an older name of
+                ``sandbox``.
+
+        Raises:
+            UsageError: There is no such option, or a value is out of its bounds.
+        """
+        if not isinstance(options, (cls, type(None))):
+            raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
+        changes = _renamed(changes)
+        if unknown := sorted(set(changes) - set(cls.__struct_fields__)):
+            near = meant(unknown[0], ("data", *cls.__struct_fields__))
+            if unknown[0] in _FOR_DATA:
+                near = "; the tasks are 'data'"
+            raise UsageError(f"there is no option {unknown[0]!r}{near}")
+        if options is None:
+            return cls(**changes)
+        return msgspec.structs.replace(options, **changes) if changes else options
+
+
+class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
+    """The options of an environment whose tasks are tried in sandboxes."""
+
+    image: Image = None
+    default_image: DefaultImage = None
+    layers: Layers = ()
+    network: NetworkOption = False
+    keep_diffs: KeepDiffs = False
+    keys: Keys = False
+    reward: RewardOption = None
+
+    def __post_init__(self) -> None:
+        """Refuse a network that makes no sense."""
+        super().__post_init__()
+        Policy.of(self.network)
+
+
+class ShellOptions(SandboxOptions, frozen=True, kw_only=True):
+    """The options of an environment in which an agent from outside can play."""
+
+    ignore: Ignore = ()
+
+
+class BashOptions(ShellOptions, frozen=True, kw_only=True):
+    """The options of `intercode.envs.bash.BashEnv`."""
+
+    cache_gold: CacheGold = True
+
+
+class CtfOptions(SandboxOptions, frozen=True, kw_only=True):
+    """The options of `intercode.envs.ctf.CtfEnv`."""
+
+    attempts: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(
+            description="for CTF: wrong flags that end an episode (default: 3; 0: any number may "
+            "be tried)",
+            extra={"metavar": "N"},
+        ),
+    ] = 3
+    secret: Annotated[
+        str | None,
+        Meta(
+            description="what the bundled puzzles' flags are made from (default: one that is drawn "
+            "once for this process)",
+            extra={"flag": False},
+        ),
+    ] = None
+
+
+class PythonOptions(SandboxOptions, frozen=True, kw_only=True):
+    """The options of `intercode.envs.python.PythonEnv`."""
+
+    python: Annotated[
+        str | None,
+        Meta(
+            description="for Python: the image's own, as python3, from Python 3.8 (default: "
+            "InterCode's, without packages)",
+            extra={"metavar": "PROGRAM"},
+        ),
+    ] = None
+
+
+class SqlOptions(EnvOptions, frozen=True, kw_only=True):
+    """The options of `intercode.envs.sql.SqlEnv`."""
+
+    engine: EngineOption = "sqlite"
+    databases: Databases = None
+    max_rows: Annotated[
+        int,
+        Meta(
+            description="for SQL: rows of a result that are shown (default: 50)",
+            ge=1,
+            extra={"metavar": "N"},
+        ),
+    ] = 50
+    permute_columns: Annotated[
+        bool | None,
+        Meta(
+            description="for SQL: whether an answer's columns may come in another order (default: "
+            "as the data says; Spider's may)"
+        ),
+    ] = None
+    columns: Annotated[
+        str | None,
+        Meta(
+            description="for SQL: exact: an answer has the columns that were asked for; explained: "
+            "or one more, which it orders, groups or filters by (default: as the data says; those "
+            "of reviewed sets are explained)",
+            extra={"choices": ["exact", "explained"]},
+        ),
+    ] = None
+    reward: RewardOption = None
+    cache_gold: CacheGold = True
+
+    def __post_init__(self) -> None:
+        """Refuse capabilities, which only root of a shell has a use for."""
+        super().__post_init__()
+        if self.limits is not None and self.limits.capabilities:
+            raise UsageError("SQL takes no capabilities: they are for tasks in a sandbox's files")
+
+
+class SweOptions(ShellOptions, frozen=True, kw_only=True):
+    """The options of `intercode.envs.swe.SweEnv`."""
+
+    repositories: Annotated[
+        PathLike | None,
+        Meta(
+            description="for SWE: where the repositories are that tasks name and do not have",
+            extra={"metavar": "DIR|URL", "path": True, "role": "described"},
+        ),
+    ] = None
+    history: Annotated[
+        str,
+        Meta(
+            description="for SWE: none, the repository is one commit (default), or full, with the "
+            "commits before it, where the answer may stand",
+            extra={"choices": ("none", "full"), "role": "described"},
+        ),
+    ] = "none"
+    max_turns: MaxTurns = 30
+    cache_gold: CacheGold = True
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """An option, as a reader of texts sees it."""
+
+    name: str
+    kinds: tuple[type, ...]
+    """The types that a value of TOML or JSON may have: some of str, bool, int and float. Empty:
+    there is no text for it."""
+    default: Any
+    help: str
+    metavar: str | None = None
+    least: int | float | None = None
+    """The smallest value."""
+    choices: tuple[str, ...] = ()
+    is_optional: bool = True
+    """Whether its value may be None."""
+    has_flag: bool = True
+    """Whether the command line has it under its own name."""
+    many: bool = False
+    """Whether its value may be a list of texts."""
+    is_path: bool = False
+    """Whether its value may be a path, which begins in the folder of the file that has it."""
+    role: Role = "identifies"
+    is_daily: bool = False
+    """Whether the short help of a command shows it."""
+    group: str = ""
+    """The title of the options that belong together; empty: those of its class."""
+    fact: str = ""
+    """The fact of a record that says the same, and may differ where the option is given."""
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def kind(self) -> str:
+        """The type and bounds of a value, in words."""
+        words = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+        first = next(kind for kind in self.kinds if kind is not bool or len(self.kinds) == 1)
+        either = "true, false or " if bool in self.kinds and first is not bool else ""
+        return f"{either}{words[first]}"
+
+    def accepts(self, value: object) -> bool:
+        """Tell whether a value of TOML or JSON has a type that the option takes."""
+        if isinstance(value, bool):
+            return bool in self.kinds
+        if isinstance(value, (list, tuple)):
+            return self.many and all(isinstance(one, str) for one in value)
+        numbers = {int: Integral, float: Real}  # also those of numpy
+        return isinstance(value, tuple(numbers.get(kind, kind) for kind in self.kinds))
+
+    def read(self, text: str) -> Any:
+        """Read a value that a command line has as a text.
+
+        Raises:
+            ValueError: It has the wrong type, or is out of its bounds.
+        """
+        value: Any = text
+        if bool in self.kinds and text in ("true", "false"):
+            value = text == "true"
+        elif int in self.kinds and re.fullmatch(r"[+-]?[0-9]+", text):
+            value = int(text)
+        elif float in self.kinds:
+            with suppress(ValueError):
+                value = float(text)
+        wrong = self.wrong(value)
+        if self.choices and value not in self.choices:
+            wrong = f"one of {', '.join(self.choices)}"
+        if wrong or (isinstance(value, float) and not isfinite(value)):
+            raise ValueError(f"must be {wrong or self.kind}, not {text!r}")
+        return value
+
+    def wrong(self, value: Any) -> str:
+        """Say what a value must be; nothing if that is what it is.
+
+        An object of Python, such as a provider or a reward, stands for the text that names one.
+        """
+        is_plain = isinstance(value, _PLAIN) and not self.accepts(value)
+        if self.kinds and (is_plain or (value is None and not self.is_optional)):
+            return self.kind
+        too_small = self.least is not None and value is not None and value < self.least
+        return f"at least {self.least}" if too_small else ""
+
+
+@cache
+def described(kind: type[msgspec.Struct]) -> dict[str, Option]:
+    """List the options of a class by name, in the order of its fields."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {}
+    for field in msgspec.structs.fields(kind):
+        types, metas = _taken_apart(hints[field.name])
+        extra = {key: value for meta in metas for key, value in (meta.extra or {}).items()}
+        found[field.name] = Option(
+            name=field.name,
+            kinds=tuple(one for one in (str, bool, int, float) if one in types),
+            default=field.default,
+            help=next((meta.description for meta in metas if meta.description), ""),
+            metavar=extra.get("metavar"),
+            least=next((meta.ge for meta in metas if meta.ge is not None), None),
+            choices=tuple(extra.get("choices", ())),
+            is_optional=type(None) in types,
+            has_flag=extra.get("flag", True),
+            many=extra.get("many", False),
+            is_path=extra.get("path", False),
+            role=extra.get("role", "identifies"),
+            is_daily=extra.get("daily", False),
+            group=extra.get("group", ""),
+            fact=extra.get("fact", ""),
+        )
+    return found
+
+
+def taken(kind: Callable[..., Any]) -> dict[str, Option]:
+    """List the options that an environment's constructor takes, by name.
+
+    Those that are parameters of its own, and in no class of options, have no kind and no help.
+    """
+    known = described(getattr(kind, "Options", EnvOptions))
+    data, *parameters = inspect.signature(kind).parameters.values() or (None,)
+    if data is None:
+        raise UsageError(
+            f"environment {getattr(kind, '__qualname__', kind)!r} must take the tasks as its first "
+            "argument: def __init__(self, data, **options)"
+        )
+    everything = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    own = [one for one in parameters if one.kind not in variadic and one.name != "options"]
+    return {
+        **(known if everything else {}),
+        **{
+            one.name: known.get(one.name)
+            or Option(name=one.name, kinds=(), default=one.default, help="", has_flag=False)
+            for one in own
+        },
+    }
+
+
+def readable(kind: Callable[..., Any]) -> dict[str, Option]:
+    """List those of the options that `taken` lists which a text can give.
+
+    A parameter in no class of options has the type of its default.
+    """
+    options = {}
+    for name, option in taken(kind).items():
+        kinds = option.kinds or (type(option.default),)
+        if kinds[0] in (str, bool, int, float):
+            options[name] = msgspec.structs.replace(option, kinds=kinds)
+    return options
+
+
+def _taken_apart(hint: Any) -> tuple[list[Any], list[Meta]]:
+    """The plain types of an annotation, and all that is said of them."""
+    if metas := [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]:
+        types, more = _taken_apart(hint.__origin__)
+        return types, metas + more
+    parts = [_taken_apart(arm) for arm in typing.get_args(hint)]
+    return (
+        [one for types, _ in parts for one in types] or [hint],
+        [meta for _, more in parts for meta in more],
+    )
+
+
+_FOR_DATA = {"tasks", "dataset"}
+"""Names by which other places call an environment's tasks: ``intercode.toml``, and libraries."""
+
+
+def _renamed(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the older name of an option, with a warning."""
+    changes = dict(changes)
+    if "provider" in changes:
+        warnings.warn(
+            "provider= is now named sandbox=, as on the command line",
+            DeprecationWarning,
+            stacklevel=4,  # the caller of the environment's constructor
+        )
+        provider = changes.pop("provider")
+        if changes.setdefault("sandbox", provider) is not provider:
+            raise UsageError("give sandbox=, not provider= as well")
+    return changes

@@ -1,0 +1,145 @@
+"""The Python environment: tasks for a Python prompt, scored by tests of what was written."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from intercode.datasets import load
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions, PythonOptions
+from intercode.envs.stage import SandboxStage
+from intercode.envs.traits import PYTHON, Guess, Traits, always, python_answer
+from intercode.episode import Episode, Score, Turn
+from intercode.errors import TaskError
+from intercode.interpreters.python import PythonInterpreter
+from intercode.rewards.command import CommandReward
+from intercode.rewards.own import choose
+from intercode.rewards.python import PythonReward
+from intercode.rewards.python_plan import has_tests, stdio_cases
+from intercode_sandbox.base import Sandbox
+from intercode.syntax import parse
+from intercode.task import Dataset, Task
+
+_FIELDS = {"cases", "stdio", "entry_point"}
+"""The metadata that only tasks for Python have."""
+_EQUALS_ALL = """class answer:
+    def __init__(self, *given, **named): pass
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __hash__(self): return 0
+    def __call__(self, *given, **named): return self
+    def __getattr__(self, name): return self
+"""
+
+
+def _recognises(tasks: Sequence[Task]) -> bool:
+    return any(task.tests or _FIELDS & task.metadata.keys() for task in tasks)
+
+
+def _expected(task: Task) -> tuple[str, ...]:
+    """Answer with the value that a task's first test compares with.
+
+    If a constant solves the task, this one does.
+    """
+    return next(map(python_answer, _literals(task)), ())
+
+
+def _literals(task: Task) -> Iterator[str]:
+    for case in task.metadata.get("stdio") or ():
+        yield repr(case["stdout"])
+    for case in task.metadata.get("cases") or ():
+        yield repr(case.get("expected"))
+    for test in task.tests:
+        for node in ast.walk(parse(test)):
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
+                for side in (node.comparators[0], node.left):
+                    with suppress(ValueError):
+                        yield repr(ast.literal_eval(side))
+
+
+class PythonEnv(InterCodeEnv[Sandbox]):
+    """One persistent Python per episode; an observation is what its prompt would show.
+
+    Its reward is the task's tests or, without any, its verification command. The option `reward`
+    replaces it.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        options: The options, as one value.
+        **changes: Single options by their names: see `PythonOptions`.
+
+    Raises:
+        TaskError: The data is malformed, or a task has neither tests nor verification.
+        UsageError: There is no such option, or it makes no sense.
+        SandboxUnavailableError: This machine does not permit the sandbox.
+    """
+
+    name: ClassVar[str] = "python"
+    prompt: ClassVar[str] = ">>> "
+    takes_answer: ClassVar[bool] = True
+    Options: ClassVar[type[EnvOptions]] = PythonOptions
+    traits: Traits = replace(
+        PYTHON,
+        fields=("stdio", "cases", "setup_code"),
+        rules=("python", "command"),
+        constants=(
+            *(Guess(value, always(*python_answer(value))) for value in ("None", "True")),
+            Guess("what the first test expects", _expected, by_chance=True),
+            Guess("an object equal to all", always(_EQUALS_ALL, "submit answer")),
+        ),
+        recognises=_recognises,
+    )
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "python",
+        *,
+        options: PythonOptions | None = None,
+        **changes: Any,
+    ) -> None:
+        options = PythonOptions.of(options, changes)
+        tasks = load(data)
+        network, self._python = options.network, options.python
+        stage = SandboxStage.of(options, self.traits)
+        provider = stage.provider
+        stage.programs = (self._python,) if self._python else ()
+        self._provider = provider
+        self._tests = PythonReward(provider, stage.open, stage.image, network, self._python)
+        self._command = CommandReward(provider, stage.open, network)
+        if options.reward is None:
+            _check_tests(tasks)
+        chosen = choose("python", options.reward, lambda: self._tested)
+        super().__init__(tasks, stage, self._prompt_in, chosen, options=options)
+
+    def close(self) -> None:
+        """End the episode and free its sandbox, and the tests'. Idempotent."""
+        super().close()
+        self._tests.close()
+
+    def _prompt_in(self, sandbox: Sandbox) -> PythonInterpreter:
+        prelude = self.episode_state.task.metadata.get("setup_code") or ""
+        return PythonInterpreter(sandbox, self._python, prelude)
+
+    def _attempt(self, task: Task, place: Sandbox, output: str | None) -> Episode:
+        """Record an attempt from the program that was written."""
+        turns = [] if output is None else [Turn(output, "")]
+        return replace(super()._attempt(task, place, None), turns=turns)
+
+    def _tested(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        reward = self._tests if has_tests(task) else self._command
+        return reward(task, episode, sandbox)
+
+
+def _check_tests(tasks: Dataset) -> None:
+    for task in tasks:
+        stdio_cases(task)
+        if not has_tests(task) and task.verification is None:
+            raise TaskError(
+                f"{tasks.where(task)} has neither 'tests' nor 'verification': nothing says when it "
+                "is solved"
+            )

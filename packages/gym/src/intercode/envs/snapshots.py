@@ -1,0 +1,273 @@
+"""Snapshots: a running episode, held as an object from which forks begin.
+
+A snapshot is one of two things. *State*: the interpreter has saved itself and its place, and a fork
+starts both from there. *Replay*: a fork repeats the recorded actions in a fresh place, and is
+refused at the first that comes out differently. Either way a fork begins when it is first used.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NoReturn, Self
+
+import numpy as np
+
+from intercode.envs.episode_state import EpisodeState
+from intercode.episode import Episode, Fork, Turn
+from intercode.errors import EnvironmentStateError, ForkError, TaskNotFoundError
+from intercode.interpreters.base import Interpreter, Saved, SavesState
+from intercode_sandbox.ownership import when_gone
+from intercode.task import Dataset, Task
+
+How = Literal["auto", "state", "replay"]
+"""By what an episode is forked; ``auto``: by its state where possible, else by its actions."""
+HOWS = ("auto", "state", "replay")
+_SHOWN = 60
+"""Characters of two observations that are shown from where they part."""
+
+
+class _Kept:
+    """A saved state; it is freed with the last snapshot or fork that holds this object."""
+
+    def __init__(self, saved: Saved) -> None:
+        self.saved = saved
+        when_gone(self, saved.close)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeSnapshot:
+    """A running episode as it was between two turns; nothing runs for it.
+
+    `InterCodeEnv.restore` begins a fork from it, any number of times, in any environment of the
+    same kind with the same task. It outlives the environment that it was taken from. What is saved
+    is freed by `close`, or with this object, as soon as no fork needs it.
+    """
+
+    how: Literal["state", "replay"]
+    """Whether a fork starts from the saved state, or repeats the actions."""
+    carried: tuple[str, ...]
+    """The parts of the state that a fork has: ``files``, ``variables``, …"""
+    lost: tuple[str, ...]
+    """The parts that it has not, in words: there are some with ``lossy=True`` only."""
+    _task: Task = field(repr=False)
+    _episode: Episode = field(repr=False)
+    _numbers: Iterator[int] = field(repr=False)
+    """Numbers of its episode's forks; the snapshots of one episode share them."""
+    _kept: list[_Kept | None] = field(repr=False)
+    """The saved state, if any; empty once this is closed."""
+    submissions: Any = field(repr=False, default=None)
+    """The count of what the episode and all its forks have submitted."""
+
+    @property
+    def task_id(self) -> str:
+        """The task's id."""
+        return self._task.task_id
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns so far, which every fork has."""
+        return tuple(self._episode.turns)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            EnvironmentStateError: Always.
+        """
+        raise EnvironmentStateError(
+            "a snapshot cannot be copied or pickled, as its state is held in this process: "
+            "restore() begins any number of forks from it here"
+        )
+
+    def close(self) -> None:
+        """Free what is saved, once no fork needs it. Idempotent, safe from any thread."""
+        self._kept.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def held(self, episode: Episode, numbers: Iterator[int]) -> Self:
+        """Return the same saved state for an episode that has begun from it and has no more turns.
+
+        It lives on when this snapshot is closed.
+
+        Args:
+            episode: The episode.
+            numbers: Numbers of its forks.
+        """
+        return replace(self, _episode=_copied(episode), _numbers=numbers, _kept=list(self._kept))
+
+    def of_one(self) -> Self:
+        """Return this for a single fork, whose number is drawn now, whenever it begins."""
+        number = next(self._numbers)
+        return replace(self, _numbers=iter((number,)), _kept=list(self._kept))
+
+    def task_in(self, tasks: Dataset, env: str, most: int) -> Task:
+        """Return the snapshot's task, of the tasks of an environment that is to restore it.
+
+        Args:
+            tasks: The tasks.
+            env: The environment's short name.
+            most: The turns that it allows.
+
+        Raises:
+            ForkError: It was taken in another kind of environment, or of other tasks; or it has no
+                turn left, or was closed.
+        """
+        if not self._kept:
+            raise ForkError("the snapshot was closed: take another one")
+        if env != self._episode.env:
+            raise ForkError(f"a snapshot of {self._episode.env!r} cannot be restored in {env!r}")
+        try:
+            task = tasks.by_id(self.task_id)
+        except TaskNotFoundError as error:
+            raise ForkError(f"the snapshot is of another dataset: {error}") from error
+        if task != self._task:
+            raise ForkError(f"{tasks.where(task)} is another than the snapshot's of that id")
+        if (count := len(self._episode.turns)) >= most:
+            raise ForkError(f"the snapshot has {count} turns, and max_turns is {most} here")
+        return task
+
+    def episode(self) -> Episode:
+        """Return the episode of a new fork."""
+        parent = self._episode
+        above = () if parent.fork is None else parent.fork.branch
+        origin = Fork(parent.id, len(parent.turns), (*above, next(self._numbers)))
+        episode = replace(_copied(parent), fork=origin)
+        if self.lost:
+            episode.metadata["lost"] = list(self.lost)
+        return episode
+
+    def start(self, repeat: Callable[[], tuple[Any, Interpreter]]) -> tuple[Any, Interpreter]:
+        """Start the place and the interpreter of a fork.
+
+        Args:
+            repeat: Starts them by repeating the actions.
+        """
+        kept = self._kept[0]
+        return repeat() if kept is None else kept.saved.open()
+
+
+def take(
+    state: EpisodeState,
+    episode: Episode,
+    interpreter: Callable[[], Interpreter],
+    how: How,
+    lossy: bool,
+) -> EpisodeSnapshot:
+    """Take a snapshot of a running episode.
+
+    Args:
+        state: The episode's state.
+        episode: The episode, with the seconds that it has taken so far.
+        interpreter: Returns its interpreter; only called if the state is to be saved.
+        how: See `How`.
+        lossy: See `SavesState.save`.
+
+    Raises:
+        ForkError: It cannot be forked in this way.
+    """
+    saved, refused = None, ""
+    if how != "replay":
+        try:
+            saved = _save(interpreter(), lossy)
+        except ForkError as error:
+            if how == "state":
+                raise
+            refused = f"; and its state cannot be saved: {error}"
+    for number, turn in enumerate(episode.turns, 1):
+        if saved is None and turn.info.get("timed_out"):  # it may get further, or less far
+            raise ForkError(
+                f"turn {number} ran into the time limit: it cannot be repeated exactly{refused}"
+            )
+    carried = ("whatever its actions do again",) if saved is None else saved.carried
+    return EpisodeSnapshot(
+        "replay" if saved is None else "state",
+        (*carried, *_ALWAYS),
+        () if saved is None else saved.lost,
+        state.task,
+        _copied(episode),
+        state.fork_numbers,
+        [None if saved is None else _Kept(saved)],
+        state.submissions,
+    )
+
+
+_ALWAYS = ("turns", "elapsed time", "limits")
+
+
+def _save(interpreter: Interpreter, lossy: bool) -> Saved:
+    if isinstance(interpreter, SavesState):
+        return interpreter.save(lossy)
+    raise ForkError(
+        f"{type(interpreter).__name__} cannot save its state: fork it with how='replay'"
+    )
+
+
+def _copied(episode: Episode) -> Episode:
+    return replace(episode, turns=list(episode.turns), metadata=copy.deepcopy(episode.metadata))
+
+
+def random_of(episode: Episode, seed: int) -> np.random.Generator:
+    """Return the source of random numbers of an environment that begins with a fork.
+
+    Args:
+        episode: The fork: its branch tells it from its siblings.
+        seed: The seed of the environment that it was forked from.
+    """
+    assert episode.fork is not None
+    entropy = [max(seed, 0), zlib.crc32(episode.id.encode("utf-8", "surrogatepass"))]
+    return np.random.Generator(np.random.PCG64(entropy))
+
+
+def repeat(turns: Iterable[Turn], take: Callable[[str], Turn]) -> None:
+    """Take recorded actions again.
+
+    Args:
+        turns: The recorded turns.
+        take: Takes an action.
+
+    Raises:
+        ForkError: A turn differs; the message says which, and how.
+    """
+    for number, turn in enumerate(turns, 1):
+        if turn.info.get("executed") is False:  # nothing was run, and its reply is known
+            continue
+        if found := difference(turn, take(turn.action)):
+            raise ForkError(
+                f"the episode cannot be forked by its actions: turn {number} differs: {found}"
+            )
+
+
+def difference(recorded: Turn, now: Turn) -> str:
+    """Describe how two turns differ; empty if they are equal."""
+    if now.info.get("timed_out"):
+        return "it ran into the time limit"
+    if recorded.observation != now.observation:
+        before, after = _from_where_they_part(recorded.observation, now.observation)
+        return f"recorded {before}, now {after}"
+    # An agent that acts by itself does not always tell an exit code.
+    is_known = recorded.exit_code is not None or now.exit_code is None
+    if is_known and (recorded.ok, recorded.exit_code) != (now.ok, now.exit_code):
+        return f"exit code {recorded.exit_code} is now {now.exit_code}"
+    was, info = (json.loads(json.dumps(dict(turn.info))) for turn in (recorded, now))
+    for name, value in was.items():
+        if info.get(name) != value:
+            return f"{name}: recorded {value!r:.{_SHOWN}}, now {info.get(name)!r:.{_SHOWN}}"
+    return ""
+
+
+def _from_where_they_part(one: str, other: str) -> tuple[str, str]:
+    pairs = enumerate(zip(one, other, strict=False))
+    parting = next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+    start = max(0, parting - _SHOWN // 3)
+    dots = "…" if start else ""
+    first, second = (dots + text[start : start + _SHOWN] for text in (one, other))
+    return repr(first), repr(second)

@@ -1,0 +1,246 @@
+"""The SWE environment: issues of a repository, solved in a shell, scored by the project's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from intercode.datasets import load
+from intercode.datasets.builtin import FOLDER, PREFIX
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions, SweOptions
+from intercode.envs.stage import SandboxStage, place_of
+from intercode.envs.traits import SHELL, Dice, Traits
+from intercode.errors import ImageError, TaskError
+from intercode_sandbox.files import sha256
+from intercode.interpreters.base import Interpreter
+from intercode.interpreters.bash import shell_in
+from intercode.rewards.gold import GoldCache
+from intercode.rewards.own import choose
+from intercode.rewards.swe import SweReward
+from intercode.rewards.swe_plan import APPLY, Plan, make_plan
+from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox.images import hide
+from intercode_sandbox.images.repository import NONE, is_url, prepare, refuse_links
+from intercode_sandbox.network import Network
+from intercode.task import Dataset, Task
+
+_FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
+"""The metadata that only issues have."""
+
+
+def apply_patch(patch: str) -> str:
+    """Return a command that applies a unified diff."""
+    end = "END"
+    while end in patch.split("\n"):
+        end += "_"
+    return f"{APPLY} <<'{end}'\n{patch.rstrip(chr(10))}\n{end}"
+
+
+def _cut_off(solution: Sequence[str], dice: Dice) -> Iterator[str]:
+    """Yield the patch without its end, as models' often are."""
+    first, *lines = solution[0].split("\n")
+    if len(lines) > 2:
+        yield "\n".join([first, *lines[: 2 * len(lines) // 3], lines[-1]])
+
+
+class SweEnv(InterCodeEnv[Sandbox]):
+    """One persistent Bash per episode, in the task's repository at its base commit.
+
+    See `docs/reference/swe.md` for what a task has, and `SweReward` for how it is scored. The
+    option `reward` replaces it. With `cache_gold`, twins of the tests (`swe_twins`) are made once
+    per task.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        options: The options, as one value.
+        **changes: Single options by their names: see `SweOptions`.
+
+    Raises:
+        TaskError: The data is malformed. (Tasks are looked at one by one, by `check` and `reset`:
+            a benchmark may hold some that cannot be tried here.)
+        UsageError: There is no such option, or it makes no sense.
+        SandboxUnavailableError: This machine does not permit the sandbox.
+    """
+
+    name: ClassVar[str] = "swe"
+    Options: ClassVar[type[EnvOptions]] = SweOptions
+    traits: Traits = replace(
+        SHELL,
+        fields=(
+            *("repository", "repo", "base_commit", "directory", "test_patch", "test_files"),
+            *("FAIL_TO_PASS", "PASS_TO_PASS", "runner", "python", "pytest", "test_timeout"),
+        ),
+        programs=("bash", "git"),
+        rules=("swe",),
+        briefing="You work in a shell ({setting}), in the repository of a project. Its issue is "
+        "yours to resolve by changing files; tests that you do not see decide.",
+        looks=("git log --oneline | head -n 3", "ls -R | head -n 12"),
+        mistakes=_cut_off,
+        wrong=("echo 42 > intercode-42.txt",),
+        prediction=apply_patch,
+        recognises=lambda tasks: any(_FIELDS & task.metadata.keys() for task in tasks),
+    )
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "swe",
+        *,
+        options: SweOptions | None = None,
+        **changes: Any,
+    ) -> None:
+        options = SweOptions.of(options, changes)
+        tasks = load(data)
+        stage = SweStage(
+            options.sandbox,
+            options.image,
+            options.limits,
+            options.network,
+            options.default_image,
+            options.repositories,
+            options.history,
+        )
+        self._directory = stage.directory
+        cache = GoldCache.chosen(options.cache_gold, stage.provider)
+        chosen = choose(
+            "swe",
+            options.reward,
+            lambda: SweReward(stage.open_private, stage.plan, stage.identify, cache),
+        )
+        super().__init__(tasks, stage, self._shell_in, chosen, options=options)
+
+    def solution(self, task: Task) -> list[str]:
+        """Return the command that applies the first gold as a patch, and a submit."""
+        return [*map(apply_patch, task.gold[:1]), "submit"]
+
+    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
+        return shell_in(sandbox, self._directory(self.episode_state.task))
+
+
+class SweStage(SandboxStage):
+    """Lays a task's repository over its image; a reset copies nothing of it.
+
+    Args:
+        provider: Starts the sandboxes; or its name.
+        image, limits, network, default_image: As in `SandboxStage`.
+        repositories: A folder or URL with the repositories that tasks name and do not have.
+        history: ``none`` or ``full``: see `SweOptions`.
+    """
+
+    def __init__(
+        self,
+        provider: str | Provider,
+        image: str | Path | None = None,
+        limits: Limits | None = None,
+        network: Network = False,
+        default_image: str | None = None,
+        repositories: str | Path | None = None,
+        history: str = NONE,
+    ) -> None:
+        super().__init__(provider, image, limits, network, default_image)
+        self._repositories = None if repositories is None else str(repositories)
+        self._history = history
+        self.plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
+        """How a task is graded, which also says where its repository lies."""
+        self._prepared: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
+
+    def directory(self, task: Task) -> str:
+        """Return where the repository lies; the setup runs there."""
+        return self.plan(task).directory
+
+    def check(self, task: Task) -> None:
+        """Refuse a task whose repository or image is not there.
+
+        Raises:
+            TaskError: A field is malformed, or there is no such repository or commit.
+            ImageError: The image's name means nothing, or names a file that is not there.
+        """
+        self.plan(task)
+        super().check(task)
+
+    def image(self, task: Task) -> str:
+        """Name the image that the task runs in, with its repository laid over it."""
+        return f"{super().image(task)}+{self._prepare_repository(task)[1]}"
+
+    def base(self, task: Task) -> str:
+        """Name the image below the repository."""
+        return "+".join([super().image(task), *self.layers])
+
+    def needs(self, task: Task) -> list[str]:
+        """List the programs that the image must have: the tests' Python, too."""
+        plan, programs = self.plan(task), super().needs(task)
+        has_own = plan.runner != "command" and not task.setup
+        return [*programs, plan.python] if has_own else programs
+
+    def digest(self, task: Task) -> str:
+        """Identify that image's content, on every machine alike."""
+        self.provider.digest(self.image(task))  # which builds it
+        below = self.provider.digest(super().image(task))
+        self.try_programs(task)
+        text = f"{below} {self._prepare_repository(task)[0]}"
+        return sha256(text)
+
+    def _prepare_repository(self, task: Task) -> tuple[str, Path]:
+        commit = task.metadata.get("base_commit")
+        if commit is not None and not isinstance(commit, str):
+            raise TaskError(f"task {task.task_id!r}: 'metadata.base_commit' must be text")
+        key = self._source(task), commit, self.directory(task)
+        if key not in self._prepared:
+            if not is_url(key[0]):
+                hide(key[0])
+            try:
+                if task.folder is not None and task.metadata.get("repository") is not None:
+                    refuse_links(Path(key[0]))
+                self._prepared[key] = prepare(*key, self._history)
+            except ImageError as error:
+                raise TaskError(f"task {task.task_id!r}: its repository: {error}") from error
+        return self._prepared[key]
+
+    def _source(self, task: Task) -> str:
+        """Return where the repository comes from: a path or a URL."""
+        given, name = task.metadata.get("repository"), task.metadata.get("repo")
+        for text in (given, name):
+            if text is not None and (not isinstance(text, str) or not text or "\0" in text):
+                raise TaskError(
+                    f"task {task.task_id!r}: 'metadata.repository' and 'metadata.repo' must be text"
+                )
+        if given is not None:
+            if given.startswith(PREFIX):
+                return str(FOLDER / Path(given.removeprefix(PREFIX)).name)
+            return self._named(task, given)
+        if name is None or self._repositories is None:
+            raise TaskError(
+                f"task {task.task_id!r} comes without its repository: give 'metadata.repository', "
+                f"or 'metadata.repo' and, with --repositories, where such repositories are"
+            )
+        if is_url(self._repositories):
+            return f"{self._repositories.rstrip('/')}/{name}"
+        return self._in_mirror(task, Path(self._repositories).expanduser(), name)
+
+    def _named(self, task: Task, source: str) -> str:
+        """Return the path or URL of the repository that a task names."""
+        if not is_url(source):
+            return str(place_of(task, "metadata.repository", source))
+        allowed = f"{(self._repositories or '').rstrip('/')}/"
+        if task.folder is None or (is_url(allowed) and source.startswith(allowed)):
+            return source
+        raise TaskError(
+            f"task {task.task_id!r}, field 'metadata.repository': data may not have this machine "
+            f"fetch {source!r}, with its keys: name what it begins with, by --repositories URL"
+        )
+
+    def _in_mirror(self, task: Task, mirror: Path, name: str) -> str:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise TaskError(f"task {task.task_id!r}: 'metadata.repo' is not a name: {name!r}")
+        names = [name.replace("/", "__"), name, name.rpartition("/")[2]]
+        tried = [mirror / f"{base}{end}" for base in names for end in ("", ".git", ".bundle")]
+        for path in tried:
+            if path.exists():
+                return str(path.absolute())
+        raise TaskError(
+            f"task {task.task_id!r}: {name!r} is not in {mirror}; clone it there, for instance as "
+            f"{tried[1].name}: git clone --mirror URL {tried[1]}"
+        )

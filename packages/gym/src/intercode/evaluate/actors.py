@@ -1,0 +1,181 @@
+"""The agent of a spec, made by its provider.
+
+A provider makes the agents of one kind and answers for what they need: options, a model, files of
+their own in the sandbox. `agent_provider` finds it by the agent's name, among those of `PROVIDERS`;
+`AgentProvider` itself makes agents without a model.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intercode.agents import registry, skills
+from intercode.agents.base import AgentFactory
+from intercode.agents.skills import Skill
+from intercode.envs.options import taken
+from intercode.errors import UsageError
+from intercode.evaluate.rewards import model_options
+from intercode_sandbox.names import Registry
+from intercode.registry import environment
+from intercode.spec import AgentSpec, ModelSpec, RunSpec, options_of
+from intercode_sandbox.user_code import is_reference, split
+
+if TYPE_CHECKING:
+    from intercode.models import Budget
+    from intercode.models.limits import RateLimit
+
+PROVIDERS = Registry(
+    "kind of agent",
+    {
+        "language-model": "intercode.evaluate.language_agents:LanguageAgentProvider",
+        "program": "intercode.integrations.external_agents:ExternalAgentProvider",
+    },
+    "intercode.agent_providers",
+)
+"""Name → the class of the `AgentProvider` of agents that need more than a function. One of an
+installed package makes the agents of its name, ``NAME`` or ``NAME:REST``."""
+AGENT_OPTIONS = {**options_of(ModelSpec), **options_of(AgentSpec)}
+"""The options of an agent and of its model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actors:
+    """The agent, ready to act."""
+
+    factory: AgentFactory
+    name: str
+    """The agent's name, for the record."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The options that go with the name."""
+    asks: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment without which it cannot act."""
+    skills: tuple[Skill, ...] = ()
+    """The skills that it is offered."""
+    start: Callable[[], None] = lambda: None
+    """Starts the server of its model, where that is ours, before the first episode."""
+    close: Callable[[], None] = lambda: None
+    """Lets go of what it holds."""
+    delay: Callable[[], tuple[float, str] | None] = lambda: None
+    """Tells for how long its model has not answered, and that in words."""
+
+
+class AgentProvider:
+    """Makes agents from a spec, and answers for what they need.
+
+    Args:
+        name: The agent's name.
+    """
+
+    calls_model = False
+    """Whether its agents call a model, and so take a model's options."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @classmethod
+    def claims(cls, name: str) -> bool:
+        """Tell whether it makes the agents of a name."""
+        return True
+
+    @property
+    def reads_skills(self) -> bool:
+        """Whether its agents can be offered skills."""
+        return self.calls_model or registry.AGENTS.is_foreign(self.name)
+
+    @property
+    def skill_homes(self) -> tuple[str, ...]:
+        """The folders in a sandbox where its agents find their skills."""
+        return (skills.HOME,)
+
+    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
+        """Make the agent that a spec names.
+
+        Args:
+            spec: The spec.
+            budget: One that several runs share; None: the run's own.
+            pace: The pace of calls that several processes share; None: this process's own.
+
+        Raises:
+            UsageError: There is no such agent, or it does not take these options.
+        """
+        name, recording = self.name, spec.agent.recording
+        if not registry.AGENTS.is_foreign(name):
+            parameters = inspect.signature(registry.AGENTS.get(name)).parameters
+            if recording is None and "recording" in parameters:
+                raise UsageError(f"--agent {name} needs --recording PATH")
+            if recording is not None and "recording" not in parameters:
+                takers = ", ".join(registry.agents_with("recording"))
+                raise UsageError(
+                    f"agent {name} takes no --recording; agents that take it: {takers}"
+                )
+        offered = skills.read_all(spec.agent.skill)
+        if unused := [option for option in options_without_model(spec) if option in spec.flat()]:
+            flag = AGENT_OPTIONS[unused[0]].flag
+            raise UsageError(
+                f"agent {name} is not a language model: it takes no {flag}; name one that is, such "
+                "as --agent try-again"
+            )
+        options: dict[str, Any] = {} if recording is None else {"recording": Path(recording)}
+        return Actors(registry.get(name, **options), name, options, skills=offered)
+
+    def layers(self, spec: RunSpec) -> list[str]:
+        """Return the layers of an image that hold the agent's skills.
+
+        They are among the agent's facts, by their digests, and not among the environment's.
+
+        Raises:
+            UsageError: A skill is none; or it is for an environment of 2023, which had none.
+        """
+        if spec.agent.skill and spec.env.protocol != "default":
+            raise UsageError("--skill goes with the default protocol only: in 2023 there were none")
+        if not spec.agent.skill or not takes_layers(spec):
+            return []
+        offered = skills.read_all(spec.agent.skill)
+        homes = dict.fromkeys(self.skill_homes)
+        return [str(skill.layer(home)) for home in homes for skill in offered]
+
+
+def agent_provider(name: str) -> AgentProvider:
+    """Return the provider of an agent. Of an installed package's, only the named one is imported.
+
+    Raises:
+        UsageError: It is named by a file that has none of that name.
+        ImportError: Its module, or something that this needs, is not installed.
+    """
+    own = [one for one in PROVIDERS.names(packages=False) if not PROVIDERS.is_foreign(one)]
+    kinds: list[type[AgentProvider]] = [
+        kind for kind in map(PROVIDERS.get, own) if kind.claims(name)
+    ]
+    head, _ = split(name, ":")
+    if not kinds and is_reference(name):
+        target = registry.AGENTS.resolve(head)
+        kinds = [target] if isinstance(target, type) and issubclass(target, AgentProvider) else []
+    elif not kinds and name not in registry.AGENTS and head in PROVIDERS:
+        kinds = [PROVIDERS.get(head)]
+    return next(iter(kinds), AgentProvider)(name)
+
+
+def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None) -> Actors:
+    """Make the agent that a spec names: see `AgentProvider.make`."""
+    return agent_provider(spec.agent.name).make(spec, budget, pace)
+
+
+def calls_at_once(spec: RunSpec) -> int:
+    """Return the number of calls that a run makes at a time, at most."""
+    return spec.how.max_connections or spec.how.workers
+
+
+def options_without_model(spec: RunSpec) -> list[str]:
+    """List the options of language models of which neither the agent nor the reward makes use."""
+    used = {"agent", "recording", "preset", "observation_tail", *model_options(spec)}
+    used |= {"skill"} if registry.AGENTS.is_foreign(spec.agent.name) else set()
+    return [name for name in AGENT_OPTIONS if name not in used]
+
+
+def takes_layers(spec: RunSpec) -> bool:
+    """Tell whether an agent can have files of its own there: not in a session with a database."""
+    return "layers" in taken(environment(spec.env.name, spec.env.protocol))

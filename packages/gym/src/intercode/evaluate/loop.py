@@ -1,0 +1,400 @@
+"""The episode loop: one agent, one environment, one episode."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
+
+from intercode.agents.base import (
+    Agent,
+    AgentError,
+    AgentFactory,
+    CallsModel,
+    HasMetadata,
+    HoldsEnvironment,
+    LeavesOutWaiting,
+    make,
+)
+from intercode.agents.held import HeldEnv, Terms, free, scored_later, settle
+from intercode.episode import Episode, Turn, not_json
+from intercode.errors import (
+    ImageError,
+    InterCodeError,
+    ModelError,
+    SandboxError,
+    TaskError,
+    UsageError,
+)
+from intercode_sandbox.interruption import is_handlers
+from intercode.redaction import Redactor
+from intercode_sandbox.user_code import described
+
+if TYPE_CHECKING:
+    from intercode.task import Task
+
+SANDBOXES_PER_CORE = 2
+"""Enough to keep every core busy while others wait for the kernel."""
+Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
+"""Observation, reward, whether the episode ended, whether it was truncated, info."""
+
+
+class EpisodeEnv(Protocol):
+    """The part of an environment that the loop needs: `InterCodeEnv`, or any class like it."""
+
+    @property
+    def episode(self) -> Episode:
+        """The episode since the last `reset`."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode."""
+
+    def step(self, action: str, /) -> Step:
+        """Take an action."""
+
+    def close(self) -> None:
+        """Free all resources. Idempotent."""
+
+
+class Stopped(Exception):  # noqa: N818 - it is not an error
+    """The run was told to stop at once; this episode has no end."""
+
+
+class Semaphore:
+    """A first-come, first-served semaphore that says how long a thread has waited.
+
+    Entering gives the seconds that were waited::
+
+        with semaphore as waited:
+            ...
+
+    Args:
+        count: The number of threads that may hold it at a time; None: any number.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self._count: float = math.inf if count is None else count
+        self._held = 0
+        self._lock = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+        self._closed = False
+
+    def __enter__(self) -> float:
+        with self._lock:
+            if self._closed:
+                raise Stopped
+            if self._held < self._count:
+                self._held += 1
+                return 0.0
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        start = time.monotonic()
+        turn.acquire()
+        if self._closed:
+            self.__exit__(None, None, None)
+            raise Stopped
+        return time.monotonic() - start
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            if self._waiting:
+                # Handed on, never put back in between: a later thread cannot snatch it.
+                self._waiting.popleft().release()
+            else:
+                self._held -= 1
+
+    @property
+    def held(self) -> int:
+        """The number of threads that hold it."""
+        return self._held
+
+    def close(self) -> None:
+        """Stop all waiting: threads that wait now, or enter later, raise `Stopped`."""
+        with self._lock:
+            self._closed = True
+            while self._waiting:
+                self._held += 1  # as if it had been handed on: the woken thread gives it back
+                self._waiting.popleft().release()
+
+
+def default_sandboxes() -> int:
+    """Return the number of busy sandboxes that this machine's cores keep up with."""
+    return SANDBOXES_PER_CORE * len(os.sched_getaffinity(0))
+
+
+def _ignore(task: Task, action: str) -> None:
+    """Take no notice of an action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The things that all episodes of a run share."""
+
+    calls: Semaphore = field(default_factory=Semaphore)
+    """Held by each call to the model; by an agent that does not say when it makes one, while it
+    decides."""
+    sandboxes: Semaphore = field(default_factory=Semaphore)
+    """Held while an environment is reset, takes an action, or scores."""
+    on_action: Callable[[Task, str], None] = _ignore
+    """Called with each action before it is taken."""
+
+    def stop(self) -> None:
+        """Stop all waiting."""
+        self.calls.close()
+        self.sandboxes.close()
+
+
+def run_episode(
+    env: EpisodeEnv,
+    agent: AgentFactory,
+    task: Task,
+    *,
+    seed: int | None = None,
+    epoch: int = 0,
+    name: str = "",
+    shared: Shared | None = None,
+) -> Episode:
+    """Let an agent try a task once.
+
+    Args:
+        env: An environment whose dataset holds the task.
+        agent: Makes the agent.
+        task: The task.
+        seed: For the environment.
+        epoch: The number of this attempt at the task, for the record.
+        name: The agent's name, for the record.
+        shared: The limits on concurrency, and the observer of actions.
+
+    Raises:
+        AgentError: The agent raised, or gave something that is not an action.
+        ModelError: The agent's model gave no answer.
+        UsageError: The agent cannot act in this environment.
+        SandboxError: The sandbox died.
+        RewardError: The result could not be judged.
+    """
+    shared = shared or Shared()
+    acting = shared.calls
+    if isinstance(agent, CallsModel):
+        agent, acting = agent.calling(acting), Semaphore()
+    with shared.sandboxes:
+        observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
+    episode = env.episode
+    episode.agent, episode.epoch, episode.seed = name, epoch, seed
+    if task.tags:
+        episode.metadata["tags"] = list(task.tags)
+    with shared.sandboxes:  # it may look at the task's place, in another one
+        actor = _made(agent, env, task)
+    terms = Terms(on_action=partial(shared.on_action, task))
+    deciding = Deciding(acting, actor)
+    terms.working = partial(_working, shared.sandboxes, actor)
+    began = time.monotonic()
+    facts: dict[str, Any] = {}
+    try:
+        held = HeldEnv(env, terms, observation)
+        if isinstance(actor, HoldsEnvironment):
+            terms.working = partial(deciding.paused, terms.working)
+            with deciding, scored_later(env):
+                chosen = _held(actor, held, terms)
+                facts = settle(chosen)
+        else:
+            chosen = _acted(actor, held, deciding)
+        episode = chosen.recorded
+        if chosen is not held:
+            episode.seconds = time.monotonic() - began  # of all branches
+        if episode.fork is not None:
+            # In its run this is the one attempt at the task, whichever branch was chosen.
+            episode.metadata["fork"], episode.fork = asdict(episode.fork), None
+    finally:
+        try:
+            if isinstance(actor, HasMetadata):
+                episode.metadata.update(actor.episode_metadata())
+            episode.metadata.update(facts)
+        finally:
+            free(terms)
+    return episode
+
+
+@contextmanager
+def _working(sandboxes: Semaphore, actor: object) -> Iterator[None]:
+    """Hold a permit while an environment works."""
+    with sandboxes as waited:
+        _leave_out(waited, actor)
+        yield
+
+
+class Deciding:
+    """The permit of an agent that decides; it is given back while environments work for it.
+
+    Args:
+        permits: Where it comes from.
+        actor: The agent, whose time limit leaves the waiting out.
+    """
+
+    def __init__(self, permits: AbstractContextManager[float], actor: object) -> None:
+        self._permits = permits
+        self._actor = actor
+        self._lock = threading.Lock()
+        self._works = 0
+        """The number of environments that work for it: an agent may have several threads."""
+        self._has = False
+
+    def __enter__(self) -> None:
+        waited = self._permits.__enter__()
+        self._has = True
+        _leave_out(waited, self._actor)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._has:
+            self._has = False
+            self._permits.__exit__(None, None, None)
+
+    @contextmanager
+    def paused(self, work: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+        """Give the permit back while an environment works, and take it again afterwards."""
+        with self._lock:
+            self._works += 1
+            if self._works == 1:
+                self.__exit__()
+        try:
+            with work():
+                yield
+        finally:
+            with self._lock:
+                self._works -= 1
+                if not self._works:
+                    self.__enter__()
+
+
+def _acted(actor: Agent, held: HeldEnv, deciding: Deciding) -> HeldEnv:
+    """Play an episode with an agent that says its next action."""
+    while held.running:
+        with deciding:
+            action = _act(actor, held.observation, held.episode.turns)
+        held.step(action)
+    return held
+
+
+def _held(actor: HoldsEnvironment, held: HeldEnv, terms: Terms) -> HeldEnv:
+    """Let an agent play an episode that it holds; return the environment whose episode counts."""
+    try:
+        returned = actor.run(held)
+    except (ModelError, Stopped):
+        raise
+    except BaseException as error:
+        if is_handlers(error):
+            raise
+        if terms.failure is not None:
+            raise terms.failure from None
+        raise AgentError(f"the agent raised {described(error)}") from error
+    if terms.failure is not None:
+        raise terms.failure
+    chosen = next((one for one in terms.held if returned is one.episode), None)
+    chosen = held if returned is None else chosen
+    if chosen is None:
+        raise AgentError(
+            "the agent returned no episode of its environment: run(env) returns env.episode, or "
+            "that of a fork"
+        )
+    if chosen.episode.status == "error":
+        raise AgentError(f"the agent chose an episode that failed: {chosen.episode.error}")
+    if chosen.running:
+        chosen.step("submit")
+    return chosen
+
+
+def _made(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | HoldsEnvironment:
+    try:
+        return make(agent, env, task)
+    except (UsageError, SandboxError, TaskError, ImageError):
+        raise  # the same for every task, or of the place that it has looked at
+    except BaseException as error:
+        if is_handlers(error):
+            raise
+        raise AgentError(f"the agent could not be made: {described(error)}") from error
+
+
+def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
+    try:
+        action = actor.act(observation, turns)
+    except (ModelError, Stopped):
+        raise  # not the agent's fault
+    except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
+        if is_handlers(error):
+            raise
+        raise AgentError(f"the agent raised {described(error)}") from error
+    if not isinstance(action, str):
+        raise AgentError(f"the agent's action is not a text but {type(action).__name__}")
+    return action
+
+
+def _leave_out(waited: float, actor: object) -> None:
+    """Keep the time that an agent has waited for its turn out of its time limit."""
+    if waited and isinstance(actor, LeavesOutWaiting):
+        actor.leave_out(waited)
+
+
+def episode_seed(seed: int, epoch: int, task_id: str) -> int:
+    """Return the seed of one episode; it depends on the arguments only, not on the order."""
+    text = f"{seed}:{epoch}:{task_id}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
+
+
+def without_odd_data(episode: Episode) -> Episode:
+    """Make the record of an episode with data that is not JSON: an error that names it.
+
+    Args:
+        episode: The episode; the fields that cannot be written are emptied.
+    """
+    places = []
+    for index, turn in enumerate(episode.turns):
+        if wrong := not_json(turn.info):
+            places.append(f"info of turn {index + 1}{wrong}")
+            episode.turns[index] = replace(turn, info={})
+    if wrong := not_json(episode.metadata):
+        places.append(f"metadata{wrong}")
+        episode.metadata = {}
+    if wrong := not_json(episode.score):
+        places.append(f"score{wrong}")
+    if not places or (wrong := not_json(replace(episode, score=None))):
+        places.append(f"the episode{wrong}")
+        episode = Episode(episode.task_id, episode.query, episode.env, epoch=episode.epoch)
+    return failed(TypeError(f"not JSON, so that it cannot be recorded: {places[0]}"), episode)
+
+
+def failed(error: BaseException, partial: Episode) -> Episode:
+    """Make the record of an episode without a result.
+
+    Args:
+        error: The reason.
+        partial: The episode with the turns that it got to; it is changed.
+    """
+    partial.status = "error"
+    partial.score = None
+    redactor = Redactor()
+    message = str(error) if isinstance(error, InterCodeError) else described(error)
+    partial.error = redactor.text(message) or type(error).__name__
+    partial.metadata["error_type"] = type(error).__name__
+    # A failure in code that is likely the user's own, who wants to find it.
+    written = error.__cause__ if isinstance(error, AgentError | ModelError) else error
+    if written is not None and not isinstance(written, InterCodeError):
+        text = "".join(traceback.format_exception(written))
+        partial.metadata["traceback"] = redactor.text(text)
+    return partial

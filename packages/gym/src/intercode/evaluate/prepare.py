@@ -1,0 +1,364 @@
+"""From a spec to what runs: the tasks (`plan`), and where they are tried (`setting`)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from intercode import datasets
+from intercode.agents.base import AgentFactory, ChecksRun, ChecksTasks, check_factory, sees_gold
+from intercode.databases import engine_name, shared_engine
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import LimitOptions, taken
+from intercode.envs.traits import traits_of
+from intercode.errors import ImageError, UsageError
+from intercode.evaluate.actors import agent_provider
+from intercode.evaluate.exclusion import no_tests, not_gradable, read_exclusion, select
+from intercode.evaluate.loop import EpisodeEnv
+from intercode.evaluate.progress import Progress
+from intercode.evaluate.rewards import ModelReward, model_reward
+from intercode.evaluate.tools import tool_versions
+from intercode_sandbox.files import same_folder
+from intercode.project import FILE, benchmark_of, create
+from intercode.records import MANIFEST, read_manifest
+from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES
+from intercode.registry import environment as registered
+from intercode.rewards.gold import GoldCache
+from intercode_sandbox import Limits, Provider
+from intercode.spec import RunSpec, environments, in_any_folder, recorded_options
+from intercode_sandbox.spelling import meant
+from intercode.task import OF_ALL_TASKS, Dataset, Task
+from intercode_sandbox.user_code import absolute, digest, is_reference
+
+if TYPE_CHECKING:
+    from intercode.models import Budget
+
+ASKED = ("reward_every_turn", "max_turns", "ignore")
+"""The options of an environment that an agent may ask for."""
+_NAMED = 5
+"""The most tasks that a warning names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The tasks that a spec asks for; nothing is started yet."""
+
+    spec: RunSpec
+    dataset: Dataset
+    tasks: list[Task]
+    exclude: Mapping[str, str] = field(default_factory=dict)
+    """Task id → why it is not run."""
+    locked: Mapping[str, Any] | None = None
+    """The ``run.json`` of the run that this one is held to."""
+    follows_machine: bool = False
+    """Whether the image ``host`` may differ from that run's, as the machine was changed since."""
+
+    def context(self) -> dict[str, Any]:
+        """Return what the record says of the options, and of the run that this one is held to."""
+        facts: dict[str, Any] = {"options": self.spec.recorded()}
+        if self.locked is not None:
+            run = str(Path(str(self.spec.how.locked)).absolute())
+            facts["locked"] = {"run": run, "accepted": list(self.spec.how.accept)}
+        return facts
+
+
+def plan(spec: RunSpec, progress: Progress) -> Plan:
+    """Load the tasks that a spec asks for. Starts nothing.
+
+    Raises:
+        UsageError: The spec makes no sense.
+        TaskError: The data is malformed.
+        RecordError: The run that this one is locked to cannot be read.
+    """
+    if spec.how.accept and not spec.how.locked:
+        raise UsageError("--accept says what may differ from --locked RUN: name that, too")
+    locked = None if spec.how.locked is None else read_manifest(run_folder(spec.how.locked))
+    environment(spec)
+    with same_folder():
+        spec, everything = load(spec)
+    exclude: Mapping[str, str] = (locked or {}).get("excluded", {})
+    if spec.exclude is not None:
+        exclusion = read_exclusion(Path(spec.exclude))
+        if warning := exclusion.check(everything):
+            progress.warn(f"warning: {warning}")
+        exclude = exclusion.tasks or exclude
+    exclude = {**not_gradable(everything), **exclude}
+    dataset = narrowed(spec, everything, progress)
+    tasks = select(dataset, spec.tasks, spec.limit, exclude)
+    return Plan(spec, dataset, tasks, exclude, locked)
+
+
+def run_folder(run: str | Path) -> Path:
+    """Return a run's folder, whether that or its ``run.json`` is named."""
+    path = Path(run)
+    return path.parent if path.name == MANIFEST else path
+
+
+def environment(spec: RunSpec) -> str:
+    """Return the environment's name.
+
+    Raises:
+        UsageError: It is missing or unknown.
+    """
+    name = spec.env.name
+    if not name:
+        raise UsageError(f"name an environment: {', '.join(environments())}, as in 'bash'")
+    if (name not in ENVS or ":" in name) and name not in SOURCES:
+        raise _unknown(name)
+    return name
+
+
+def _unknown(name: str) -> UsageError:
+    """Return what is wrong with the name of an environment, which may be meant for a path."""
+    path = Path(name)
+    if path.is_file():
+        return UsageError(
+            f"{name} is a file and no environment: name one, as intercode run bash --data {name}; "
+            f"or check its tasks: intercode validate {name}"
+        )
+    if "/" in name or name in (".", "..") or path.suffix:
+        return UsageError(f"there is no folder and no file {name}")
+    return ENVS.unknown(name, environments())
+
+
+def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
+    """Load the dataset, also the tasks that cannot be tried; the spec then has its secret.
+
+    Raises:
+        TaskError: The data is malformed, or has no such split.
+        UsageError: A review was asked for, and there is none; or an environment comes without
+            tasks, and none are named.
+    """
+    data = spec.env.data or spec.env.name
+    if spec.env.data is None and data in ENVS and data not in DATASETS:
+        raise UsageError(f"environment {data!r} comes without tasks: name them, as --data FILE")
+    if spec.env.reviewed:
+        if not datasets.takes(data, "reviewed"):
+            raise UsageError(f"--reviewed: there is no review of the golds of {data!r}")
+        return spec, datasets.load(data, spec.env.split, reviewed=True)
+    if datasets.takes(data, "secret") and spec.env.secret is None:
+        # What a run is locked to would have told it, but is from before there were secrets.
+        secret = "" if spec.how.locked else secret_of(spec.how.out, spec.agent.recording)
+        spec = spec.merge(secret=secrets.token_hex(8) if secret is None else secret)
+    return spec, datasets.load_seeded(data, spec.seed, spec.env.secret, spec.env.split)
+
+
+def secret_of(*runs: str | Path | None) -> str | None:
+    """Return the secret of the first of these runs that was begun; None: none was."""
+    for run in runs:
+        if run is not None and (Path(run) / MANIFEST).is_file():
+            return str(recorded_options(read_manifest(Path(run))).get("secret", ""))
+    return None
+
+
+def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
+    """Leave out the tasks that cannot be tried with these options, and say how many.
+
+    Unknown fields of tasks are told, too.
+    """
+    source = None if spec.env.benchmark else dataset.source
+    if source is not None and (folder := benchmark_of(source)) is not None:
+        progress.warn(f"{source}: without what {folder / FILE} says: for that give the folder")
+    read = {*OF_ALL_TASKS, *traits_of(spec.env.name, spec.env.protocol).fields}
+    if kept := [name for name in dataset.kept if name not in read]:
+        progress.warn(f"{dataset.source or dataset.name}: kept as metadata: {', '.join(kept)}")
+    odd = no_tests(dataset)
+    for task_id, reason in [*odd.items()][:_NAMED]:
+        progress.warn(f"left out: {task_id}: {reason}")
+    if len(odd) > _NAMED:
+        progress.warn(f"left out: {len(odd) - _NAMED} more tasks whose tests have such names")
+    kind = registered(spec.env.name)
+    if not hasattr(kind, "narrowed"):
+        return dataset
+    narrower: Dataset
+    narrower, told = kind.narrowed(dataset, spec.env.options)
+    if told:
+        progress.warn(told)
+    return narrower
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A checked choice of environment, ready to make as many of it as there are workers."""
+
+    make: Callable[[], EpisodeEnv]
+    facts: dict[str, Any]
+    """The facts that identify it, for the run's record."""
+    provider: Provider | None = None
+    """Of its sandboxes; None where tasks are tried in databases."""
+    reward: ModelReward | None = None
+    """The reward, if it asks a model."""
+
+    def close(self) -> None:
+        """Let go of what the reward holds."""
+        if self.reward is not None:
+            self.reward.close()
+
+    def context(self) -> dict[str, Any]:
+        """Return what the record says of its sandboxes and of the tools in them; starts some."""
+        if self.provider is None:
+            return {}
+        tools = tool_versions(self.provider, self.facts["images"])
+        facts = getattr(self.provider, "facts", dict)
+        return {"sandbox": facts(), "tools": tools}
+
+
+def setting(
+    plan: Plan,
+    progress: Progress,
+    *,
+    asks: Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
+) -> Setting:
+    """Find or build what a plan's tasks are tried in, and say what the environment is.
+
+    Args:
+        plan: The plan.
+        progress: Is told what is built.
+        asks: Options of the environment that the agent asks for.
+        budget: What a reward may spend, with all who share it; None: there is no limit.
+
+    Raises:
+        UsageError: There is no such image, or the environment does not take these options.
+        TaskError: A task's database is not there.
+        ImageError: An image cannot be built.
+        SandboxUnavailableError: This machine permits no sandbox.
+        DatabaseError: A database server cannot be reached or started.
+    """
+    spec, env = plan.spec, plan.spec.env
+    known = taken(registered(env.name, env.protocol))
+    limits = _LIMITS if "limits" in known else ()
+    given = {name: value for name, value in env.options.items() if name not in limits}
+    _check_options(spec, given, known)
+    reward = model_reward(spec, budget)
+    sandbox = given.get("sandbox", "native")
+    asked = {**(asks or {})}
+    needs, layered = asked.pop("limits", {}), asked.pop("layers", ())
+    # Workers make environments, after an agent that may have changed the working directory.
+    options: dict[str, Any] = {"data": plan.dataset, **in_any_folder(given), **asked}
+    name, protocol = absolute(env.name), absolute(env.protocol)
+    facts = _facts(spec, needs)
+    if layers := [*layered, *agent_provider(spec.agent.name).layers(spec)]:
+        options["layers"] = layers
+    provider = None
+    if "engine" in known:
+        engine = shared_engine(given.get("engine", "sqlite"), progress.say, sandbox)
+        options["engine"] = engine
+        facts["engine"] = {"name": engine.name, **engine.facts()}
+        if is_reference(code := engine_name(given.get("engine", "sqlite"))):
+            facts["engine"]["code"] = code
+        facts |= {"sandbox": absolute(sandbox)} if "sandbox" in given else {}
+    elif not traits_of(env.name).elsewhere:
+        provider = provider_of(env.name, sandbox, progress.say)
+        facts["sandbox"] = absolute(sandbox)
+    if "history" in known:
+        facts["history"] = given.get("history", known["history"].default)
+    if "limits" in known:
+        options["limits"] = _limits(spec, needs)
+    if "cache_gold" in known:
+        options.setdefault("cache_gold", GoldCache())  # one for all workers
+    if reward is not None:
+        options["reward"] = reward
+        facts[reward.KIND] = reward.facts()
+
+    def make() -> InterCodeEnv[Any]:
+        return cast("InterCodeEnv[Any]", create(name, protocol=protocol, **options))
+
+    facts["images"] = _digests(make, plan.tasks, progress)
+    return Setting(make, {**facts, **asked}, provider, reward)
+
+
+def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of an environment that its spec, and the needs of its agent, say."""
+    given, reward = spec.env.options, spec.reward
+    limits = _limits(spec, needs).to_dict()
+    engine = str(given.get("engine", ""))
+    sources = {
+        "engine": "" if "://" in engine else engine,
+        "env": ENVS.file_of(spec.env.name),
+        "protocol": spec.env.protocol,
+        "sandbox": str(given.get("sandbox", "")),
+    }
+    code = {name: text for name, source in sources.items() if (text := digest(source))}
+    del limits["debugger"], limits["private"]  # an environment says what programs see
+    return {
+        "env": spec.env.name,
+        "protocol": spec.env.protocol,
+        "image": given.get("image", given.get("default_image")),
+        "reward": reward or "default",
+        "max_turns": given.get("max_turns"),
+        "limits": limits,
+        "options": spec.identity(),
+        **({"reward_digest": digest(reward)} if reward and is_reference(reward) else {}),
+        **({"code": code} if code else {}),
+    }
+
+
+def _limits(spec: RunSpec, needs: Mapping[str, Any]) -> Limits:
+    """Return the limits of a spec: those that it names, then those that its agent needs."""
+    given = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
+    return replace(Limits.of({**needs, **given}), overrides=frozenset(given))
+
+
+_LIMITS = LimitOptions.__struct_fields__
+
+
+def _check_options(spec: RunSpec, given: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse options that the environment does not take, and rewards that it does not have."""
+    name, reward = spec.env.name, spec.reward
+    if wrong := [option for option in given if option not in known]:
+        flag = "--" + wrong[0].replace("_", "-")
+        raise UsageError(f"environment {name!r}, protocol {spec.env.protocol!r}, takes no {flag}")
+    if reward is not None and not is_reference(reward) and f"{name}:{reward}" not in REWARDS:
+        rewards = [n.partition(":")[2] for n in REWARDS.names() if n.startswith(f"{name}:")]
+        raise UsageError(
+            f"environment {name!r} has no reward {reward!r} by name{meant(reward, rewards)} "
+            "(or your own, as path/to/file.py:function)"
+        )
+
+
+def _digests(
+    make: Callable[[], InterCodeEnv[Any]], tasks: Sequence[Task], progress: Progress
+) -> dict[str, str]:
+    """Find or build the images of the tasks: name → digest."""
+    with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
+        first = {env.image(task): task for task in reversed(tasks)}
+        try:
+            for task in tasks:  # before the first image is built
+                env.check(task)
+        except ImageError as error:
+            raise UsageError(str(error)) from error
+        digests = {}
+        for image in sorted(first):
+            digests[image] = env.digest(first[image])
+            progress.built()
+    return digests
+
+
+def provider_of(
+    env: str, sandbox: str = "native", say: Callable[[str], None] = lambda text: None
+) -> Provider:
+    """Return an environment's provider of sandboxes, which says what it builds."""
+    provider = traits_of(env).provider(sandbox)
+    if hasattr(provider, "progress"):
+        provider.progress = say
+    return provider
+
+
+def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
+    """Refuse, or warn of, what the agent cannot do, before anything starts."""
+    workers = plan.spec.how.workers
+    if isinstance(agent, ChecksRun) and (warning := agent.check_run(plan.tasks, workers)):
+        progress.warn(f"warning: {warning}")
+    check_tasks(plan.tasks, agent)
+
+
+def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:
+    """Refuse what makes no agents, and tasks that an agent cannot try, as it sees them."""
+    check_factory(agent)
+    if isinstance(agent, ChecksTasks):
+        agent.check([task if sees_gold(agent) else task.shown() for task in tasks])

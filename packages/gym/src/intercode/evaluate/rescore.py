@@ -1,0 +1,507 @@
+"""Score the episodes of a recorded run again, with another reward: see `rescore`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+
+from intercode.envs.traits import check_imported, traits_of
+from intercode.episode import Episode, Score
+from intercode.errors import InterCodeError, RecordError, UsageError
+from intercode.evaluate import drift, manifest, versions
+from intercode.evaluate.loop import EpisodeEnv, Semaphore, Shared, default_sandboxes
+from intercode.evaluate.progress import Progress
+from intercode.evaluate.replayed_env import (
+    NeedsSandboxError,
+    NotReproducibleError,
+    replay,
+    score_record,
+)
+from intercode.evaluate.runner import RunResult
+from intercode.evaluate.worker import Interrupts, Job, Orders, Pool
+from intercode.records import (
+    MANIFEST,
+    Key,
+    Outcome,
+    Record,
+    RecordWriter,
+    key_of,
+    latest,
+    read_manifest,
+)
+from intercode.registry import REWARDS
+from intercode.rewards.base import Reward
+from intercode.rewards.judge import Judge
+from intercode.rewards.own import Function, OwnReward, choose
+from intercode.spec import identified
+from intercode_sandbox.user_code import digest, is_reference
+
+if TYPE_CHECKING:
+    from intercode.task import Dataset, Task
+
+DEFAULT = "default"
+"""The name of an environment's own reward."""
+FIELD = "rescored"
+"""In a rescored run's ``run.json``, and in the metadata of its episodes."""
+_OF_THE_REWARD = {"reward": "reward", "reward_digest": "digest", "judge": "judge"}
+"""Name in a record's ``env`` → name in ``rescored``."""
+
+Way = Literal["record", "again", "not reproducible", "no result", "failed"]
+"""How an episode was scored.
+
+- ``record``: its reward looks at the record only, and was computed from that.
+- ``again``: its actions were taken again in a fresh environment, every observation was as
+  recorded, and the final state was scored.
+- ``not reproducible``: an observation differed. There is no new score; it counts as an error.
+- ``no result``: it had no result in the recorded run, and has none now.
+- ``failed``: the new reward, or the sandbox, gave no result.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One rescored episode."""
+
+    before: Outcome
+    after: Outcome
+    way: Way
+
+    @property
+    def final(self) -> bool:
+        """Whether it need not be tried again."""
+        return not self.after.failed or self.way == "no result"
+
+
+@dataclass(slots=True)
+class Rescored(RunResult):
+    """The result of `rescore`; outcomes are in the order of the recorded run."""
+
+    results: list[Result] = field(default_factory=list)
+    """One for each outcome, with the recorded one."""
+
+    @property
+    def before(self) -> list[Outcome]:
+        """The recorded outcomes of the same episodes."""
+        return [result.before for result in self.results]
+
+    @property
+    def ways(self) -> dict[Way, int]:
+        """The number of episodes that were scored in each way."""
+        return dict(Counter(result.way for result in self.results))
+
+    @property
+    def changes(self) -> list[Result]:
+        """The episodes that have another reward now."""
+        scored = (r for r in self.results if not (r.before.failed or r.after.failed))
+        return [result for result in scored if result.before.reward != result.after.reward]
+
+    @property
+    def lost(self) -> list[Result]:
+        """The episodes that had a result, and have none under the new reward."""
+        return [r for r in self.results if r.after.failed and not r.before.failed]
+
+
+def rescore(
+    run: str | Path,
+    dataset: Dataset,
+    reward: str | Function | Judge | None = None,
+    env_factory: Callable[[], EpisodeEnv] | None = None,
+    *,
+    out: str | Path | None = None,
+    workers: int = 1,
+    settings: Callable[[], Mapping[str, Any]] | None = None,
+    every_turn: bool | None = None,
+    progress: Progress | None = None,
+    max_retries: int = 2,
+    context: Callable[[], Mapping[str, Any]] | None = None,
+    accept: Collection[str] = (),
+    trust: bool = False,
+) -> Rescored:
+    """Score a recorded run's episodes again. The run itself is not touched.
+
+    A reward that looks at no sandbox is computed from the record. For any other the recorded
+    actions are taken again, and the state that they lead to is scored if every observation is as
+    recorded. Otherwise the episode ends in an error, never in a reward of 0.
+
+    An interrupt lets the episodes in flight end; call again with the same `out` to resume.
+
+    Args:
+        run: The recorded run's folder.
+        dataset: Its tasks.
+        reward: The new reward: a function, its name, or ``reward.py:score``; a judge, which
+            `env_factory` gives its environments as well; None: the environment's own.
+        env_factory: Makes an environment with that reward, and otherwise as recorded; called in
+            each worker, if actions must be taken again.
+        out: The new run's folder; None keeps the episodes in memory.
+        workers: Threads, each with an environment of its own.
+        settings: Gives the facts that identify the environment, as for `evaluate`; called once,
+            before the first environment is made, and compared with the record.
+        every_turn: Whether every turn is scored; None: as recorded.
+        progress: Observes the work.
+        max_retries: The number of new attempts at an episode after the sandbox failed.
+        context: Gives more facts for the new record (``sandbox``, ``tools``), likewise.
+        accept: Names of facts that may differ from the record; see `intercode.evaluate.drift`.
+        trust: Whether the record may name an environment of an installed package whose module is
+            not imported yet; nothing else of it acts.
+
+    Raises:
+        TrustError: The record names such an environment, and is not trusted.
+        DriftError: The tasks or the environment are not as recorded.
+        RecordError: The run cannot be read, or `out` holds another one.
+        TaskNotFoundError: A recorded task is not in the dataset.
+        UsageError: There is no such reward, or actions must be taken again and cannot.
+        RunLockedError: Another process is writing to `out`.
+    """
+    if workers < 1 or max_retries < 0:
+        raise UsageError("workers must be at least 1, retries at least 0")
+    record, target = Record(Path(run)), None if out is None else Path(out).absolute()
+    _refuse(record, target)
+    env = record.manifest["env"]
+    check_imported(str(env.get("env", "")), str(env.get("protocol", DEFAULT)), trust=trust)
+    setting = _Setting(record, env_factory, settings, context, accept)
+    setting.compare("dataset", manifest.dataset_facts(dataset))
+    work = _Work(record, dataset, reward, every_turn, setting, progress or Progress())
+    written = work.resume(target)
+    if work.needs_sandbox():
+        setting.factory()  # refuses what it must before anything is written
+    session = _session(record, workers, max_retries) | setting.facts()
+    if target is None:
+        return work.run(workers, max_retries)
+    with RecordWriter(target) as log:
+        work.write = log.append
+        written["sessions"].append(session)
+        log.write_manifest(written)
+        result = work.run(workers, max_retries)
+        result.folder = target
+        session |= setting.facts()
+        manifest.finish(
+            session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short
+        )
+        log.write_manifest(written)
+    return result
+
+
+class _Work:
+    """The episodes that are to be scored, and the results so far.
+
+    Raises:
+        TaskNotFoundError: A recorded task is not in the dataset.
+        UsageError: There is no such reward.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        dataset: Dataset,
+        reward: str | Function | Judge | None,
+        every_turn: bool | None,
+        setting: _Setting,
+        progress: Progress,
+    ) -> None:
+        env = record.manifest["env"]
+        self._record = record
+        self._reward = _on_the_record(env.get("env", ""), env.get("protocol", DEFAULT), reward)
+        self._rules = versions.rules_of({**env, "reward": reward})
+        self._version = {} if dataset.version is None else {"version": dataset.version}
+        self._facts = {"run": str(record.folder.absolute()), **_facts(reward)}
+        self._every_turn = bool(env.get("reward_every_turn")) if every_turn is None else every_turn
+        self._setting = setting
+        self._progress = progress
+        self._tasks = {key: dataset.by_id(key[1]) for key in record.outcomes}
+        self._shared = Shared(sandboxes=Semaphore(default_sandboxes()), on_action=progress.action)
+        self._kept: list[Episode] = []
+        self.results: dict[Key, Result] = {}
+        self.write: Callable[[Episode], None] = self._kept.append
+        """Writes an episode; called from any thread."""
+
+    def resume(self, folder: Path | None) -> dict[str, Any]:
+        """Take over the results that earlier sessions have written to a folder.
+
+        Returns:
+            The ``run.json`` of the rescored run, to which this session is to be added.
+
+        Raises:
+            RecordError: The folder holds another run.
+        """
+        before = self._record.outcomes
+        env = {
+            name: fact
+            for name, fact in self._record.manifest["env"].items()
+            if name not in (*_OF_THE_REWARD, versions.FIELD)
+        }
+        env |= {k: self._facts[name] for k, name in _OF_THE_REWARD.items() if name in self._facts}
+        recorded = self._record.manifest
+        wanted = {
+            **recorded,
+            "dataset": {**recorded["dataset"], **self._version},
+            "env": {**env, **self._rules},
+            FIELD: self._facts,
+            "sessions": [],
+        }
+        if folder is None or not (folder / MANIFEST).exists():
+            return wanted
+        written = read_manifest(folder)
+        drift.refuse_another(written, wanted, folder)
+        known = latest(folder, lambda episode: (Outcome.of(episode), _way_of(episode)))
+        if strange := known.keys() - before.keys():
+            raise RecordError(f"{folder} has episodes that {self._facts['run']} has not: {strange}")
+        results = {key: Result(before[key], *found) for key, found in known.items()}
+        self.results = {key: result for key, result in results.items() if result.final}
+        return written
+
+    def needs_sandbox(self) -> bool:
+        """Whether the reward looks at the sandbox, in the first episode that it is called for."""
+        for job in self._jobs():
+            if self._reward is None:
+                return True
+            recorded = self._record.read(job.key)
+            if recorded.status != "skipped":
+                try:
+                    score_record(job.task, recorded, self._reward, self._every_turn)
+                except NeedsSandboxError:
+                    return True
+                except InterCodeError:
+                    pass  # it will be seen in the result
+                return False
+        return False
+
+    def run(self, workers: int, max_retries: int) -> Rescored:
+        """Score all episodes that have no new result yet."""
+        start, progress, earlier = time.monotonic(), self._progress, len(self.results)
+        recorded = self._record.manifest
+        orders = Orders(
+            attempt=self._attempt,
+            env_factory=lambda: self._setting.factory()(),
+            max_retries=max_retries,
+            agent_name=recorded["agent"]["name"],
+            env_name=recorded["env"].get("env", ""),
+            record=self._keep,
+            shared=self._shared,
+        )
+        pool = Pool(self._jobs(), orders, workers)
+        progress.begin(len(self._tasks), [one.after for one in self.results.values()])
+        with ExitStack() as stack:
+            stack.callback(progress.end)
+            interrupts = stack.enter_context(Interrupts())
+            for episode in self._without_result():
+                self._note(episode)
+            for episode in stack.enter_context(closing(pool.run(interrupts, progress))):
+                self._note(episode)
+        results = [self.results[key] for key in self._tasks if key in self.results]
+        return Rescored(
+            outcomes=[result.after for result in results],
+            planned=len(self._tasks),
+            ran=len(self.results) - earlier,
+            seconds=time.monotonic() - start,
+            interrupted=interrupts.count > 0,
+            stopped=pool.stopped,
+            kept=self._kept,
+            results=results,
+        )
+
+    def _without_result(self) -> Iterator[Episode]:
+        """Keep the episodes that had no result, as they are."""
+        for key, outcome in self._record.outcomes.items():
+            if outcome.failed and key not in self.results:
+                episode = self._record.read(key)
+                self._keep(episode, "no result")
+                yield episode
+
+    def _jobs(self) -> list[Job]:
+        return [
+            Job(key[0], self._tasks[key], key[2])
+            for key, outcome in self._record.outcomes.items()
+            if key not in self.results and not outcome.failed
+        ]
+
+    def _attempt(self, job: Job, open_env: Callable[[], EpisodeEnv]) -> Episode:
+        recorded = self._record.read(job.key)
+        if self._reward is not None:
+            with suppress(NeedsSandboxError):
+                episode = score_record(job.task, recorded, self._reward, self._every_turn)
+                episode.metadata[FIELD] = "record"
+                return episode
+        episode = replay(open_env, job.task, recorded, self._shared)
+        episode.fork = recorded.fork
+        return episode
+
+    def _keep(self, episode: Episode, way: Way = "again") -> None:
+        """Complete an episode and write it. Called from any thread."""
+        recorded = self._record.read(key_of(episode))
+        _complete(episode, recorded, self._facts, episode.metadata.get(FIELD, way))
+        self.write(episode)
+
+    def _note(self, episode: Episode) -> None:
+        key = key_of(episode)
+        before = self._record.outcomes[key]
+        self.results[key] = Result(before, Outcome.of(episode), _way_of(episode))
+        self._progress.episode(episode)
+
+
+class _Setting:
+    """The environments, made only if they are needed, and compared with the record."""
+
+    def __init__(
+        self,
+        record: Record,
+        make: Callable[[], EpisodeEnv] | None,
+        settings: Callable[[], Mapping[str, Any]] | None,
+        context: Callable[[], Mapping[str, Any]] | None,
+        accept: Collection[str],
+    ) -> None:
+        self._recorded = {name: identified(record.manifest).get(name) for name in drift.RUN}
+        self._locked = {"run": str(record.folder.absolute()), "accepted": sorted(accept)}
+        # For episodes that are scored from the record, the recorded sandbox and tools count.
+        last = (record.manifest.get("sessions") or [{}])[-1]
+        self._facts = {name: last[name] for name in ("sandbox", "tools") if name in last}
+        self._context = context
+        self._make = make
+        self._settings = settings
+        self._differs: dict[str, Any] = {}
+        self._lock = Lock()
+
+    def factory(self) -> Callable[[], EpisodeEnv]:
+        """Return the factory of environments; the first call compares them with the record.
+
+        Raises:
+            UsageError: There is none, or the run's protocol permits no replay.
+            DriftError: The environments would not be as recorded.
+        """
+        env = self._recorded["env"] or {}
+        name, protocol = str(env.get("env")), str(env.get("protocol"))
+        if not traits_of(name, protocol).separable:
+            raise UsageError(
+                f"in environment {name!r}, protocol {protocol!r}, an episode finds what others "
+                "have left, so that none can be repeated by itself: only a reward that needs "
+                "nothing but the record can score it"
+            )
+        if self._make is None:
+            raise UsageError("this reward looks at the sandbox, and there is no env_factory")
+        with self._lock:
+            settings, self._settings = self._settings, None
+            if settings is not None:
+                self.compare("env", settings())
+            context, self._context = self._context, None
+            if context is not None:
+                self._facts = dict(context())
+        return self._make
+
+    def compare(self, name: str, now: Mapping[str, Any]) -> None:
+        """Compare a part of the record with the facts of today.
+
+        Raises:
+            DriftError: They differ where it is not accepted.
+        """
+        changed = {**self._recorded, name: {**now}}
+        of_the_reward = [f"env.{name}" for name in (*_OF_THE_REWARD, versions.FIELD)]
+        drift.refuse(self._recorded, changed, [*self._locked["accepted"], *of_the_reward])
+        found = drift.differences(self._recorded, changed, of_the_reward)
+        self._differs |= {difference.what: difference.now for difference in found}
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts for the session's record."""
+        differs = {"differs": self._differs} if self._differs else {}
+        return {**self._facts, "locked": self._locked, **differs}
+
+
+def _on_the_record(
+    env: str, protocol: str, reward: str | Function | Judge | None
+) -> Reward[Any] | None:
+    """Return a reward to try on the record; None if it is known to look at the sandbox.
+
+    Raises:
+        UsageError: There is no such reward, or it does not take the arguments of one.
+    """
+    make = traits_of(env, protocol).pure_reward
+    own: Reward[Any] | None = None if make is None else OwnReward(make())
+    if reward is None or isinstance(reward, Judge):
+        return None if reward else own
+    if isinstance(reward, str) and not is_reference(reward):
+        name = f"{env}:{reward}"
+        if name not in REWARDS or isinstance(REWARDS.get(name), type):
+            return own if reward == DEFAULT else None
+    return choose(env, reward, lambda: own or _of_the_sandbox)
+
+
+def _of_the_sandbox(task: Task, episode: Episode, sandbox: Any) -> Score:
+    """Stand in for a reward that looks at the sandbox."""
+    score: Score = sandbox.score
+    return score
+
+
+def _facts(reward: str | Function | Judge | None) -> dict[str, Any]:
+    """Return a reward's name, with its file's digest, or the facts that identify a judge."""
+    if isinstance(reward, Judge):
+        return {"reward": "judge", "judge": dict(reward.facts())}
+    if isinstance(reward, str):
+        own = {"digest": digest(reward)} if is_reference(reward) else {}
+        return {"reward": reward, **own}
+    if reward is None:
+        return {"reward": DEFAULT}
+    return {"reward": getattr(reward, "__qualname__", type(reward).__qualname__)}
+
+
+def _refuse(record: Record, target: Path | None) -> None:
+    """Refuse a run that cannot be rescored, or not to this folder.
+
+    Raises:
+        UsageError, RecordError: The message says why.
+    """
+    folder = record.folder
+    if target is not None and target.resolve() == folder.resolve():
+        raise UsageError(f"{folder} is not to be changed: choose another folder")
+    if origin := record.manifest.get(FIELD):
+        raise UsageError(f"{folder} was itself scored again, from {origin['run']}: take that")
+
+
+def _session(record: Record, workers: int, max_retries: int) -> dict[str, Any]:
+    """Return the record of this call, with the scope of the recorded run's last session."""
+    asked = (record.manifest.get("sessions") or [{}])[-1].get("settings", {})
+    return manifest.session(
+        workers=workers,
+        limit=asked.get("limit"),
+        tasks=asked.get("tasks"),
+        epochs=asked.get("epochs", 1),
+        max_retries=max_retries,
+    )
+
+
+def _way_of(episode: Episode) -> Way:
+    way: Way = episode.metadata[FIELD]["way"]
+    return way
+
+
+def _complete(episode: Episode, recorded: Episode, facts: Mapping[str, Any], way: Way) -> None:
+    """Take over from the record all but the score, the turns' rewards, and the judge's talks.
+
+    The messages, tokens, cost and time of the agent are those of the recorded run.
+
+    Args:
+        episode: The new episode; it is changed.
+        recorded: The recorded one.
+        facts: The recorded run, and the new reward.
+        way: How it was scored, if it has a score.
+    """
+    failed, kind = episode.status == "error", episode.metadata.get("error_type")
+    if failed and way != "no result":
+        way = "not reproducible" if kind == NotReproducibleError.__name__ else "failed"
+    rewards = [0.0] * len(recorded.turns) if failed else [turn.reward for turn in episode.turns]
+    episode.turns = [
+        replace(turn, reward=reward) for turn, reward in zip(recorded.turns, rewards, strict=True)
+    ]
+    for name in ("env", "agent", "seed", "answer", "started", "seconds"):
+        setattr(episode, name, getattr(recorded, name))
+    metadata = {name: value for name, value in recorded.metadata.items() if name != "judge"}
+    if "judge" in episode.metadata:
+        metadata["judge"] = episode.metadata["judge"]
+    if failed and kind:
+        metadata["error_type"] = kind
+    was = recorded.to_dict()
+    was = {"status": was["status"], "score": was["score"]}
+    episode.metadata = {**metadata, FIELD: {**facts, "way": way, "was": was}}

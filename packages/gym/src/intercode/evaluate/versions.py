@@ -1,0 +1,62 @@
+"""The versions of the rules by which a run is scored, for its ``run.json``.
+
+A rule of ours has its version beside it, as ``VERSION``; a reward of your own has one if its
+function or class has a whole number of that name, and is otherwise identified by its file's digest.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from intercode.envs.traits import traits_of
+from intercode.registry import REWARDS, RULES
+from intercode.rewards.judge import Judge
+from intercode_sandbox.user_code import is_reference
+
+FIELD = "rules"
+"""The name of the field among the facts of an environment."""
+
+
+def rules_of(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return the field ``rules`` of an environment's facts: rule → version.
+
+    Args:
+        env: The facts, of which ``env``, ``protocol`` and ``reward`` count. The reward may be the
+            function or the judge itself.
+
+    Returns:
+        The field, or nothing where no version is known.
+
+    Raises:
+        UsageError: The file of a reward has no such function.
+    """
+    name, protocol = str(env.get("env", "")), str(env.get("protocol", "default"))
+    default = {rule: RULES.get(rule) for rule in traits_of(name, protocol).rules} if name else {}
+    rules = _of_reward(name, env.get("reward"), default)
+    return {FIELD: rules} if rules else {}
+
+
+def _of_reward(env: str, reward: Any, default: Mapping[str, int]) -> dict[str, int]:
+    """Return the rules of a reward, with those of the environment's own if it uses that."""
+    if reward in (None, "default"):
+        return dict(default)
+    if isinstance(reward, Judge) or (env, reward) == ("bash", "judge"):
+        return {**default, "judge": Judge.VERSION}
+    label = reward if isinstance(reward, str) else getattr(reward, "__qualname__", "reward")
+    if isinstance(reward, str):
+        if is_reference(reward):
+            label, reward = reward.rpartition(":")[2], REWARDS.resolve(reward)
+        elif f"{env}:{reward}" in REWARDS:
+            reward = REWARDS.get(f"{env}:{reward}")
+    version = getattr(reward, "VERSION", None)
+    own = {str(label): version} if isinstance(version, int) else {}
+    return {**(default if _uses_default(reward) else {}), **own}
+
+
+def _uses_default(reward: object) -> bool:
+    """Tell whether a function asks for the environment's own reward."""
+    if isinstance(reward, type) or not callable(reward):
+        return False
+    return "default" in inspect.signature(reward).parameters

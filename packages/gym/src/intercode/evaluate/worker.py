@@ -1,0 +1,340 @@
+"""The threads of a run: workers take jobs in order and give back episodes, until interrupted."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from intercode.episode import Episode
+from intercode.errors import (
+    BudgetError,
+    EnvironmentStateError,
+    ModelAccessError,
+    RecordError,
+    SandboxError,
+    SandboxUnavailableError,
+    UsageError,
+)
+from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed, without_odd_data
+from intercode.evaluate.progress import Progress
+from intercode_sandbox.files import same_folder
+from intercode_sandbox.interruption import is_handlers
+from intercode.models.drain import Drain, draining
+from intercode.records import Key
+from intercode_sandbox.user_code import described
+
+if TYPE_CHECKING:
+    from intercode.task import Task
+
+log = logging.getLogger(__name__)
+
+TICK = 0.1
+"""Seconds between calls of `Progress.tick`."""
+SILENT = 30.0
+"""Seconds without an answer of the model after which a run tells what it waits for."""
+PATIENCE = 5.0
+"""Seconds that workers get to close their sandboxes after a second interrupt."""
+SAME_FOR_ALL = {BudgetError.__name__, ModelAccessError.__name__}
+"""Errors of an episode that every other one would end in, too."""
+_SAME_FOR_ALL = (SandboxUnavailableError, RecordError, UsageError)
+"""Exceptions that every other episode would meet, too. Any other is its own episode's."""
+_SOON = 0.01
+
+
+class Interrupts:
+    """While entered, SIGINT and SIGTERM are counted and put into `messages`.
+
+    `SimpleQueue.put` is the one way to wake the main thread that may be called from a signal
+    handler at any moment. Outside the main thread no signal is caught.
+    """
+
+    def __init__(self) -> None:
+        self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.count = 0
+        self._previous: dict[int, Any] = {}
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        # SIGTERM does not ask twice: its sender will send SIGKILL next.
+        self.count += 2 if number == signal.SIGTERM else 1
+        self.messages.put(None)
+        if self.count > 2:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt at one task."""
+
+    epoch: int
+    task: Task
+    branch: tuple[int, ...] = ()
+    """The branch of a recorded fork that is scored again."""
+
+    @property
+    def key(self) -> Key:
+        """The episode's key within the run."""
+        return self.epoch, self.task.task_id, self.branch
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The instructions that all workers of a run have in common."""
+
+    attempt: Callable[[Job, Callable[[], EpisodeEnv]], Episode]
+    """Runs one episode, in the environment that the callable gives if it is called."""
+    env_factory: Callable[[], EpisodeEnv]
+    max_retries: int
+    agent_name: str
+    env_name: str
+    record: Callable[..., None]
+    """Returns when the episode is safe."""
+    shared: Shared = field(default_factory=Shared)
+    delay: Callable[[], tuple[float, str] | None] = lambda: None
+    """Tells for how long the agent's model has not answered, and that in words."""
+
+
+class Worker:
+    """The owner of at most one environment at a time. `stop` may be called from any thread."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._env: EpisodeEnv | None = None
+        self._making = False
+        self._stopped = False
+
+    def run(self, job: Job) -> Episode:
+        """Run a job to its end and record it; failures of the sandbox are retried.
+
+        Raises:
+            Stopped: `stop` was called.
+            SandboxUnavailableError, UsageError: Neither a retry nor another task can help.
+            RecordError: The episode could not be recorded.
+        """
+        lost: list[Episode] = []
+        while True:
+            try:
+                episode = self._orders.attempt(job, self._open)
+                break
+            except (Stopped, *_SAME_FOR_ALL):
+                raise
+            except BaseException as error:  # a callback, or an environment, may call sys.exit()
+                if is_handlers(error):
+                    raise
+                if self._stopped:
+                    raise Stopped from error
+                retried = isinstance(error, SandboxError)
+                if self._making and not retried:  # it is not the task's fault
+                    if isinstance(error, Exception):
+                        raise
+                    raise UsageError(f"no environment can be made: {described(error)}") from error
+                partial = self._partial(job)
+                self.close()
+                if not retried or len(lost) >= self._orders.max_retries:
+                    episode = failed(error, partial)
+                    break
+                lost.append(partial)
+        if lost:
+            _add_lost(episode, lost)
+        try:
+            self._orders.record(episode)
+        except RecordError:
+            raise
+        except (TypeError, ValueError, RecursionError):  # of an agent's or an interpreter's own
+            episode = without_odd_data(episode)
+            self._orders.record(episode)
+        return episode
+
+    def _open(self) -> EpisodeEnv:
+        if self._env is None:
+            self._making = True
+            self._env = self._orders.env_factory()
+            self._making = False
+        if self._stopped:  # asked here, as `stop` may have looked before there was one
+            raise Stopped
+        return self._env
+
+    def _partial(self, job: Job) -> Episode:
+        """Return the episode that the environment was in when it failed, or an empty one."""
+        task, partial = job.task, None
+        with suppress(EnvironmentStateError):  # it failed in its first reset
+            partial = None if self._env is None else self._env.episode
+        if partial is None or (partial.epoch, partial.task_id) != (job.epoch, job.task.task_id):
+            partial = Episode(task.task_id, task.query, self._orders.env_name, epoch=job.epoch)
+        partial.agent = self._orders.agent_name
+        return partial
+
+    def stop(self) -> None:
+        """Close the sandbox of a running job; an error of its end is logged, and ends no run."""
+        self._stopped = True
+        _close(self._env)
+
+    def close(self) -> None:
+        """Close the environment; an error of its end is logged, and ends no run. Idempotent."""
+        env, self._env, self._making = self._env, None, False
+        _close(env)
+
+
+def _close(env: EpisodeEnv | None) -> None:
+    try:
+        if env is not None:
+            env.close()
+    except Exception:
+        log.exception("an environment could not be closed")
+
+
+def _add_lost(episode: Episode, lost: Sequence[Episode]) -> None:
+    """Add what was said to models in lost attempts, which was paid for, to an episode's record."""
+    episode.metadata["attempts"] = len(lost) + 1
+    if earlier := [one.metadata["model"] for one in lost if "model" in one.metadata]:
+        episode.metadata["earlier"] = earlier
+    if judged := [*chain.from_iterable(one.metadata.get("judge", ()) for one in lost)]:
+        episode.metadata["judge"] = [*judged, *episode.metadata.get("judge", [])]
+
+
+class Runs(Protocol):
+    """Jobs that run, on threads or elsewhere."""
+
+    stopped: str | None
+    """The error of an episode after which no other was begun."""
+
+    def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
+        """Yield the episodes, each as soon as it is recorded; after an interrupt begin no more.
+
+        Raises:
+            KeyboardInterrupt: There was a second interrupt.
+        """
+
+
+class Pool:
+    """A pool of threads that runs jobs; each thread has an environment of its own."""
+
+    def __init__(self, jobs: Sequence[Job], orders: Orders, workers: int) -> None:
+        self._jobs = iter(jobs)
+        self._shared = orders.shared
+        self._workers = [Worker(orders) for _ in range(min(workers, len(jobs)))]
+        # Daemons, so that a worker that hangs cannot keep the process from ending.
+        self._threads = [
+            threading.Thread(target=self._work, args=(worker,), name=f"worker-{n}", daemon=True)
+            for n, worker in enumerate(self._workers)
+        ]
+        self._lock = threading.Lock()
+        self._draining = False
+        self.stopped: str | None = None
+        """The error of an episode after which no other was begun."""
+        self._delay, self._shown_delay = orders.delay, SILENT
+        self._messages: queue.SimpleQueue[Episode | BaseException | Worker | None]
+
+    def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
+        """Yield the episodes, each as soon as it is recorded.
+
+        Raises:
+            KeyboardInterrupt: There was a second interrupt.
+        """
+        with draining() as drain, same_folder():
+            yield from self._run(interrupts, progress, drain)
+
+    def _run(
+        self, interrupts: Interrupts, progress: Progress, drain: Drain
+    ) -> Generator[Episode, None, None]:
+        self._messages = interrupts.messages
+        alive = len(self._threads)
+        failure: BaseException | None = None
+        try:
+            for thread in self._threads:
+                thread.start()
+            while alive:
+                try:
+                    message = self._messages.get(timeout=TICK)
+                except queue.Empty:
+                    progress.tick()
+                    self._tell_delay(progress)
+                    continue
+                if isinstance(message, Episode):
+                    yield message
+                elif isinstance(message, Worker):
+                    alive -= 1
+                elif message is not None:
+                    failure = failure or message
+                elif interrupts.count > 1:
+                    raise KeyboardInterrupt
+                else:
+                    self._draining = True
+                    drain.interrupt()
+                    progress.stopping(alive)
+        except BaseException:
+            drain.interrupt()
+            self._stop()
+            raise
+        if failure is not None:
+            raise failure
+
+    def _tell_delay(self, progress: Progress) -> None:
+        """Tell of a model that does not answer: at first, and whenever the time has doubled."""
+        delay = self._delay()
+        if delay is not None and delay[0] >= self._shown_delay:
+            self._shown_delay = 2 * delay[0]
+            progress.waiting(delay[1])
+
+    def _stop(self) -> None:
+        """Close the sandboxes of the workers, all at once, and wait a little for them.
+
+        Workers whose agent is at work hold no sandbox, and its model may take an hour: they are
+        not waited for.
+        """
+        self._draining = True
+        self._shared.stop()
+        deadline = time.monotonic() + PATIENCE
+        stops = [threading.Thread(target=one.stop, daemon=True) for one in self._workers]
+        for thread in stops:
+            thread.start()
+        for thread in stops:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        while self._shared.sandboxes.held and time.monotonic() < deadline:
+            time.sleep(_SOON)
+
+    def _work(self, worker: Worker) -> None:
+        try:
+            try:
+                while (job := self._next()) is not None:
+                    episode = worker.run(job)
+                    if episode.metadata.get("error_type") in SAME_FOR_ALL:
+                        self._draining = True
+                        self.stopped = self.stopped or episode.error
+                    self._messages.put(episode)
+            finally:
+                worker.close()
+        except Stopped:
+            pass  # by the main thread, which knows
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread, raised there
+            self._draining = True
+            self._messages.put(error)
+        finally:
+            self._messages.put(worker)
+
+    def _next(self) -> Job | None:
+        with self._lock:
+            return None if self._draining else next(self._jobs, None)

@@ -1,0 +1,280 @@
+"""Harbor's task folders as tasks of ours: everything that can be told without starting anything."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import re
+import shlex
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from intercode.errors import TaskError, UsageError
+from intercode_sandbox.files import digest_of
+from intercode_sandbox.network import Policy
+from intercode.task import CANNOT, Dataset, Task
+from intercode_sandbox.units import MIB
+
+CONFIG = "task.toml"
+TESTS, SOLUTION = "tests", "solution"
+AGENT_SECONDS = 600.0
+"""The time limit of an agent's action where the task names none."""
+_CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
+_TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
+_SIZES = {"G": 1024, "M": 1}
+
+Mode = Literal["no-network", "public", "allowlist"]
+
+
+class Phase(msgspec.Struct):
+    """The part of the agent, or the fields of it that the verifier's has as well."""
+
+    timeout_sec: float | None = None
+    user: str | int | None = None
+    network_mode: Mode | None = None
+    allowed_hosts: list[str] = []
+
+    @property
+    def account(self) -> str | None:
+        """The user, as a sandbox takes it."""
+        return None if self.user is None else str(self.user)
+
+
+class Verifier(Phase):
+    """The part of what decides."""
+
+    env: dict[str, str] = {}
+    environment_mode: str | None = None
+    environment: dict[str, Any] | None = None
+    collect: list[Any] = []
+
+
+class Health(msgspec.Struct):
+    """A command that succeeds as soon as the place is ready."""
+
+    command: str
+    interval_sec: float = 5.0
+    timeout_sec: float = 30.0
+    start_period_sec: float = 0.0
+    start_interval_sec: float = 5.0
+    retries: int = 3
+
+
+class Place(msgspec.Struct):
+    """The environment of a task."""
+
+    docker_image: str | None = None
+    os: str = "linux"
+    memory_mb: int | None = None
+    storage_mb: int | None = None
+    memory: str | None = None
+    storage: str | None = None
+    gpus: int | None = None
+    tpu: Any = None
+    env: dict[str, str] = {}
+    network_mode: Mode | None = None
+    allowed_hosts: list[str] = []
+    allow_internet: bool | None = None
+    workdir: str | None = None
+    healthcheck: Health | None = None
+    mcp_servers: list[Any] = []
+
+
+class Solution(msgspec.Struct):
+    """The environment of the reference solution."""
+
+    env: dict[str, str] = {}
+
+
+class Config(msgspec.Struct):
+    """A ``task.toml``, as far as it matters here."""
+
+    task: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    agent: Phase = msgspec.field(default_factory=Phase)
+    verifier: Verifier = msgspec.field(default_factory=Verifier)
+    environment: Place = msgspec.field(default_factory=Place)
+    solution: Solution = msgspec.field(default_factory=Solution)
+    steps: list[Any] = []
+
+    def network(self, phase: Phase) -> tuple[Mode, list[str]]:
+        """Return what a phase may reach, by the task: its own policy, or the environment's."""
+        place = self.environment
+        if phase.network_mode is not None:
+            return phase.network_mode, phase.allowed_hosts
+        old: Mode = "no-network" if place.allow_internet is False else "public"
+        return place.network_mode or old, place.allowed_hosts
+
+
+def read_config(folder: Path) -> Config:
+    """Read a folder's ``task.toml``.
+
+    Raises:
+        TaskError: It cannot be read, or is malformed.
+    """
+    path = folder / CONFIG
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=Config)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        raise TaskError(f"{path}: {error}") from None
+
+
+def load(folder: Path) -> Dataset:
+    """Load a task folder, or a folder of task folders.
+
+    Tasks that ask for what there is not here are kept, with the reason in their `metadata`: runs
+    leave them out.
+
+    Raises:
+        TaskError: There are none, or one is malformed.
+    """
+    folder = folder.expanduser().absolute()
+    found = [path.parent for path in sorted(folder.glob(f"*/{CONFIG}"))]
+    folders = [folder] if (folder / CONFIG).is_file() else found
+    if not folders:
+        raise TaskError(f"{folder}: neither a task folder of Harbor's nor a folder of such folders")
+    return Dataset(map(_task, folders), folder.name, source=str(folder))
+
+
+def folder_of(source: Path, task: Task) -> Path:
+    """Return a task's folder."""
+    return source if (source / CONFIG).is_file() else source / task.task_id
+
+
+def files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a folder, with their paths relative to it.
+
+    Raises:
+        TaskError: A link leads out of it, to files that are none of the task's.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise TaskError(f"{path}: a link that leads out of {folder}")
+            yield path.relative_to(folder).as_posix(), path
+
+
+def resolved(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """Replace ``${NAME}`` and ``${NAME:-default}``, as whole values, by variables.
+
+    Raises:
+        TaskError: There is no such variable, or the task may not have it.
+    """
+    found = {}
+    for name, value in env.items():
+        match = _TEMPLATE.fullmatch(value)
+        known = value if match is None else variables.get(match[1], match[2])
+        if known is None:
+            raise TaskError(
+                f"the variable {name!r} is to be {value}, which is not set here, or not named: a "
+                f"task has no variable of this machine's that the command does not give it "
+                f"(variables: {match[1]!r})"
+            )
+        found[name] = known
+    return found
+
+
+def _task(folder: Path) -> Task:
+    config = read_config(folder)
+    try:
+        text = (folder / "instruction.md").read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        text, missing = "", f"its instruction.md cannot be read: {error}"
+    else:
+        missing = ""
+    place, about = config.environment, config.metadata
+    parts: list[str | bytes] = [(folder / CONFIG).read_bytes()]
+    for part in (TESTS, SOLUTION):
+        for name, path in files(folder / part):
+            parts += [f"{part}/{name}", path.read_bytes()]
+    tags = [*config.task.get("keywords", ()), *about.get("tags", ())]
+    tags += [about.get("category"), about.get("difficulty")]
+    metadata = {"digest": digest_of(*parts)}
+    if why := missing or _why_not(folder, config):
+        metadata[CANNOT] = why
+    return Task(
+        folder.name,
+        _without_canary(text) or "(no instruction)",
+        gold=_gold(folder, config),
+        verification="/tests/test.sh",
+        image=f"docker://{place.docker_image}" if place.docker_image else None,
+        timeout=config.agent.timeout_sec or AGENT_SECONDS,
+        tags=tuple(dict.fromkeys(tag for tag in tags if isinstance(tag, str) and tag)),
+        metadata=metadata,
+        memory=_bytes(folder, place.memory_mb, place.memory),
+        disk=_bytes(folder, place.storage_mb, place.storage),
+    )
+
+
+def _why_not(folder: Path, config: Config) -> str:
+    """Say why a task cannot be tried here; empty: it can."""
+    place, verifier = config.environment, config.verifier
+    given = folder / "environment"
+    separate = verifier.environment_mode == "separate" or verifier.environment is not None
+    composed = [given / f"docker-compose.{end}" for end in ("yaml", "yml")]
+    reasons = {
+        "it has several steps": bool(config.steps),
+        f"it is for {place.os}": place.os.lower() != "linux",
+        "it needs a GPU or TPU": bool(place.gpus or place.tpu),
+        "it needs several containers (docker-compose)": any(map(Path.is_file, composed)),
+        "its tests need a container of their own": separate or bool(verifier.collect),
+        "it brings tools by MCP": bool(place.mcp_servers),
+        "it has no tests/test.sh": not (folder / TESTS / "test.sh").is_file(),
+        "it has neither environment/Dockerfile nor docker_image": not place.docker_image
+        and not (given / "Dockerfile").is_file(),
+    }
+    try:
+        for phase in (config.agent, verifier):
+            Policy.of(config.network(phase)[1])
+    except UsageError as error:
+        reasons[f"its allowed_hosts: {error}"] = True
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+def _gold(folder: Path, config: Config) -> tuple[str, ...]:
+    """Make the command that unpacks and runs the reference solution.
+
+    There is none if that needs a variable of this machine's, which no record should hold.
+    """
+    if not (folder / SOLUTION / "solve.sh").is_file():
+        return ()
+    try:
+        env = {"DEBIAN_FRONTEND": "noninteractive", **resolved(config.solution.env, {})}
+    except TaskError:
+        return ()
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, path in files(folder / SOLUTION):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = path.stat().st_size, 0o755
+            with path.open("rb") as file:
+                archive.addfile(member, file)
+    packed = base64.encodebytes(gzip.compress(out.getvalue(), mtime=0)).decode()
+    variables = " ".join(shlex.quote(f"{name}={value}") for name, value in env.items())
+    return (
+        "mkdir -p /solution && base64 -d <<'END' | tar -xzf - -C /solution && "
+        f"env {variables} /solution/solve.sh\n{packed}END",
+    )
+
+
+def _without_canary(text: str) -> str:
+    """Leave out the lines before an instruction that mark a benchmark's data."""
+    lines = text.split("\n")
+    while lines and (not lines[0].strip() or _CANARY.fullmatch(lines[0].strip())):
+        del lines[0]
+    return "\n".join(lines).rstrip()
+
+
+def _bytes(folder: Path, megabytes: int | None, text: str | None) -> int | None:
+    """Read a size: a number of MiB, or the older form of it, such as ``2G``."""
+    if megabytes is None and text is not None:
+        try:
+            megabytes = int(float(text[:-1]) * _SIZES[text[-1].upper()])
+        except (LookupError, ValueError):
+            raise TaskError(f"{folder / CONFIG}: {text!r} is not a size, such as '2G'") from None
+    return None if megabytes is None else megabytes * MIB

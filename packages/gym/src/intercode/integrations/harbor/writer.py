@@ -1,0 +1,121 @@
+"""A task folder of Harbor's, as an export writes it: its files, and the facts that it states.
+
+A solution is in ``solution`` and in ``tests`` only, which Harbor gives to a sandbox when the agent
+has ended (or to its oracle).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from intercode.envs.recipe import Recipe
+from intercode.errors import TaskError, UsageError
+from intercode_sandbox.files import sha256
+from intercode.task import Task
+from intercode_sandbox.units import MIB
+
+ANSWER = "/logs/agent/answer.txt"
+"""The file into which an agent writes the answer of a task that asks for one."""
+OWN = ("/tests", "/solution")
+"""Folders of a sandbox that are Harbor's."""
+TESTS, SOLUTION = OWN
+_ORGANISATION = "intercode"
+_CHECKS = Path(__file__).parent / "checks"
+_AGENT_SECONDS, _VERIFIER_SECONDS = 900.0, 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The part of a folder that an environment's reward decides."""
+
+    tests: Mapping[str, bytes]
+    """The files of ``tests``, with a ``test.sh`` among them."""
+    solve: str
+    """The commands of the oracle."""
+    ask: str = ""
+    """The request for an answer, if the task has one."""
+    data: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def check(name: str) -> bytes:
+    """Return one of the scripts that judge in the sandbox."""
+    return (_CHECKS / name).read_bytes()
+
+
+def name_of(task: Task) -> str:
+    """Return a folder's name, which Harbor takes; no two tasks have the same."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", task.task_id).strip("-_")
+    return plain if plain == task.task_id else f"{plain or 'task'}-{sha256(task.task_id)[:8]}"
+
+
+def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
+    """Return the environment and the task of ours that a folder was exported from.
+
+    Args:
+        metadata: That of its ``task.toml``.
+        file: Its path, for messages.
+
+    Raises:
+        UsageError: It was not exported from any. The folder may be a stranger's: it names no code.
+    """
+    told = metadata.get(_ORGANISATION)
+    if not isinstance(told, Mapping) or not {"environment", "task_id"} <= told.keys():
+        raise UsageError(f"{file} does not name a task of InterCode's: export it with 'intercode "
+                         "datasets export', or leave out --ek tasks=…")  # fmt: skip
+    if not re.fullmatch(r"[\w-]+", name := str(told["environment"])):  # a file, or a folder
+        raise UsageError(f"{file} names no environment, but {name!r}")
+    return name, str(told["task_id"])
+
+
+def write(folder: Path, environment: str, task: Task, recipe: Recipe, judged: Judged) -> None:
+    """Write a task folder.
+
+    Raises:
+        UsageError: There is one already.
+        TaskError: The task needs what no folder can carry.
+    """
+    if recipe.service is not None:
+        raise TaskError(
+            f"task {task.task_id!r} has a program that runs beside the agent and keeps a secret "
+            "from it: a folder of Harbor's with a Dockerfile cannot carry it"
+        )
+    if folder.exists():
+        raise UsageError(f"{folder} exists already: export to another folder, or remove it")
+    files = {
+        "instruction.md": f"{task.query}\n{judged.ask and f'{chr(10)}{judged.ask}{chr(10)}'}",
+        "task.toml": _toml(environment, task, recipe),
+        "solution/solve.sh": f"#!/bin/bash\n{judged.solve}\n",
+    }
+    contents = {name: text.encode("utf-8", "surrogateescape") for name, text in files.items()}
+    contents |= {f"tests/{name}": data for name, data in judged.tests.items()}
+    for name, data in contents.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+        file.chmod(0o755 if name.endswith(".sh") else 0o644)
+    recipe.write(folder / "environment")
+
+
+def _toml(environment: str, task: Task, recipe: Recipe) -> str:
+    """Return the text of ``task.toml``; JSON's texts, numbers and lists are TOML's, too."""
+    sections: dict[str, dict[str, Any]] = {
+        "task": {"name": f"{_ORGANISATION}/{name_of(task)}", "keywords": list(task.tags)},
+        f"metadata.{_ORGANISATION}": {"environment": environment, "task_id": task.task_id},
+        "agent": {"timeout_sec": _AGENT_SECONDS},
+        "verifier": {"timeout_sec": _VERIFIER_SECONDS},
+        "environment": {
+            "network_mode": "public" if recipe.network else "no-network",
+            "memory_mb": recipe.limits.memory // MIB,
+            "storage_mb": recipe.limits.disk // MIB,
+        },
+    }
+    lines = ['schema_version = "1.4"']
+    for name, values in sections.items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join([*lines, ""])

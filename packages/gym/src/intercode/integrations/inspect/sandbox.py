@@ -1,0 +1,288 @@
+"""Our sandboxes for Inspect's tasks: ``sandbox="intercode"``, or ``("intercode", IMAGE)``."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from inspect_ai._util.exception import TerminateSampleError
+from inspect_ai.solver._task_state import sample_state
+from inspect_ai.util import (
+    ExecResult,
+    OutputLimitExceededError,
+    SandboxConnection,
+    SandboxEnvironment,
+    SandboxEnvironmentLimits,
+    SandboxUnavailableError,
+    SandboxUserUnsupportedError,
+    sandboxenv,
+)
+from pydantic import BaseModel
+
+from intercode.errors import (
+    ActionError,
+    OutputLimitError,
+    SandboxEndedError,
+    SandboxError,
+    UsageError,
+)
+from intercode_sandbox.units import LONGEST_SECONDS
+
+if TYPE_CHECKING:
+    from intercode_sandbox import Sandbox
+
+T = TypeVar("T")
+
+FILE = "intercode-sandbox.toml"
+"""The name of a file with a `SandboxConfig` that is found beside a task."""
+_NOT_RUN = (126, 127)
+_SHELLS = ("bash", "sh")
+
+
+class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
+    """The image, the rights and the limits of a sample's sandbox; in a file, keys of TOML."""
+
+    image: str = "host"
+    network: bool | str | list[str] = False
+    """As the option of our environments."""
+    sandbox: str = "native"
+    """The name of the provider: ``native``, or ``docker``."""
+    limits: dict[str, Any] = {}
+    """Of `intercode.Limits`, but for ``timeout`` and ``output``, which Inspect decides."""
+
+    def __hash__(self) -> int:
+        """Hash its text, as Inspect keeps configurations in a set."""
+        return hash(self.model_dump_json())
+
+    @classmethod
+    def of(cls, config: BaseModel | str | None) -> SandboxConfig:
+        """Return the configuration that a task names.
+
+        Args:
+            config: A configuration, the path of a TOML file with one, or an image: its name, or the
+                path of a Dockerfile or of an archive.
+
+        Raises:
+            UsageError: It is another provider's, or the file is malformed.
+        """
+        if config is None or isinstance(config, cls):
+            return config or cls()
+        if not isinstance(config, str):
+            raise UsageError(f"a sandbox of InterCode takes no {type(config).__name__}")
+        path = Path(config).absolute()
+        if path.suffix != ".toml":
+            return cls(image=str(path) if path.is_file() else config)
+        import tomllib
+
+        try:
+            found = cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:  # not to be read, no TOML, or with other keys
+            raise UsageError(f"{path}: {error}") from None
+        beside = path.parent / found.image
+        return found.model_copy(update={"image": str(beside)}) if beside.is_file() else found
+
+    def start(self) -> Sandbox:
+        """Start a sandbox."""
+        from intercode_sandbox import Limits, get_provider  # only those pay who use it
+
+        limits = Limits.of(self.limits)
+        return get_provider(self.sandbox).start(self.image, limits, self.network)
+
+    def build(self) -> None:
+        """Build the image, if need be."""
+        from intercode_sandbox import get_provider
+
+        get_provider(self.sandbox).digest(self.image)
+
+
+async def in_thread(call: Callable[[], T], *, abandon: bool = False) -> T:
+    """Call a function on a thread of its own: no call waits for another one's.
+
+    Args:
+        call: The function.
+        abandon: Whether a cancelled wait ends at once, and leaves the call to its end.
+    """
+    limiter = anyio.CapacityLimiter(1)
+    return await anyio.to_thread.run_sync(call, abandon_on_cancel=abandon, limiter=limiter)
+
+
+@sandboxenv(name="intercode")
+class InterCodeSandbox(SandboxEnvironment):
+    """A sandbox of ours, as Inspect's tools, solvers and scorers use one.
+
+    Commands run at the same time, as an agent's program waits for the answers of a model, which
+    Inspect brings by other commands.
+    """
+
+    def __init__(self, box: Any) -> None:
+        super().__init__()
+        self.box = box
+        """The sandbox."""
+        self._had_shell: bool | None = None
+
+    @classmethod
+    def config_files(cls) -> list[str]:
+        """List the files beside a task that are its configuration."""
+        return [FILE, "Dockerfile"]
+
+    @classmethod
+    def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
+        """Read a configuration from a log."""
+        return SandboxConfig.model_validate(config)
+
+    @classmethod
+    async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
+        """Build the image before there are samples."""
+        await in_thread(SandboxConfig.of(config).build)
+
+    @classmethod
+    async def sample_init(
+        cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]
+    ) -> dict[str, SandboxEnvironment]:
+        """Start a sample's sandbox."""
+        return {"default": cls(await in_thread(SandboxConfig.of(config).start))}
+
+    @classmethod
+    async def sample_cleanup(
+        cls,
+        task_name: str,
+        config: BaseModel | str | None,
+        environments: dict[str, SandboxEnvironment],
+        interrupted: bool,
+    ) -> None:
+        """End a sample's sandbox, with all that runs in it."""
+        with anyio.CancelScope(shield=True):
+            for one in environments.values():
+                await in_thread(one.as_type(InterCodeSandbox).close)
+
+    def close(self) -> None:
+        """End the sandbox."""
+        self.box.close()
+
+    def default_polling_interval(self) -> float:
+        """Return how often Inspect's services look for requests, which costs milliseconds here."""
+        return 0.1
+
+    async def exec(
+        self,
+        cmd: list[str],
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout: int | None = None,
+        timeout_retry: bool = True,
+        concurrency: bool = True,
+    ) -> ExecResult[str]:
+        """Run a command; see `SandboxEnvironment.exec`. It is never run again after a time-out.
+
+        Raises:
+            TerminateSampleError: The agent has removed every shell, or ended the sandbox: the
+                sample ends, and is scored.
+        """
+        limits = SandboxEnvironmentLimits
+        stdin = input.encode() if isinstance(input, str) else input
+        most = LONGEST_SECONDS if timeout is None else timeout
+        options = {"cwd": cwd, "env": env, "user": user, "timeout": most, "stdin": stdin}
+        if self._had_shell is None:
+            self._had_shell = await self._has_shell()
+        try:
+            done = await self._call(
+                "exec", cmd, **options, output_limit=limits.MAX_EXEC_OUTPUT_SIZE
+            )
+        except ActionError as error:  # by this text Inspect tells the model
+            raise ValueError(f"embedded null byte: {error}") from error
+        except LookupError as error:
+            raise SandboxUserUnsupportedError(str(error)) from error
+        except OSError:
+            await self._end_without_shell()
+            raise
+        out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
+        if done.timed_out:
+            late = TimeoutError(f"the command took more than {timeout} s")
+            late.truncated_output = out + err  # type: ignore[attr-defined]
+            raise late
+        if done.truncated:
+            raise OutputLimitExceededError(limits.MAX_EXEC_OUTPUT_SIZE_STR, out + err)
+        if done.exit_code in _NOT_RUN:
+            await self._end_without_shell()
+        if done.exit_code == 126 and "permission denied" in err.casefold():
+            raise PermissionError(err.strip())
+        return ExecResult(done.ok, done.exit_code, out, err)
+
+    async def write_file(self, file: str, contents: str | bytes) -> None:
+        """Write a file; see `SandboxEnvironment.write_file`."""
+        data = contents.encode() if isinstance(contents, str) else contents
+        await self._call("write_file", file, data)
+
+    async def read_file(self, file: str, text: bool = True) -> str | bytes:
+        """Read a file; see `SandboxEnvironment.read_file`."""
+        limits = SandboxEnvironmentLimits
+        try:
+            data: bytes = await self._call("read_file", file, limits.MAX_READ_FILE_SIZE)
+        except OutputLimitError as error:
+            raise OutputLimitExceededError(limits.MAX_READ_FILE_SIZE_STR, None) from error
+        return data.decode() if text else data
+
+    async def connection(self, *, user: str | None = None) -> SandboxConnection:
+        """Tell how to get a shell in the sandbox: only one that is a container has a way.
+
+        Raises:
+            NotImplementedError: It is none.
+        """
+        container = getattr(self.box, "container", None)
+        if container is None:
+            raise NotImplementedError("no other process can enter a native sandbox")
+        named = f"--user {user} " if user else ""
+        command = f"docker exec -it {named}{container.id} /bin/bash"
+        return SandboxConnection(type="intercode", command=command, container=container.id)
+
+    async def _end_without_shell(self) -> None:
+        """End the sample if no shell starts any more. An image without one is as it should be."""
+        if self._had_shell and not await self._has_shell():
+            _end_sample("there is no shell left in this sandbox: no command can run any more")
+
+    async def _has_shell(self) -> bool:
+        """Tell whether a shell starts, as far as the sandbox's files decide that."""
+        for shell in _SHELLS:
+            try:
+                done = await self._call("exec", [shell, "-c", ":"], cwd="/")
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.ENOMEM):  # it may start later
+                    return True
+            else:
+                if done.exit_code not in _NOT_RUN:
+                    return True
+        return False
+
+    async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        call = getattr(self.box, method, None)
+        if call is None:
+            raise SandboxUnavailableError("there are no commands here, only a database: see `sql`")
+        try:  # a sandbox answers requests in turn, but runs programs at the same time
+            return await in_thread(partial(call, *arguments, **options), abandon=True)
+        except OutputLimitError:
+            raise
+        except SandboxEndedError as error:
+            _end_sample(str(error))
+            raise SandboxUnavailableError(str(error)) from error
+        except SandboxError as error:
+            raise SandboxUnavailableError(str(error)) from error
+
+
+def _end_sample(reason: str) -> None:
+    """End the sample that runs, by what its agent did. A scorer, which comes after it, goes on.
+
+    Inspect tells a model of any other error, limits included, and asks it for more calls; or has no
+    score for the sample.
+
+    Raises:
+        TerminateSampleError: Inspect ends a sample by it, and scores what is there.
+    """
+    state = sample_state()
+    if state is not None and not state.completed:
+        raise TerminateSampleError(f"ended by the agent: {reason}")

@@ -1,0 +1,367 @@
+"""One persistent bash per episode: what a person at a terminal expects, with no terminal.
+
+Bash reads its control lines as a script from a pipe that its children do not inherit. A control
+line sources the action from a memory file, so that nothing in it — an unterminated quote, a
+here-document, `return` — can swallow the next line, and then sources the *epilogue*, which reports
+the exit code, the directory and the shell's state on a channel of its own. Nothing is written to
+the action's output, and nothing in its output is looked for, but for the name that bash gives the
+memory file in syntax errors: `bash -c` has none there.
+
+The agent could forge that report: it changes at most its own exit code, never a grade, because
+rewards look at the file system.
+
+``-i`` with a script makes a shell that is interactive in the ways that matter (an unset variable
+or a syntax error does not end it; aliases work; messages say ``bash: …``) and in no other.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import shlex
+import signal
+import time
+from dataclasses import dataclass, replace
+
+from intercode.errors import ActionError, ForkError, ImageError, SandboxError
+from intercode.interpreters.base import (
+    BY_CALLER,
+    HARD_OUTPUT_FACTOR,
+    LAST_COMMAND,
+    Execution,
+    Saved,
+    is_cancelled,
+    stopped_by_interrupt,
+)
+from intercode.interpreters.carry import CARRIED, QUESTION, Rest, lacking, obstacles, script
+from intercode.interpreters.shell import (
+    TIMEOUT_SIGNAL,
+    Frame,
+    Run,
+    Shell,
+    ShellLateError,
+    ShellStartError,
+    as_a_script,
+)
+from intercode_sandbox.base import Freezes, OutputBuffer, Sandbox
+
+_GRACE_SECONDS = 2.0
+"""The time that an interrupted shell gets to report its state: most take a millisecond."""
+_AGAIN_SECONDS = 0.1
+"""The time after which processes that it may have started meanwhile are killed, too."""
+_ANSWER_SECONDS = 10.0
+"""The time in which a shell must tell its state: it takes a millisecond."""
+_TIMEOUT_CODE = 124
+_KILLED_CODE = 128 + signal.SIGKILL
+_INTERRUPTED_CODE = 128 + signal.SIGINT
+_WINDOWS = "lines of this action end with a carriage return, which bash takes for a character"
+_CROWDED = 0.9
+"""The share of the process limit above which hardly a command could run any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """A shell that does not run, and can run again as it was."""
+
+    state: Frame
+    """State of the shell, with the script that restores all of it."""
+    fresh: bytes
+    """The variables that a fresh shell has."""
+    pending: OutputBuffer
+    """The output that belongs to its next action."""
+    lost: tuple[str, ...]
+    """The parts of its state that are left out."""
+
+
+class BashInterpreter:
+    """An `Interpreter` whose actions are any bash source.
+
+    Args:
+        sandbox: The place.
+        user: The user that the shell runs as; None: the image's.
+        resting: The shell that it continues; None: a fresh one.
+
+    Raises:
+        ForkError: A part of the resting shell's state does not come about.
+        ImageError: The image has no bash, or its working directory cannot be entered.
+        SandboxError: Bash does not start.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, user: str | None = None, resting: Resting | None = None
+    ) -> None:
+        self.sandbox = sandbox
+        self.user = user
+        self._resting: Resting | None = None  # until the next action
+        state = Frame() if resting is None else resting.state
+        try:
+            self._shell: Shell | None = Shell(sandbox, user, state)
+        except ShellStartError as error:
+            if resting is None:
+                raise
+            raise ForkError(f"the shell's state cannot be restored: {error}") from error
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            if resting is not None:
+                raise
+            raise not_started(sandbox, error) from error
+        self._state = self._shell.state
+        if resting is None:
+            self._pending = OutputBuffer(sandbox.limits.output)
+            self._fresh = self._state.variables
+        else:
+            self._pending = copy.deepcopy(resting.pending)
+            self._fresh = resting.fresh
+            if lacks := lacking(state, self._state):
+                self.close()
+                raise ForkError(f"the shell's state cannot be restored: it lacks {lacks}")
+        self._shell.rest(self._pending)
+
+    def execute(self, action: str, timeout: float | None = None) -> Execution:
+        """Run one action; the module's docstring says what ends it and what survives."""
+        if "\0" in action:
+            raise ActionError("a command cannot hold a NUL")
+        if not action.strip():
+            return Execution(b"", ok=True, exit_code=0, info={"cwd": self._state.cwd})
+        if self._resting is not None and not (kept := self._restart()).endswith("kept"):
+            self._pending.add(f"[{kept}]\n".encode())
+        if self._shell is None:
+            return self._gone()
+        began = time.monotonic()
+        seconds = self.sandbox.limits.seconds(timeout)
+        self._shell.wake()
+        run = Run(self._pending, began + seconds, survivors=self._survivors(self._shell))
+        self._pending = OutputBuffer(self.sandbox.limits.output)
+        if not self._shell.send(action):
+            # The shell died between two actions, for instance at the hands of its own children.
+            self._restart()
+            if self._shell is None or not self._shell.send(action):
+                return self._gone()
+        self._follow(run, self._shell)
+        done = self._finish(run, seconds, began)
+        if not done.ok and "\r\n" in action:
+            done = replace(done, notes=(*done.notes, _WINDOWS))
+        if self._shell is not None:
+            self._shell.rest(self._pending)
+        return done
+
+    def save(self, lossy: bool = False) -> Saved:
+        """See `SavesState`: the files, and the shell's state. The shell starts again when needed.
+
+        Raises:
+            ForkError: A process runs beside the shell, or the shell has a descriptor of its own, or
+                another part of its state cannot be carried, and `lossy` is false.
+            SandboxError: The sandbox failed.
+        """
+        sandbox, user = self.sandbox, self.user
+        if not isinstance(sandbox, Freezes):
+            raise ForkError(f"{type(sandbox).__name__} cannot save its files")
+        if self._resting is not None and sandbox.processes():  # others were started meanwhile
+            self._restart()
+        resting, start = self._resting or self._told(sandbox, lossy), sandbox.another
+        if resting.lost:  # it continues as it is, with what runs
+            snapshot = sandbox.copied()
+        else:
+            shell, self._shell = self._shell, None
+            self._resting, self._state = resting, resting.state
+            try:
+                snapshot = sandbox.freeze()
+            finally:
+                if shell is not None:  # freezing has ended it, which it need not be asked for
+                    shell.close()
+
+        def opened() -> tuple[Sandbox, BashInterpreter]:
+            place = start(snapshot)
+            try:
+                return place, BashInterpreter(place, user, resting)
+            except BaseException:
+                place.close()
+                raise
+
+        return Saved(opened, snapshot.delete, CARRIED, resting.lost)
+
+    def _told(self, sandbox: Freezes, lossy: bool) -> Resting:
+        """Return the state of the shell, which runs on."""
+        shell = self._shell
+        if shell is None:
+            raise ForkError("there is no bash left in the sandbox")
+        shell.wake()
+        run = Run(self._pending, time.monotonic() + _ANSWER_SECONDS)
+        answers = shell.ask(QUESTION)
+        while answers and not shell.read(run, run.deadline):
+            answers = time.monotonic() < run.deadline
+        frame = run.frame if run.exit_code is None and shell.settle(run.deadline) else None
+        rest = None if frame is None else Rest.of(frame.rest)
+        if frame is None or rest is None:
+            self._restart()
+            if self._shell is not None:
+                self._shell.rest(self._pending)
+            raise ForkError("the shell does not tell its state")
+        pending = copy.deepcopy(self._pending)
+        shell.rest(self._pending)
+        lost = obstacles(sandbox.programs(), shell.pid, rest)
+        if lost and not lossy:
+            raise ForkError(f"the episode's state has what cannot be carried: {'; '.join(lost)}")
+        before = self._state
+        state = replace(
+            frame, status=before.status, flags=before.flags, hooks=before.hooks, rest=()
+        )
+        state = replace(state, script=script(state, rest, self._fresh))
+        return Resting(state, self._fresh, pending, tuple(lost))
+
+    def _survivors(self, shell: Shell) -> tuple[int, ...]:
+        """Return the processes that a timeout of the next action must not kill."""
+        if not set(self._state.pids) - {shell.pid}:
+            return ()
+        # Asked again: a daemon has other pids than it had at the report.
+        return tuple(pid for pid in self.sandbox.processes() if pid != shell.pid)
+
+    def _follow(self, run: Run, shell: Shell) -> None:
+        """Read until the action has ended by itself, or is stopped."""
+        hard_limit = run.output.limit * HARD_OUTPUT_FACTOR
+        with shell.waking():
+            while not run.stopped:
+                with stopped_by_interrupt(run):
+                    if shell.read(run, run.deadline):
+                        break
+                if run.output.total > hard_limit:
+                    run.stopped = "output"
+                elif time.monotonic() >= run.deadline:
+                    run.stopped = "time"
+                elif is_cancelled():
+                    run.stopped = BY_CALLER
+        if run.stopped:
+            self._stop(run, shell)
+        elif run.frame is not None and run.frame.kind == "X":
+            self._await_exit(run, shell)
+
+    def _stop(self, run: Run, shell: Shell) -> None:
+        """Kill the processes of the action; the shell reports its state as its last deed.
+
+        The signal's trap is pending when the command that the shell waits for is killed, so that
+        the rest of the action never runs.
+        """
+        shell.take_output(run)  # the last look may be long ago
+        # What bash has to say about its killed children is our doing, not the action's.
+        shown, run.output = run.output, OutputBuffer(0)
+        shell.signal(TIMEOUT_SIGNAL)
+        if shell.pid is not None:
+            killed = self.sandbox.kill([*run.survivors, shell.pid])
+            if self._crowded(killed + len(run.survivors)):
+                run.survivors = ()
+            again = time.monotonic() + _AGAIN_SECONDS
+            grace = time.monotonic() + _GRACE_SECONDS
+            while not shell.read(run, min(again, grace)) and time.monotonic() < grace:
+                if time.monotonic() >= again:
+                    # It may have been about to start a command when the signal came.
+                    self.sandbox.kill([*run.survivors, shell.pid])
+                    again = time.monotonic() + _AGAIN_SECONDS
+        self.sandbox.kill(run.survivors)
+        self._await_exit(run, shell)
+        run.output = shown
+
+    def _await_exit(self, run: Run, shell: Shell) -> None:
+        grace = time.monotonic() + _GRACE_SECONDS
+        while run.exit_code is None and time.monotonic() < grace:
+            shell.read(run, grace)
+        if run.exit_code is None:
+            self.sandbox.kill(run.survivors)
+            run.exit_code = _KILLED_CODE if run.frame is None else run.frame.status
+
+    def _crowded(self, processes: int) -> bool:
+        return processes > _CROWDED * self.sandbox.limits.processes
+
+    def _finish(self, run: Run, seconds: float, began: float) -> Execution:
+        notes: list[str] = []
+        info: dict[str, object] = {}
+        code = run.exit_code if run.frame is None else run.frame.status
+        if run.stopped == "time":
+            code = _TIMEOUT_CODE
+            notes.append(f"timed out after {seconds:g} s: its processes were killed")
+            info["timed_out"] = True
+        elif run.stopped == BY_CALLER:
+            code = _INTERRUPTED_CODE
+            notes.append("interrupted: its processes were killed")
+        elif run.stopped == "output":
+            code = _KILLED_CODE
+            notes.append(f"killed after {run.output.total} bytes of output")
+        elif run.exit_code is not None:
+            code = run.exit_code
+            notes.append(f"the shell ended with exit code {code}")
+        self._remember(run.frame, code or 0)
+        if run.exit_code is not None:
+            kept = self._restart(as_before=run.frame is None)
+            notes[-1] += f"; {kept}"
+            info["gone" if self._shell is None else "restarted"] = True
+        elif self._shell is not None and self._crowded(len(self._state.pids) - 1):
+            self.sandbox.kill([] if self._shell.pid is None else [self._shell.pid])
+            notes.append(f"its {len(self._state.pids) - 1} background processes were killed")
+        if run.output.truncated:
+            info["truncated"] = True
+        info["cwd"] = self._state.cwd
+        return Execution(
+            output=as_a_script(run.output.getvalue(), code or 0),
+            ok=code == 0 and not run.stopped,
+            exit_code=code,
+            notes=tuple(notes),
+            info=info,
+            seconds=time.monotonic() - began,
+        )
+
+    def _remember(self, frame: Frame | None, code: int) -> None:
+        frame = self._state if frame is None else frame
+        hooks = frame.hooks if frame.kind == "A" else self._state.hooks
+        self._state = replace(frame, status=code, hooks=hooks)
+        if self._shell is not None:
+            self._shell.state = self._state
+
+    def _restart(self, as_before: bool = False) -> str:
+        """Start a shell with the last known state; say in words what became of it."""
+        state = self._state
+        self.close()
+        self._resting = None
+        attempts = [state, state, Frame(status=state.status)]
+        while attempts:
+            attempt = attempts.pop(0)
+            try:
+                self._shell = Shell(self.sandbox, self.user, attempt)
+            except (OSError, ShellStartError) as error:
+                if isinstance(error, SandboxError) and not isinstance(error, ShellStartError):
+                    raise
+                if isinstance(error, OSError) and error.errno not in (errno.EAGAIN, errno.ENOMEM):
+                    break  # the sandbox no longer has a bash
+                if isinstance(error, ShellLateError):
+                    del attempts[:-1]
+                self.sandbox.kill()  # a fork bomb, for instance, stands in its way
+                continue
+            self._state = self._shell.state
+            kept = "kept" if attempt is state else "lost"
+            kept = "as before this action" if as_before and attempt is state else kept
+            return f"the shell was restarted, its variables and directory {kept}"
+        return f"no other can be started in this sandbox: {LAST_COMMAND}"
+
+    def _gone(self) -> Execution:
+        note = "there is no bash left in this sandbox: no command can run any more"
+        info = {"gone": True, "executed": False}
+        return Execution(b"", ok=False, exit_code=127, notes=(note,), info=info)
+
+    def close(self) -> None:
+        """End the shell; its background jobs live on with the sandbox."""
+        if self._shell is not None:
+            self._shell.close()
+            self._shell = None
+        self._resting = None
+
+
+def not_started(sandbox: Sandbox, error: OSError) -> ImageError:
+    """Return the error for an image in which the first shell is not executed."""
+    return ImageError(
+        f"no bash starts in {sandbox.cwd!r}, the image's working directory: {error}. The image "
+        "needs both, and its user must be permitted to enter the one and to execute the other"
+    )
+
+
+def shell_in(sandbox: Sandbox, directory: str) -> BashInterpreter:
+    """Return a shell that begins in a directory, with no other to go back to."""
+    shell = BashInterpreter(sandbox)
+    shell.execute(f"cd -- {shlex.quote(directory)}; unset OLDPWD")
+    return shell

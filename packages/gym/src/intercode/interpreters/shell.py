@@ -1,0 +1,480 @@
+r"""One running bash that is fed actions and reports on each; time limits are its caller's matter.
+
+From top to bottom: the process (`Shell`), the lines of bash that run an action and report on it,
+the report (`Frame`), and the script that gives a new shell a reported state.
+
+Every word of ours that bash reads is quoted or said through ``\builtin``, so that no alias and no
+function of the agent's is called in its place. A control line is short: bash reads a pipe byte by
+byte.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import signal
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from intercode.errors import SandboxError
+from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, waking_fd
+from intercode_sandbox.base import OutputBuffer, Sandbox
+
+OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS = 195, 196, 197, 198, 199
+"""Descriptors in the shell: a spare of its output; files to source; where it reads; its report."""
+TIMEOUT_SIGNAL = int(signal.SIGRTMAX) - 1
+_ARGV = (
+    *("bash", "--norc", "--noprofile", "-i", "+m", "+H", "+o", "history"),
+    f"/proc/self/fd/{CONTROL}",
+)
+_START_SECONDS = 30.0
+_RESTORE_SECONDS = 10.0
+"""The time limit of a start with an agent's state, which may never end."""
+_LOOK_SECONDS = 0.0001
+"""A pipe's end does not tell when the other one has read."""
+_PIPE_SIZE = 1 << 20
+_CHUNK = 1 << 18
+_MOST_CHUNKS = 8
+"""Chunks of a last report that are read: more than its pipe holds."""
+
+
+class ShellStartError(SandboxError):
+    """Bash does not come up in this sandbox."""
+
+
+class ShellLateError(ShellStartError):
+    """Bash takes too long to start, for instance over the state that it is to restore."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One action under way."""
+
+    output: OutputBuffer
+    deadline: float
+    frame: Frame | None = None
+    exit_code: int | None = None
+    """The exit code of the shell itself, if it ended."""
+    stopped: str = ""
+    """The reason why the interpreter ended the action, if it did."""
+    survivors: tuple[int, ...] = ()
+    """The processes that ran before the action, and do not belong to it."""
+
+
+class Shell:
+    """A bash with the state that `state` reports.
+
+    Raises:
+        OSError: It cannot be executed.
+        ShellStartError: It ends.
+        ShellLateError: It does not answer.
+    """
+
+    def __init__(self, sandbox: Sandbox, user: str | None, state: Frame) -> None:
+        self._process = sandbox.popen(
+            _ARGV,
+            channels={EPILOGUE: "text", CONTROL: "r", ACTION: "text", STATUS: "w"},
+            # The directory of a restored shell may be gone.
+            cwd="/" if state.variables else None,
+            user=user,
+        )
+        self.pid: int | None = getattr(self._process, "pid", None)
+        """As seen inside."""
+        fds = self._process.fds
+        self._out, self._status, self._exit = fds[1], fds[STATUS], self._process.exit_fd
+        self._control, self._action = fds[CONTROL], fds[ACTION]
+        self._poll = select.poll()
+        for fd in (self._out, self._status, self._exit):
+            self._poll.register(fd, select.POLLIN)
+        self._number = 0
+        self._frames = FrameReader()
+        try:
+            self.state = self._start(fds[EPILOGUE], state)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, epilogue: int, state: Frame) -> Frame:
+        for fd in (self._out, self._status, self._control):
+            os.set_blocking(fd, False)
+        _enlarge(self._out)
+        _rewrite(epilogue, _EPILOGUE_TEXT)
+        _rewrite(self._action, restore_script(state))
+        self._frames.expect(self._number)
+        os.write(self._control, _start_line(self._number, state.status))
+        # Bash grumbles at its start that it has no terminal: that output is dropped.
+        seconds = _RESTORE_SECONDS if state.variables else _START_SECONDS
+        run = Run(OutputBuffer(4096), time.monotonic() + seconds)
+        while not self.read(run, run.deadline):
+            if time.monotonic() >= run.deadline:
+                raise ShellLateError(f"bash did not start within {seconds:.0f} s")
+        # A trap that was restored may end it: its last report is one of its end.
+        if run.frame is None or run.frame.kind == "X":
+            said = run.output.getvalue().decode(errors="replace").strip()
+            raise ShellStartError(f"bash ended at its start (exit code {run.exit_code}): {said}")
+        traced = bytes(flag for flag in state.flags if flag in b"xv") if state.script else b""
+        return replace(run.frame, hooks=state.hooks, flags=run.frame.flags + traced)
+
+    def send(self, action: str) -> bool:
+        """Start an action; return False if the shell has died."""
+        return self.ask(self.state.preamble + action.encode("utf-8", "surrogateescape"))
+
+    def ask(self, source: bytes) -> bool:
+        """Start lines of ours, as an action without the agent's traps; return as `send` does."""
+        self._number += 1
+        self._frames.expect(self._number)
+        _rewrite(self._action, source)
+        try:
+            os.write(self._control, _run_line(self._number))
+        except (BrokenPipeError, BlockingIOError):  # the agent may have filled its pipe
+            return False
+        return True
+
+    def settle(self, deadline: float) -> bool:
+        """Wait until the shell has undone the redirections of its last line; return whether it has.
+
+        It reads the next line, an empty one, only then.
+        """
+        try:
+            os.write(self._control, b"\n")
+        except (BrokenPipeError, BlockingIOError):
+            return False
+        while _unread(self._control):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+    @contextmanager
+    def waking(self) -> Iterator[None]:
+        """End a wait of `read` at a cancellation of the running action."""
+        with waking_fd() as fd:
+            if fd is not None:
+                self._poll.register(fd, select.POLLIN)
+            try:
+                yield
+            finally:
+                if fd is not None:
+                    self._poll.unregister(fd)
+
+    def read(self, run: Run, deadline: float) -> bool:
+        """Wait for something and take it; return True when the action has ended."""
+        ready = dict(self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000 + 1))
+        if self._status in ready:
+            self._frames.add(self._take(self._status, ready))
+            run.frame = self._frames.take()
+        if self._out in ready:
+            run.output.add(self._take(self._out, ready))
+        if self._exit in ready:
+            run.exit_code = self._process.poll()
+            # Bounded: what the shell left running may be writing to its channel without end.
+            for _ in range(_MOST_CHUNKS):
+                self._frames.add(_read_some(self._status))
+            run.frame = self._frames.take() or run.frame
+        if run.frame is None and run.exit_code is None:
+            return False
+        # All that a foreground command printed is in the pipe by now; a background job may go on.
+        self.take_output(run)
+        return True
+
+    def take_output(self, run: Run) -> None:
+        """Take the output that has been printed by now."""
+        most = run.output.total + _PIPE_SIZE
+        while run.output.total < most and (data := _read_some(self._out)):
+            run.output.add(data)
+
+    def _take(self, fd: int, ready: dict[int, int]) -> bytes:
+        data = _read_some(fd)
+        if not data and ready[fd] & select.POLLHUP:
+            self._poll.unregister(fd)  # the agent has closed every copy of the other end
+        return data
+
+    def rest(self, pending: OutputBuffer) -> None:
+        """Collect the output of background jobs in `pending` until `wake`."""
+        limit = pending.limit * HARD_OUTPUT_FACTOR
+        DRAIN.watch(self._process, self._out, pending, limit)
+
+    def wake(self) -> None:
+        """Leave the output to `read` from now on."""
+        DRAIN.release(self._out)
+
+    def signal(self, number: int) -> None:
+        """Send the shell a signal."""
+        self._process.signal(number)
+
+    def close(self) -> None:
+        """End the shell; its background jobs live on with the sandbox. Idempotent."""
+        DRAIN.release(self._out)
+        self._process.close()
+
+
+def _rewrite(fd: int, text: bytes) -> None:
+    os.ftruncate(fd, 0)
+    view = memoryview(text)
+    offset = 0
+    while offset < len(view):
+        offset += os.pwrite(fd, view[offset:], offset)
+
+
+def _unread(fd: int) -> bool:
+    """Return whether there is something in a pipe."""
+    count = fcntl.ioctl(fd, termios.FIONREAD, bytes(4))
+    return any(count)
+
+
+def _read_some(fd: int) -> bytes:
+    try:
+        return os.read(fd, _CHUNK)
+    except BlockingIOError:
+        return b""
+
+
+def _enlarge(fd: int) -> None:
+    """Make room in a pipe for the output that is printed between two reads."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+    except OSError:
+        return  # an ordinary user's share of pipe memory is used up: the default size will do
+
+
+# -- the lines of bash -----------------------------------------------------------------------------
+
+# `exec` without `builtin`, with which its redirections would not last.
+_EPILOGUE_TEXT = rb"""BASH_ARGV0=bash
+{ \builtin : 200>&0; } 2>/dev/null || \exec </dev/null
+{ \builtin : 200>&1; } 2>/dev/null || \exec >&195
+\builtin : 200>&2 || \exec 2>&195
+[[ $1 != A || -s /proc/self/fd/198 ]] || \builtin exit "${3%% *}"
+case "${3#* }" in *f*) \builtin set +f ;; esac
+{ \builtin printf '%s\0' '' "$2" "$1" "${3%% *}" "${3#* }" "${DIRSTACK-}" \
+"$BASHOPTS" "$SHELLOPTS" /proc/[0-9]*
+case "${3#* }" in *f*) \builtin set -f ;; esac
+\builtin declare -p; \builtin umask -p; \builtin trap -p; \builtin printf '\0'
+\builtin alias -p; \builtin declare -f; \builtin printf '\0end\0%s\0' "$2"
+} 2>/dev/null >&199 || \builtin :
+case "${3#* }" in *e*) \builtin set -e; \builtin return 0 ;; esac
+\builtin return "${3%% *}"
+"""
+"""The file that is sourced with a report's kind and number and ``$? $-`` as arguments.
+
+A stream that an action closed is open again in the next; a redirection stays. A shell that can read
+no further action ends. Bash writes line by line and each line wakes the reader: hence no
+`shopt -p`.
+"""
+
+# Traps that would fire for our own lines are reported and taken away until the next action; DEBUG
+# is last, as it would fire for the lines that set the others again. Of a
+# `$(` without its end, bash 5.2's parser remembers that it waits for a `)`, and would read, and
+# write, outside its buffer.
+_COLLECT = (
+    rf"\builtin trap -p RETURN ERR DEBUG>&{STATUS};\builtin trap - DEBUG ERR RETURN;"
+    r"\builtin set +exv;\builtin eval ')';}>/dev/null 2>&1;"
+)
+_REPORT = rf"\. /proc/self/fd/{EPILOGUE}"
+_SOURCE = rf"\. /proc/self/fd/{ACTION}"
+_PARSER = b"bash: /proc/self/fd/%d: line " % ACTION
+_LINE = re.compile(b"^" + _PARSER, re.MULTILINE)
+_NO_END = b"(?:^%s\\d+: unexpected EOF while looking for .*\n)" % _PARSER
+_WORDS = b"(?:syntax error|unexpected |conditional |expected |`).*\n"
+_SAME_LINE = b"^%s(\\d+): %s(?:^%s\\1: %s)*" % (_PARSER, _WORDS, _PARSER, _WORDS)
+_COMPLAINTS = {
+    1: re.compile(_NO_END, re.MULTILINE),
+    2: re.compile(_NO_END + b"?" + _SAME_LINE, re.MULTILINE),
+}
+"""Exit code → the lines of bash's parser about an action that it cannot parse. An array without
+its end has an exit code of its own."""
+
+
+def _run_line(number: int) -> bytes:
+    """Return the line that runs the action and reports it under that number."""
+    return f'{_SOURCE};{{ BASH_ARGV0="$? $-";{_COLLECT}{_REPORT} A {number} "$0"\n'.encode()
+
+
+def _start_line(number: int, status: int) -> bytes:
+    """Return the shell's first line: make ready, source the state to restore, report."""
+    exiting, told = (f'{{ {_REPORT} {kind} 0 "$? $-"; }} >/dev/null 2>&1' for kind in "XT")
+    ready = f"exec {OUTPUT}>&1 {CONTROL}<&-; trap '{exiting}' EXIT; "
+    ready += f"trap '{told}; trap - EXIT; exit 124' {TIMEOUT_SIGNAL}"
+    restore = f'{{ {_SOURCE};BASH_ARGV0="{status} $-";{_COLLECT}'
+    return f'{ready}; {restore}{_REPORT} A {number} "$0"\n'.encode()
+
+
+def as_a_script(output: bytes, status: int) -> bytes:
+    """Return the output of an action with its syntax error as that of a script's line.
+
+    Bash parses no further after one: earlier lines like it are a program's.
+
+    Args:
+        output: The output.
+        status: The exit code of the action.
+    """
+    complaints = _COMPLAINTS.get(status)
+    if complaints is None or _PARSER not in output:
+        return output
+    *_, last = [None, *complaints.finditer(output)]
+    if last is None:
+        return output
+    lines = _LINE.sub(b"bash: line ", last[0])  # a line that is quoted is the action's own
+    return output[: last.start()] + lines + output[last.end() :]
+
+
+# -- the report ------------------------------------------------------------------------------------
+
+_PROCESS = re.compile(rb"/proc/(\d{1,9}|\[0-9]\*)")  # itself, where it was not expanded
+_STATUS = re.compile(rb"\d{1,3}")
+_DEFAULTS = re.compile(rb"^trap -- - .*\n", re.MULTILINE)  # listed by bash in POSIX mode
+
+_LONGEST = 1 << 26
+"""Bytes of a report; a flood on the channel costs the agent its report, and us no memory."""
+_MOST_FIELDS = 100_000
+"""Fields of a report, which has one for each process. More are a flood, each of them an object."""
+_LONGEST_OPTIONS = 1 << 12
+"""Bytes of the names of all options. Each name would be an object."""
+_LONGEST_PATH = 1 << 14
+"""Bytes of a directory's name. Bash can be in one that is longer than any call takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One report. Bytes other than flags and directory are commands that recreate a state."""
+
+    kind: str = "A"
+    """``A``: the action ended; ``X``: the shell is exiting; ``T``: it was told to."""
+    status: int = 0
+    flags: bytes = b""
+    """``$-``."""
+    directory: bytes = b""
+    pids: tuple[int, ...] = ()
+    """The processes of the sandbox but for process 1: the shell, background jobs, daemons."""
+    shell_options: tuple[bytes, ...] = ()
+    """The options of ``shopt`` that are on."""
+    set_options: tuple[bytes, ...] = ()
+    """The options of ``set -o`` that are on."""
+    variables: bytes = b""
+    """Variables, the umask and traps."""
+    functions: bytes = b""
+    """Functions, and aliases before them."""
+    hooks: bytes = b""
+    """Traps on DEBUG, ERR and RETURN: they are set during actions only."""
+    rest: tuple[bytes, ...] = ()
+    """Fields before the report: the answer of a shell that was asked."""
+    script: bytes = b""
+    """Source that restores more of the state than there is here, if that was asked for."""
+
+    @property
+    def cwd(self) -> str:
+        """The shell's directory."""
+        return self.directory.decode("utf-8", "surrogateescape")
+
+    @property
+    def preamble(self) -> bytes:
+        """The hooks, and ``set -x`` and ``set -v`` if on: they go before the next action."""
+        tracing = bytes(flag for flag in self.flags if flag in b"xv")
+        return self.hooks + (b"\\builtin set -%s\n" % tracing if tracing else b"")
+
+
+class FrameReader:
+    """Finds the report with the expected number in the bytes of the status channel.
+
+    Anything else on the channel is the agent's doing and is skipped.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._numbers: tuple[bytes, ...] = ()
+
+    def expect(self, number: int) -> None:
+        """Wait for the action of that number, or for an exit, which has number 0."""
+        self._buffer.clear()
+        self._numbers = (b"%d" % number, b"0")
+
+    def add(self, data: bytes) -> None:
+        """Append bytes of the channel."""
+        self._buffer += data
+        if len(self._buffer) > _LONGEST:
+            del self._buffer[: -_LONGEST // 2]
+
+    def take(self) -> Frame | None:
+        """Return the report, if it is complete."""
+        for number in self._numbers if self._buffer.endswith(b"\0") else ():
+            end = b"\0end\0" + number + b"\0"
+            if self._buffer.endswith(end):
+                return self._parse(bytes(self._buffer[: -len(end)]), number)
+        return None
+
+    @staticmethod
+    def _parse(data: bytes, number: bytes) -> Frame | None:
+        if data.count(b"\0") > _MOST_FIELDS:
+            return None
+        *fields, variables, functions = data.split(b"\0")
+        pids = []
+        while fields and (match := _PROCESS.fullmatch(fields[-1])):
+            pids.append(match[1])
+            fields.pop()
+        if len(fields) < 8 or fields[-7] != number or not _STATUS.fullmatch(fields[-5]):
+            return None
+        hooks, _, kind, status, flags, directory, shell_options, set_options = fields[-8:]
+        if max(map(len, (flags, shell_options, set_options))) > _LONGEST_OPTIONS:
+            return None
+        return Frame(
+            kind.decode(errors="replace"),
+            int(status),
+            flags,
+            directory[:_LONGEST_PATH],
+            tuple(int(pid) for pid in pids if pid.isdigit() and pid != b"1"),
+            tuple(shell_options.split(b":")),
+            # Switched off while the processes were listed.
+            tuple(set_options.split(b":")) + ((b"noglob",) if b"f" in flags else ()),
+            variables,
+            functions,
+            _DEFAULTS.sub(b"", hooks) if hooks.startswith(b"trap -- ") else b"",
+            tuple(fields[:-8]),
+        )
+
+
+# -- the state of a new shell ----------------------------------------------------------------------
+
+# Options that make a shell useless or tell it apart from a new one: not carried over.
+_DROPPED = frozenset(
+    b"errexit noexec xtrace verbose onecmd restricted monitor history histexpand".split()
+)
+OUR_TRAPS = re.compile(rb"^trap -- '\{ \\\. /proc/self/fd/\d+ .*\n", re.MULTILINE)
+
+
+OPTIONS_OFF = b"""shopt -u ${BASHOPTS//:/ }
+for option in ${SHELLOPTS//:/ }; do set +o $option; done; unset option"""
+
+
+def quoted(text: bytes) -> bytes:
+    """Return a word of bash source that stands for a text."""
+    return b"'" + text.replace(b"'", b"'\\''") + b"'"
+
+
+def restore_script(frame: Frame) -> bytes:
+    """Return bash source that gives a new shell the reported state. Its errors are to be ignored.
+
+    Commands that can call a function or an alias of the agent's come before these are there.
+    """
+    if frame.script:
+        return frame.script
+    if not frame.variables:
+        return b"SECONDS=0\n"  # it may have been started ahead, and waited
+    aliases_on = b"expand_aliases" in frame.shell_options
+    shell_options = [o for o in frame.shell_options if o != b"expand_aliases"]
+    return b"\n".join(
+        [
+            b"cd -- " + quoted(frame.directory),
+            OPTIONS_OFF,
+            *(b"set -o " + option for option in frame.set_options if option not in _DROPPED),
+            b"shopt -s " + b" ".join(shell_options),
+            OUR_TRAPS.sub(b"", frame.variables),
+            frame.functions,
+            b"\\builtin shopt -s expand_aliases" if aliases_on else b"",
+            b"",
+        ]
+    )

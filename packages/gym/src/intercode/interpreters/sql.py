@@ -1,0 +1,330 @@
+"""The SQL interpreter: an action is one statement or several, run in one session.
+
+The session (`intercode.databases`) knows the engine; this module makes text of its results. State
+lives in the session: transactions, temporary tables and variables stay from action to action.
+
+A result is shown as a compact, aligned table in which every value shows its type. Numbers stand to
+the right, ``NULL`` is written out. A text is in quotes where it could be taken for something else:
+if it looks like a number, like ``NULL`` or a truth value, is empty, begins or ends with a space, or
+begins with a quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty text and ``NULL`` none at
+all. A text with control characters is written ``e'…'``, with escapes. No two values that an agent
+must tell apart look alike, unless they are cut.
+
+Where a text has several lines, or is a long ``CREATE`` statement or the only value, the result is
+shown as records instead: a text of several lines stands there as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import unicodedata
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from datetime import time as clock
+from decimal import Decimal
+
+from intercode.databases.base import Failure, Outcome, Result, Row, SavesSession, Session, Value
+from intercode.errors import ForkError
+from intercode.interpreters.base import Execution, Saved, waking
+from intercode.interpreters.schema_commands import SchemaCommand, answer, parse_command
+from intercode_sandbox.base import OutputBuffer
+
+MAX_ROWS = 50
+"""Rows of a result that are shown."""
+MAX_TABLES = 1000
+"""Tables, or columns of a table, that a schema command shows."""
+_RESTARTED = (
+    "the connection was restarted: its temporary tables, variables and open transaction are gone"
+)
+
+
+class SqlInterpreter:
+    """Runs SQL and shows results as tables.
+
+    Args:
+        session: The session in which it runs; its opener closes it.
+        max_rows: Rows of each result that are shown. The number of all rows is always said.
+        dialect: sqlglot's name of the engine's language, for `schema_commands`; None: an action is
+            handed to the engine as it stands.
+    """
+
+    def __init__(
+        self, session: Session, max_rows: int = MAX_ROWS, *, dialect: str | None = None
+    ) -> None:
+        self._session = session
+        self._max_rows = max_rows
+        self._dialect = dialect
+
+    def execute(self, action: str, timeout: float | None = None) -> Execution:
+        """Run one action; `info` has ``columns`` and ``rows`` of its last result, for the reward.
+
+        Raises:
+            ActionError: The action holds a NUL.
+            DatabaseError: The engine failed.
+        """
+        began = time.monotonic()
+        if self._dialect and (command := parse_command(action, self._dialect)) is not None:
+            return self._look(command, self._dialect, timeout, began)
+        with waking(self._session.kill):
+            outcome = self._session.execute(action, timeout=timeout, max_rows=self._max_rows)
+        return Execution(
+            output=self._shown(outcome, action).encode("utf-8", "surrogateescape"),
+            ok=outcome.failure is None,
+            notes=(_RESTARTED,) if outcome.restarted else (),
+            info=_info(outcome),
+            seconds=time.monotonic() - began,
+        )
+
+    def save(self, lossy: bool = False) -> Saved:
+        """Save the session's database and settings, where its engine is a library.
+
+        Raises:
+            ForkError: They cannot be carried; or the database is a server's.
+            DatabaseError: The engine failed.
+        """
+        if not isinstance(self._session, SavesSession):
+            raise ForkError("a session of a database server cannot be saved: use how='replay'")
+        saved = self._session.save(lossy)
+
+        def opened() -> tuple[Session, SqlInterpreter]:
+            session = saved.open()
+            return session, SqlInterpreter(session, self._max_rows, dialect=self._dialect)
+
+        return Saved(opened, saved.close, ("the database", "the session's settings"), saved.lost)
+
+    def close(self) -> None:
+        """Do nothing: the session is the environment's."""
+
+    def _look(
+        self, command: SchemaCommand, dialect: str, timeout: float | None, began: float
+    ) -> Execution:
+        """Carry out a schema command. What it shows is never an answer, so it has no columns."""
+        outcomes: list[Outcome] = []
+
+        def run(sql: str) -> Outcome:
+            # All queries of a command share its time; an engine takes no limit of 0 for one.
+            left = None if timeout is None else max(0.001, began + timeout - time.monotonic())
+            outcomes.append(self._session.execute(sql, timeout=left, max_rows=MAX_TABLES))
+            return outcomes[-1]
+
+        with waking(self._session.kill):
+            found = answer(command, dialect, run)
+        text = found if isinstance(found, str) else self._shown(found, "")
+        failed = isinstance(found, Outcome) and found.failure is not None
+        buffer = OutputBuffer(self._session.limits.output)
+        buffer.add(text.encode("utf-8", "surrogateescape"))
+        events = {
+            name: True
+            for name in ("timed_out", "restarted")
+            if any(getattr(outcome, name) for outcome in outcomes)
+        }
+        return Execution(
+            output=buffer.getvalue(),
+            ok=not failed,
+            notes=(_RESTARTED,) if "restarted" in events else (),
+            info={"columns": 0, **events},
+            seconds=time.monotonic() - began,
+        )
+
+    def _shown(self, outcome: Outcome, action: str) -> str:
+        parts = [_result(result) for result in outcome.results]
+        if outcome.failure is not None:
+            parts.append(_failure(outcome.failure, action))
+        text = "\n\n".join(parts)
+        limit = self._session.limits.output
+        if len(text) <= limit // 4:  # whatever its characters, it fits
+            return text
+        buffer = OutputBuffer(limit)
+        buffer.add(text.encode("utf-8", "surrogateescape"))
+        return buffer.getvalue().decode("utf-8", "replace") if buffer.truncated else text
+
+
+def _result(result: Result) -> str:
+    if result.columns:
+        show = records if has_long_text(result.rows) else render
+        return f"{show(result.columns, result.rows)}\n{_count(result)}"
+    return "ok" if result.changed is None else f"ok, {_rows(result.changed)} changed"
+
+
+def _count(result: Result) -> str:
+    shown = len(result.rows)
+    if result.total is None:
+        return f"(the first {shown} of more rows than were counted)"
+    if shown < result.total:
+        return f"(the first {shown} of {_rows(result.total)})"
+    return f"({_rows(result.total)})"
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _failure(failure: Failure, action: str) -> str:
+    text = f"Error {failure.code or ''}".rstrip() + f": {failure.message}"
+    if failure.position is None:
+        return text
+    before = action[: failure.position]
+    line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+    return f"{text} (line {line}, column {column})"
+
+
+def _info(outcome: Outcome) -> dict[str, object]:
+    last = outcome.results[-1] if outcome.results and outcome.failure is None else Result()
+    info: dict[str, object] = {"columns": len(last.columns)}
+    if last.columns:
+        info["rows"] = last.total
+    if any(len(result.rows) != result.total for result in outcome.results if result.columns):
+        info["truncated"] = True
+    if outcome.timed_out:
+        info["timed_out"] = True
+    if outcome.restarted:
+        info["restarted"] = True
+    return info
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+MAX_CELL = 200
+"""Characters of a value that are shown in a table."""
+MAX_TEXT = 4000
+"""Characters of a value that are shown in a record."""
+MAX_RULE = 100
+"""Columns of the rule below the names: of a terminal, and not of the widest value."""
+_MAX_BYTES = 32
+_MISTAKABLE = re.compile(
+    r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)|null|true|false|[xe]?'.*|\s.*|.*\s|",
+    re.IGNORECASE | re.DOTALL,
+)
+_CREATE = re.compile(r"\s*CREATE\s", re.IGNORECASE)
+_LINES = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f]*")
+"""Text whose only control characters are the ends of lines, and tabs."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROLS = {number: repr(chr(number))[1:-1] for number in [*range(32), 127]}
+_CONTROLS[ord("\\")] = "\\\\"
+_NUMBERS = {int, float, Decimal}
+
+
+def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return the table: a line of names, a rule, and a line for each row."""
+    padded = []
+    for number, name in enumerate(columns):
+        values = [row[number] for row in rows]
+        texts = [_cut(name.translate(_CONTROLS)), *map(shown, values)]
+        padded.append(_padded(texts, to_the_right=_are_numbers(values)))
+    lines = [" | ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    lines.insert(1, "-+-".join(["-" * _width(cells[0]) for cells in padded])[:MAX_RULE])
+    return "\n".join(lines)
+
+
+def has_long_text(rows: Sequence[Row]) -> bool:
+    """Tell whether a result has a text of several lines, or one that a table would cut."""
+    only = len(rows) == 1 and len(rows[0]) == 1
+    return any(
+        isinstance(value, str)
+        and (
+            _has_lines(value)
+            or (len(value) > MAX_CELL and (only or _CREATE.match(value) is not None))
+        )
+        for row in rows
+        for value in row
+    )
+
+
+def _has_lines(value: str) -> bool:
+    return "\n" in value and _LINES.fullmatch(value) is not None
+
+
+def records(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return the rows one below the other; a text of several lines as it is.
+
+    A single column has its name and a rule above, and a rule between its values. The values of
+    several columns stand behind their names.
+    """
+    names = [_cut(name.translate(_CONTROLS)) for name in columns]
+    if len(names) == 1:
+        rule = "-" * min(MAX_RULE, max(_width(names[0]), 3))
+        return "\n".join([names[0], *(f"{rule}\n{_whole(value)}" for (value,) in rows)])
+    parts = []
+    for number, row in enumerate(rows, 1):
+        parts.append(f"-- row {number} --")
+        for name, value in zip(names, row, strict=True):
+            separator = "\n" if isinstance(value, str) and _has_lines(value) else " "
+            parts.append(f"{name}:{separator}{_whole(value)}")
+    return "\n".join(parts)
+
+
+def _whole(value: Value) -> str:
+    if isinstance(value, str) and (_has_lines(value) or _CONTROL.search(value) is None):
+        return _cut(value, MAX_TEXT) if len(value) > MAX_CELL or "\n" in value else shown(value)
+    return shown(value)
+
+
+def shown(value: Value) -> str:
+    """Return one value as it stands in a table."""
+    if type(value) is int:
+        return str(value)
+    if isinstance(value, str):
+        return _text(value)
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return _cut(repr(value))
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _binary(bytes(value))
+    if isinstance(value, datetime):
+        return value.isoformat(" ")
+    if isinstance(value, (date, clock)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, timedelta)):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return _cut(f"[{', '.join(shown(item) for item in value)}]")
+    if isinstance(value, dict):
+        return _cut("{" + ", ".join(f"{key}: {shown(item)}" for key, item in value.items()) + "}")
+    return _text(str(value))
+
+
+def _text(value: str) -> str:
+    if value.isascii() and value.isalpha() and value[0] not in "nNtTfFiI":
+        return _cut(value)  # the usual case, quickly
+    if _CONTROL.search(value):
+        return _cut("e'" + value.translate(_CONTROLS).replace("'", "''") + "'")
+    if _MISTAKABLE.fullmatch(value):
+        return _cut("'" + value.replace("'", "''") + "'")
+    return _cut(value)
+
+
+def _binary(value: bytes) -> str:
+    if len(value) <= _MAX_BYTES:
+        return f"x'{value.hex()}'"
+    return f"x'{value[:_MAX_BYTES].hex()}…' ({len(value):,} bytes)"
+
+
+def _cut(text: str, most: int = MAX_CELL) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
+def _are_numbers(values: Sequence[Value]) -> bool:
+    """Return whether there are numbers among the values, and nothing else but NULL."""
+    kinds = set(map(type, values))
+    kinds.discard(type(None))
+    return bool(kinds) and kinds <= _NUMBERS
+
+
+def _padded(texts: Sequence[str], to_the_right: bool) -> list[str]:
+    widths = [_width(text) for text in texts]
+    full = max(widths)
+    if to_the_right:
+        return [" " * (full - width) + text for text, width in zip(texts, widths, strict=True)]
+    return [text + " " * (full - width) for text, width in zip(texts, widths, strict=True)]
+
+
+def _width(text: str) -> int:
+    """Return the columns that a terminal takes for a text."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)

@@ -1,0 +1,191 @@
+"""A terminal in a sandbox: a shell that reads keys, and the screen that it draws.
+
+The kernel's terminal is the sandbox's; the screen is drawn out here by `pyte`, from bytes that are
+as hostile as the programs there. It answers nothing, and one look draws a bounded number of bytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import fcntl
+import os
+import select
+import struct
+import termios
+import time
+import unicodedata
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from intercode.errors import UsageError
+from intercode.interpreters.base import waking_fd
+from intercode_sandbox.base import HasTerminals, Sandbox
+from intercode_sandbox.ownership import free_when_gone
+
+if TYPE_CHECKING:
+    import pyte
+
+ROWS, COLUMNS = 24, 80
+_START = """exec 0<>"$0" 1>&0 2>&0; export PS1='\\w\\$ '; exec bash --norc --noprofile -i"""
+# Without these, bash and less would leave a file of their history.
+_ENV = {"TERM": "linux", "HISTFILE": "", "LESSHISTFILE": "-"}
+_QUIET_SECONDS = 0.15
+"""The time without output after which the screen is looked at."""
+_ECHO_SECONDS = 1.0
+"""The time in which what was typed is to show anything."""
+_BUSY_SECONDS = 2.0
+"""The time after which a program that draws without end is looked at."""
+_MOST = 1 << 18
+"""Bytes that are drawn at one look; a program that writes more waits for the next."""
+_CHUNK = 1 << 8
+"""Bytes between two looks at the clock: five may redraw the whole screen, in milliseconds."""
+_TIOCGPTN, _TIOCSPTLCK = 0x80045430, 0x40045431  # Python has no names for them
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The screen at one time."""
+
+    text: str
+    """The lines of the screen, without blanks at their ends and blank lines at the end."""
+    cursor: tuple[int, int]
+    """Row and column, from 1."""
+    busy: bool = False
+    """Whether more was still being written."""
+    ended: bool = False
+    """Whether the shell has ended."""
+
+
+def check_installed() -> None:
+    """Check that screens can be drawn.
+
+    Raises:
+        UsageError: They cannot.
+    """
+    try:
+        import pyte  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "keys=True needs the package pyte: pip install 'intercode-gym[keys]'"
+        ) from None
+
+
+class Screen:
+    """The content of a terminal after some bytes, whatever they are."""
+
+    def __init__(self) -> None:
+        import pyte
+
+        self._screen = pyte.Screen(COLUMNS, ROWS)
+        self._stream: pyte.Stream = pyte.Stream(self._screen)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def draw(self, data: bytes) -> None:
+        """Draw some bytes."""
+        import pyte
+
+        text = self._decoder.decode(data)
+        if not text.isascii():  # pyte takes quadratic time for many marks in one place
+            text = "".join(each for each in text if not unicodedata.combining(each))
+        before, *sequences = text.split("\x1b")
+        for part in (before, *("\x1b" + each for each in sequences)):
+            try:
+                self._stream.feed(part)
+            except Exception:  # noqa: BLE001 - some malformed sequences raise any of them
+                self._stream = pyte.Stream(self._screen)
+
+    def look(self, *, busy: bool = False, ended: bool = False) -> Look:
+        """Return it as text."""
+        rows = [self._screen.buffer[row] for row in range(ROWS)]
+        lines = ["".join(row[x].data for x in range(COLUMNS)).rstrip() for row in rows]
+        at = self._screen.cursor
+        cursor = min(at.y, ROWS - 1) + 1, min(at.x, COLUMNS - 1) + 1
+        return Look("\n".join(lines).rstrip("\n"), cursor, busy, ended)
+
+
+class Terminal:
+    """A terminal with an interactive bash, in the image's directory.
+
+    Args:
+        sandbox: The place.
+        seconds: The time within which its prompt is to be seen.
+
+    Raises:
+        OSError: There is no terminal or no bash to be had in the sandbox.
+        SandboxError: The sandbox failed.
+    """
+
+    def __init__(self, sandbox: Sandbox, seconds: float) -> None:
+        self._sandbox = sandbox
+        assert isinstance(sandbox, HasTerminals)  # its interpreter has checked
+        self._master = sandbox.terminal()
+        self._free = free_when_gone(self, os.close, self._master)
+        try:
+            number = struct.unpack("=i", fcntl.ioctl(self._master, _TIOCGPTN, bytes(4)))[0]
+            fcntl.ioctl(self._master, _TIOCSPTLCK, bytes(4))
+            size = struct.pack("=HHHH", ROWS, COLUMNS, 0, 0)
+            fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+            argv = ("bash", "-c", _START, f"/dev/pts/{number}")
+            self._process = sandbox.popen(argv, channels={}, env=_ENV)
+        except BaseException:
+            self._free()
+            raise
+        self._screen = Screen()
+        try:
+            self.first = self.look(seconds)  # keys before the prompt would be echoed twice
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, keys: bytes) -> int:
+        """Type; returns how many bytes of it the terminal has taken."""
+        with suppress(OSError):  # no program reads, or none is left
+            return os.write(self._master, keys)
+        return 0
+
+    def look(self, seconds: float, *, typed: bool = False) -> Look:
+        """Return the screen as soon as nothing was drawn for a moment.
+
+        Args:
+            seconds: How long to wait at most.
+            typed: Whether keys were sent, which are to show something soon.
+
+        Raises:
+            SandboxError: The sandbox has ended.
+        """
+        with waking_fd() as wakes:
+            return self._look(min(seconds, _ECHO_SECONDS) if typed else seconds, seconds, wakes)
+
+    def _look(self, patience: float, seconds: float, wakes: int | None) -> Look:
+        poll = select.poll()
+        for fd in (self._master, self._process.exit_fd, wakes):
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
+        deadline, drawn = time.monotonic() + seconds, 0
+        while ready := {fd for fd, _ in poll.poll(patience * 1000)}:
+            if wakes in ready:
+                break
+            data = self._read() if self._master in ready else b""
+            if not data:
+                self._sandbox.processes()  # it may have ended with all of it
+                return self._screen.look(ended=True)
+            if not drawn:
+                deadline = min(deadline, time.monotonic() + _BUSY_SECONDS)
+            self._screen.draw(data)
+            drawn += len(data)
+            if drawn > _MOST or time.monotonic() > deadline:
+                return self._screen.look(busy=True)
+            patience = _QUIET_SECONDS
+        return self._screen.look()
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._master, _CHUNK)
+        except OSError:  # no program has it open any more
+            return b""
+
+    def close(self) -> None:
+        """End the shell, and hang up."""
+        self._process.close()
+        self._free()

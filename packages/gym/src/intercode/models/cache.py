@@ -1,0 +1,88 @@
+"""Replies on disk, under a hash of everything that they depend on.
+
+Each reply is a file, written beside its place and moved there, so that readers see all of it or
+nothing, and writers that meet write equal files. A reply that cannot be read is requested again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import UsageError
+from intercode_sandbox.files import replaced, sha256
+from intercode.models.base import Reply, Request, Settings, ToolCall, Trace, Usage
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""The version of the files' form; part of the hash."""
+
+
+def varies(settings: Settings) -> bool:
+    """Whether two calls are meant to give two answers: they are sampled, without a seed.
+
+    Such replies are not cached, or ten samples would be ten copies of the first.
+    """
+    return settings.temperature != 0 and settings.seed is None
+
+
+def digest(model: str, endpoint: str, request: Request) -> str:
+    """Return the hash of everything that a reply depends on. No secret is part of it."""
+    asked = {**asdict(request), "settings": request.settings.facts()}
+    parts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": asked}
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return sha256(text)
+
+
+class Cache:
+    """Replies in a folder, which any number of threads, processes and runs may share."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Create the folder if need be.
+
+        Raises:
+            UsageError: The folder cannot be created.
+        """
+        self.folder = Path(folder).absolute()  # an agent may change the working directory
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"the cache {folder} cannot be made: {error.strerror}") from error
+
+    def __repr__(self) -> str:
+        return f"Cache({str(self.folder)!r})"
+
+    def get(self, key: str) -> Reply | None:
+        """Return the reply, if it is there and whole."""
+        try:
+            data = json.loads(self._path(key).read_bytes())
+            return _reply(data)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # missing, cut off, or of another form
+
+    def put(self, key: str, reply: Reply) -> None:
+        """Keep a reply. A failure is a warning only: the reply has been paid for."""
+        path = self._path(key)
+        data = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with replaced(path, many=True) as new:
+                new.touch(0o600)  # others have no business with dialogues
+                new.write_bytes(data)
+        except OSError as error:
+            log.warning("the cache %s cannot be written to: %s", self.folder, error.strerror)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.json"
+
+
+def _reply(data: dict[str, Any]) -> Reply:
+    data["usage"] = Usage(**data["usage"])
+    data["tool_calls"] = tuple(ToolCall(**call) for call in data["tool_calls"])
+    if (trace := data.get("trace")) is not None:
+        data["trace"] = Trace.of(trace["prompt"], trace["ids"], trace["logprobs"])
+    return Reply(**data)

@@ -1,0 +1,239 @@
+"""Clients of a user's own: their factory, their methods and their answers are checked.
+
+A factory's mistake is told before any episode; a call's mistake is an error of its episode that
+names the user's class, and not the agent that made the call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any, get_args
+
+from intercode.errors import InterCodeError, ModelError, UsageError
+from intercode_sandbox.interruption import is_handlers
+from intercode.models.base import (
+    Answer,
+    AttemptError,
+    Client,
+    ClientFactory,
+    Finish,
+    Request,
+    SupportsStart,
+    ToolCall,
+    Trace,
+    Usage,
+)
+from intercode_sandbox.user_code import described
+
+log = logging.getLogger(__name__)
+
+_FACTORY = "a factory is called as factory(model, *, base_url, timeout)"
+_CLIENT = "a client has the text 'endpoint' and the methods send(request) and close()"
+
+
+def is_own(factory: object) -> bool:
+    """Tell whether a factory of clients is a user's, and not InterCode's."""
+    module = getattr(factory, "__module__", None) or ""
+    return module.partition(".")[0] != "intercode"
+
+
+def make_client(
+    factory: ClientFactory, provider: str, model: str, *, base_url: str | None, timeout: float
+) -> Client:
+    """Make a client by a user's factory.
+
+    Args:
+        factory: The factory.
+        provider: The factory's name, for messages: ``path/to/file.py:make``.
+        model: The model's name.
+        base_url: The server's URL.
+        timeout: Seconds of a call.
+
+    Raises:
+        UsageError: The factory cannot be called or fails, or its result is not a client.
+    """
+    options: dict[str, Any] = {"base_url": base_url, "timeout": timeout}
+    if flaw := _call_flaw(factory, model, **options):
+        raise UsageError(f"model {provider}: {flaw}; {_FACTORY}")
+    try:
+        client = factory(model, **options)
+        flaw = _client_flaw(client)
+    except InterCodeError:
+        raise
+    except BaseException as error:
+        if is_handlers(error):
+            raise
+        raise UsageError(f"model {provider} could not be made: {described(error)}") from error
+    if flaw:
+        raise UsageError(f"model {provider}: {flaw}; {_CLIENT}")
+    kind = OwnServer if isinstance(client, SupportsStart) else OwnClient
+    return kind(client)
+
+
+class OwnClient:
+    """A user's client, whose answers are checked.
+
+    Args:
+        client: The client.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.endpoint: str = client.endpoint
+        self._client = client
+        self._name = type(client).__qualname__
+
+    def __repr__(self) -> str:
+        return repr(self._client)
+
+    def send(self, request: Request) -> Answer:
+        """Make one call; see `Client.send`.
+
+        Raises:
+            ModelError: The user's method failed, or returned something else than an `Answer`.
+        """
+        try:
+            answer = self._client.send(request)
+        except (InterCodeError, AttemptError):
+            raise
+        except BaseException as error:  # sys.exit() in a client ends its episode, and no run
+            if is_handlers(error):
+                raise
+            raise ModelError(f"{self._name}.send raised {described(error)}") from error
+        if inspect.iscoroutine(answer):
+            answer.close()
+        if flaw := _answer_flaw(answer):
+            raise ModelError(
+                f"{self._name}.send must return an intercode.models.Answer(text, usage=Usage(…)): "
+                f"{flaw}"
+            )
+        return Answer(
+            answer.text,
+            tuple(answer.tool_calls),
+            answer.usage,
+            answer.model,
+            answer.finish,
+            answer.trace,
+        )
+
+    def close(self) -> None:
+        """Close the client; a failure at a run's end is logged, as all episodes are recorded."""
+        try:
+            self._client.close()
+        except BaseException as error:
+            if is_handlers(error):
+                raise
+            log.warning("%s.close raised %s", self._name, described(error))
+
+
+class OwnServer(OwnClient):
+    """A user's client that starts its server; see `SupportsStart`."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self.weights: str = client.weights
+
+    def start(self, calls: int = 1) -> None:
+        """Start the server.
+
+        Raises:
+            UsageError: The user's method failed.
+        """
+        try:
+            self._client.start(calls)
+        except InterCodeError:
+            raise
+        except BaseException as error:
+            if is_handlers(error):
+                raise
+            raise UsageError(f"{self._name}.start raised {described(error)}") from error
+
+
+def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
+    """Name the reason why a function cannot be called so; empty: nothing speaks against it."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a function of C tells no signature
+        return ""
+    call = getattr(function, "__call__", None)  # noqa: B004 - of an object that can be called
+    if any(
+        test(each)
+        for test in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        for each in (function, call)
+    ):
+        return f"{_name(function)} is async; write it without"
+    try:
+        signature.bind(*arguments, **options)
+    except TypeError as error:
+        return f"{_name(function)}{signature} cannot be called: {error}"
+    return ""
+
+
+def _client_flaw(client: Any) -> str:
+    """Name what a factory's result lacks to be a client; empty: nothing."""
+    if client is None or isinstance(client, type):
+        return f"the result must be a client, not {_shown(client)}"
+    if inspect.iscoroutine(client):
+        client.close()
+        return f"the result must be a client, not {_shown(client)}"
+    kind = type(client).__qualname__
+    endpoint = getattr(client, "endpoint", None)
+    if not isinstance(endpoint, str) or not endpoint:
+        return f"{kind} has no text 'endpoint'"
+    for name, arguments in (("send", (None,)), ("close", ())):
+        method = getattr(client, name, None)
+        if not callable(method):
+            return f"{kind} has no method {name!r}"
+        if flaw := _call_flaw(method, *arguments):
+            return flaw
+    if isinstance(client, SupportsStart):
+        if not isinstance(client.weights, str):
+            return f"{kind} has start(), but no text 'weights'"
+        return _call_flaw(client.start, 1)
+    return ""
+
+
+def _answer_flaw(answer: Any) -> str:
+    """Name what is wrong in the result of a call; empty: nothing."""
+    if not isinstance(answer, Answer):
+        return f"it returned {_shown(answer)}"
+    usage, calls = answer.usage, answer.tool_calls
+    fields = {
+        "text": isinstance(answer.text, str),
+        "tool_calls": isinstance(calls, list | tuple) and all(map(_is_call, calls)),
+        "usage": usage is None or (isinstance(usage, Usage) and _is_usage(usage)),
+        "model": isinstance(answer.model, str),
+        "finish": answer.finish in get_args(Finish),
+        "trace": answer.trace is None or isinstance(answer.trace, Trace),
+    }
+    wrong = next((name for name, is_right in fields.items() if not is_right), None)
+    return f"its {wrong} is {_shown(getattr(answer, wrong))}" if wrong else ""
+
+
+def _is_call(call: object) -> bool:
+    return (
+        isinstance(call, ToolCall)
+        and isinstance(call.name, str)
+        and isinstance(call.call_id, str)
+        and isinstance(call.arguments, Mapping)
+    )
+
+
+def _is_usage(usage: Usage) -> bool:
+    counts = (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+    return all(isinstance(count, Integral) and count >= 0 for count in counts)
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def _shown(value: object) -> str:
+    """Show a value's beginning, and its type where its own text fails."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - whatever a user's own class raises
+        return f"{type(value).__qualname__}, whose repr() raised {type(error).__name__}"
+    return text if len(text) <= 100 else f"{text[:100]}…"

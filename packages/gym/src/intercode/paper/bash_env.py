@@ -1,0 +1,264 @@
+"""Bash as in 2023: the environment ``make("bash", protocol="paper")``, and the replay of runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from intercode import datasets
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions
+from intercode.envs.stage import NoRecipe, SandboxStage
+from intercode.envs.traits import SHELL, Traits
+from intercode.episode import Episode, Score, Status
+from intercode.errors import TaskError
+from intercode.interpreters.base import Interpreter
+from intercode.paper.bash import AGENT_HOST, PaperBash, variables
+from intercode.paper.bash_reward import GoldRuns, early
+from intercode.paper.causes import CUT, cause_of
+from intercode.paper.container import PaperImage
+from intercode.paper.report import Progress, ReplayedTurn, ReplayReport, together
+from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode.paper.session import PaperOptions, ending, refuse_limits
+from intercode_sandbox import Provider, Sandbox
+from intercode.task import Dataset, Task
+
+IMAGE = "nl2bash"
+"""The image of tasks that name none."""
+
+_prepared: weakref.WeakKeyDictionary[Provider, dict[str, GoldRuns]] = weakref.WeakKeyDictionary()
+_preparing = threading.Lock()
+
+
+def prepared(provider: Provider, image: str) -> GoldRuns:
+    """Return the golds' outcomes in an image, which is prepared once for all who ask."""
+    with _preparing:
+        known = _prepared.setdefault(provider, {})
+        if image not in known:
+            known[image] = GoldRuns(PaperImage(provider, image))
+        return known[image]
+
+
+class PaperBashStage(NoRecipe, SandboxStage):
+    """Starts sandboxes as the 2023 resets left containers.
+
+    What is prepared once for an image is shared by all environments of a provider.
+    """
+
+    DEFAULT = IMAGE
+
+    def changed(self, task: Task, place: Sandbox) -> bool:
+        """Return False: an image is prepared once, and gold runs in the same."""
+        return False
+
+    def golds(self, task: Task) -> GoldRuns:
+        """Return the golds' outcomes in the task's image, which is prepared for both sides."""
+        return prepared(self.provider, self.image(task))
+
+    def open(self, task: Task) -> Sandbox:
+        """Start a fresh sandbox."""
+        return self.golds(task).image.start()
+
+
+class PaperBashReward:
+    """The 2023 reward of an episode.
+
+    Args:
+        stage: Has the outcomes of golds.
+    """
+
+    def __init__(self, stage: PaperBashStage) -> None:
+        self._stage = stage
+        self._scored: Episode | None = None
+
+    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        """Score an episode.
+
+        Raises:
+            RewardError: Gold could not be run.
+            SandboxError: The sandbox died.
+        """
+        executed = (t for t in reversed(episode.turns) if t.info.get("executed", True))
+        observation = next((turn.observation for turn in executed), task.query)
+        again, self._scored = self._scored is episode, episode
+        return self._stage.golds(task).score(task, observation, sandbox, again)
+
+
+class PaperBashEnv(InterCodeEnv[Sandbox]):
+    """The 2023 Bash environment: a new process for each action, its reward, its quirks.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        options: The options, as one value; its `limits` must be the defaults.
+        **changes: Single options by their names: see `PaperOptions`.
+
+    Raises:
+        TaskError: A task has no gold, or has a field that 2023 did not know.
+        UsageError: An option makes no sense.
+    """
+
+    name: ClassVar[str] = "bash"
+    Options: ClassVar[type[EnvOptions]] = PaperOptions
+    traits: Traits = replace(SHELL, rules=("paper",), where="", overview="")
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "bash",
+        *,
+        options: PaperOptions | None = None,
+        **changes: Any,
+    ) -> None:
+        options = PaperOptions.of(options, changes)
+        refuse_limits(options.limits)
+        tasks = datasets.load(data)
+        for task in tasks:
+            _check(tasks, task)
+        stage = PaperBashStage(options.sandbox, options.image, default_image=options.default_image)
+
+        def interpreter(sandbox: Sandbox) -> Interpreter:
+            image = stage.image(self.episode_state.task)
+            return PaperBash(sandbox, variables(AGENT_HOST, image))
+
+        super().__init__(
+            tasks,
+            stage,
+            interpreter,
+            PaperBashReward(stage),
+            options=options,
+        )
+
+    def _ending(self, action: str) -> Status | None:
+        return ending(action)
+
+
+def _check(tasks: Dataset, task: Task) -> None:
+    where = tasks.where(task)
+    if not task.gold:
+        raise TaskError(f"{where}, field 'gold': the paper protocol compares with gold")
+    for field in ("setup", "files", "verification"):
+        if getattr(task, field):
+            raise TaskError(f"{where}, field {field!r}: the paper protocol has no such thing")
+
+
+_ELSEWHERE = {
+    "ic_bash_react_10_turns_fs_2": (range(53), "nl2bash_fs_1"),
+    "ic_bash_plan_solve_fs_2": (range(31), "nl2bash_fs_1"),
+}
+"""Files of the release → the tasks that were recorded in the container of another suite, and that
+suite. Only the observations show it."""
+
+
+def recorded_elsewhere(recorded: RecordedRun) -> dict[str, str]:
+    """Return, by the ids of episodes, the suites of the release whose container ran them instead.
+
+    Args:
+        recorded: A run; the file's name tells which one of the release it is.
+    """
+    rows, suite = _ELSEWHERE.get(recorded.path.stem, (range(0), ""))
+    ids = [episode.task_id for episode in recorded.episodes]
+    return {one: suite for one in ids if one.isdecimal() and int(one) in rows}
+
+
+def replay_bash(
+    tasks: Sequence[Task],
+    recorded: RecordedRun,
+    provider: Provider,
+    image: str,
+    workers: int = 1,
+    progress: Progress | None = None,
+    elsewhere: Mapping[str, str] | None = None,
+) -> ReplayReport:
+    """Execute recorded actions in fresh sandboxes, and compare the results with the record.
+
+    Args:
+        tasks: The data file that was run, in its order.
+        recorded: The results.
+        provider: The provider of sandboxes.
+        image: The image of the run's file system.
+        workers: Episodes at a time.
+        progress: Called after each finished episode, from this thread.
+        elsewhere: Another image for some tasks, by the episodes' ids.
+
+    Raises:
+        RecordError: An episode's task is not among `tasks`.
+        SandboxError, ImageError: A sandbox failed: nothing is reported of a part of a run.
+    """
+    started = time.monotonic()
+    jobs = [(task_of(tasks, episode), episode) for episode in recorded.episodes]
+    where = [(elsewhere or {}).get(episode.task_id, image) for episode in recorded.episodes]
+    with ExitStack() as stack:
+        golds = {
+            name: GoldRuns(stack.enter_context(closing(PaperImage(provider, name))))
+            for name in dict.fromkeys(where)
+        }
+        calls = [
+            partial(_episode, golds[name], *job) for name, job in zip(where, jobs, strict=True)
+        ]
+        replays = together(calls, workers, progress)
+    report = _report(recorded.episodes, replays)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn(ReplayedTurn):
+    early: float
+    """The reward of the version before the released one."""
+    gold: str
+    ran: str
+    """The last command that was executed."""
+
+
+def same_text(recorded: str, replayed: str) -> bool:
+    """Whether an observation is the recorded one, or the recorded one is cut from it."""
+    return recorded == (replayed[:CUT] if len(recorded) == CUT else replayed)
+
+
+def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Turn]:
+    """Replay one episode; turns that do not count are executed all the same."""
+    turns: list[_Turn] = []
+    ran, observation, scored = "", task.query, False
+    with closing(golds.image.start()) as sandbox:
+        bash = PaperBash(sandbox, variables(AGENT_HOST, golds.image.name))
+        for turn in episode.turns:
+            if turn.command is None:
+                continue
+            submits = turn.command.startswith("submit")
+            if not submits and turn.command != "skip":
+                ran = turn.command
+                observation = bash.execute(ran).output.decode("utf-8")
+            score = Score(0.0)
+            # A computed reward is 0.01 at least: one that was recorded as 0 was not computed.
+            if submits or turn.reward:
+                score, scored = golds.score(task, observation, sandbox, again=scored), True
+            if turn.counts:
+                same = turn.observation is None or same_text(turn.observation, observation)
+                before = early(score).value if score.detail else 0.0
+                gold = score.detail.get("eval_obs", "")
+                turns.append(_Turn(turn, observation, score.value, same, before, gold, ran))
+    return turns
+
+
+def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]]) -> ReplayReport:
+    # No file says which version it is of; a run is of one. The released one, if in doubt.
+    every = [turn for turns in replays for turn in turns]
+    is_early = sum(turn.recorded.has_reward(turn.early) for turn in every) > sum(
+        turn.same_reward for turn in every
+    )
+    report = ReplayReport(version="early" if is_early else "released")
+    for episode, turns in zip(episodes, replays, strict=True):
+        versions = [replace(turn, reward=turn.early) if is_early else turn for turn in turns]
+        report.count(episode, versions, _cause)
+    return report
+
+
+def _cause(turn: _Turn) -> str:
+    recorded = turn.recorded.observation or ""
+    return cause_of(turn.ran, recorded, turn.observation, turn.same_observation, turn.gold)

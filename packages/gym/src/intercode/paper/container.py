@@ -1,0 +1,321 @@
+"""A container of 2023: an image that is prepared once, and ``git status`` in it.
+
+Preparing does what a container's first reset did, and brings the files' ages back: the tasks ask
+for files changed "in the last week", and the recordings are from May and June 2023.
+
+The images had a repository in ``/`` that tracked all but the system's directories. The status is
+computed from a sandbox's changes; no git is run. Ignored are the properties that git ignores: empty
+directories, times, owners, modes but for the executable bit, sockets and pipes.
+"""
+
+from __future__ import annotations
+
+import shlex
+import stat
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from intercode.errors import ImageError
+from intercode.paper.bash import LIMITS, MALFORMED, OUTPUT_LIMIT, run, variables
+from intercode_sandbox.base import Change, Completed, FileType, Provider, Sandbox, Snapshot
+
+RECORDED = datetime(2023, 6, 1, tzinfo=UTC).timestamp()
+"""The time of the recordings, for the ages of files. Files newer than that are as old as the
+image: brand-new, as they were in 2023."""
+_BASE_LOGS = ("bootstrap.log", "wtmp", "btmp")
+"""Logs of the base image, which was weeks old; the others were as old as the image."""
+_TYPES: Mapping[bytes, FileType] = {b"f": "file", b"l": "symlink"}
+
+
+def _listing() -> list[str]:
+    pruned = [word for name in sorted(IGNORED) for word in ("-o", "-path", f"/{name}")]
+    tests = ["(", *pruned[1:], "-o", "-name", ".git", ")", "-prune"]
+    form = "%y %m %T@ %p\\0"
+    return ["find", "/", "-mindepth", "1", "-xdev", *tests, "-o", "-printf", form]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    kind: bytes
+    mode: int
+    mtime: float
+    path: str
+    """Without the leading slash."""
+
+
+class PaperImage:
+    """Starts sandboxes as a 2023 reset left a container. Thread-safe.
+
+    Args:
+        provider: The provider of sandboxes.
+        image: The image's name.
+    """
+
+    def __init__(self, provider: Provider, image: str) -> None:
+        self.name = image
+        self._provider = provider
+        self._lock = threading.Lock()
+        self._prepared: tuple[Snapshot, Index] | None = None
+
+    def start(self, network: bool = False) -> Sandbox:
+        """Start a fresh sandbox.
+
+        Args:
+            network: Whether it reaches the network.
+
+        Raises:
+            SandboxError, ImageError: As `Provider.start` does.
+        """
+        snapshot, _ = self._ready()
+        return self._provider.start(snapshot, LIMITS, network)
+
+    def status(self, sandbox: Sandbox) -> list[Pair]:
+        """Return ``git status --short`` of a sandbox of `start`, as the reward read it."""
+        return pairs(self.short_status(sandbox))
+
+    def short_status(self, sandbox: Sandbox) -> str:
+        """Return ``git status --short`` of a sandbox of `start`."""
+        _, index = self._ready()
+        return short(status(index, sandbox.changes()))
+
+    def close(self) -> None:
+        """Delete the prepared snapshot. Idempotent."""
+        with self._lock:
+            if self._prepared is not None:
+                self._prepared[0].delete()
+            self._prepared = None
+
+    def _ready(self) -> tuple[Snapshot, Index]:
+        with self._lock:
+            if self._prepared is None:
+                sandbox = self._provider.start(self.name, LIMITS)
+                try:
+                    index = prepare(sandbox, variables("", self.name).get("script"))
+                    self._prepared = sandbox.snapshot(), index
+                finally:
+                    sandbox.close()
+            return self._prepared
+
+
+def prepare(sandbox: Sandbox, script: str | None = None) -> Index:
+    """Turn a started image into a container after its first reset; return its tracked files."""
+    if script:
+        _add_script(sandbox, script)
+    entries = _entries(sandbox)
+    index = Index(
+        {
+            entry.path: (kind, kind == "file" and bool(entry.mode & 0o100))
+            for entry in entries
+            if (kind := _TYPES.get(entry.kind)) is not None
+        }
+    )
+    # `git clean -fd` removes directories without tracked files, even /tmp and /mnt, but
+    # not mount points.
+    empty = [e.path for e in entries if e.kind == b"d" and e.path not in index.directories]
+    if empty:
+        deepest_first = sorted(empty, key=lambda path: path.count("/"), reverse=True)
+        sandbox.exec(["rmdir", "--", *(f"/{path}" for path in deepest_first)])
+    _bring_ages_back(sandbox, entries, index)
+    return index
+
+
+def _add_script(sandbox: Sandbox, name: str) -> None:
+    """Write the script that had made the file system: the images held it in ``/``.
+
+    It is seen wherever a task's ``*.sh`` lost its quotes. Its text is never shown, its size
+    sometimes: 60 bytes for the fourth, just below 4 KiB for the first.
+    """
+    size = 60 if name.endswith("_4.sh") else 4050
+    head = "#!/bin/bash\n# stands for the script of the release\n"
+    text = head + "#" * (size - len(head) - 1) + "\n"
+    if not sandbox.exec(["test", "-e", f"/{name}"]).ok:
+        sandbox.write_file(f"/{name}", text.encode(), 0o755)
+
+
+def _entries(sandbox: Sandbox) -> list[_Entry]:
+    done = sandbox.exec(_listing(), timeout=60, output_limit=OUTPUT_LIMIT)
+    _must_succeed(done, "its files cannot be listed")
+    entries = []
+    for line in done.stdout.split(b"\0")[:-1]:
+        kind, mode, mtime, name = line.split(b" ", 3)
+        path = name.decode("utf-8", "surrogateescape").lstrip("/")
+        if seen_by_git(path):
+            entries.append(_Entry(kind, int(mode, 8), float(mtime), path))
+    return entries
+
+
+def _bring_ages_back(sandbox: Sandbox, entries: list[_Entry], index: Index) -> None:
+    now = _plain_moment(time.time())
+    paths: dict[int, list[str]] = defaultdict(list)
+    for entry in entries:
+        if entry.kind == b"f" or (entry.kind == b"d" and entry.path in index.directories):
+            age = max(0.0, RECORDED - entry.mtime)
+            paths[int(now - age)].append(f"/{entry.path}")
+    for moment, names in sorted(paths.items()):
+        done = sandbox.exec(["touch", "-h", "-d", f"@{moment}", "--", *names])
+        _must_succeed(done, "the times of its files cannot be set")
+    keep = [word for name in _BASE_LOGS for word in ("!", "-name", name)]
+    old = [word for name in _BASE_LOGS for word in ("-o", "-name", name)][1:]
+    # An image without logs is none of the tasks'.
+    sandbox.exec(["find", "/var/log", *keep, "-exec", "touch", "-h", "{}", "+"])
+    sandbox.exec(
+        ["find", "/var/log", "(", *old, ")", "-exec", "touch", "-h", "-d", "40 days ago", "{}", "+"]
+    )
+
+
+def _plain_moment(now: float) -> float:
+    """Return the last moment whose day, hour and minute are three different numbers of two digits.
+
+    A date counts as words in the reward, and ``Nov 21 00:00`` has one fewer than any recorded.
+    """
+    for minutes in range(60):
+        moment = now - 60 * minutes
+        words = time.strftime("%d %H %M", time.gmtime(moment)).split()
+        if len(set(words)) == 3 and words[0] >= "10":
+            return moment
+    return now
+
+
+def _must_succeed(done: Completed, problem: str) -> None:
+    if not done.ok:
+        reason = done.stderr.decode("utf-8", "replace").strip()
+        raise ImageError(f"the image cannot be used for the 2023 protocol: {problem}: {reason}")
+
+
+def md5sum(sandbox: Sandbox, path: str) -> str:
+    """Return the text of ``md5sum PATH`` in ``/``, with the path as git and the reward wrote it."""
+    try:
+        words = shlex.split(f"md5sum {path}")
+    except ValueError:
+        return MALFORMED
+    argv = tuple(word.encode("utf-8", "surrogateescape") for word in words)
+    return run(sandbox, argv, variables("", "")).text
+
+
+_SYSTEM = """
+bin boot dev etc home lib media opt proc root run sbin srv sys usr var .dockerenv
+"""
+IGNORED = frozenset(_SYSTEM.split())
+"""Names in ``/`` that the images' ``.gitignore`` lists."""
+Pair = tuple[str, str]
+"""A path and its status, in the order in which the 2023 reward held them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The tracked files of an image."""
+
+    files: Mapping[str, tuple[FileType, bool]]
+    """Path without the leading slash → its type, and whether its owner may execute it."""
+    directories: frozenset[str] = field(init=False)
+    """All directories with a tracked file in or below them."""
+
+    def __post_init__(self) -> None:
+        above = {d for path in self.files for d in parents(path)}
+        object.__setattr__(self, "directories", frozenset(above))
+
+
+def parents(path: str) -> list[str]:
+    """Return the directories above a relative path, the highest first.
+
+    >>> parents("a/b/c")
+    ['a', 'a/b']
+    """
+    parts = path.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def seen_by_git(path: str) -> bool:
+    """Whether git looks at a relative path at all."""
+    parts = path.split("/")
+    return parts[0] not in IGNORED and ".git" not in parts
+
+
+def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
+    """Return the lines of ``git status --short``: (code, path), unquoted, directories with ``/``.
+
+    Args:
+        index: The tracked files.
+        changes: All differences from the image of which `index` was made.
+    """
+    tracked: list[tuple[str, str]] = []
+    untracked: set[str] = set()
+    for change in changes:
+        path = change.path.lstrip("/")
+        if not seen_by_git(path):
+            continue
+        known = index.files.get(path)
+        if known is None:
+            shown = _shown(index, path)
+            if shown and change.kind != "deleted" and change.type in ("file", "symlink"):
+                untracked.add(shown)
+        elif change.kind == "deleted" or change.type == "dir":
+            tracked.append((" D", path))
+        elif change.type in ("file", "symlink") and change.type != known[0]:
+            tracked.append((" T", path))
+        elif change.type != known[0] or change.content_changed or _executable(change) != known[1]:
+            tracked.append((" M", path))
+    return sorted(tracked, key=_by_path) + [("??", path) for path in sorted(untracked, key=_bytes)]
+
+
+def _executable(change: Change) -> bool:
+    """Whether a file is executable to git, which ignores the modes of symlinks."""
+    return change.type == "file" and bool(change.mode & stat.S_IXUSR)
+
+
+def _shown(index: Index, path: str) -> str | None:
+    """Return an untracked path as shown: the highest directory that holds no tracked file.
+
+    Below a tracked file that became a directory nothing is shown.
+    """
+    for directory in parents(path):
+        if directory in index.files:
+            return None
+        if directory not in index.directories:
+            return directory + "/"
+    return path
+
+
+def _bytes(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _by_path(line: tuple[str, str]) -> bytes:
+    return _bytes(line[1])
+
+
+_ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
+
+
+def quoted(path: str) -> str:
+    r"""Return a path as git's short format writes it: quoted as in C, if it must be.
+
+    >>> quoted("Icon\r"), quoted("a b"), quoted("é"), quoted("a-b")
+    ('"Icon\\r"', '"a b"', '"\\303\\251"', 'a-b')
+    """
+    escaped = "".join(
+        f"\\{_ESCAPES[b]}" if b in _ESCAPES else chr(b) if 32 <= b < 127 else f"\\{b:03o}"
+        for b in _bytes(path)
+    )
+    return f'"{escaped}"' if escaped != path or " " in path else path
+
+
+def short(lines: Iterable[tuple[str, str]]) -> str:
+    """Return the text that git prints."""
+    return "".join(f"{code} {quoted(path)}\n" for code, path in lines)
+
+
+def pairs(text: str) -> list[Pair]:
+    r"""Return the text as the 2023 reward read it: split at whitespace, taken in twos.
+
+    So a path with a space puts all words after it out of step.
+
+    >>> pairs(' M a.txt\n?? "b c"\n?? d\n')
+    [('a.txt', 'M'), ('"b', '??'), ('??', 'c"')]
+    """
+    words = text.split()
+    return [(path, code) for code, path in zip(words[::2], words[1::2], strict=False)]

@@ -1,0 +1,275 @@
+"""CTF as in 2023: the environment ``make("ctf", protocol="paper")``, and the replay of runs.
+
+An action was pasted between single quotes, so that a single quote inside it ended the quoting;
+an action that began with ``python -c`` or ``python3 -c`` was split as it stood, without a shell.
+Where the recordings are silent, this follows the Bash environment of 2023: every action is a new
+process; ``cd``, the time limit and ``Malformed command`` are the same; so is the observation after
+a flag that is right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from msgspec.structs import asdict
+
+from intercode import datasets
+from intercode.envs.ctf import FOLDER, CtfEnv, CtfStage
+from intercode.envs.options import CtfOptions, EnvOptions
+from intercode.envs.traits import Traits
+from intercode.episode import Episode, Score, Status
+from intercode.errors import TaskError
+from intercode.interpreters.base import Execution, Interpreter
+from intercode.paper.bash import AGENT_HOST, LIMITS, TIMED_OUT, PaperBash, variables, words_of
+from intercode.paper.causes import cause_of
+from intercode.paper.report import Progress, RegradedReport, ReplayedTurn, together
+from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode.paper.session import PaperCtfOptions, ending, refuse_limits
+from intercode.rewards.flag import SUBMITTED, submissions
+from intercode_sandbox.base import Provider, Sandbox
+from intercode.task import Dataset, Task
+
+WRONG = "Submitted flag is incorrect. Keep trying!"
+"""The observation after a wrong flag."""
+RIGHT = "The submitted flag is correct."
+"""The observation after a right flag in some recordings; in the others it is the one before."""
+NO_FILES = "the task's files are not here"
+"""The cause of a mismatch where a task has no files in this copy of the release."""
+
+_AS_IT_STANDS = ("python -c", "python3 -c")
+_PREFIX = "cmd "
+"""Some recordings have it before each command, which was run without it."""
+
+
+class PaperCtfEnv(CtfEnv):
+    """The 2023 CTF environment: a new process for each action, and any number of flags.
+
+    ``submit FLAG`` hands in its second word, in capitals or not; a wrong one makes a turn.
+    ``submit`` alone gives up.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        options: The options, as one value; its `limits` must be the defaults.
+        **changes: Single options by their names: see `PaperCtfOptions`.
+
+    Raises:
+        TaskError: A task has no flag, or has a field that 2023 did not know.
+        UsageError: An option makes no sense.
+    """
+
+    Options: ClassVar[type[EnvOptions]] = PaperCtfOptions
+    traits: Traits = replace(
+        CtfEnv.traits, rules=("paper",), pure_reward=None, where="", overview=""
+    )
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "ic-ctf",
+        *,
+        options: PaperCtfOptions | None = None,
+        **changes: Any,
+    ) -> None:
+        options = PaperCtfOptions.of(options, changes)
+        refuse_limits(options.limits)
+        tasks = datasets.load(data)
+        for task in tasks:
+            with tasks.naming(task):
+                _check(task)
+        super().__init__(
+            Dataset(map(_in_its_folder, tasks), tasks.name, tasks.source),
+            options=CtfOptions(
+                **{**asdict(options), "attempts": None, "limits": LIMITS, "reward": _reward}
+            ),
+        )
+
+    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
+        task = self.episode_state.task
+        return _shell(sandbox, self.image(task), self._folders.directory(task))
+
+    def _ending(self, action: str) -> Status | None:
+        status = ending(action)
+        if status == "submitted":
+            self.episode.answer = _submitted(action)
+        return status
+
+    def _reply(self, answer: str | None) -> Execution | None:
+        if answer is None or _is_flag(self.episode_state.task, answer):
+            return None
+        self.episode.answer = None  # it is in the turn
+        return Execution(WRONG.encode(), ok=False, info={SUBMITTED: answer, "executed": False})
+
+
+def _reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    flag = float(any(_is_flag(task, answer) for answer in submissions(episode)))
+    return Score(flag, {"flag": flag})
+
+
+def split(command: str) -> tuple[bytes, ...] | None:
+    """Return the process of a command's text, or None for a text that is malformed.
+
+    >>> split('echo "a b" c')
+    (b'/bin/bash', b'-c', b'echo "a b" c')
+    >>> split("echo 'a b' c")
+    (b'/bin/bash', b'-c', b'echo a', b'b c')
+    >>> split('python3 -c "print(1)"')
+    (b'python3', b'-c', b'print(1)')
+    """
+    command = command.strip()
+    return words_of(command if command.startswith(_AS_IT_STANDS) else f"/bin/bash -c '{command}'")
+
+
+def _submitted(action: str) -> str | None:
+    """Return the flag that an action submits, its second word; None if it has only one.
+
+    >>> _submitted("submit flag{a} at last")
+    'flag{a}'
+    """
+    words = action.split()
+    return words[1] if len(words) > 1 else None
+
+
+def _is_flag(task: Task, answer: str | None) -> bool:
+    """Whether an answer is a flag of the task's, in capitals or not."""
+    return answer is not None and answer.lower() in {flag.strip().lower() for flag in task.gold}
+
+
+def _in_its_folder(task: Task) -> Task:
+    """Return the task with its 2023 folder, ``/ctf/ID``, unless it names one, and all its files."""
+    facts = {"directory": f"{FOLDER}/{task.task_id}", **task.metadata, "assets_without": ()}
+    return replace(task, metadata=facts)
+
+
+def _check(task: Task) -> None:
+    """Refuse fields that 2023 did not know.
+
+    Raises:
+        TaskError: It names the task and the field.
+    """
+    if not task.gold:
+        raise TaskError(f"task {task.task_id!r}, field 'gold': the flag is missing")
+    unknown = [name for name in ("service", "subtasks") if task.metadata.get(name)]
+    unknown += ["verification"] if task.verification else []
+    if unknown:
+        raise TaskError(
+            f"task {task.task_id!r}, field {unknown[0]!r}: the paper protocol has no such thing"
+        )
+
+
+def _shell(sandbox: Sandbox, image: str, directory: str) -> PaperBash:
+    return PaperBash(sandbox, variables(AGENT_HOST, image), directory, split)
+
+
+@dataclass(slots=True)
+class CtfReplayReport(RegradedReport):
+    """The report of a replay of a CTF run."""
+
+    without_files: int = 0
+    """Episodes whose task has no files here, so that commands show something else."""
+
+
+def replay_ctf(
+    tasks: Sequence[Task],
+    recorded: RecordedRun,
+    provider: Provider,
+    image: str | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> CtfReplayReport:
+    """Execute recorded actions in fresh sandboxes, and compare the results with the record.
+
+    Nothing reaches the network. A task's `setup` is not run: in the release it fetches files.
+    Tasks without their files are replayed too: rewards depend on the flags alone.
+
+    Args:
+        tasks: The data file that was run.
+        recorded: The results.
+        provider: The provider of sandboxes.
+        image: The image of all tasks; None: each task's own, or ``host``.
+        workers: Episodes at a time.
+        progress: Called after each finished episode, from this thread.
+
+    Raises:
+        RecordError: An episode's task is not among `tasks`.
+        TaskError: A task has no flag, or has a field that 2023 did not know.
+        SandboxError, ImageError: A sandbox failed: nothing is reported of a part of a run.
+    """
+    started = time.monotonic()
+    stage = CtfStage(provider, image, LIMITS)
+    jobs = [
+        (episode, replace(_in_its_folder(task_of(tasks, episode)), setup=None))
+        for episode in recorded.episodes
+    ]
+    for _, task in jobs:
+        _check(task)
+        stage.check(task)
+    calls = [partial(_episode, stage, provider, *job) for job in jobs]
+    report = CtfReplayReport()
+    replays = together(calls, workers, progress)
+    for (episode, _), (turns, default, has_files) in zip(jobs, replays, strict=True):
+        report.without_files += not has_files
+        success = report.count(episode, turns, partial(_cause, has_files=has_files))
+        report.compare(episode.task_id, success, default)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _episode(
+    stage: CtfStage, provider: Provider, episode: RecordedEpisode, task: Task
+) -> tuple[list[ReplayedTurn], float, bool]:
+    """Return an episode's turns, its reward by default, and whether the task's files are here."""
+    turns = []
+    folder, observation = stage.directory(task), task.query
+    with closing(stage.open(task)) as sandbox:
+        has_files = bool(sandbox.exec(["ls", "-A", "--", folder]).stdout)
+        bash = _shell(sandbox, stage.image(task), folder)
+        for turn in episode.turns:
+            if turn.command is None:
+                continue
+            status, reward = ending(turn.command), 0.0
+            if status is None:
+                command = turn.command.removeprefix(_PREFIX)
+                observation = bash.execute(command).output.decode("utf-8")
+            elif status == "submitted" and _is_flag(task, _submitted(turn.command)):
+                reward = 1.0
+                observation = RIGHT if turn.observation == RIGHT else observation
+            elif status == "submitted":
+                observation = WRONG
+            if turn.counts:
+                same = turn.observation in (None, observation)
+                turns.append(ReplayedTurn(turn, observation, reward, same))
+    return turns, _by_default(provider, episode, task), has_files
+
+
+def _by_default(provider: Provider, episode: RecordedEpisode, task: Task) -> float:
+    """Return the default reward of the submitted flags; the reward looks at nothing else.
+
+    So the commands between, which have just been run, need not be.
+    """
+    flags = [t.command for t in episode.turns if t.command and t.command.startswith("submit")]
+    bare = Dataset([Task(task.task_id, task.query, task.gold)], "replay")
+    with closing(CtfEnv(bare, sandbox=provider, max_turns=len(flags) + 1)) as env:
+        env.reset()
+        for action in (*flags, "submit"):
+            _, reward, terminated, _, _ = env.step(action)
+            if terminated:
+                return reward
+    raise AssertionError("'submit' ends an episode")
+
+
+def _cause(turn: ReplayedTurn, has_files: bool) -> str:
+    """Return the likely cause of a mismatch, for people."""
+    command = turn.recorded.command or ""
+    if not turn.same_reward:
+        return "another flag"
+    if command.startswith("submit"):
+        return "words after a flag"
+    recorded = turn.recorded.observation or ""
+    if TIMED_OUT in (recorded, turn.observation):
+        return "time limit"
+    return cause_of(command, recorded, turn.observation) if has_files else NO_FILES

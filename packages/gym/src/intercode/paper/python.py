@@ -1,0 +1,449 @@
+"""Python as in 2023: ``make("python", protocol="paper")``, and the replay of runs.
+
+The reward ran the tests in the very names that the agent's actions had made.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from intercode import datasets
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions
+from intercode.envs.python import PythonEnv
+from intercode.envs.stage import SandboxStage
+from intercode.envs.traits import PYTHON, Traits
+from intercode.episode import Episode, Score, Status
+from intercode.errors import RewardError, TaskError
+from intercode.interpreters.python import PythonInterpreter
+from intercode.paper.python_server import FAILED
+from intercode.paper.report import Progress, RegradedReport, ReplayedTurn, together
+from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode.paper.session import PaperOptions, PaperStage, TextInterpreter, ending, refuse_limits
+from intercode_sandbox.base import Limits, Provider, Sandbox
+from intercode.task import Dataset, Task
+
+TIMEOUT = 30.0
+"""Seconds that the client of 2023 waited for one request, an action or a test."""
+LIMITS = Limits(timeout=TIMEOUT, output=16 << 20)
+LATE = "result expired"
+"""The client's message after that."""
+ENDED = "connection closed by peer"
+"""The client's message once the server had ended."""
+Result = dict[str, str]
+"""The result of an execution: ``output`` and ``error``, or ``error`` alone."""
+Answer = Result | str
+"""The answer to an action: a text if it was not executed."""
+_FUNCTION = re.compile(r"def (\w+)\(")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The tests' results for the submitted function, and for gold."""
+
+    agent: Mapping[str, Result]
+    gold: Mapping[str, Result]
+
+    @property
+    def reward(self) -> float:
+        """The share of tests with the same result for both; a failure of both is the same, too."""
+        same = sum(result == self.gold[test] for test, result in self.agent.items())
+        return same / len(self.agent)
+
+
+class PaperPython:
+    """One server and its client: the place of an episode.
+
+    Args:
+        sandbox: The sandbox that the server runs in; it is closed with the session.
+        timeout: Seconds that one request may take.
+
+    Raises:
+        SandboxError: The sandbox failed.
+    """
+
+    def __init__(self, sandbox: Sandbox, timeout: float = TIMEOUT) -> None:
+        self.sandbox = sandbox
+        self._timeout = timeout
+        try:
+            self._python = PythonInterpreter(sandbox, prelude=_prelude())
+        except BaseException:
+            sandbox.close()
+            raise
+
+    def step(self, action: str) -> Answer:
+        """Execute an action; return the observation, before it was made a text."""
+        return self._ask("step", action)
+
+    def trial(self, task: Task, name: str) -> Trial:
+        """Test a function of the agent's under gold's name, then gold, whose names then stay.
+
+        Raises:
+            RewardError: Gold is not a function, or there are no tests.
+        """
+        if not task.tests:
+            raise RewardError(f"task {task.task_id!r} has no tests")
+        self._execute(f"{gold_name(task)} = {name}")
+        agent = self._tests(task)
+        self._ask("reset", "")
+        return Trial(agent, self._tests(task, task.gold[0]))
+
+    def kill(self) -> None:
+        """Do nothing: the tests run in the names that the agent has made."""
+
+    def close(self) -> None:
+        """End the server, and free the sandbox. Idempotent."""
+        self._python.close()
+        self.sandbox.close()
+
+    def _tests(self, task: Task, gold: str = "") -> dict[str, Result]:
+        self._execute(str(task.metadata.get("test_setup_code") or ""))
+        self._execute(gold)
+        return {test: self._execute(test) for test in task.tests}
+
+    def _execute(self, source: str) -> Result:
+        answer = self._ask("execute", source)
+        # In 2023 the experiment itself ended here.
+        return answer if isinstance(answer, dict) else {"error": f"Error: {answer}"}
+
+    def _ask(self, request: str, source: str) -> Answer:
+        done = self._python.execute(f"server.answer({request!r}, {source!r})", self._timeout)
+        if done.info.get("timed_out"):
+            return FAILED + LATE
+        answer = _checked(done.output.strip().rpartition(b"\n")[2])
+        return FAILED + ENDED if answer is None else answer
+
+
+def score(trial: Trial, name: str) -> Score:
+    """Return the reward, with the 2023 ``info`` as its detail."""
+    info = {
+        "submitted_function": name,
+        "agent_obs": dict(trial.agent),
+        "eval_obs": dict(trial.gold),
+        "reward": trial.reward,
+    }
+    return Score(trial.reward, {"tests": trial.reward}, info)
+
+
+def gold_name(task: Task) -> str:
+    """Return the name of the first function that gold defines.
+
+    Raises:
+        RewardError: It defines none.
+    """
+    found = _FUNCTION.search(task.gold[0]) if task.gold else None
+    if found is None:
+        raise RewardError(f"task {task.task_id!r}, field 'gold': it defines no function")
+    return found[1]
+
+
+def submitted(action: str) -> str:
+    """Return the name in ``submit NAME``; an empty text if there is none.
+
+    >>> submitted("submit total")
+    'total'
+    """
+    return action.split(" ")[1] if " " in action else ""
+
+
+def defined(action: str) -> str | None:
+    """Return the function that the experiments submitted after an action, if they did."""
+    found = _FUNCTION.match(action)
+    return found[1] if found else None
+
+
+def is_error(answer: Answer) -> bool:
+    """Whether an action failed."""
+    return isinstance(answer, str) or bool(answer["error"])
+
+
+def _checked(data: bytes) -> Answer | None:
+    """Return a server's valid answer; None for anything else, which the agent's code may print."""
+    try:
+        given: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        return None
+    if set(given) not in ({"error"}, {"output", "error"}):
+        return None
+    return {str(key): str(text) for key, text in given.items()}
+
+
+@cache
+def _prelude() -> str:
+    source = Path(__file__).with_name("python_server.py").read_text(encoding="utf-8")
+    return f"{source}\nserver = Server()\n"
+
+
+class PythonStage(PaperStage[PaperPython]):
+    """Gives each episode a session in a sandbox of its own.
+
+    Args:
+        stage: Starts the sandboxes.
+    """
+
+    def changed(self, task: Task, place: PaperPython) -> bool:
+        """Whether the image differs from the session's."""
+        return self._stage.changed(task, place.sandbox)
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that cannot be tried here.
+
+        Raises:
+            TaskError: It has no tests or no function as gold, or a field that 2023 did not know.
+            ImageError: Its image does not exist.
+        """
+        try:
+            gold_name(task)
+        except RewardError as error:
+            raise TaskError(str(error)) from error
+        if not task.tests:
+            raise TaskError(f"task {task.task_id!r}, field 'tests': the paper needs it")
+        for field in ("setup", "files", "verification"):
+            if getattr(task, field):
+                raise TaskError(f"task {task.task_id!r}, field {field!r}: 2023 had no such thing")
+        self._stage.check(task)
+
+    def open(self, task: Task) -> PaperPython:
+        """Start a fresh session."""
+        return PaperPython(self._stage.open(task))
+
+
+class PaperPythonEnv(InterCodeEnv[PaperPython]):
+    """The 2023 Python environment: its observations, its reward, its quirks.
+
+    ``submit NAME`` hands in the function of that name. Gold is run in the names of the agent, and
+    with `reward_every_turn` it stays there.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        options: The options, as one value; its `limits` must be the defaults.
+        **changes: Single options by their names: see `PaperOptions`.
+
+    Raises:
+        TaskError: A task has no tests or no gold, or has a field that 2023 did not know.
+        UsageError: An option makes no sense.
+    """
+
+    name: ClassVar[str] = "python"
+    prompt: ClassVar[str] = ">>> "
+    takes_answer: ClassVar[bool] = True
+    Options: ClassVar[type[EnvOptions]] = PaperOptions
+    traits: Traits = replace(PYTHON, rules=("paper",), where="")
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "mbpp",
+        *,
+        options: PaperOptions | None = None,
+        **changes: Any,
+    ) -> None:
+        options = PaperOptions.of(options, changes)
+        refuse_limits(options.limits)
+        tasks = datasets.load(data)
+        provider = options.sandbox
+        if isinstance(provider, str):
+            provider = self.traits.provider(provider)
+        stage = PythonStage(
+            SandboxStage(provider, options.image, LIMITS, default_image=options.default_image)
+        )
+        for task in tasks:
+            stage.check(task)
+        super().__init__(
+            tasks,
+            stage,
+            lambda place: TextInterpreter(place.step, is_error),
+            _reward,
+            options=options,
+        )
+
+    def _ending(self, action: str) -> Status | None:
+        status = ending(action)
+        if status == "submitted":
+            self.episode.answer = submitted(action) or None
+        return status
+
+
+def _reward(task: Task, episode: Episode, place: PaperPython) -> Score:
+    """Score the function that was submitted, or the one that was written last.
+
+    Raises:
+        SandboxError: The sandbox died.
+    """
+    name = episode.answer
+    if episode.status != "submitted" and episode.turns:
+        name = defined(episode.turns[-1].action)
+        if name is None:  # the experiments submitted nothing then
+            return Score(0.0)
+    return score(place.trial(task, name or ""), name or "")
+
+
+_COUNT = re.compile(r"Failed \d+/\d+ Test Cases\.")
+_SYNTAX = re.compile(r"\((?:<string>|<unknown>), line \d+\)")
+
+
+@dataclass(slots=True)
+class PythonReplayReport(RegradedReport):
+    """The report of a replay of a Python run."""
+
+    python: str = ""
+    """The version of Python in the replay. It was 3.9 in 2023."""
+
+
+def replay_python(
+    tasks: Sequence[Task],
+    recorded: RecordedRun,
+    provider: Provider,
+    image: str | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> PythonReplayReport:
+    """Execute recorded actions in fresh processes, and compare the results with the record.
+
+    Args:
+        tasks: The data file that was run, in its order.
+        recorded: The results.
+        provider: The provider of sandboxes; see `python_start.provider`.
+        image: The image of all tasks; None: each task's own, or ``host``.
+        workers: Episodes at a time.
+        progress: Called after each finished episode, from this thread.
+
+    Raises:
+        RecordError: An episode's task is not among `tasks`.
+        RewardError: A task has no tests, or no function as gold.
+        SandboxError, ImageError: A sandbox failed: nothing is reported of a part of a run.
+    """
+    started = time.monotonic()
+    jobs = [(episode, _task(tasks, episode)) for episode in recorded.episodes]
+
+    def run(episode: RecordedEpisode, task: Task) -> list[ReplayedTurn]:
+        sandbox = provider.start(image or task.image or "host", LIMITS)
+        with closing(PaperPython(sandbox)) as session:
+            return _episode(session, task, episode)
+
+    with ThreadPoolExecutor(1, "default") as beside:
+        by_default = beside.submit(default_rewards, jobs, provider, image)
+        replays = together([partial(run, *job) for job in jobs], workers, progress)
+    report = PythonReplayReport(python=platform.python_version())
+    for (episode, _), turns, reward in zip(jobs, replays, by_default.result(), strict=True):
+        report.compare(episode.task_id, report.count(episode, turns, _cause), reward)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
+    """Return an episode's task, by its row: several tasks have the same query."""
+    row = int(episode.task_id) if episode.task_id.isdecimal() else -1
+    if 0 <= row < len(tasks) and tasks[row].query.strip() == episode.query.strip():
+        return tasks[row]
+    return task_of(tasks, episode)
+
+
+def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list[ReplayedTurn]:
+    """Replay one episode; turns that do not count are executed all the same."""
+    turns = []
+    answer: Answer = task.query
+    for turn in episode.turns:
+        if turn.command is None:
+            continue
+        reward = 0.0
+        kept = turn.observation or ""
+        status = ending(turn.command)
+        if status is None:
+            answer = session.step(turn.command)
+        observation = str(answer)
+        if status == "submitted":
+            reward = session.trial(task, submitted(turn.command)).reward
+        elif status is None and (name := defined(turn.command)) is not None:
+            trial = session.trial(task, name)
+            reward = trial.reward
+            observation = told(answer, trial, kept)
+        if turn.counts:
+            same = turn.observation in (None, observation)
+            turns.append(ReplayedTurn(turn, observation, reward, same))
+    return turns
+
+
+def told(answer: Answer, trial: Trial, recorded: str = "") -> str:
+    """Return the observation for a model whose function the experiments had just submitted.
+
+    They had three wordings for tests that fail, one at a time: the recorded observation shows
+    which one it was.
+
+    Args:
+        answer: The answer to the action itself.
+        trial: The tests' results.
+        recorded: The recorded observation; empty: the wording of the release.
+    """
+    if trial.reward == 1:
+        return str(answer)
+    failed = [test for test, result in trial.agent.items() if result["error"]]
+    if _COUNT.match(recorded):
+        return f"Failed {len(failed)}/{len(trial.agent)} Test Cases. Please try again."
+    if not failed:
+        return str(answer)
+    if recorded.startswith("Failed Test Case: "):
+        return f"Failed Test Case: {failed[0]}\nPlease try again."
+    return "Test case did not pass. Please try again."
+
+
+def _cause(turn: ReplayedTurn) -> str:
+    """Return the likely cause of a mismatch, for people."""
+    texts = (turn.recorded.observation or "", turn.observation)
+    if any(text.endswith((LATE, ENDED)) for text in texts):
+        return "time limit, or the end of the process"
+    if not turn.same_reward:
+        return "tests that depend on Python's version or on the order of a set"
+    if any(map(_SYNTAX.search, texts)):
+        return "wording of syntax errors, by Python's version"
+    return "unknown"
+
+
+def default_rewards(
+    jobs: Sequence[tuple[RecordedEpisode, Task]], provider: Provider, image: str | None = None
+) -> list[float]:
+    """Return each episode's default reward, for the function that it submitted last.
+
+    Args:
+        jobs: The episodes with their tasks.
+        provider: The provider of sandboxes.
+        image: As for `PythonEnv`.
+
+    Raises:
+        TaskError: A task's tests are not Python.
+        SandboxError: A sandbox failed.
+    """
+    if not jobs:
+        return []
+    tasks = Dataset({task.task_id: task for _, task in jobs}.values(), "replay")
+    turns = max(len(episode.turns) for episode, _ in jobs) + 1
+    with closing(PythonEnv(tasks, image=image, sandbox=provider, max_turns=turns)) as env:
+        return [_default_reward(env, episode, task) for episode, task in jobs]
+
+
+def _default_reward(env: PythonEnv, episode: RecordedEpisode, task: Task) -> float:
+    env.reset(options={"task_id": task.task_id})
+    name = ""
+    for turn in episode.turns:
+        if turn.command is None or turn.command == "skip":
+            continue
+        if turn.command.startswith("submit"):
+            name = submitted(turn.command)
+        else:
+            env.step(turn.command)
+            name = defined(turn.command) or name
+    _, reward, *_ = env.step(f"submit {name}".strip())
+    return reward

@@ -1,0 +1,293 @@
+"""The one connection of 2023, the agent's and gold's, on which nothing is ever undone.
+
+`EngineDatabases` has it on any engine: SQLite most of all. Each database is one session that is
+opened when first used and kept, so that everything leaks as it did. Actions are in MySQL's
+language: they are translated, and statements that only MySQL has (``SHOW TABLES``, ``DESC``,
+``USE``, its rule for groups) are answered here.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import sqlglot
+
+from intercode.databases import Engine, Session, Source, find
+from intercode.databases.base import Outcome
+from intercode.databases.convert.build import as_sqlite
+from intercode.databases.convert.schema import Schema, TableSchema, read_schema
+from intercode.errors import ActionError, TaskError
+from intercode.paper.sql_group_by import UNREADABLE, Relation, Tables, refusal
+from intercode_sandbox.base import Limits
+from intercode_sandbox.ownership import when_gone
+
+Answer = list[Any] | str | None
+"""The answer to a statement: rows, the text of an error, or None if it has no result. Rows are
+tuples; only their text counts."""
+TIMEOUT = 30.0
+"""Seconds for one statement. The recorded runs had no limit, and nothing in them took as long."""
+MAX_ROWS = 500_000
+"""Rows of one result."""
+ERROR = "Error executing query: "
+"""The beginning of the observation of a statement that failed."""
+
+
+class Connection(Protocol):
+    """The connection that actions and golds share. The session's and databases' state stays."""
+
+    def use(self, database: str) -> None:
+        """Go to a task's database, as 2023 did before each episode.
+
+        Raises:
+            TaskError: There is no such database.
+            DatabaseError: The server failed.
+        """
+
+    def execute(self, sql: str) -> Answer:
+        """Run one statement.
+
+        Raises:
+            DatabaseError: The server failed.
+        """
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+
+
+class Databases(Protocol):
+    """The databases of a run, on one engine."""
+
+    engine: str
+    """Product and version, for the report."""
+
+    def connect(self) -> Connection:
+        """Open a connection; it finds the state that the earlier ones have left."""
+
+    def close(self) -> None:
+        """Remove all that was made. Idempotent."""
+
+
+def failed(message: str) -> str:
+    """Return the observation of a statement that failed."""
+    return f"{ERROR}{message}"
+
+
+def rows(values: Iterable[Iterable[object]]) -> list[object]:
+    """Return rows as the 2023 driver did: a list of tuples."""
+    return [tuple(row) for row in values]
+
+
+_SYSTEM = "information_schema"
+"""A database of every MySQL server. Here it is empty: agents' use of it needs no content."""
+USES = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
+_NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)$")
+_DUAL = re.compile(r"\bFROM\s+DUAL\b", re.IGNORECASE)
+_SHOW_TABLES = re.compile(r"\s*SHOW\s+(?:FULL\s+)?TABLES\s*;?\s*$", re.IGNORECASE)
+_DESCRIBE = re.compile(
+    r"\s*(?:DESC|DESCRIBE|EXPLAIN|SHOW\s+(?:COLUMNS|FIELDS)\s+(?:FROM|IN))\s+`?(\w+)`?\s*;?\s*$",
+    re.IGNORECASE,
+)
+
+
+class EngineDatabases:
+    """Databases on an engine.
+
+    Args:
+        engine: The engine.
+        find: Returns a database's source, by its name.
+        dialect: The language of actions and golds, as sqlglot calls it.
+        limits: The limits of a session; None: the defaults.
+        owned: Whether the engine is closed with the databases.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        find: Callable[[str], Source],
+        dialect: str = "mysql",
+        limits: Limits | None = None,
+        owned: bool = False,
+    ) -> None:
+        facts = engine.facts()
+        self.engine = " ".join(str(facts.get(name, "")) for name in ("product", "version")).strip()
+        self._engine = engine
+        self._find = find
+        self._limits = limits
+        self._dialect = dialect
+        self._owned = owned
+        self._folder: Path | None = None
+        self._sessions: dict[str, Session] = {}
+        self._schemas: dict[str, Schema] = {}
+
+    def connect(self) -> EngineConnection:
+        """Open a connection; it finds the state that the earlier ones have left."""
+        translate = None if self._dialect == self._engine.dialect else self._translated
+        return EngineConnection(self, translate)
+
+    def session(self, name: str) -> Session:
+        """Return the one session with a database.
+
+        Raises:
+            TaskError: There is no such database.
+        """
+        key = name.lower()
+        if key not in self._sessions:
+            self._sessions[key] = self._engine.open(self._source(name), self._limits)
+        return self._sessions[key]
+
+    def schema(self, name: str) -> Schema:
+        """Return a database's schema as it was before any change."""
+        key = name.lower()
+        if key not in self._schemas:
+            self._schemas[key] = read_schema(as_sqlite(self._source(name)))
+        return self._schemas[key]
+
+    def close(self) -> None:
+        """Close all sessions, and the engine if it is owned. Idempotent."""
+        while self._sessions:
+            self._sessions.popitem()[1].close()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if self._owned:
+            self._engine.close()
+
+    def _source(self, name: str) -> Source:
+        if name.lower() != _SYSTEM:
+            return self._find(name)
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="ic-paper-"))
+            when_gone(self, shutil.rmtree, self._folder, True)
+        path = self._folder / f"{_SYSTEM}.sql"
+        path.touch()
+        return find(path)
+
+    def _translated(self, sql: str) -> str:
+        return _translate(sql, self._dialect, self._engine.dialect)
+
+
+class EngineConnection:
+    """A connection to all databases, one of which is the current one.
+
+    Args:
+        databases: The databases.
+        translate: Translates MySQL's language into the engine's; None: no need.
+    """
+
+    def __init__(self, databases: EngineDatabases, translate: Callable[[str], str] | None) -> None:
+        self._databases = databases
+        self._translate = translate
+        self._database = ""
+        self._had_rows = False
+        self._tables: dict[str, Tables] = {}
+
+    def use(self, database: str) -> None:
+        """Go to a task's database."""
+        self._databases.session(database)
+        self._database = database
+
+    def execute(self, sql: str) -> Answer:
+        """Run one statement."""
+        if not sql:
+            return [] if self._had_rows else None
+        known = self._command(sql)
+        answer = self._query(sql) if known is None else known[0]
+        self._had_rows = isinstance(answer, list)
+        return answer
+
+    def close(self) -> None:
+        """Do nothing: the sessions are the databases'."""
+
+    def _command(self, sql: str) -> tuple[Answer] | None:
+        """Return the answer to a statement that only MySQL has; None for any other."""
+        if used := USES.match(sql):
+            try:
+                self.use(used[1])
+            except TaskError:
+                return (failed(f"Unknown database '{used[1].lower()}'"),)
+            return (None,)
+        if self._translate is None:
+            return None
+        schema = self._databases.schema(self._database)
+        if _SHOW_TABLES.match(sql):
+            named = [table.name for table in schema.tables] + [view.name for view in schema.views]
+            return (rows([name] for name in sorted(map(str.lower, named))),)
+        if described := _DESCRIBE.match(sql):
+            for table in schema.tables:
+                if table.name.lower() == described[1].lower():
+                    return (_description(table),)
+        return None
+
+    def _query(self, sql: str) -> Answer:
+        session = self._databases.session(self._database)
+        text = sql if self._translate is None else self._translate(sql)
+        try:
+            outcome = session.execute(text, timeout=TIMEOUT, max_rows=MAX_ROWS)
+        except (ActionError, UnicodeEncodeError) as error:
+            return failed(str(error))
+        answer = _answer(outcome, self._database.lower())
+        if self._translate is not None and not isinstance(answer, str):
+            why = refusal(sql, self._known(), self._database.lower())
+            answer = answer if why is None else failed(why)
+        return answer
+
+    def _known(self) -> Tables:
+        if self._database not in self._tables:
+            schema = self._databases.schema(self._database)
+            self._tables[self._database] = {
+                table.name.lower(): _relation(table) for table in schema.tables
+            }
+        return self._tables[self._database]
+
+
+def _answer(outcome: Outcome, database: str) -> Answer:
+    if outcome.failure is not None:
+        message = outcome.failure.message
+        if found := _NO_TABLE.match(message):  # every third error of the recorded runs is this one
+            message = f"Table '{database}.{found[1].lower()}' doesn't exist"
+        return failed(message)
+    if not outcome.results or not outcome.results[-1].columns:
+        return None
+    last = outcome.results[-1]
+    if not last.complete:
+        return failed("the result is too large")
+    return rows(last.rows)
+
+
+def _description(table: TableSchema) -> Answer:
+    """Return the rows of ``DESC``, as far as they follow from the schema."""
+    return rows(
+        (
+            column.name,
+            column.declared.lower(),
+            "NO" if column.not_null or column.name in table.primary_key else "YES",
+            "PRI" if column.name in table.primary_key else "",
+            column.default,
+            "",
+        )
+        for column in table.columns
+    )
+
+
+def _relation(table: TableSchema) -> Relation:
+    optional = {column.name for column in table.columns if not column.not_null}
+    keys = [frozenset(map(str.lower, table.primary_key))] if table.primary_key else []
+    keys += [frozenset(map(str.lower, key)) for key in table.uniques if not optional & set(key)]
+    return Relation(table.name, {c.name.lower(): c.name for c in table.columns}, tuple(keys))
+
+
+@lru_cache(maxsize=8192)
+def _translate(sql: str, dialect: str, wanted: str) -> str:
+    """Translate a statement; one that cannot be parsed stays as it is."""
+    try:
+        level = sqlglot.ErrorLevel.IGNORE  # the engine reports unknown syntax
+        sql = _DUAL.sub("", sql)
+        return ";".join(sqlglot.transpile(sql, read=dialect, write=wanted, unsupported_level=level))
+    except UNREADABLE:
+        return sql

@@ -1,0 +1,282 @@
+"""SQL as in 2023: the environment ``make("sql", protocol="paper")``, and its reward.
+
+An answer is the rows of the agent's last query, compared as text with gold's. The recorded runs
+show three versions of the reward. The ``released`` one is the rows' overlap (intersection over
+union of the two multisets) times Kendall's τ between the two orders of the rows they share, so that
+it can be negative. Before the release it was the ``early`` one, the overlap alone; and ``first``,
+under which a gold that fails agrees with any rows.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy
+from msgspec import Meta
+
+from intercode import datasets
+from intercode.databases import Engine, Source, shared_engine
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import Databases, EngineOption, EnvOptions
+from intercode.envs.sql import DatabaseStage
+from intercode.envs.traits import SQL, Traits
+from intercode.episode import Episode, Score, Status
+from intercode.errors import TaskError, UsageError
+from intercode.paper.session import PaperStage, TextInterpreter, ending
+from intercode.paper.sql_databases import ERROR, Answer, Connection, EngineDatabases
+from intercode_sandbox.base import Limits
+from intercode.task import Dataset, Task
+
+Version = Literal["released", "early", "first"]
+VERSIONS: tuple[Version, ...] = ("released", "early", "first")
+
+
+class SqlPlace:
+    """The connection in one episode, and the answer to its last action.
+
+    Args:
+        connection: The environment's connection.
+        task: The episode's task.
+    """
+
+    def __init__(self, connection: Connection, task: Task) -> None:
+        self.connection = connection
+        self.answer: Answer = task.query
+
+    def execute(self, action: str) -> Answer:
+        """Execute an action, and keep its answer."""
+        self.answer = self.connection.execute(action)
+        return self.answer
+
+    def kill(self) -> None:
+        """Do nothing: between actions no statement runs."""
+
+    def close(self) -> None:
+        """Do nothing: the next episode finds the state that this one left."""
+
+
+class SqlStage(PaperStage[SqlPlace]):
+    """Gives each episode the environment's one connection.
+
+    Args:
+        databases: The databases.
+        stage: Finds them.
+    """
+
+    def __init__(self, databases: EngineDatabases, stage: DatabaseStage) -> None:
+        super().__init__(stage)
+        self._connection = databases.connect()
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that cannot be tried here.
+
+        Raises:
+            TaskError: It has no gold or no database, or has a field that 2023 did not know.
+        """
+        for field in ("gold", "db"):
+            if not getattr(task, field):
+                raise TaskError(f"task {task.task_id!r}, field {field!r}: the paper needs it")
+        if task.setup:
+            raise TaskError(f"task {task.task_id!r}, field 'setup': 2023 had no such thing")
+        self._stage.check(task)
+
+    def open(self, task: Task) -> SqlPlace:
+        """Return the connection, in the task's database."""
+        assert task.db is not None  # checked by the environment
+        self._connection.use(task.db)
+        return SqlPlace(self._connection, task)
+
+
+class PaperSqlOptions(EnvOptions, frozen=True, kw_only=True):
+    """The options of `PaperSqlEnv`."""
+
+    engine: EngineOption = "sqlite"
+    databases: Databases = None
+    version: Annotated[
+        Version,
+        Meta(
+            description="the version of the reward: released, early or first",
+            extra={"flag": False, "choices": VERSIONS},
+        ),
+    ] = "released"
+
+
+class PaperSqlEnv(InterCodeEnv[SqlPlace]):
+    """The 2023 SQL environment: its observations, its reward, and its leaks.
+
+    Agent and gold share one connection, and nothing is restored from episode to episode. Changes
+    by another environment are never seen.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        options: The options, as one value.
+        **changes: Single options by their names: see `PaperSqlOptions`.
+
+    Raises:
+        TaskError: A task has no gold or no database, or has a field that 2023 did not know.
+        UsageError: An option makes no sense.
+    """
+
+    name: ClassVar[str] = "sql"
+    Options: ClassVar[type[EnvOptions]] = PaperSqlOptions
+    traits: Traits = replace(SQL, rules=("paper",), separable=False, overview="")
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "sql",
+        *,
+        options: PaperSqlOptions | None = None,
+        **changes: Any,
+    ) -> None:
+        options = PaperSqlOptions.of(options, changes)
+        if (version := options.version) not in VERSIONS:
+            raise UsageError(f"version must be one of {', '.join(VERSIONS)}, not {version!r}")
+        tasks, engine = datasets.load(data), options.engine
+        if isinstance(engine, str):
+            engine = shared_engine(engine, sandbox=str(options.sandbox))
+        stage = DatabaseStage(engine, tasks, options.databases, options.limits)
+        self._databases = _databases(engine, tasks, stage, options.limits)
+        paper_stage = SqlStage(self._databases, stage)
+        for task in tasks:
+            paper_stage.check(task)
+
+        def reward(task: Task, episode: Episode, place: SqlPlace) -> Score:
+            return score(place.answer, place.connection.execute(task.gold[0]), version)
+
+        super().__init__(
+            tasks,
+            paper_stage,
+            lambda place: TextInterpreter(place.execute, is_error),
+            reward,
+            options=options,
+        )
+
+    def close(self) -> None:
+        """End the episode, and forget the changes of all episodes. Idempotent."""
+        super().close()
+        if not self._calls.forked:
+            self._databases.close()
+
+    def _ending(self, action: str) -> Status | None:
+        return ending(action)
+
+
+def _databases(
+    engine: Engine, tasks: Dataset, stage: DatabaseStage, limits: Limits | None
+) -> EngineDatabases:
+    named = {(task.db or "").lower(): task for task in tasks}
+
+    def find(name: str) -> Source:
+        if name.lower() not in named:
+            raise TaskError(f"no task has the database {name!r}")
+        return stage.source(named[name.lower()])
+
+    dialect = str(tasks[0].metadata.get("dialect", "mysql")) if tasks else "mysql"
+    return EngineDatabases(engine, find, dialect, limits)
+
+
+def is_error(answer: Answer) -> bool:
+    """Whether a statement failed."""
+    return isinstance(answer, str) and answer.startswith(ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """The reward of one answer under each version."""
+
+    released: float = 0.0
+    early: float = 0.0
+    first: float = 0.0
+
+    def of(self, version: Version) -> float:
+        """Return the reward under one version."""
+        value: float = getattr(self, version)
+        return value
+
+
+def rewards(answer: Answer, gold: Answer) -> Rewards:
+    """Compute all versions of the reward.
+
+    Args:
+        answer: The answer to the agent's last action. Anything but rows is worth nothing.
+        gold: The answer to gold, just now. A gold that failed counts as one without rows.
+    """
+    if not isinstance(answer, list):
+        return Rewards()
+    failed = isinstance(gold, str)
+    ours = [str(row) for row in answer]
+    theirs = [str(row) for row in gold] if isinstance(gold, list) else []
+    common = Counter(ours) & Counter(theirs)
+    overlap = _overlap(Counter(ours), Counter(theirs))
+    tau = _tau(kept(ours, common), kept(theirs, common)) if common else math.nan
+    # Rounded as numpy does: -0.95 · 0.5 becomes -0.48, where Python's own gives -0.47.
+    scaled = overlap if math.isnan(tau) else float(numpy.round(tau * overlap, 2))
+    return Rewards(scaled, overlap, 1.0 if failed else overlap)
+
+
+def score(answer: Answer, gold: Answer, version: Version = "released") -> Score:
+    """Compute the reward of one version, with the 2023 ``info`` as its detail."""
+    every = rewards(answer, gold)
+    info = {
+        "agent_obs": str(answer),
+        "eval_obs": str(gold if isinstance(gold, list) else []),
+        "corrupt_gold": isinstance(gold, str),
+        "reward": every.of(version),
+    }
+    return Score(every.of(version), {"overlap": every.early}, info)
+
+
+def _overlap(ours: Counter[str], theirs: Counter[str]) -> float:
+    union = sum((ours | theirs).values())
+    return sum((ours & theirs).values()) / union if union else 1.0
+
+
+def kept(rows: Iterable[str], common: Counter[str]) -> list[str]:
+    """Return the rows that both sides have, in this side's order; the first of repeated rows."""
+    left = Counter(common)
+    kept = []
+    for row in rows:
+        if left[row] > 0:
+            left[row] -= 1
+            kept.append(row)
+    return kept
+
+
+def _tau(one: Sequence[str], two: Sequence[str]) -> float:
+    """Return Kendall's τ-b of two lists, paired by position; NaN if it is not defined.
+
+    The steps of the last line are those of SciPy: another order of the operations would round
+    another way.
+    """
+    pairs = sorted(zip(one, two, strict=True))
+    total = len(pairs) * (len(pairs) - 1) // 2
+    # Both lists hold the same rows, so that their ties are as many.
+    tied, tied_twice = _ties(one), _ties(pairs)
+    if tied == total:
+        return math.nan
+    concordant_less_discordant = (
+        total - 2 * tied + tied_twice - 2 * _inversions([row for _, row in pairs])
+    )
+    tau = concordant_less_discordant / math.sqrt(total - tied) / math.sqrt(total - tied)
+    return min(1.0, max(-1.0, tau))
+
+
+def _ties(values: Iterable[object]) -> int:
+    return sum(count * (count - 1) // 2 for count in Counter(values).values())
+
+
+def _inversions(values: Iterable[str]) -> int:
+    """Count the pairs that stand the wrong way round."""
+    seen: list[str] = []
+    count = 0
+    for value in values:
+        place = bisect_right(seen, value)
+        count += len(seen) - place
+        seen.insert(place, value)
+    return count

@@ -1,0 +1,287 @@
+"""The tables of 2023, computed from the recorded files.
+
+The release has them as ``results/ENV/FOLDER/FILE``, where the file's name tells the experiment:
+``ic_ENV_STRATEGY_MODEL_N_turns_fs_N_handicap``, of which each part may be missing. The folder names
+the model only if the file does not. For Bash there is one file for each file system. The success
+rate is that of the paper: an episode succeeded if some turn reached the full reward, and the rate
+is over the episodes that are there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import RecordError
+from intercode.evaluate.statistics import rate
+from intercode.paper.results import RecordedEpisode, RecordedRun, load_results
+from intercode.records import open_record
+from intercode.report.tables import Table
+from intercode_sandbox.units import counted
+
+_NAME = re.compile(
+    r"ic_(?P<env>[a-z]+)_(?P<what>.+?)(?:[-_](?P<turns>\d+)_turns?)?"
+    r"(?:_fs_\d+)?"
+)
+_SYSTEM = re.compile(r"fs_\d+")
+_HANDICAP = "_handicap"
+_SINGLE, _TRIES = "single turn", "try again"
+_STRATEGIES = {
+    "multiturn": _TRIES,
+    "react": "ReAct",
+    "plan_solve_refine": "Plan & Solve, refined",
+    "plan_solve": "Plan & Solve",
+}
+"""The beginning of a name → its strategy; the longer of two that fit comes first."""
+_ORDER = [_SINGLE, _TRIES, "ReAct", "Plan & Solve", "Plan & Solve, refined"]
+_LEVELS = ("easy", "medium", "hard", "extra")
+FULL = {"bash": 200, "sql": 1034}
+"""Episodes of a complete run; in the other environments not every task was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A success rate of a table."""
+
+    env: str
+    model: str
+    strategy: str
+    """The experiment, such as ``try again, handicap``."""
+    group: str
+    """A hardness, a file system, or ``all``."""
+    successes: int
+    episodes: int
+    low: float
+    """Lower end of the 95 % interval (Wilson)."""
+    high: float
+
+    @property
+    def value(self) -> float:
+        """The success rate, in [0, 1]."""
+        return self.successes / self.episodes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rate as plain JSON types."""
+        return {**asdict(self), "success_rate": self.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that is in no table."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Experiment:
+    """Facts that a file's name tells. Files that differ in any of them are never pooled."""
+
+    env: str
+    model: str
+    strategy: str
+    handicap: bool
+    """Whether the prompt held the databases' schema."""
+    turns: int
+    """The most turns of an episode; 0 if the name does not tell."""
+
+    def label(self, others: Iterable[_Experiment]) -> str:
+        """Return its name; with its turns, if only they tell it from another."""
+        text = f"{self.strategy}, handicap" if self.handicap else self.strategy
+        alike = any(one != self and replace(one, turns=self.turns) == self for one in others)
+        return f"{text}, {counted(self.turns, 'turn')}" if alike else text
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    experiment: _Experiment
+    system: str
+    run: RecordedRun
+
+    @property
+    def keys(self) -> set[tuple[str, str]]:
+        """The file system and the id of each of its tasks."""
+        return {(self.system, episode.task_id) for episode in self.run.episodes}
+
+
+def rates(folder: Path, skip: Callable[[Skipped], None] = lambda skipped: None) -> list[Rate]:
+    """Compute the success rates of every recorded file in a folder and below.
+
+    Args:
+        folder: A checkout of the release, or a part of it.
+        skip: Called with each file that cannot be read, or whose experiment cannot be told.
+
+    Raises:
+        RecordError: No file can be read.
+    """
+    skipped: list[Skipped] = []
+    files = _files(folder, skipped.append)
+    skipped.sort(key=lambda one: one.path)
+    if not files:
+        reasons = "".join(f"\n  {one.path}: {one.reason}" for one in skipped)
+        raise RecordError(
+            f"no recorded run in {folder} can be read:{reasons}"
+            if reasons
+            else f"no recorded runs in {folder}: expected files like results/bash/gpt-4/"
+            "ic_bash_multiturn_gpt-4_10_turns_fs_1.json"
+        )
+    for one in skipped:
+        skip(one)
+    found: list[Rate] = []
+    for env, model in dict.fromkeys((f.experiment.env, f.experiment.model) for f in files):
+        of_model = [f for f in files if (f.experiment.env, f.experiment.model) == (env, model)]
+        for experiment, its, first in _rows(env, of_model):
+            name = experiment.label(file.experiment for file in of_model)
+            found += _rates(replace(experiment, strategy=name), its, first)
+    return found
+
+
+def tables(found: Sequence[Rate]) -> list[Table]:
+    """Make a table for each environment: models and strategies down, groups across."""
+    made = []
+    for env in dict.fromkeys(one.env for one in found):
+        mine = [one for one in found if one.env == env]
+        groups = list(dict.fromkeys(one.group for one in mine))
+        groups.sort(key=lambda group: (group == "all", *_place(group)))
+        rows = []
+        for model, strategy in dict.fromkeys((one.model, one.strategy) for one in mine):
+            row = {o.group: o for o in mine if (o.model, o.strategy) == (model, strategy)}
+            whole = row["all"]
+            rates = [row[group].value if group in row else None for group in groups]
+            rows.append((f"{model}, {strategy}", *rates, (whole.low, whole.high), _of(env, whole)))
+        made.append(
+            Table(
+                f"{env}: success rate",
+                (
+                    ("", "text"),
+                    *((group, "rate") for group in groups),
+                    ("95 % interval", "interval"),
+                    ("solved", "text"),
+                ),
+                tuple(rows),
+            )
+        )
+    return made
+
+
+def _of(env: str, whole: Rate) -> str:
+    text = f"{whole.successes} of {whole.episodes}"
+    full = FULL.get(env, whole.episodes)
+    return text if whole.episodes == full else f"{text} (the rest of {full} is not there)"
+
+
+def _place(group: str) -> tuple[int, str]:
+    return (_LEVELS.index(group) if group in _LEVELS else 0, group)
+
+
+# Files
+
+
+def _files(folder: Path, skip: Callable[[Skipped], None]) -> list[_File]:
+    """Read each results file; of two with the same episodes, only the one in its model's folder."""
+    named = [(path, _experiment(path)) for path in sorted(folder.rglob("*.json"))]
+    named.sort(key=lambda one: one[1] is not None and one[0].parent.name != one[1].model)
+    files: list[_File] = []
+    for path, experiment in named:
+        if experiment is None:
+            if "results" in path.absolute().parts:
+                skip(Skipped(path, "its name is not that of a recorded run (ic_ENV_…)"))
+            continue
+        try:
+            file = _file(path, experiment)
+        except RecordError as error:
+            skip(Skipped(path, str(error).removeprefix(f"{path}: ")))
+            continue
+        same = (one for one in files if one.experiment == experiment and one.keys & file.keys)
+        if (other := next(same, None)) is None:
+            files.append(file)
+        else:
+            skip(Skipped(path, f"its episodes are of the same experiment as {other.run.path}"))
+    return sorted(files, key=lambda file: file.run.path)
+
+
+def _experiment(path: Path) -> _Experiment | None:
+    """Return the experiment that a file's name tells; None if a recorded run has no such name."""
+    match = _NAME.fullmatch(path.stem.replace(_HANDICAP, ""))
+    if match is None or "_turns" in match["what"]:  # words come after it, which may mean anything
+        return None
+    what, turns = match["what"], int(match["turns"] or 0)
+    key = next((key for key in _STRATEGIES if f"{what}_".startswith(f"{key}_")), None)
+    if key is None and not turns:
+        return None
+    strategy = _STRATEGIES[key or "multiturn"]
+    return _Experiment(
+        env=match["env"],
+        model=(what[len(key) + 1 :] if key else what) or path.parent.name,
+        strategy=_SINGLE if strategy == _TRIES and turns == 1 else strategy,
+        handicap=_HANDICAP in path.stem,
+        turns=turns,
+    )
+
+
+def _file(path: Path, experiment: _Experiment) -> _File:
+    try:
+        open_record(path).close()  # the folder is named, and not what its links lead to
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from error
+    run = load_results(path)
+    # The refinement of Bash has no file system in its name, but its data file has.
+    system = _SYSTEM.search(path.stem) or _SYSTEM.search(run.episodes[0].dataset)
+    return _File(experiment, system[0] if system else "", run)
+
+
+# Rates
+
+
+def _rows(env: str, files: Sequence[_File]) -> list[tuple[_Experiment, list[_File], bool]]:
+    """List a model's experiments with their files, and whether only the first turn counts.
+
+    A single turn has a file of its own, or is the first turn of the longest of several, if that has
+    a reward; in other environments than those of the paper's table it is not reported.
+    """
+    found = [
+        (one, [file for file in files if file.experiment == one], False)
+        for one in dict.fromkeys(file.experiment for file in files)
+    ]
+    tries = [row for row in found if row[0].strategy == _TRIES and not row[0].handicap]
+    has_own = any(one.strategy == _SINGLE and not one.handicap for one, _, _ in found)
+    if env in FULL and tries and not has_own:
+        one, its, _ = max(tries, key=lambda row: row[0].turns)
+        firsts = [e.turns[0] for file in its for e in file.run.episodes if e.turns]
+        if all(turn.reward is not None for turn in firsts):
+            found.append((replace(one, strategy=_SINGLE, turns=1), its, True))
+    return sorted(
+        found, key=lambda row: (_ORDER.index(row[0].strategy), row[0].handicap, row[0].turns)
+    )
+
+
+def _rates(experiment: _Experiment, files: Iterable[_File], first: bool) -> list[Rate]:
+    groups: dict[str, list[bool]] = {"all": []}
+    for file in files:
+        for episode in file.run.episodes:
+            success = _solved_at_once(episode) if first else episode.success
+            groups["all"].append(success)
+            if name := episode.hardness or file.system:
+                groups.setdefault(name, []).append(success)
+    return [_rate(experiment, name, results) for name, results in groups.items()]
+
+
+def _solved_at_once(episode: RecordedEpisode) -> bool:
+    return bool(episode.turns) and episode.turns[0].reward == 1
+
+
+def _rate(experiment: _Experiment, group: str, results: Sequence[bool]) -> Rate:
+    found = rate(results)
+    return Rate(
+        experiment.env,
+        experiment.model,
+        experiment.strategy,
+        group,
+        sum(results),
+        len(results),
+        found.low,
+        found.high,
+    )

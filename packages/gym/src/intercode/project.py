@@ -1,0 +1,530 @@
+"""Environments by name, or by a folder that is a benchmark.
+
+In such a folder ``intercode.toml`` says which environment it is for, and the rest.
+
+`intercode new` writes one; `intercode run FOLDER`, `play`, `validate` and `intercode.make` read it.
+Relative paths in it begin in the folder, whatever the working directory is::
+
+    env = "bash"                  # or "maze.py:MazeEnv", an environment of its own
+    tasks = "tasks.jsonl"         # or a dataset's name
+    name = "Mazes"                # the benchmark's; default: the folder's name
+    image = "./Dockerfile"        # any other key is an option of the environment, or a limit
+    reward = "reward.py:score"
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+from intercode.datasets import load as load_dataset
+from intercode.datasets import name_in
+from intercode.envs.options import LimitOptions, Option, taken
+from intercode.errors import ImageError, InterCodeError, UsageError
+from intercode_sandbox.files import open_regular
+from intercode_sandbox.interruption import is_handlers
+from intercode.registry import ENVS, VECTORS, environment, scheme_of
+from intercode_sandbox.base import Limits
+from intercode_sandbox.spelling import meant
+from intercode_sandbox.units import LIMITS
+from intercode_sandbox.user_code import absolute, is_reference, line_of, reference_of
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from intercode.databases.base import Session
+    from intercode.envs.base import InterCodeEnv
+    from intercode.envs.keywords import (
+        BashKeywords,
+        CtfKeywords,
+        PythonKeywords,
+        SqlKeywords,
+        SweKeywords,
+    )
+    from intercode.envs.vector import ThreadVectorEnv
+    from intercode_sandbox.base import Sandbox
+
+FILE = "intercode.toml"
+_LARGEST = 1 << 20
+"""The bytes of a benchmark's file, at most."""
+
+NO_TEXTS = {
+    "limits",
+    "render_mode",
+    "default_image",
+    "observations",
+    "errors",
+    "layers",
+    "ignore",
+}
+"""Options that no file and no command line gives: limits are given one by one, a folder's `image`
+is the default one, and how an environment answers is for the program that holds it."""
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The contents of a folder's ``intercode.toml``."""
+
+    folder: Path
+    env: str
+    """The environment's registered name."""
+    tasks: str
+    """A file, or a dataset's name."""
+    name: str
+    """The benchmark's name."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """For the environment's constructor; paths are absolute."""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """Of `intercode.Limits`."""
+    split: str | None = None
+    """The split of the tasks; None: the data's own, or all."""
+
+
+def is_project(folder: str | Path) -> bool:
+    """Tell whether a folder has an ``intercode.toml``."""
+    return Path(folder, FILE).is_file()
+
+
+def benchmark_of(file: str | Path) -> Path | None:
+    """Return the folder of the benchmark that a file of tasks belongs to; None: it is alone.
+
+    That folder is the file's own, or one above it whose ``intercode.toml`` names the file. The
+    ``intercode.toml`` is of this user, or of the owner of the tasks: a shared folder such as
+    ``/tmp`` has strangers'.
+    """
+    path = Path(file)
+    if not path.is_file():
+        return None
+    owners = {os.geteuid(), path.stat().st_uid}
+    for folder in path.absolute().parents:
+        with suppress(OSError, ValueError, TypeError):  # what is malformed names no file
+            if (folder / FILE).lstat().st_uid not in owners:
+                continue
+            if folder == path.absolute().parent and is_project(folder):
+                return path.parent
+            tasks = _load(folder / FILE).get("tasks")
+            if tasks is not None and (folder / tasks).samefile(path):
+                return folder
+    return None
+
+
+def refuse_lone_file(file: str | Path, advice: str = "") -> None:
+    """Refuse a benchmark's file of tasks where nothing says in which environment they are tried.
+
+    The folder is not opened instead: it can name code, and who names data alone runs none.
+
+    Args:
+        file: The file.
+        advice: What else is possible.
+
+    Raises:
+        UsageError: The file belongs to a benchmark.
+    """
+    folder = benchmark_of(file)
+    if folder is not None:
+        raise UsageError(
+            f"{file}: {folder / FILE} says how these tasks are tried: give the folder, "
+            f"{folder}{advice}"
+        )
+
+
+def read(folder: str | Path) -> Project:
+    """Read a folder's file, and check it as far as possible without starting anything.
+
+    Raises:
+        UsageError: Its file is malformed, or an option makes no sense.
+    """
+    folder = Path(folder).absolute()
+    path = folder / FILE
+    given = _parse(path)
+    env = _env(folder, path, given.pop("env", None))
+    tasks = _text(path, "tasks", given.pop("tasks", "tasks.jsonl"))
+    if is_reference(tasks):
+        raise UsageError(f"{path}: 'tasks' {_NO_CODE}: {tasks!r}; name it yourself, with --data")
+    split = _text(path, "split", given.pop("split")) if "split" in given else None
+    name = _text(path, "name", given.pop("name", folder.resolve().name or "benchmark"))
+    if name_in(tasks) is None or (folder / tasks).exists():
+        tasks = str(folder / tasks)
+    if "provider" in given:  # its older name
+        given["sandbox"] = given.pop("provider")
+    all_known = taken(ENVS.get(env))
+    names = LimitOptions.__struct_fields__ if "limits" in all_known else ()
+    limits = {key: _limit(path, key, given.pop(key)) for key in names if key in given}
+    known = {key: one for key, one in all_known.items() if key not in NO_TEXTS}
+    if unknown := sorted(set(given) - set(known)):
+        near = meant(unknown[0], {"env", "tasks", "split", "name", *known, *names})
+        raise UsageError(f"{path}: environment {env!r} has no option {unknown[0]!r}{near}")
+    options = {key: _value(path, known[key], value) for key, value in given.items()}
+    if "image" in options and "default_image" in all_known:
+        options["default_image"] = options.pop("image")
+    return Project(folder, env, tasks, name, options, limits, split)
+
+
+@overload
+def create(
+    env: Literal["bash"],
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    split: str | None = ...,
+    **options: Unpack[BashKeywords],
+) -> InterCodeEnv[Sandbox]: ...
+@overload
+def create(
+    env: Literal["ctf"],
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    split: str | None = ...,
+    **options: Unpack[CtfKeywords],
+) -> InterCodeEnv[Sandbox]: ...
+@overload
+def create(
+    env: Literal["python"],
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    split: str | None = ...,
+    **options: Unpack[PythonKeywords],
+) -> InterCodeEnv[Sandbox]: ...
+@overload
+def create(
+    env: Literal["sql"],
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    split: str | None = ...,
+    **options: Unpack[SqlKeywords],
+) -> InterCodeEnv[Session]: ...
+@overload
+def create(
+    env: Literal["swe"],
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    split: str | None = ...,
+    **options: Unpack[SweKeywords],
+) -> InterCodeEnv[Sandbox]: ...
+@overload
+def create(
+    env: str | Path,
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    split: str | None = ...,
+    **options: Any,
+) -> gymnasium.Env[str, str]: ...
+def create(
+    env: str | Path,
+    *,
+    protocol: str = "default",
+    max_episode_steps: int | None = None,
+    split: str | None = None,
+    **options: Any,
+) -> gymnasium.Env[str, str]:
+    """Make an environment: what `gymnasium.make` and `intercode.make` call.
+
+    Args:
+        env: Its short name: ``"bash"``; a folder with an ``intercode.toml``; a class of your own:
+            ``"maze.py:Maze"``; or an address of tasks elsewhere: ``"harbor:FOLDER"``.
+        protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk; or
+            a class of your own.
+        max_episode_steps: Gymnasium's name of `max_turns`; of two limits the lower one holds.
+            `gymnasium.make` does not pass its own on: that is read where it has it.
+        split: One of `intercode.datasets.splits` of the data; None: its default, or all tasks.
+        options: For its constructor, which come before those of the folder.
+
+    Raises:
+        UsageError: There is no such environment or protocol, or the folder's file is malformed.
+    """
+    from intercode.envs.time_limit import limited, of_gymnasium
+
+    steps = of_gymnasium(depth=1) if max_episode_steps is None else max_episode_steps
+    env, options = _opened(env, options)
+    below = options.pop("split", None)  # the folder's
+    split = below if split is None else split
+    if split is not None:
+        options["data"] = load_dataset(options.get("data", env), split)
+    protocol = admit_protocol(env, protocol)
+    return _made(env, environment(env, protocol), limited(options, steps))
+
+
+def _made(
+    name: str, cls: Callable[..., gymnasium.Env[str, str]], options: Mapping[str, Any]
+) -> gymnasium.Env[str, str]:
+    """Make an environment.
+
+    Raises:
+        UsageError: The class is not InterCode's own, and its constructor fails.
+    """
+    file = getattr(inspect.getmodule(cls), "__file__", None) or ""
+    more = dict(options)
+    data = [more.pop("data")] if "data" in more else []  # whatever its parameter's name is
+    try:
+        env = cls(*data, **more)
+    except InterCodeError:
+        raise
+    except (Exception, SystemExit) as error:
+        if cls.__module__.startswith("intercode.") or is_handlers(error):
+            raise
+        where = line_of(error, file) or file or cls.__module__
+        raise UsageError(
+            f"environment {name!r} could not be made: {where}: {type(error).__name__}: {error}"
+        ) from error
+    from intercode.envs.base import InterCodeEnv
+
+    is_incomplete = isinstance(env, InterCodeEnv) and not hasattr(env, "episode_state")
+    if is_incomplete or not hasattr(env, "reset"):
+        raise UsageError(
+            f"environment {name!r}: {file}: {cls.__qualname__} must be an InterCodeEnv whose "
+            "__init__ calls super().__init__(data, …)"
+        )
+    return env
+
+
+def create_vec(
+    env: str | Path,
+    num_envs: int = 1,
+    *,
+    seed: int | None = None,
+    autoreset_mode: str = "NextStep",
+    wrappers: Sequence[Callable[[Any], gymnasium.Env[str, str]]] = (),
+    backend: str = "threads",
+    **options: Any,
+) -> ThreadVectorEnv:
+    """Make several environments that step together on threads: what `gymnasium.make_vec` calls.
+
+    Args:
+        env: As in `create`.
+        num_envs: How many, at least 1.
+        seed: The seed of the first `reset` without one; each environment has its own, counted on
+            from it, and their shared order of tasks has the first one's.
+        autoreset_mode: A value of `gymnasium.vector.AutoresetMode`.
+        wrappers: Each is called with an environment, and returns a wrapper of it.
+        backend: Where the environments are: in this process, or with ``ray`` in processes of the
+            cluster that this process is connected to, or else of `intercode.integrations.ray.Ray`'s
+            default; wrappers and options go there by pickle.
+        options: As in `create`, the same for all.
+
+    Raises:
+        UsageError: As in `create`; or the vector cannot be made so.
+    """
+    from intercode.envs.vector import ThreadVectorEnv
+
+    if isinstance(num_envs, bool) or not isinstance(num_envs, Integral):
+        raise UsageError(f"num_envs must be a whole number, not {num_envs!r}")
+    if num_envs < 1:
+        raise UsageError(f"num_envs must be at least 1, not {num_envs}")
+    if {"vectorization_mode", "vector_kwargs"} & set(options):
+        raise UsageError(
+            "intercode.make_vec steps its environments on threads; for processes: "
+            "gymnasium.make_vec(…, vectorization_mode='async', "
+            "vector_kwargs={'shared_memory': False})"
+        )
+    if backend != "threads":
+        made: ThreadVectorEnv = VECTORS.resolve(backend)(
+            env,
+            num_envs,
+            seed=seed,
+            autoreset_mode=autoreset_mode,
+            wrappers=wrappers,
+            options=options,
+        )
+        return made
+    env, options = sharing_gold(env, options)
+    envs = [create(env, **options) for _ in range(num_envs)]
+    for wrap in wrappers:
+        envs = [wrap(one) for one in envs]
+    return ThreadVectorEnv(envs, autoreset_mode, seed)
+
+
+def sharing_gold(env: str | Path, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return arguments of `create` for several environments that run gold once for all.
+
+    Args:
+        env: As in `create`.
+        options: As in `create`.
+    """
+    env, options = _opened(env, dict(options))
+    kind = environment(env, admit_protocol(env, options.get("protocol", "default")))
+    if "cache_gold" in taken(kind) and options.get("cache_gold", True) is True:
+        from intercode.rewards.gold import GoldCache
+
+        options["cache_gold"] = GoldCache()
+    return env, options
+
+
+def _opened(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Read a folder: its environment, with its options; others are left as they are given."""
+    if isinstance(env, str):
+        env = admit(env)
+    if isinstance(env, str) and (env in ENVS or not is_project(env)):
+        scheme = None if env in ENVS else scheme_of(env)
+        return (env, options) if scheme is None else (scheme, {"data": env, **options})
+    project = read(env)
+    tasks = {} if "data" in options else {"data": project.tasks, "split": project.split}
+    options = {**tasks, **project.options, **options}
+    limits = options.get("limits") or {}
+    if project.limits and isinstance(limits, Mapping):
+        options["limits"] = Limits.of({**project.limits, **limits})
+    return project.env, options
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return _load(path)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be read: {error.strerror}; 'intercode new' makes such a folder"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Load a benchmark's file, which may be a stranger's.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+        ValueError: It is too large, not UTF-8, or not TOML.
+    """
+    with open_regular(path) as file:
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise ValueError(f"it has more than {_LARGEST:,} bytes")
+    try:
+        return dict(tomllib.loads(data.decode()))
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+
+
+def _env(folder: Path, path: Path, given: object) -> str:
+    name = _text(path, "env", given)
+    if is_reference(name):
+        return _register(path, ENVS.resolve(str(folder / name)))
+    if name not in ENVS or ":" in name:
+        unknown = ENVS.unknown(name, [known for known in ENVS.names() if ":" not in known])
+        raise UsageError(f"{path}: {unknown}")
+    return name
+
+
+def admit(env: str) -> str:
+    """Register an environment of a user's file, ``maze.py:Maze``, and return its name.
+
+    Any other name, which may come from elsewhere, is returned as it is.
+
+    Raises:
+        UsageError: There is no such class, or it has no name of its own.
+    """
+    return _register(env, ENVS.resolve(env)) if env not in ENVS and is_reference(env) else env
+
+
+def admit_protocol(env: str, protocol: str) -> str:
+    """Register a protocol of a user's file, ``maze.py:StrictBash``, and return its name.
+
+    Any other name is returned as it is.
+
+    Raises:
+        UsageError: There is no such class.
+    """
+    if not is_reference(protocol):
+        return protocol
+    protocol = absolute(protocol)
+    ENVS.register(f"{env}:{protocol}", ENVS.resolve(protocol), replace=True)
+    return protocol
+
+
+def _register(path: object, made: Any) -> str:
+    """Register a user's own environment, and return its name."""
+    name = getattr(made, "name", None)
+    theirs = not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name)
+    # The name of a base of ours, such as "intercode", names no class of a user.
+    bases = [base for base in getattr(made, "__mro__", ()) if "name" in vars(base)]
+    theirs |= bool(bases) and bases[0].__module__.startswith("intercode.") and bases[0] is not made
+    if name in ENVS:
+        holder = ENVS.get(str(name))
+        # Of two files that use one name, as two folders of one process may, the last has it.
+        theirs |= not reference_of(holder) and holder.__module__ != made.__module__
+    if theirs:
+        raise UsageError(
+            f"{path}: environment {made.__qualname__} needs a 'name' of its own, of lower-case "
+            f"letters, digits and hyphens, not {name!r}"
+        )
+    ENVS.register(str(name), made, replace=True)
+    return str(name)
+
+
+def _text(path: Path, key: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        said = "is missing" if value is None else f"must be text, not {value!r}"
+        raise UsageError(f"{path}: {key!r} {said}")
+    return value
+
+
+def _limit(path: Path, name: str, value: object) -> Any:
+    """Read a limit's value.
+
+    Raises:
+        UsageError: It makes no sense.
+    """
+    try:
+        return LIMITS[name](value)
+    except ValueError as error:
+        raise UsageError(f"{path}: {name!r} {error}") from None
+
+
+def _value(path: Path, option: Option, value: Any) -> Any:
+    """Check an option's value; a path or an image's name then means the same everywhere.
+
+    Raises:
+        UsageError: It has the wrong type.
+    """
+    if wrong := option.wrong(value):
+        raise UsageError(f"{path}: {option.name!r} must be {wrong}, not {value!r}")
+    if isinstance(value, str) and _runs_code(option.name, value):
+        raise UsageError(f"{path}: {option.name!r} {_NO_CODE}: {value!r}; name it yourself")
+    if not option.is_path:
+        return value
+    if option.name == "reward":
+        return str(path.parent / value) if is_reference(value) else value
+    if option.name == "image":
+        return _image(path.parent, value)
+    return value if _URL.match(value) else str(path.parent / value)
+
+
+_NO_CODE = "may not name code, as the folder may be a stranger's"
+
+
+def _runs_code(option: str, value: str) -> bool:
+    """Tell whether a value names code that no benchmark's file may name: only its user may."""
+    from intercode.databases import ENGINES
+    from intercode_sandbox import PROVIDERS
+    from intercode_sandbox.images.base import parse
+    from intercode_sandbox.images.resolve import SCHEMES
+
+    registry = {"engine": ENGINES, "image": SCHEMES, "sandbox": PROVIDERS}.get(option)
+    try:
+        name = parse(value).scheme if option == "image" else value
+    except ImageError:  # which its use tells
+        return False
+    return registry is not None and registry.is_foreign(name) and not registry.is_trusted(name)
+
+
+def _image(folder: Path, text: str) -> str:
+    from intercode_sandbox.images.base import parse
+
+    if (folder / text).exists() and not text.startswith((".", "/")):
+        text = f"./{text}"  # which tells a path from a name
+    try:
+        return str(parse(text, folder))
+    except ImageError:
+        return text  # for the provider of sandboxes to understand, or to refuse

@@ -1,0 +1,635 @@
+"""The record of a run: a folder with ``run.json`` (what was run) and ``episodes.jsonl``.
+
+`RecordWriter` writes it, `read_manifest` and `read_episodes` read it, `Record` gives access to
+single episodes, and `Outcome` is the summary of one episode that statistics are made of.
+
+Episodes are appended, one a line, and confirmed once they are on the disk. A line without its end
+was never confirmed: readers leave it out, and the next writer cuts it off.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+from intercode.episode import Episode, NoAction, Status, Turn
+from intercode.errors import RecordError, RecordWriteError, RunLockedError
+from intercode.failure_modes import failure_modes
+from intercode_sandbox.files import sync_folder, write_whole
+from intercode.json_limits import load_record
+from intercode.manifest_types import check_manifest
+from intercode.outcomes import UNSCORED, OutcomeKind
+from intercode.redaction import Redactor
+from intercode.talks import calls_made, cost_of, judge_talks, talks_of, tokens_of
+
+MANIFEST = "run.json"
+EPISODES = "episodes.jsonl"
+LEVELS = (
+    *("introductory", "interview", "competition"),  # APPS
+    *("simple", "moderate", "challenging"),  # BIRD
+    *("easy", "medium", "hard", "extra"),  # Spider, and the bundled tasks
+)
+"""The tags that say how hard a task is, in each benchmark from the easiest on."""
+
+_LARGEST_FILE = 64 << 20
+"""Bytes of a JSON file of a run's folder. A ``run.json`` of 100,000 tasks has ten million."""
+_LONGEST_LINE = 1 << 30
+"""Bytes of an episode's line, or of a torn end. A stranger's file may be sparse, without an end."""
+_BEGINS = b"{\0"
+"""The first byte of an episode's line, and of what a power cut may leave of it."""
+Key = tuple[int, str, tuple[int, ...]]
+"""The epoch, the id of the task, and the branch: they identify an episode within a run."""
+T = TypeVar("T")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read a run's ``run.json``.
+
+    Raises:
+        RecordError: The folder is not a run's, or its ``run.json`` cannot be read.
+    """
+    path = folder / MANIFEST
+    data = _json(path, f"{folder} is not the folder of a run: {path.name}")
+    manifest = check_manifest(data, path)
+    env = manifest["env"]
+    if env.get("env") == "swe" and "protocol" in env:
+        env.setdefault("history", "full")  # all of it was there, before there was this option
+    return manifest
+
+
+def run_folders(places: Iterable[Path]) -> list[Path]:
+    """Return the folders of runs: each place that is one, else the runs directly below it.
+
+    A place without any is returned as it is.
+    """
+    folders: list[Path] = []
+    for place in places:
+        below = [] if (place / MANIFEST).is_file() or not place.is_dir() else place.iterdir()
+        folders += sorted(path for path in below if (path / MANIFEST).is_file()) or [place]
+    return folders
+
+
+def open_record(path: Path) -> BinaryIO:
+    """Open a file of a run's folder to read it: a regular file, and no link.
+
+    A folder may be somebody else's: a link would show a file of this machine's, and a FIFO or a
+    device would never end.
+
+    Raises:
+        RecordError: The file is a link, or no regular file.
+        OSError: The file cannot be opened.
+    """
+    return os.fdopen(_open_regular(path, os.O_RDONLY), "rb")
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    """Return the descriptor of a regular file, which is opened without waiting for anybody."""
+    try:
+        # A FIFO would wait for its other end, and a terminal could become the process's own.
+        always = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(path, flags | always, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise RecordError(f"{path} is a link: a run's record has none") from None
+        if error.errno in (errno.ENXIO, errno.ENODEV):
+            raise RecordError(f"{path} is not a regular file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RecordError(f"{path} is not a regular file")
+    return descriptor
+
+
+def read_episodes(path: Path) -> Iterator[Episode]:
+    """Yield every recorded attempt, in the order in which they ended; a torn end is left out.
+
+    An episode that ended in an infrastructure error is recorded, and once more when a later
+    session has tried it again: see `last_attempts`.
+
+    Args:
+        path: A run's ``episodes.jsonl``.
+
+    Raises:
+        RecordError: The file cannot be read, or a complete line is not an episode; the message
+            names file and line.
+    """
+    return (episode for _, episode in _placed(path))
+
+
+def last_attempts(folder: Path) -> Iterator[Episode]:
+    """Yield the last recorded attempt at each episode of a run.
+
+    The file is read twice, so that memory stays flat.
+
+    Raises:
+        RecordError: The run cannot be read.
+    """
+    offsets: dict[Key, int] = {}
+    for offset, episode in _placed(folder / EPISODES):
+        offsets[key_of(episode)] = offset
+    wanted = set(offsets.values())
+    return (episode for offset, episode in _placed(folder / EPISODES) if offset in wanted)
+
+
+def latest(folder: Path, of: Callable[[Episode], T]) -> dict[Key, T]:
+    """Return some fact of the last recorded attempt at each episode, in the order of their ends.
+
+    Args:
+        folder: The run's.
+        of: Gives the fact to keep of an episode; whole episodes may be large.
+    """
+    found: dict[Key, T] = {}
+    for episode in read_episodes(folder / EPISODES):
+        key = key_of(episode)
+        found.pop(key, None)
+        found[key] = of(episode)
+    return found
+
+
+def key_of(episode: Episode) -> Key:
+    """Return what identifies an episode within a run."""
+    branch = () if episode.fork is None else episode.fork.branch
+    return episode.epoch, episode.task_id, branch
+
+
+class Record:
+    """A finished run, any of whose episodes can be read; of repeated ones the last attempt.
+
+    Args:
+        folder: The run's.
+
+    Attributes:
+        manifest: Its ``run.json``.
+        outcomes: The outcome of each episode, in the order in which they ended.
+
+    Raises:
+        RecordError: The run cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        self.outcomes: dict[Key, Outcome] = {}
+        self._path = folder / EPISODES
+        self._offsets: dict[Key, int] = {}
+        for offset, episode in _placed(self._path):
+            key = key_of(episode)
+            self.outcomes.pop(key, None)
+            self.outcomes[key] = Outcome.of(episode)
+            self._offsets[key] = offset
+
+    def read(self, key: Key) -> Episode:
+        """Read one episode. May be called from any thread."""
+        with open_record(self._path) as file:
+            file.seek(self._offsets[key])
+            return Episode.from_json(record_line(file))
+
+
+def _placed(path: Path) -> Iterator[tuple[int, Episode]]:
+    """Yield each complete line's offset in the file, and its episode."""
+    try:
+        size = _finished_size(path)
+        with open_record(path) as file:
+            number = 0
+            while (offset := file.tell()) < size:
+                number += 1
+                try:
+                    yield offset, Episode.from_json(record_line(file))
+                except RecordError as error:
+                    raise RecordError(f"{path}:{number}: {error}") from error
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _finished_size(path: Path) -> int:
+    """Return the size of a log up to the end of its last complete line, in bytes.
+
+    What follows is the torn end of a write that was never confirmed: a line without its newline,
+    or the zeros that some file systems leave after a power cut.
+
+    Raises:
+        RecordError: What follows is neither: the file does not hold episodes.
+    """
+    size = 0
+    with open_record(path) as file:
+        end = whole = file.seek(0, 2)
+        while end > 0:
+            if whole - end > _LONGEST_LINE:
+                raise RecordError(f"{path}: its last line is longer than {_LONGEST_LINE:,} bytes")
+            start = max(0, end - 65536)
+            file.seek(start)
+            if (newline := file.read(end - start).rfind(b"\n")) >= 0:
+                size = start + newline + 1
+                break
+            end = start
+        file.seek(size)
+        if (torn := file.read(20)) and torn[0] not in _BEGINS:
+            raise RecordError(f"{path}: at byte {size}: not an episode: {torn!r}")
+    return size
+
+
+def record_line(file: BinaryIO) -> bytes:
+    """Read a line of an open record.
+
+    Raises:
+        RecordError: The line is longer than any episode's.
+    """
+    line = file.readline(_LONGEST_LINE)
+    if len(line) == _LONGEST_LINE:
+        raise RecordError(f"a line is longer than {_LONGEST_LINE:,} bytes")
+    return line
+
+
+def _json(path: Path, cannot: str, opened: Callable[[Path], BinaryIO] = open_record) -> Any:
+    try:
+        with opened(path) as file:
+            if len(text := file.read(_LARGEST_FILE + 1)) > _LARGEST_FILE:
+                raise RecordError(f"{path} is larger than {_LARGEST_FILE >> 20} MiB")
+            return load_record(text)
+    except OSError as error:
+        raise RecordError(f"{cannot}: {error.strerror}") from error
+    except RecordError:
+        raise
+    except ValueError as error:
+        raise RecordError(f"{path} is not JSON: {error}") from error
+
+
+class RecordWriter:
+    """The one writer of a run's folder. `append` may be called from any thread.
+
+    Workers that finish at the same time share one `fdatasync`: the thread that holds the lock
+    commits for all that wait.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Create the folder, or open it to resume its run; cut off a torn end.
+
+        Raises:
+            RunLockedError: Another process, or another `RecordWriter`, is writing to it.
+            RecordError: It exists and is not a run's folder.
+            RecordWriteError: It cannot be written.
+        """
+        self.folder = folder
+        self._path = folder / EPISODES
+        self._queue_lock = threading.Lock()
+        self._commit_lock = threading.Lock()
+        self._pending: list[bytes] = []
+        self._queued = 0
+        self._durable = 0
+        self._failure: OSError | None = None
+        self._redactor = Redactor()
+        self._fd = -1
+        try:
+            self._open()
+        except RecordError:
+            self.close()
+            raise
+        except OSError as error:
+            self.close()
+            raise RecordWriteError(f"cannot write to {folder}: {error.strerror}") from error
+
+    def _open(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        strange = {path.name for path in self.folder.iterdir()} - {MANIFEST, EPISODES}
+        if strange and not self._path.exists():
+            raise RecordError(f"{self.folder} is not empty and not the folder of a run")
+        self._fd = _open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        try:
+            # Locked before anything is read: another process may be in the middle of a line.
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise RunLockedError(
+                f"another process is writing to the run {self.folder}; "
+                "wait for it, or choose another folder (--out)"
+            ) from None
+        os.ftruncate(self._fd, _finished_size(self._path))
+        sync_folder(self.folder)
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Replace ``run.json``, whole or not at all, without secrets.
+
+        Raises:
+            RecordWriteError: It could not be written.
+        """
+        path = self.folder / MANIFEST
+        text = json.dumps(self._redactor.facts(manifest), indent=2)
+        try:
+            write_whole(path, f"{text}\n", sync=True)
+        except OSError as error:
+            raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
+
+    def append(self, *episodes: Episode) -> None:
+        """Record finished episodes without secrets. Returns when they are on the disk.
+
+        Raises:
+            RecordWriteError: It could not be written; later episodes will not be written either.
+        """
+        clean = map(self._redactor.episode, episodes)
+        lines = b"".join(episode.to_json().encode("ascii") + b"\n" for episode in clean)
+        with self._queue_lock:
+            self._pending.append(lines)
+            self._queued += 1
+            ticket = self._queued
+        with self._commit_lock:
+            if self._durable < ticket:
+                self._commit()
+
+    def _commit(self) -> None:
+        """Write all that is pending, and wait for the disk once."""
+        if self._failure is not None:
+            raise RecordWriteError(f"{self._path} could not be written: {self._failure.strerror}")
+        if self._fd < 0:
+            raise RecordWriteError(f"{self._path} was closed")
+        with self._queue_lock:
+            batch, self._pending = b"".join(self._pending), []
+            upto = self._queued
+        try:
+            view = memoryview(batch)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            os.fdatasync(self._fd)
+        except OSError as error:
+            # Nothing more is written, so that a half-written line can only be the last.
+            self._failure = error
+            raise RecordWriteError(f"cannot write {self._path}: {error.strerror}") from error
+        self._durable = upto
+
+    def close(self) -> None:
+        """Release the lock on the folder. Idempotent, safe from any thread."""
+        with self._commit_lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A judge's part in an episode: see `intercode.rewards.judge`."""
+
+    model: str
+    asked: bool = False
+    """Whether the final verdict is the judge's; otherwise only tokens were spent."""
+    same: bool = False
+    """Whether the success is the judge's word."""
+    split: bool = False
+    """Whether its votes, or the two orders of one, disagreed."""
+    steered: bool = False
+    """Whether it took a decoy for the output, and was not believed."""
+    malformed: int = 0
+    """Replies that were not verdicts."""
+    calls: int = 0
+    """Calls to its model."""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost: float | None = None
+
+    @classmethod
+    def of(cls, episode: Episode) -> Judged | None:
+        """Return the judge's part in an episode; None without a judge."""
+        if not (talks := judge_talks(episode)):
+            return None
+        detail = {} if episode.score is None else episode.score.detail.get("judge", {})
+        compared = [one for one in detail.get("golds", ()) if "votes" in one]
+        said = [{*chain(*one["votes"])} for one in compared]
+        replies = chain(*(chain(*one["votes"], one.get("control", ())) for one in compared))
+        tokens = tokens_of(talks)
+        return cls(
+            model=str(talks[0].get("name", "")),
+            asked=bool(compared),
+            same=bool(detail.get("same")),
+            split=any({"same", "different"} <= words for words in said),
+            steered=any("control" in one and not one["same"] for one in compared),
+            malformed=[*replies].count("malformed"),
+            calls=calls_made(talks),
+            tokens_in=None if tokens is None else tokens[0],
+            tokens_out=None if tokens is None else tokens[1],
+            cost=cost_of(talks),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The summary of an episode that statistics are made of; small enough to keep every one."""
+
+    task_id: str
+    epoch: int
+    status: Status
+    reward: float | None
+    success: bool
+    turns: int
+    seconds: float
+    kind: OutcomeKind | None = None
+    """See `intercode.outcomes`; None: the record stops before the episode has an end or a score."""
+    branch: tuple[int, ...] = ()
+    """The branch of a fork, whose siblings have the same task and epoch."""
+    error: str | None = None
+    error_type: str | None = None
+    tags: tuple[str, ...] = ()
+    place: str = ""
+    """The image or the database of the episode: its interval is clustered by this."""
+    solved_at: int | None = None
+    """The number of turns after which the task was solved; None: never."""
+    invalid: int = 0
+    """Turns whose action could not be executed, or failed: not "admissible" in 2023's terms."""
+    unexecuted: int = 0
+    """Invalid turns whose action could not even be executed: a reply without code, for instance."""
+    action_seconds: float = 0.0
+    """Wall time of its actions."""
+    model_seconds: float = 0.0
+    """Wall time of the model's replies; the rest went to the sandbox and to the reward."""
+    calls: int = 0
+    """Calls to the model, without replies from the cache."""
+    tokens_in: int | None = None
+    """Tokens of the prompts; None: not recorded."""
+    tokens_out: int | None = None
+    cost: float | None = None
+    """US dollars; None: not recorded, or the price is not known."""
+    restarts: int = 0
+    """How often it was started again, after its sandbox was lost by no fault of the agent's."""
+    submissions: int = 0
+    """Submissions over all forks of the episode, if there were several."""
+    permuted: bool = False
+    """For SQL: whether the answer is right but for the order of its columns, which is free."""
+    explained: bool = False
+    """For SQL: whether the answer has a further column, which explains it."""
+    hard_coded: bool = False
+    """For SQL: whether the answer reads no table although gold does."""
+    modes: tuple[str, ...] = ()
+    """The names of its failure modes: see `intercode.failure_modes`."""
+    judged: Judged | None = None
+    """A judge's part in it, with its cost, which no other field includes."""
+
+    @classmethod
+    def of(cls, episode: Episode) -> Outcome:
+        """Return the outcome of an episode."""
+        metadata, turns = episode.metadata, episode.turns
+        detail = {} if episode.score is None else episode.score.detail
+        talks, tags = talks_of(episode), metadata.get("tags")
+        tokens = tokens_of(talks)
+        calls = [*chain.from_iterable(talk.get("calls", ()) for talk in talks)]
+        return cls(
+            task_id=episode.task_id,
+            epoch=episode.epoch,
+            status=episode.status,
+            reward=episode.reward,
+            success=episode.success,
+            turns=len(turns),
+            seconds=episode.seconds,
+            kind=episode.outcome,
+            branch=key_of(episode)[2],
+            error=episode.error,
+            error_type=metadata.get("error_type"),
+            tags=tuple(map(str, tags)) if isinstance(tags, list | tuple) else (),
+            place=str(metadata.get("image", "")),
+            solved_at=_solved_at(episode),
+            invalid=sum(not turn.ok for turn in turns),
+            unexecuted=sum(turn.info.get("executed") is False for turn in turns),
+            action_seconds=math.fsum(turn.seconds for turn in turns),
+            model_seconds=math.fsum(call.get("seconds", 0.0) for call in calls),
+            calls=calls_made(talks),
+            tokens_in=None if tokens is None else tokens[0],
+            tokens_out=None if tokens is None else tokens[1],
+            cost=cost_of(talks),
+            restarts=attempts - 1 if isinstance(attempts := metadata.get("attempts"), int) else 0,
+            submissions=many if isinstance(many := metadata.get("submissions"), int) else 0,
+            permuted="columns" in detail,
+            explained="explained" in detail,
+            hard_coded="hard_coded" in detail,
+            modes=failure_modes(episode, calls),
+            judged=Judged.of(episode),
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no result: it is counted apart, never as a reward of 0."""
+        return self.kind is None or self.kind in UNSCORED
+
+    @property
+    def level(self) -> str | None:
+        """How hard the task is, if a tag says so."""
+        return next((tag for tag in self.tags if tag in LEVELS), None)
+
+
+def _solved_at(episode: Episode) -> int | None:
+    if not episode.success:
+        return None
+    for number, turn in enumerate(episode.turns, 1):
+        if turn.reward == 1.0:
+            return number
+    return len(episode.turns)
+
+
+def action_of(turn: Turn) -> str:
+    """Return a turn's action as the environment was given it, also an empty one."""
+    if turn.info.get("invalid"):
+        return NoAction(turn.observation.removeprefix("[").removesuffix("]"))
+    return turn.action
+
+
+def ending_of(episode: Episode) -> str:
+    """Return the action that submitted or skipped an episode; it is not one of its turns."""
+    if episode.status == "skipped":
+        return "skip"
+    return "submit" if episode.answer is None else f"submit {episode.answer}"
+
+
+def load_actions(path: Path) -> dict[str, list[str]]:
+    """Read the actions to take in each task, from any of the shapes that `replay` accepts.
+
+    Args:
+        path: A run's folder, its ``episodes.jsonl`` (of several epochs the first counts), or a
+            JSON file: an object task id → list of actions, or results of 2023.
+
+    Returns:
+        Task id → actions.
+
+    Raises:
+        RecordError: The file cannot be read or has none of these shapes.
+    """
+    if path.is_dir():
+        return _recorded_actions(path / EPISODES)
+    if path.suffix == ".jsonl":
+        return _recorded_actions(path.resolve())  # the caller named the file, and may name a link
+    data = _json(path, f"cannot read {path}", lambda path: path.open("rb"))
+    if isinstance(data, dict) and isinstance(data.get("logs"), dict):
+        data = data["logs"]
+    if not isinstance(data, dict) or not data:
+        raise RecordError(f"{path}: expected a JSON object, task id → actions")
+    return {task: _listed_actions(value, f"{path}, task {task}") for task, value in data.items()}
+
+
+def _recorded_actions(path: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for episode in read_episodes(path):
+        if episode.epoch or episode.status == "error":
+            continue
+        found[episode.task_id] = [turn.action for turn in episode.turns]
+        if episode.status == "skipped" or episode.answer is not None:
+            found[episode.task_id].append(ending_of(episode))
+    if not found:
+        raise RecordError(f"{path} holds no finished episode")
+    return found
+
+
+def _listed_actions(value: Any, where: str) -> list[str]:
+    if isinstance(value, dict):  # the 2023 shape
+        history = value.get("turn_history")
+        if history is None and isinstance(turns := value.get("trajectory"), list):  # a person's
+            found = [turn.get("action") if isinstance(turn, dict) else turn for turn in turns]
+            history = {"actions": found}
+        if not isinstance(history, dict):
+            raise RecordError(f"{where}: neither a list of actions nor a recorded episode")
+        value = [_unwrapped(action) for action in history.get("actions", [])]
+        # "blocked" stands for the turn that came after the last one; None for no code at all.
+        value = [action for action in value if action not in (None, "", "blocked")]
+    if not isinstance(value, list) or not all(isinstance(action, str) for action in value):
+        raise RecordError(f"{where}: actions must be a list of strings")
+    return value
+
+
+def _unwrapped(action: Any) -> Any:
+    """Return a ReAct action without its ``execute[…]``."""
+    if isinstance(action, str) and action.startswith("execute[") and action.endswith("]"):
+        return action[len("execute[") : -1]
+    return action
+
+
+# Comparing
+
+
+class Difference(NamedTuple):
+    """A value that differs between two specs or two records; None where one has none."""
+
+    what: str
+    before: Any
+    now: Any
+
+
+def diff(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """List the differences between two flat objects, by name."""
+    names = sorted(before.keys() | now.keys())
+    pairs = ((name, before.get(name), now.get(name)) for name in names)
+    return [Difference(*one) for one in pairs if one[1] != one[2]]

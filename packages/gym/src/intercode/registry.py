@@ -1,0 +1,175 @@
+"""The registries of what is named on command lines and in files: see `intercode_sandbox.names`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from intercode.errors import UsageError
+from intercode_sandbox.names import OR_YOUR_OWN, Registry
+from intercode_sandbox.spelling import meant
+
+DATASETS = Registry(
+    "dataset",
+    {
+        "apps": "intercode.datasets.apps:load",
+        "bash": "intercode.datasets.builtin:load",
+        "bash-hard": "intercode.datasets.hard:load_bash",
+        "bash-starter": "intercode.datasets.starter:load_bash",
+        "bird": "intercode.datasets.bird:load",
+        "bird-mini-dev": "intercode.datasets.bird:load_mini_dev",
+        "ctf": "intercode.datasets.puzzles:load",
+        "generated-bash": "intercode.datasets.generated:load_bash",
+        "generated-python": "intercode.datasets.generated:load_python",
+        "generated-sql": "intercode.datasets.generated:load_sql",
+        "ic-ctf": "intercode.datasets.ic_ctf:load",
+        "mbpp": "intercode.datasets.mbpp:load",
+        "nl2bash": "intercode.datasets.nl2bash:load",
+        "nl2sh-alfa": "intercode.datasets.nl2sh_alfa:load",
+        "python": "intercode.datasets.builtin:load_python",
+        "python-hard": "intercode.datasets.hard:load_python",
+        "python-starter": "intercode.datasets.starter:load_python",
+        "spider": "intercode.datasets.spider:load",
+        "sql": "intercode.datasets.builtin:load_sql",
+        "sql-hard": "intercode.datasets.hard:load_sql",
+        "sql-starter": "intercode.datasets.starter:load_sql",
+        "swe": "intercode.datasets.builtin:load_swe",
+        "swe-bench": "intercode.datasets.swe_bench:load",
+        "swe-bench-lite": "intercode.datasets.swe_bench:load_lite",
+        "swe-bench-verified": "intercode.datasets.swe_bench:load_verified",
+        "swe-hard": "intercode.datasets.hard:load_swe",
+        "wikisql": "intercode.datasets.wikisql:load",
+    },
+    "intercode.datasets",
+)
+"""Name → a function that returns a `Dataset`."""
+
+ENVS = Registry(
+    "environment",
+    {
+        "bash": "intercode.envs.bash:BashEnv",
+        "bash:paper": "intercode.paper.bash_env:PaperBashEnv",
+        "ctf": "intercode.envs.ctf:CtfEnv",
+        "ctf:paper": "intercode.paper.ctf:PaperCtfEnv",
+        "python": "intercode.envs.python:PythonEnv",
+        "python:paper": "intercode.paper.python:PaperPythonEnv",
+        "sql": "intercode.envs.sql:SqlEnv",
+        "sql:paper": "intercode.paper.sql_env:PaperSqlEnv",
+        "swe": "intercode.envs.swe:SweEnv",
+    },
+    "intercode.environments",
+)
+"""Name, or ``name:protocol``, → an environment's class."""
+
+
+SOURCES = Registry(
+    "kind of source",
+    {
+        "harbor": "intercode.integrations.harbor.runs:HarborEnv",
+        "inspect": "intercode.integrations.inspect.runs:InspectEnv",
+        "openenv": "intercode.integrations.openenv:OpenEnvEnv",
+        "verifiers": "intercode.integrations.verifiers.runs:VerifiersEnv",
+    },
+    "intercode.sources",
+)
+"""Scheme of an address, as in ``intercode run harbor:FOLDER``, → the environment that tries the
+tasks there. Its class method ``tasks(rest)`` returns them, as a `Dataset`."""
+
+MODELS = Registry(
+    "provider of models",
+    {
+        "anthropic": "intercode.models.anthropic:anthropic",
+        "litellm": "intercode.models.litellm:litellm",
+        "llama.cpp": "intercode.models.openai:llama_cpp",
+        "local": "intercode.models.local.client:local",
+        "ollama": "intercode.models.openai:ollama",
+        "openai": "intercode.models.openai:openai",
+        "openai-compatible": "intercode.models.openai:compatible",
+        "openai-completions": "intercode.models.openai:openai_completions",
+        "scripted": "intercode.models.scripted:scripted",
+        "vllm": "intercode.models.openai:vllm",
+    },
+    "intercode.models",
+)
+"""A provider's name → the factory of its `intercode.models.base.Client`."""
+
+EXECUTORS = Registry(
+    "place to run on", {"ray": "intercode.integrations.ray:Ray"}, "intercode.executors"
+)
+"""Scheme of ``--on SCHEME[://ADDRESS]`` → its executor (`intercode.evaluate.executor`), which takes
+all of that text."""
+
+VECTORS = Registry(
+    "backend of vectors", {"ray": "intercode.integrations.ray.vector:make"}, "intercode.vectors"
+)
+"""Name → a function that makes a vector, from the arguments of `intercode.project.create_vec`."""
+
+
+def scheme_of(address: object) -> str | None:
+    """Return the scheme of an address ``scheme:rest``; None: it has none of `SOURCES`."""
+    scheme, colon, rest = address.partition(":") if isinstance(address, str) else ("", "", "")
+    return scheme if colon and rest and scheme in SOURCES else None
+
+
+def environment(name: str, protocol: str = "default") -> Any:
+    """Import an environment's class.
+
+    Args:
+        name: Its short name: ``"bash"``.
+        protocol: ``"default"``, or ``"paper"``.
+
+    Raises:
+        UsageError: There is no such environment or protocol.
+        ImportError: Its module, or something that this needs, is not installed.
+    """
+    entry = name if protocol == "default" else f"{name}:{protocol}"
+    if entry not in ENVS and entry in SOURCES:
+        return SOURCES.get(entry)
+    if name in ENVS and entry not in ENVS:
+        known = [
+            "default",
+            *(one[len(name) + 1 :] for one in ENVS.names() if one.startswith(f"{name}:")),
+        ]
+        near = f"{meant(protocol, known)}{OR_YOUR_OWN}"
+        raise UsageError(f"environment {name!r} has no protocol {protocol!r}{near}")
+    return ENVS.get(entry)
+
+
+MESSAGES = Registry(
+    "style of messages",
+    {name: f"intercode.agents.retelling:{name}" for name in ("chat", "plain", "tools")},
+)
+"""Name → a function of an environment and its task that tells the episode as messages."""
+
+REWARDS = Registry(
+    "reward",
+    {
+        "bash:judge": "intercode.rewards.judge:Judge",
+        "sql:default": "intercode.rewards.sql:SqlReward",
+        "sql:bird-ex": "intercode.rewards.bird:ExReward",
+        "sql:bird-soft-f1": "intercode.rewards.bird:SoftF1Reward",
+        "sql:bird-r-ves": "intercode.rewards.bird:RVesReward",
+        "sql:spider-test-suite": "intercode.rewards.test_suite:SuiteReward",
+    },
+    "intercode.rewards",
+)
+"""``env:name`` → a function that is the reward (see `intercode.rewards.own`), or a class, which is
+made from the parts of the environment that its parameters name: of SQL ``databases``, ``cache``,
+``permute_columns`` and ``columns``. The judge of Bash is made from a model."""
+
+RULES = Registry(
+    "rule",
+    {
+        "answer": "intercode.rewards.answer:Answer.VERSION",
+        "bash": "intercode.rewards.bash:BashReward.VERSION",
+        "command": "intercode.rewards.command:CommandReward.VERSION",
+        "flag": "intercode.rewards.flag:FlagReward.VERSION",
+        "harbor": "intercode.integrations.harbor.verifier:HarborReward.VERSION",
+        "judge": "intercode.rewards.judge:Judge.VERSION",
+        "paper": "intercode.paper:VERSION",
+        "python": "intercode.rewards.python:PythonReward.VERSION",
+        "sql": "intercode.rewards.sql:SqlReward.VERSION",
+        "swe": "intercode.rewards.swe:SweReward.VERSION",
+    },
+)
+"""Name of a rule of grading → its version, which stands beside it. An environment's traits name the
+rules of its own reward."""

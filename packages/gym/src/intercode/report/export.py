@@ -1,0 +1,350 @@
+"""Runs in the forms of other programs: dialogues to train on, tables, and the files of 2023.
+
+`inspect` has the log of Inspect AI. In the form of 2023, which its notebooks and
+`intercode.paper.results` read, a strategy had a form of its own: ReAct's episodes have
+``thoughts``, write ``execute[…]`` around commands, and always end by an action, whose reward is the
+episode's; those of Plan & Solve have ``steps``, and their file describes itself.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+from intercode.agents.retelling import as_said
+from intercode.envs.traits import check_imported, traits_of, turns_of
+from intercode.episode import Episode, Turn
+from intercode.errors import RecordWriteError, UsageError
+from intercode_sandbox.files import replaced
+from intercode.models.base import as_openai
+from intercode.records import Outcome, ending_of
+from intercode.registry import MESSAGES
+from intercode.syntax import quoted
+from intercode.talks import Call, Talk, talk_of
+from intercode.task import Task
+
+_TURNS = 10
+"""The default number of turns of every environment of 2023."""
+
+_TEXT, _COUNT, _NUMBER = "VARCHAR", "INTEGER", "DOUBLE"
+EPISODE_COLUMNS = {
+    **{"task_id": _TEXT, "epoch": _COUNT, "env": _TEXT, "agent": _TEXT, "seed": "BIGINT"},
+    **{
+        "status": _TEXT,
+        "outcome": _TEXT,
+        "success": "BOOLEAN",
+        "reward": _NUMBER,
+        "parts": _TEXT,
+        "turns": _COUNT,
+    },
+    **{"solved_at": _COUNT, "invalid": _COUNT, "unexecuted": _COUNT, "started": _NUMBER},
+    **dict.fromkeys(("seconds", "action_seconds", "model_seconds"), _NUMBER),
+    **{"tokens_in": "BIGINT", "tokens_out": "BIGINT", "cost": _NUMBER},
+    **dict.fromkeys(("place", "level", "tags", "error_type", "error", "answer", "query"), _TEXT),
+}
+"""Columns of a table of episodes: name and SQL type. ``parts`` and ``tags`` are JSON."""
+
+TURN_COLUMNS = {
+    **{"task_id": _TEXT, "epoch": _COUNT, "turn": _COUNT, "action": _TEXT, "observation": _TEXT},
+    **{"reward": _NUMBER, "ok": "BOOLEAN", "exit_code": _COUNT, "seconds": _NUMBER},
+}
+"""Columns of a table of turns, which count from 1."""
+
+_IDS = "INTEGER[]"
+TOKEN_COLUMNS = {
+    **{"task_id": _TEXT, "epoch": _COUNT, "part": _COUNT, "reward": _NUMBER, "success": "BOOLEAN"},
+    **{"turns": _IDS, "prompt_ids": _IDS, "completion_ids": _IDS, "logprobs": "DOUBLE[]"},
+    "env_mask": _IDS,
+}
+"""Columns of a table of tokens, under the names of TRL's rollouts."""
+
+
+def to_chat(
+    episode: Episode,
+    style: str = "plain",
+    env: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Return a dialogue for fine-tuning: OpenAI's messages, and the reward.
+
+    It consists of the messages that the model was last sent, and its reply. Where no model's
+    messages are recorded, as of the oracle, the episode is told in a style.
+
+    Args:
+        episode: The episode.
+        style: As of `InterCodeEnv.messages`: ``plain`` has the query and the observations as the
+            user's words, the actions as the assistant's; ``chat`` and ``tools`` have what the
+            agents ``try-again`` and ``tool-calling`` would have been sent, so that a model that
+            learns from it can play as one of them.
+        env: The environment's facts in the run's record.
+        trust: Whether the record may name an environment whose module is not imported yet.
+
+    Raises:
+        TrustError: It does, and is not trusted; ``plain`` needs no environment.
+    """
+    model = talk_of(episode) or Talk()
+    messages = _recorded(model) or _told(episode, style, env, trust=trust)
+    told: dict[str, Any] = {
+        "messages": messages,
+        "task_id": episode.task_id,
+        "epoch": episode.epoch,
+        "outcome": episode.outcome,
+        **_result(episode),
+    }
+    if tools := model.get("tools"):
+        told["tools"] = [{"type": "function", "function": tool} for tool in tools]
+    return cleaned(told)
+
+
+def _told(
+    episode: Episode, style: str, env: Mapping[str, Any], *, trust: bool
+) -> list[dict[str, Any]]:
+    if style == "plain":  # bytes outside of any text stay readable
+        return [*map(as_openai, as_said(episode))]
+    named = episode.env, str(env.get("protocol", "default"))
+    check_imported(*named, trust=trust)
+    turns = env.get("max_turns") or turns_of(*named)
+    facts = {"name": episode.env, "traits": traits_of(*named), "max_turns": turns}
+    task = Task(episode.task_id, episode.query)
+    told: list[dict[str, Any]] = MESSAGES.get(style)(
+        SimpleNamespace(**facts, episode=episode), task
+    )
+    return told
+
+
+def _recorded(model: Talk) -> list[dict[str, Any]]:
+    every = model.get("messages", [])
+    for call in reversed(model.get("calls", [])):
+        if "reply" in call:
+            return [_message(every[n]) for n in [*call.get("sent", ()), call["reply"]]]
+    return []
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    told = {"role": message["role"], "content": message["content"]}
+    if calls := message.get("tool_calls"):
+        told["tool_calls"] = [
+            {
+                "id": call["call_id"],
+                "type": "function",
+                "function": {"name": call["name"], "arguments": _arguments(call["arguments"])},
+            }
+            for call in calls
+        ]
+    if "call_id" in message:
+        told["tool_call_id"] = message["call_id"]
+    return told
+
+
+def _arguments(arguments: Mapping[str, Any]) -> str:
+    raw = arguments.get("_raw")
+    return raw if isinstance(raw, str) else json.dumps(arguments)
+
+
+def episode_row(episode: Episode) -> dict[str, Any]:
+    """Return an episode under `EPISODE_COLUMNS`."""
+    outcome = Outcome.of(episode)
+    parts = {} if episode.score is None or outcome.failed else dict(episode.score.parts)
+    special = {"parts": json.dumps(parts), "tags": json.dumps(outcome.tags), **_result(episode)}
+    row = {
+        name: getattr(outcome if hasattr(outcome, name) else episode, name)
+        for name in EPISODE_COLUMNS
+        if name not in special
+    }
+    return cleaned({name: {**row, **special}[name] for name in EPISODE_COLUMNS})
+
+
+def _result(episode: Episode) -> dict[str, Any]:
+    """Return reward and success: without a result neither, as a mean would take them for 0."""
+    success = None if episode.reward is None else episode.success
+    return {"reward": episode.reward, "success": success}
+
+
+def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
+    """Yield an episode's turns under `TURN_COLUMNS`; without a result none has a reward."""
+    own = [name for name in TURN_COLUMNS if name not in ("task_id", "epoch", "turn")]
+    unscored = {"reward": None} if episode.reward is None else {}
+    for number, turn in enumerate(episode.turns, 1):
+        key = {"task_id": episode.task_id, "epoch": episode.epoch, "turn": number}
+        yield cleaned({**key, **{name: getattr(turn, name) for name in own}, **unscored})
+
+
+def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
+    """Yield an episode's tokens under `TOKEN_COLUMNS`, as they were recorded.
+
+    A row is a dialogue as one text in tokens. Where a prompt does not begin with all tokens before
+    it, as it does not if the server has tokenized the dialogue again, another row begins: nothing
+    that the model was not shown or has not made is in any.
+    """
+    calls = (talk_of(episode) or Talk()).get("calls", ())
+    told = [
+        call
+        for call in calls
+        if "prompt_token_ids" in call and "token_ids" in call and not call.get("discarded")
+    ]
+    key = {"task_id": episode.task_id, "epoch": episode.epoch}
+    result = _result(episode)
+    for number, part in enumerate(_sequences(told), 1):
+        row = {**key, **result, "part": number, **part}
+        yield cleaned({name: row[name] for name in TOKEN_COLUMNS})
+
+
+def _sequences(calls: Iterable[Call]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for call in calls:
+        prompt, ids = call["prompt_token_ids"], call["token_ids"]
+        whole = [*found[-1]["prompt_ids"], *found[-1]["completion_ids"]] if found else []
+        if not found or prompt[: len(whole)] != whole:
+            whole = prompt
+            empty: dict[str, Any] = {"completion_ids": [], "logprobs": [], "env_mask": []}
+            found.append({"turns": [], "prompt_ids": prompt, **empty})
+        last, shown = found[-1], prompt[len(whole) :]
+        last["turns"].append(call.get("turn", 0) + 1)
+        last["completion_ids"] += [*shown, *ids]
+        last["env_mask"] += [0] * len(shown) + [1] * len(ids)
+        known = last["logprobs"] is not None and "logprobs" in call
+        last["logprobs"] = (
+            [*last["logprobs"], *[0.0] * len(shown), *call["logprobs"]] if known else None
+        )
+    return found
+
+
+def cleaned(values: dict[str, Any]) -> dict[str, Any]:
+    """Escape halves of characters in all texts, as other programs refuse them."""
+    return {name: _clean(value) for name, value in values.items()}
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return cleaned(value)
+    return [_clean(inner) for inner in value] if isinstance(value, list) else value
+
+
+def write_parquet(
+    path: Path, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]
+) -> None:
+    """Write a table as a Parquet file, by DuckDB.
+
+    Args:
+        path: The file.
+        columns: Name → SQL type.
+        rows: Plain values under those names.
+
+    Raises:
+        UsageError: DuckDB is not installed.
+        RecordWriteError: The file cannot be written.
+    """
+    try:
+        import duckdb
+    except ImportError as error:
+        raise UsageError(
+            "Parquet is written by DuckDB, which is not installed: "
+            "pip install 'intercode-gym[duckdb]', or choose --to csv"
+        ) from error
+    types = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
+    # Not beside the file: DuckDB would take a folder's * or [ for a pattern.
+    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".jsonl") as lines:
+        lines.writelines(f"{json.dumps(row)}\n" for row in rows)
+        lines.flush()
+        try:
+            with replaced(path) as made, duckdb.connect() as connection:
+                source, target = quoted(lines.name, "'"), quoted(str(made), "'")
+                connection.execute(
+                    f"COPY (SELECT * FROM read_json({source}, columns = {{{types}}}, "
+                    "format = 'newline_delimited', maximum_object_size = 1073741824)) "
+                    f"TO {target} (FORMAT parquet)"
+                )
+        except (duckdb.Error, OSError) as error:
+            raise RecordWriteError(f"cannot write {path}: {error}") from error
+
+
+def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the file of 2023: task id → episode. Errors are left out, as they were then.
+
+    Where only the end was rewarded the last turn has the final reward, which is of its state.
+    An answer, or an end without any turn, makes a turn of its own.
+
+    Raises:
+        UsageError: There are several attempts at a task.
+    """
+    found: dict[str, Any] = {}
+    for episode in episodes:
+        if episode.score is None:
+            continue
+        if episode.task_id in found:
+            raise UsageError(
+                f"the form of 2023 has one attempt at a task, and there are several at "
+                f"{episode.task_id!r}: choose one with --epoch N"
+            )
+        found[episode.task_id] = _paper(episode, manifest)
+    agent = manifest.get("agent", {})
+    if str(agent.get("name", "")).startswith("plan-solve"):
+        return {"meta": dict(agent), "logs": found}
+    return found
+
+
+def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    dataset, env = manifest.get("dataset", {}), manifest.get("env", {})
+    thoughts, steps = _notes(episode, "thought"), _notes(episode, "step")
+    turns = _as_react(episode) if thoughts else _with_the_end(episode)
+    rewards = [turn.reward for turn in turns]
+    history: dict[str, list[Any]] = {}
+    for name, notes in (("thoughts", thoughts), ("steps", steps)):
+        if notes:
+            history[name] = [notes.get(number, "") for number in range(len(turns))]
+    task_id = episode.task_id
+    told = {
+        "environment": f"ic_{episode.env}",
+        "dataset": dataset.get("source") or dataset.get("name"),
+        # A number where it is a row, as all of them were.
+        "task_id": int(task_id) if task_id.isascii() and task_id.isdigit() else task_id,
+        "query": episode.query,
+        "turn_history": {
+            **history,
+            "actions": [turn.action for turn in turns],
+            "observations": [turn.observation for turn in turns],
+            "rewards": rewards,
+            "valid_action": [turn.ok for turn in turns],
+        },
+        "summary": {
+            "max_reward": max(rewards),
+            "max_reward_idx": rewards.index(max(rewards)),
+            # ReAct's submit after the last turn was none, then.
+            "turns_taken": len(turns) - (bool(thoughts) and episode.status == "truncated"),
+            "turns_max": env.get("max_turns") or _TURNS,
+        },
+    }
+    level = Outcome.of(episode).level
+    return {**told, "hardness": level} if level else told
+
+
+def _notes(episode: Episode, name: str) -> dict[int, str]:
+    """Map each turn to a note of its call to the model."""
+    calls = (talk_of(episode) or Talk()).get("calls", ())
+    return {call.get("turn", 0): str(call.get(name)) for call in calls if name in call}
+
+
+def _as_react(episode: Episode) -> list[Turn]:
+    # A turn without any code stays as it is: it was not executed.
+    turns = [
+        replace(turn, action=f"execute[{turn.action}]") if turn.action else turn
+        for turn in episode.turns
+    ]
+    return [*turns, Turn(ending_of(episode), "", episode.reward or 0.0)]
+
+
+def _with_the_end(episode: Episode) -> list[Turn]:
+    turns = list(episode.turns)
+    reward = episode.reward or 0.0
+    if episode.answer is not None or not turns:
+        return [*turns, Turn(ending_of(episode), "", reward)]
+    turns[-1] = replace(turns[-1], reward=reward)
+    return turns

@@ -1,0 +1,160 @@
+"""The viewer's page: one app, which is given its data in the page itself or by a server.
+
+The text of agents and programs is hostile. In the page it is Base64, or JSON in which ``<`` is
+escaped, so that it cannot end the element that holds it; the app, the only script that the page's
+policy allows to run, inserts it as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from intercode import __version__
+from intercode.episode import Episode
+from intercode.errors import RecordWriteError
+from intercode_sandbox.files import write_whole
+from intercode.records import Key, Outcome, key_of
+from intercode.report.episodes import Row, body_of, columns, row_of
+from intercode.report.overview import overview
+from intercode.report.runs import Run
+from intercode.report.text import printable
+from intercode.report.verdict import Held
+
+CHUNK = 100
+"""Episodes that are packed together."""
+MODULES = (
+    *("dom", "address", "text", "source", "grid", "overview"),
+    *("lists", "changes", "episode", "compare", "save", "main"),
+)
+"""The app's modules, each after those that it imports."""
+
+
+class Episodes:
+    """The episodes of a page: packed a hundred at a time, unpacked when they are looked at.
+
+    So ten thousand of them are not a burden, neither for this program nor for the browser.
+
+    Args:
+        hide_gold: Whether to leave out all that may quote gold.
+        shown_gold: The numbers of the runs whose agents were shown gold.
+    """
+
+    def __init__(self, *, hide_gold: bool = False, shown_gold: Iterable[int] = ()) -> None:
+        self._hide_gold, self._shown_gold = hide_gold, {*shown_gold}
+        self._chunks: list[str] = []
+        self._open: list[Any] = []
+        self._rows: dict[tuple[int, Key], tuple[int, Row]] = {}
+
+    def add(self, run: int, episode: Episode) -> None:
+        """Add an episode; it replaces an earlier record of the same one."""
+        key = (run, key_of(episode))
+        self._rows.pop(key, None)
+        at = len(self._chunks) * CHUNK + len(self._open)
+        self._rows[key] = (at, row_of(run, episode, Outcome.of(episode)))
+        shown_gold = run in self._shown_gold
+        self._open.append(body_of(episode, hide_gold=self._hide_gold, shown_gold=shown_gold))
+        if len(self._open) == CHUNK:
+            self._close()
+
+    def packed(self) -> dict[str, str]:
+        """Return the page's data: the id of each element that holds some, and its text."""
+        self._close()
+        index = {"at": [at for at, _ in self._rows.values()], "chunk": CHUNK}
+        index["columns"] = columns([row for _, row in self._rows.values()])
+        chunks = {f"chunk-{number}": text for number, text in enumerate(self._chunks)}
+        return {"index": _packed(index), **chunks}
+
+    def _close(self) -> None:
+        if self._open:
+            self._chunks.append(_packed(self._open))
+            self._open = []
+
+
+def write_page(
+    path: Path, runs: Sequence[Run], episodes: Episodes, compared: Sequence[Held] | None = None
+) -> None:
+    """Write a page that needs nothing else: no network, no other file.
+
+    Args:
+        path: The file.
+        runs: The runs that it reports on.
+        episodes: The episodes of the runs.
+        compared: What `intercode.report.verdict.held` returns for the runs, if that is known.
+
+    Raises:
+        RecordWriteError: The file cannot be written.
+    """
+    found = overview(runs, compared)
+    try:
+        write_whole(path, page(found["title"], found, episodes.packed()))
+    except OSError as error:
+        raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
+
+
+def page(title: str, data: Any, packed: Mapping[str, str]) -> str:
+    """Return a page.
+
+    Args:
+        title: Its title.
+        data: The report, as `overview` returns it; None: a server has it.
+        packed: More data: the id of each element that holds some, and its Base64.
+    """
+    script, style = app()
+    elements = [
+        f'<script type="text/plain" id="{name}">{text}</script>' for name, text in packed.items()
+    ]
+    return Template(_file("index.html")).substitute(
+        version=__version__,
+        policy=policy(live=data is None),
+        title=escape(printable(title)),
+        style=style,
+        # As a JSON text may hold them only in strings, they can be escaped.
+        report=re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", _json(data)),
+        data="\n".join(elements),
+        script=script,
+    )
+
+
+def policy(*, live: bool) -> str:
+    """Return the content security policy of a page: its own script and style, nothing else."""
+    hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in app()]
+    return (
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
+        f"{'connect-src ' + _SELF + '; ' if live else ''}base-uri 'none'; form-action 'none'"
+    )
+
+
+_SELF = "'self'"
+
+
+@cache
+def app() -> tuple[str, str]:
+    """Return the app's script, which its modules make together, and its style sheet."""
+    lines = [line for name in MODULES for line in _file(f"{name}.js").splitlines()]
+    kept = [line.removeprefix("export ") for line in lines if not line.startswith("import ")]
+    return "\n".join(['"use strict";', *kept, ""]), _file("app.css")
+
+
+def _file(name: str) -> str:
+    return (resources.files("intercode.report") / "app" / name).read_text(encoding="utf-8")
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+
+
+def _packed(data: Any) -> str:
+    # Level 5 is three times as fast as the best and hardly larger; no clock in it.
+    compressed = gzip.compress(_json(data).encode("ascii"), 5, mtime=0)
+    return base64.b64encode(compressed).decode("ascii")

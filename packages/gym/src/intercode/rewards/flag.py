@@ -1,0 +1,93 @@
+"""The reward of a CTF task: whether its flag was submitted.
+
+**1.0** means that one of the accepted flags was submitted, exactly: blanks around it do not count,
+everything else does, case included.
+
+**Below 1.0**, where a task has subtasks (``metadata.subtasks``, a list of objects with a ``name``
+and the ``answer`` to submit), the share of them that was answered, of `NOT_SOLVED`. The flag alone
+is worth 1.0, whether or not the subtasks were answered.
+
+The reward looks at the submissions that the environment recorded, and at nothing in the sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from intercode.episode import Episode, Score
+from intercode.errors import TaskError
+from intercode_sandbox.base import Sandbox
+from intercode.task import Task
+
+NOT_SOLVED = 0.99
+"""The highest value of an episode without the flag."""
+
+SUBMITTED = "submitted"
+"""The key of a turn's `info` that holds the answer that the turn tried."""
+NO_ATTEMPT = "attempts_used_up"
+"""The key of an episode's `metadata` where no attempt was left for its answer."""
+
+
+def is_flag(task: Task, answer: str) -> bool:
+    """Return whether an answer is one of the task's flags."""
+    return answer.strip() in {flag.strip() for flag in task.gold}
+
+
+def subtasks(task: Task) -> dict[str, str]:
+    """Return the answers of the task's subtasks by name; most tasks have none.
+
+    Raises:
+        TaskError: They are malformed.
+    """
+    rows = task.metadata.get("subtasks") or []
+    wrong = TaskError(
+        f"task {task.task_id!r}: 'metadata.subtasks' must be a list of objects with a 'name' "
+        f"and an 'answer', the names different"
+    )
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise wrong
+    answers = {row.get("name"): row.get("answer") for row in rows}
+    if len(answers) != len(rows):
+        raise wrong
+    for text in (*answers, *answers.values()):
+        if not isinstance(text, str) or not text.strip():
+            raise wrong
+    return {str(name): str(answer).strip() for name, answer in answers.items()}
+
+
+def solved_subtasks(task: Task, answers: set[str]) -> list[str]:
+    """List the names of the subtasks that these answers solve, in the task's order."""
+    return [name for name, answer in subtasks(task).items() if answer in answers]
+
+
+def submissions(episode: Episode) -> Iterator[str]:
+    """Yield every answer that was submitted, in order, without the blanks around it."""
+    for turn in episode.turns:
+        if SUBMITTED in turn.info:
+            yield str(turn.info[SUBMITTED]).strip()
+    if episode.answer is not None and NO_ATTEMPT not in episode.metadata:
+        yield episode.answer.strip()
+
+
+class FlagReward:
+    """Gives 1.0 for the flag, else the share of the subtasks, as the module's docstring says."""
+
+    VERSION = 1
+    """Raise it when any score can differ."""
+
+    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        """Return the score of an episode.
+
+        Raises:
+            TaskError: The task has no flag, or its subtasks are malformed.
+        """
+        if not task.gold:
+            raise TaskError(f"task {task.task_id!r}: field 'gold' is missing")
+        answers = set(submissions(episode))
+        flag = any(is_flag(task, answer) for answer in answers)
+        parts = {"flag": float(flag)}
+        share = 0.0
+        solved = solved_subtasks(task, answers)
+        if of := len(subtasks(task)):
+            parts["subtasks"] = share = len(solved) / of
+        return Score(1.0 if flag else NOT_SOLVED * share, parts, {"subtasks": solved})

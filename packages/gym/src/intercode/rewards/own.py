@@ -1,0 +1,150 @@
+"""A reward of your own: a function, ``score(task, episode, place)``.
+
+The function returns a `Score`, or a number in [0, 1], and may be named by its file,
+``reward.py:score``. With a fourth parameter, ``default``, it gets the environment's own reward as
+well, a function of the first three.
+
+Its signature is checked before anything is started, and its failure is an error, not a score.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any, Generic
+
+from intercode.episode import Episode, Score, not_json
+from intercode.errors import InterCodeError, RewardError, UsageError
+from intercode_sandbox.interruption import is_handlers
+from intercode.registry import REWARDS
+from intercode.rewards.base import PlaceT, Reward
+from intercode.task import Task
+from intercode_sandbox.user_code import is_reference, line_of
+
+Function = Callable[..., "Score | float"]
+
+
+class OwnReward(Generic[PlaceT]):
+    """Calls the function, and checks its result.
+
+    Args:
+        function: A function as the module's docstring describes it.
+        default: Makes the environment's own reward; called only if the function asks for it.
+
+    Raises:
+        UsageError: It does not take these arguments.
+    """
+
+    def __init__(
+        self, function: Function, default: Callable[[], Reward[PlaceT]] | None = None
+    ) -> None:
+        self._function = function
+        self._more: dict[str, Any] = {}
+        if "default" in _check_signature(function) and default is not None:
+            self._more["default"] = default()
+
+    def __call__(self, task: Task, episode: Episode, place: PlaceT) -> Score:
+        """Return the score of an episode.
+
+        Raises:
+            RewardError: The function failed, or its result is not a score.
+            InterCodeError: The function let it through: the sandbox died, for instance.
+        """
+        try:
+            given = self._function(task, episode, place, **self._more)
+        except InterCodeError:
+            raise
+        except BaseException as error:  # sys.exit() in a reward ends no run
+            if is_handlers(error):
+                raise
+            where = line_of(error, _file(self._function)) or _name(self._function)
+            raise RewardError(
+                f"task {task.task_id!r}: its reward failed: {where}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        value: object = given.value if isinstance(given, Score) else given
+        if not isinstance(value, Real) or not 0 <= float(value) <= 1:  # nor NaN
+            raise RewardError(
+                f"task {task.task_id!r}: a reward must be a number from 0 to 1, or a Score with "
+                f"one: {_name(self._function)} gave {given!r}"
+            )
+        if not isinstance(given, Score):
+            return Score(float(value))
+        if wrong := _flaw(given):
+            raise RewardError(f"task {task.task_id!r}: {_name(self._function)} gave {wrong}")
+        return given
+
+
+def _flaw(score: Score) -> str:
+    """Name what a score has that no record can keep; empty: nothing."""
+    if not isinstance(score.parts, Mapping) or not all(
+        isinstance(part, Real) for part in score.parts.values()
+    ):
+        return f"a Score whose parts are not names with numbers: {score.parts!r}"
+    if not isinstance(score.detail, Mapping):
+        return f"a Score whose detail is not a dictionary: {score.detail!r}"
+    if wrong := not_json(score):
+        return f"a Score that is not JSON: its {wrong.lstrip('.')}"
+    return ""
+
+
+def choose(
+    env: str,
+    reward: str | Function | Reward[PlaceT] | None,
+    default: Callable[[], Reward[PlaceT]],
+    **parts: Any,
+) -> Reward[PlaceT]:
+    """Return the reward that an environment was asked for.
+
+    Args:
+        env: The environment's short name.
+        reward: A function or a `Reward`; a name, for a function or a class: ``file.py:name``, or
+            one that is registered as ``env:name``; or None for the environment's own.
+        default: Makes the environment's own.
+        **parts: Parts of the environment: a registered class is made from those that its parameters
+            name, such as ``databases`` and ``cache`` of SQL.
+
+    Raises:
+        UsageError: There is no such reward, or it does not take the arguments of one.
+    """
+    if reward is None:
+        return default()
+    if not isinstance(reward, str):
+        return OwnReward(reward, default)
+    target = REWARDS.resolve(reward if is_reference(reward) else f"{env}:{reward}")
+    if not isinstance(target, type):
+        return OwnReward(target, default)
+    named = inspect.signature(target).parameters
+    result: Reward[PlaceT] = target(**{name: parts[name] for name in named if name in parts})
+    return OwnReward(result, default) if is_reference(reward) else result
+
+
+def _check_signature(function: Function) -> set[str]:
+    """Check that a function takes the arguments of a reward; return the names of its parameters."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        raise UsageError(f"a reward must be a function, not {function!r}") from None
+    call = getattr(function, "__call__", None)  # noqa: B004 - of an object that can be called
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+        raise UsageError(f"reward {_name(function)} is async; write it without")
+    names = set(signature.parameters)
+    more = {"default": None} if "default" in names else {}
+    try:
+        signature.bind(None, None, None, **more)
+    except TypeError as error:
+        raise UsageError(
+            f"reward {_name(function)}{signature} must take (task, episode, sandbox), and may "
+            f"take default: {error}"
+        ) from None
+    return names
+
+
+def _file(function: Function) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return getattr(code, "co_filename", "")
+
+
+def _name(function: Function) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)

@@ -1,0 +1,454 @@
+"""One grading: a process for the tests, another for the submission, and this between them.
+
+All their messages pass here, so that time is kept, and a submission that ends its process, or
+floods the channel, fails its test and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from intercode.errors import CausedInsideError, ImageError, RewardError
+from intercode.interpreters.inside.grader import OPEN, TEST
+from intercode.interpreters.inside.peer import ANSWER, ASK
+from intercode.interpreters.inside.program import RUN, SAID
+from intercode.interpreters.inside.subject import LOAD
+from intercode.interpreters.python_start import GRADER, PROGRAM, SUBJECT, PythonProcess, start
+from intercode.rewards.python_plan import Submission
+from intercode_sandbox.base import Sandbox
+
+T = TypeVar("T")
+
+MOST_LATE = 3
+"""Tests of one submission that may run into the time limit before the rest is not run."""
+_RELAYED = (ASK, ANSWER)
+_MOST_GRADINGS = 100
+"""Gradings by one process of tests, after which there is another."""
+_ENDED = "the submission ended the process that it runs in"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of one test."""
+
+    passed: bool
+    why: str = ""
+    """A description of the failure."""
+    late: bool = False
+    """Whether the time limit was reached."""
+
+
+def _in_turn(kind: str, tests: Sequence[T], run: Callable[[int, T], Result]) -> list[Result]:
+    """Run tests one after the other; after some that were late, the rest have failed."""
+    results: list[Result] = []
+    for number, test in enumerate(tests):
+        if sum(result.late for result in results) < MOST_LATE:
+            results.append(run(number, test))
+        else:
+            why = f"not run: {MOST_LATE} {kind} before it ran into the time limit"
+            results.append(Result(False, why))
+    return results
+
+
+class _Failure(Exception):  # noqa: N818 - not an error of ours
+    """A reason of the submission's why the processes cannot continue."""
+
+
+@contextmanager
+def _by(module: str) -> Iterator[None]:
+    """Blame the tests, and not the submission, if their own sandbox ends meanwhile."""
+    try:
+        yield
+    except CausedInsideError as error:
+        if module == SUBJECT:
+            raise
+        raise RewardError(f"the tests have ended their own sandbox: {error}") from error
+
+
+class Bench:
+    """A sandbox for tests, in which no submission has run, and maybe their process.
+
+    Args:
+        sandbox: The sandbox, as its image is.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self._process: PythonProcess | None = None
+        self._gradings = 0
+
+    def take(self) -> PythonProcess | None:
+        """Return the process that is kept for the next tests, if it still runs."""
+        process, self._process = self._process, None
+        if process is not None and process.process.poll() is not None:
+            process.close()
+            return None
+        return process
+
+    def keep(self, process: PythonProcess | None, harmless: bool) -> None:
+        """Keep a process that has run its tests to their end, if they were harmless.
+
+        The messages of a submission have made values in it, and no more, and the next tests begin
+        with names of their own. After many of them another process takes its place, whose memory
+        is not in pieces.
+        """
+        self._gradings += 1
+        if process is None or (harmless and self._gradings % _MOST_GRADINGS):
+            self._process = process
+        else:
+            process.close()
+
+    def is_new(self) -> bool:
+        """Return whether the sandbox is as it was; programs that tests have left are killed."""
+        if self._process is not None and self._process.process.poll() is None:
+            return True  # nothing but harmless tests has run since this was last found
+        if (process := self.take()) is not None:
+            process.close()
+        self.sandbox.kill()
+        return not self.sandbox.changes()
+
+    def close(self) -> None:
+        """End the process and the sandbox. Idempotent."""
+        if (process := self.take()) is not None:
+            process.close()
+        self.sandbox.close()
+
+
+class Trial:
+    """Runs tests against a submission, whose process is started at once.
+
+    Args:
+        subject: The sandbox for the submission.
+        python: A program of the image's; None: the Python of InterCode itself.
+        sources: The submission's sources, in order.
+        plan: The message to the grader (`Plan.message`).
+        timeout: Seconds for each source, and for each test.
+    """
+
+    def __init__(
+        self,
+        subject: Sandbox,
+        python: str | None,
+        sources: Sequence[str],
+        plan: dict[str, Any],
+        timeout: float,
+    ) -> None:
+        self._sandboxes = {SUBJECT: subject}
+        self._python = python
+        self._sources = sources
+        self._plan = json.dumps(plan).encode()
+        self._timeout = timeout
+        self._processes: dict[str, PythonProcess] = {}
+        self._begun = False
+        with suppress(ImageError):  # each test will fail by it
+            self._processes[SUBJECT] = start(subject, SUBJECT, python)
+
+    def close(self) -> None:
+        """End the processes, and everything else in the submission's sandbox."""
+        self._end(SUBJECT)
+
+    def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[Result]:
+        """Run the tests one after the other; after some that were late, the rest have failed.
+
+        Args:
+            bench: The place for the tests.
+            tests: The tests (`Plan.tests`).
+            harmless: Whether their process may run others afterwards (`Plan.harmless`).
+
+        Raises:
+            RewardError: The tests have ended their own sandbox.
+            CausedInsideError: The submission has ended its own.
+            SandboxError: A sandbox was lost otherwise.
+        """
+        self._sandboxes[GRADER] = bench.sandbox
+        if (process := bench.take()) is not None:
+            self._processes[GRADER] = process
+        results = _in_turn("tests", tests, self._test)
+        bench.keep(self._processes.pop(GRADER, None), harmless)
+        return results
+
+    def _test(self, number: int, test: Any) -> Result:
+        began = time.monotonic()
+        try:
+            if not self._begun:
+                self._begin()
+            said = self._ask_grader(TEST, number, json.dumps(test).encode())
+        except _Failure as failure:
+            self._end(SUBJECT, GRADER)
+            # A submission that takes long to load, and then ends, is not waited for at each test.
+            return Result(False, str(failure), time.monotonic() - began >= self._timeout)
+        return Result(not said, said)
+
+    def _begin(self) -> None:
+        for module, sandbox in self._sandboxes.items():
+            if module not in self._processes:
+                self._processes[module] = self._start(module, sandbox)
+        for number, source in enumerate(self._sources):
+            self._load(number, source)
+        if said := self._ask_grader(OPEN, 0, self._plan):
+            raise _Failure(said)
+        self._begun = True
+
+    def _start(self, module: str, sandbox: Sandbox) -> PythonProcess:
+        try:
+            with _by(module):
+                return start(sandbox, module, self._python)
+        except ImageError as error:
+            if module == SUBJECT:  # by the agent's doing: the image has it
+                raise _Failure(str(error)) from None
+            raise
+
+    def _end(self, *modules: str) -> None:
+        """End the processes, and everything else that was started in these sandboxes."""
+        processes, self._processes, self._begun = self._processes, {}, False
+        for module in modules:
+            with _by(module):
+                self._sandboxes[module].kill()
+        for process in processes.values():
+            process.close()
+
+    def _load(self, number: int, source: str) -> None:
+        subject = self._processes[SUBJECT]
+        deadline = time.monotonic() + self._timeout
+        data = source.encode("utf-8", "surrogatepass")
+        if not subject.send(LOAD, number, data, self._timeout):
+            raise self._ended(subject)
+        while True:
+            for _, kind, theirs, _ in self._frames([subject], deadline):
+                if (kind, theirs) == (LOAD, number):
+                    return
+
+    def _ask_grader(self, kind: int, number: int, payload: bytes) -> str:
+        """Send the grader a request; return what went wrong, empty if all is well."""
+        subject, grader = self._processes[SUBJECT], self._processes[GRADER]
+        deadline = time.monotonic() + self._timeout
+        grader.send(kind, number, payload)
+        while True:
+            for sender, its_kind, its_number, data in self._frames([subject, grader], deadline):
+                if its_kind in _RELAYED:
+                    other = grader if sender is subject else subject
+                    # A process that reads its messages slowly has no more time than the test.
+                    if not other.send(its_kind, its_number, data, self._left(deadline)):
+                        raise self._ended(other)
+                elif sender is grader and (its_kind, its_number) == (kind, number):
+                    return data.decode(errors="replace")
+
+    def _left(self, deadline: float) -> float:
+        """Return the seconds until the deadline, above 0.
+
+        Raises:
+            _Failure: The time is up.
+        """
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._late()
+        return left
+
+    def _late(self) -> _Failure:
+        return _Failure(f"not done within {self._timeout:g} s")
+
+    def _ended(self, process: PythonProcess) -> _Failure:
+        """End the processes of a sandbox whose messages have ended; return the test's failure.
+
+        Raises:
+            SandboxError: A crash of InterCode's own Python is the cause.
+        """
+        module = SUBJECT if process is self._processes[SUBJECT] else GRADER
+        with _by(module):
+            self._sandboxes[module].kill()  # it may run on without its channel
+        process.check_end(self._sandboxes[SUBJECT])
+        return _Failure(_ENDED)
+
+    def _frames(
+        self, processes: Sequence[PythonProcess], deadline: float
+    ) -> Iterator[tuple[PythonProcess, int, int, bytes]]:
+        """Yield the messages that come next, each with its sender; maybe none yet."""
+        poll = select.poll()
+        for process in processes:
+            poll.register(process.control, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(self._left(deadline) * 1000)}
+        if not ready:
+            raise self._late()
+        for process in processes:
+            if process.control in ready:
+                try:
+                    frames = process.receive()
+                except ValueError as error:
+                    raise _Failure(str(error)) from None
+                if frames is None:
+                    raise self._ended(process)
+                for kind, number, data in frames:
+                    yield process, kind, number, data
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+# A program is graded by its output: each case gives the input, and has the output that is expected.
+# It runs in a process of its own for each case, after the session's earlier actions, whose output
+# does not count and whose input is empty. The expected output never enters the sandbox.
+
+RELATIVE, ABSOLUTE = 1e-5, 1e-8
+"""The tolerance of two numbers of which one is printed with a decimal point."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_CHUNK = 1 << 18
+_SHOWN = 200
+_NOTHING = (b"", "")
+_FORGED = "it sent what no program sends"
+
+
+def run_cases(
+    sandbox: Sandbox,
+    python: str | None,
+    submitted: Submission | None,
+    cases: Sequence[Mapping[str, str]],
+    timeout: float,
+) -> list[Result]:
+    """Run the cases one after the other; after some that were late, the rest have failed.
+
+    Args:
+        sandbox: The sandbox to run them in; programs that are left running are killed.
+        python: A program of the image's; None: the Python of InterCode itself.
+        submitted: The program.
+        cases: The cases (`stdio_cases`).
+        timeout: Seconds for each case.
+
+    Raises:
+        SandboxError: The sandbox died.
+    """
+
+    def run(number: int, case: Mapping[str, str]) -> Result:
+        if submitted is None:
+            return Result(False, "no program was submitted")
+        return _run(sandbox, python, submitted, case, timeout)
+
+    results = _in_turn("cases", cases, run)
+    sandbox.kill()
+    return results
+
+
+def _run(
+    sandbox: Sandbox,
+    python: str | None,
+    submitted: Submission,
+    case: Mapping[str, str],
+    timeout: float,
+) -> Result:
+    request = {"before": submitted.before, "program": submitted.program, "stdin": case["stdin"]}
+    most = sandbox.limits.output + 2 * len(case["stdout"].encode("utf-8", "surrogatepass"))
+    try:
+        started = start(sandbox, PROGRAM, python)
+    except ImageError as error:  # by the agent's doing: the image has it
+        return Result(False, str(error))
+    with closing(started) as process:
+        deadline = time.monotonic() + timeout
+        process.send(RUN, 0, json.dumps(request).encode(), timeout)
+        printed, said = bytearray(), ""
+        for out, control in _events(sandbox, process, deadline):
+            printed += out
+            said = said or control
+            if len(printed) > most:
+                sandbox.kill()
+                return Result(False, f"it printed more than {most} bytes")
+            if control == _FORGED:
+                sandbox.kill()
+                return Result(False, _FORGED)
+        code = process.process.poll()
+    if code is None:
+        sandbox.kill()
+        return Result(False, f"not done within {timeout:g} s", late=True)
+    if code:
+        process.check_end(sandbox)
+        return Result(False, said or f"it ended with exit code {code}")
+    text = printed.decode(errors="surrogateescape")
+    if same_output(text, case["stdout"]):
+        return Result(True)
+    return Result(False, f"it printed {text[:_SHOWN]!r}, not {case['stdout'][:_SHOWN]!r}")
+
+
+def _events(
+    sandbox: Sandbox, process: PythonProcess, deadline: float
+) -> Iterator[tuple[bytes, str]]:
+    """Yield output and messages until the process has ended, or time is up."""
+    poll = select.poll()
+    poll.register(process.exit_fd, select.POLLIN)
+    readers: dict[int, Callable[[], tuple[bytes, str] | None]] = {
+        process.out: lambda: _printed(process.out),
+        process.control: lambda: _said(process),
+    }
+    for fd in readers:
+        poll.register(fd, select.POLLIN)
+    while process.process.poll() is None and (left := deadline - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left * 1000 + 1):
+            if fd not in readers:
+                continue
+            if (event := readers[fd]()) is None:
+                poll.unregister(fd)
+            else:
+                yield event
+    if process.process.poll() is None:
+        return
+    # What is there by now: a child that lives on could print for ever. And if the process ended
+    # because the sandbox died, that is noticed here, and does not count as a wrong answer.
+    sandbox.kill()
+    for read in readers.values():
+        while (event := read()) is not None and event != _NOTHING:
+            yield event
+
+
+def _printed(fd: int) -> tuple[bytes, str] | None:
+    """Return the output that has come; None: there will be no more."""
+    try:
+        data = os.read(fd, _CHUNK)
+    except BlockingIOError:
+        return _NOTHING
+    return (data, "") if data else None
+
+
+def _said(process: PythonProcess) -> tuple[bytes, str] | None:
+    """Return the worker's message about the program's end; None: there will be no more."""
+    try:
+        frames = process.receive()
+    except ValueError:
+        return b"", _FORGED
+    if frames is None:
+        return None
+    return b"", "".join(data.decode(errors="replace") for kind, _, data in frames if kind == SAID)
+
+
+def same_output(printed: str, expected: str) -> bool:
+    """Return whether two outputs are the same: line by line, token by token.
+
+    Blanks between tokens, at the ends of lines, and blank lines do not count. A token equals if it
+    is the same text, or if both are numbers, one of them with a decimal point or an exponent, and
+    close.
+    """
+    mine, theirs = _words(printed), _words(expected)
+    return len(mine) == len(theirs) and all(
+        len(one) == len(other) and all(map(_same, one, other))
+        for one, other in zip(mine, theirs, strict=True)
+    )
+
+
+def _words(text: str) -> list[list[str]]:
+    """List the tokens of each line that has any."""
+    return [words for line in text.split("\n") if (words := line.split())]
+
+
+def _same(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    if not (_NUMBER.fullmatch(one) and _NUMBER.fullmatch(other)):
+        return False
+    if not set(one + other) & set(".eE"):
+        return False  # whole numbers, of any length, are exact
+    a, b = float(one), float(other)
+    return math.isfinite(a - b) and abs(a - b) <= ABSOLUTE + RELATIVE * abs(b)

@@ -1,0 +1,97 @@
+"""Names of pytest's tests that were cut at a blank, as those that are read from logs.
+
+A name that was cut stands for the one test that begins so. Which tests there are is asked of a
+sandbox that has the tests and gold, and where no agent has been.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from intercode.errors import TaskError
+from intercode.rewards.swe_plan import Plan
+from intercode_sandbox.base import Sandbox
+from intercode.task import Task
+from intercode_sandbox.units import MIB
+
+_OUTPUT = 64 * MIB
+_COLLECT = """\
+import json, os, sys
+report = os.dup(1)
+os.dup2(2, 1)
+import pytest
+
+class Names:
+    def pytest_collection_finish(self, session):
+        with os.fdopen(report, "w") as file:
+            json.dump([item.nodeid for item in session.items], file)
+
+sys.path[0] = os.getcwd()
+pytest.main(["--collect-only", "-q", "--continue-on-collection-errors", "-p", "no:cacheprovider",
+             f"--rootdir={os.getcwd()}", *json.load(sys.stdin)], plugins=[Names()])
+"""
+
+
+def is_cut(name: str) -> bool:
+    """Return whether a name of pytest's ends amid its parameters."""
+    return "[" in name and not name.endswith("]")
+
+
+def collect(sandbox: Sandbox, plan: Plan) -> list[str]:
+    """Return the tests in the files that the plan names; none if they cannot be collected."""
+    files = dict.fromkeys(name.partition("::")[0] for name in plan.tests)
+    seconds = sandbox.limits.seconds(plan.timeout)
+    there = [file for file in files if _is_there(sandbox, plan, file)]
+    done = sandbox.exec(
+        [plan.python, "-c", _COLLECT],
+        stdin=json.dumps(there).encode(),
+        cwd=plan.directory,
+        timeout=seconds,
+        output_limit=_OUTPUT,
+    )
+    try:
+        names = json.loads(done.stdout)
+    except ValueError:
+        return []
+    return [str(name) for name in names]
+
+
+def _is_there(sandbox: Sandbox, plan: Plan, file: str) -> bool:
+    path = Path(plan.directory, file)
+    return sandbox.exec(["test", "-e", str(path)], cwd="/").ok
+
+
+def resolved(task: Task, plan: Plan, names: Sequence[str]) -> Plan:
+    """Return the plan with the full names of its tests.
+
+    Args:
+        task: The task.
+        plan: The plan.
+        names: All tests that there are.
+
+    Raises:
+        TaskError: A name that was cut stands for no test, or for several.
+    """
+    known = frozenset(names)
+
+    def full(name: str) -> str:
+        if name in known or "[" not in name:
+            return name
+        found = [one for one in names if one.startswith(name)]
+        if len(found) == 1:
+            return found[0]
+        if not found and not is_cut(name):
+            return name
+        raise TaskError(
+            f"task {task.task_id!r}: its test {name!r} was cut, and {len(found)} tests begin so: "
+            "give its full name, or leave the task out"
+        )
+
+    return replace(
+        plan,
+        fail_to_pass=tuple(dict.fromkeys(map(full, plan.fail_to_pass))),
+        pass_to_pass=tuple(dict.fromkeys(map(full, plan.pass_to_pass))),
+    )

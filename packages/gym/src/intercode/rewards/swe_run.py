@@ -1,0 +1,326 @@
+"""Runs of named tests in a sandbox, of whose reports as little as possible is believed."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from xml.parsers import expat
+
+from intercode.episode import decode
+from intercode.errors import InterCodeError, TaskError
+from intercode.rewards import swe_runner
+from intercode.rewards.swe_plan import Plan
+from intercode_sandbox.base import Sandbox, SupportsPrivacy
+from intercode_sandbox.scripts import script
+from intercode.task import Task
+
+_GRACE = 5.0
+_OUTPUT = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The outcome of the tests."""
+
+    passed: frozenset[str]
+    why: str = ""
+    """The reason why none has passed, if there is no report that can be believed."""
+    output: str = ""
+    """The end of the output, for people."""
+    missing: frozenset[str] = frozenset()
+    """Tests that a report does not have: there are none of these names, or the time was up."""
+
+
+def run(sandbox: Sandbox, plan: Plan, files: Mapping[PurePosixPath, bytes] | None = None) -> Run:
+    """Run the plan's tests in a sandbox that has the agent's work, and the tests.
+
+    Work that leaves no room for them, or is in their place, has failed them.
+
+    Args:
+        sandbox: The sandbox.
+        plan: The plan of the task.
+        files: Files to write before, by path.
+    """
+    try:
+        for path, data in (files or {}).items():
+            sandbox.write_file(path, data)
+        return _run(sandbox, plan)
+    except OSError as error:
+        if isinstance(error, InterCodeError):
+            raise
+        return Run(frozenset(), f"the tests cannot be run over this work: {error}")
+
+
+def _run(sandbox: Sandbox, plan: Plan) -> Run:
+    seconds = sandbox.limits.seconds(plan.timeout)
+    if plan.runner == "command":
+        return _run_commands(sandbox, plan, seconds)
+    secret = secrets.token_hex(16)
+    marker = f"test_{secrets.token_hex(8)}"
+    ours = _install_failing(sandbox, plan, marker)
+    message = {
+        "runner": plan.runner,
+        "tests": [ours.first, plan.tests, ours.last],
+        "secret": secret,
+        "seconds": seconds,
+    }
+    done = sandbox.exec(
+        [plan.python, _install(sandbox)],
+        stdin=json.dumps(message).encode(),
+        env={"PYTHONHASHSEED": "0"},  # the same work has the same score
+        cwd=plan.directory,
+        timeout=seconds + _GRACE,
+        output_limit=_LIMIT,
+    )
+    sandbox.kill()
+    output = _without(marker, decode(done.stderr))
+    start = secret.encode()
+    if done.timed_out:
+        return Run(frozenset(), f"the tests were not done within {seconds:g} s", output)
+    if not done.ok or done.truncated or not done.stdout.startswith(start):
+        return Run(frozenset(), f"the tests ended without a report ({done.exit_code})", output)
+    whole = done.stdout[len(start) :][:1] == swe_runner.WHOLE
+    try:
+        found = read_report(done.stdout[len(start) + 1 :])
+    except ReportError as error:
+        return Run(frozenset(), str(error), output)
+    if ours.betray(found, whole):
+        return Run(frozenset(), "tests that cannot pass have passed, or were not run", output)
+    passed = frozenset(name for name, passed in found.items() if passed)
+    return Run(passed, "", output, frozenset(plan.tests) - found.keys())
+
+
+def check_runner(sandbox: Sandbox, task: Task, plan: Plan) -> None:
+    """Check that tests can be run in a sandbox that no agent's work has been in.
+
+    Raises:
+        TaskError: They cannot: the image lacks something.
+    """
+    if plan.runner == "command":
+        return
+    code = f"import unittest, xml.etree, {plan.runner}"
+    done = sandbox.exec([plan.python, "-c", code], cwd="/", timeout=60.0)
+    if not done.ok:
+        raise TaskError(
+            f"task {task.task_id!r}: its image cannot run {plan.runner} with {plan.python!r}: "
+            f"{decode(done.stderr).strip()[-300:] or f'exit code {done.exit_code}'}; install it "
+            f"in the image, or name another in 'metadata.python'"
+        )
+
+
+def _install_failing(sandbox: Sandbox, plan: Plan, name: str) -> Failing:
+    """Put tests that fail into the repository, beside the first of the task's."""
+    file = PurePosixPath(f"{name}.py")
+    if plan.runner == "pytest":
+        file = PurePosixPath(plan.tests[0].partition("::")[0]).with_name(file.name)
+    ours = failing(plan.runner, str(file) if plan.runner == "pytest" else name)
+    sandbox.write_file(PurePosixPath(plan.directory, file), ours.source.encode())
+    return ours
+
+
+_COUNTED = re.compile(
+    r"collected \d+ items?\b.*|[.FEsxX]+(?: *\[ *\d+%\])?|-+ generated xml file: .* -+"
+)
+_SO_FAR = re.compile(r"(?<! ) +\[ *\d{1,3}%\]$", re.MULTILINE)
+
+
+def _without(marker: str, output: str) -> str:
+    """Return the end of the output, without lines about our own tests, and counts with them."""
+    lines = output.split("\n")
+    lines = [line for line in lines if marker not in line and not _COUNTED.fullmatch(line)]
+    return _SO_FAR.sub("", "\n".join(lines))[-_OUTPUT:]
+
+
+def _install(sandbox: Sandbox) -> str:
+    path = f"/tmp/{secrets.token_hex(8)}/run.py"
+    sandbox.write_file(path, Path(swe_runner.__file__).read_bytes())
+    return path
+
+
+def _run_commands(sandbox: Sandbox, plan: Plan, seconds: float) -> Run:
+    """Run tests that are commands: the kernel says whether they have passed."""
+    execute = (
+        sandbox.exec_private
+        if isinstance(sandbox, SupportsPrivacy) and sandbox.limits.private
+        else sandbox.exec
+    )
+    passed, output = set(), ""
+    for command in plan.tests:
+        argv, stdin = script(command)
+        done = execute(argv, stdin=stdin, cwd=plan.directory, timeout=seconds, merge_stderr=True)
+        sandbox.kill()
+        if done.ok:
+            passed.add(command)
+        else:
+            output += f"$ {command}\n{decode(done.stdout[-_OUTPUT:])}"
+    return Run(frozenset(passed), "", output[-_OUTPUT:])
+
+
+# -- tests that must fail --------------------------------------------------------------------------
+
+# Tests that cannot pass run along with the others: code that makes them pass tampers with tests.
+# They fail in all the ways in which tests commonly do, before the others run and again after them:
+# code under test may replace any one of these ways, when it is imported or when it is called.
+
+_WAYS = {
+    "statement": "assert 1 == 2",
+    "exception": "raise ValueError",
+    "fail": "self.fail()",
+    "equal": "self.assertEqual(1, 2)",
+    "not_equal": "self.assertNotEqual(1, 1)",
+    "true": "self.assertTrue(0)",
+    "false": "self.assertFalse(1)",
+    "same": "self.assertIs([], [])",
+    "none": "self.assertIsNone(1)",
+    "not_none": "self.assertIsNotNone(None)",
+    "member": "self.assertIn(1, [])",
+    "no_member": "self.assertNotIn(1, [1])",
+    "type": "self.assertIsInstance(1, str)",
+    "raises": "self.assertRaises(OSError, int)",
+    "raises_within": "with self.assertRaises(OSError): pass",
+    "message": "self.assertRaisesRegex(ValueError, 'no', int, 'x')",
+    "less": "self.assertLess(2, 1)",
+    "greater": "self.assertGreater(1, 2)",
+    "almost": "self.assertAlmostEqual(1, 2)",
+    "pattern": "self.assertRegex('a', 'b')",
+    "items": "self.assertCountEqual([1], [])",
+    "lists": "self.assertListEqual([1], [])",
+    "mappings": "self.assertDictEqual({1: 2}, {})",
+    "lines": "self.assertMultiLineEqual('a', 'b')",
+}
+_PYTEST = {
+    "statement": "assert 1 == 2",
+    "raises": "with pytest.raises(OSError): pass",
+    "fail": "pytest.fail()",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A module of tests that cannot pass, and their names."""
+
+    source: str
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    optional: frozenset[str]
+    """Tests that a project's settings may leave out: functions, if it names its tests otherwise."""
+
+    def betray(self, found: Mapping[str, bool], whole: bool) -> bool:
+        """Return whether outcomes show that tests were tampered with.
+
+        Args:
+            found: Whether each test has passed.
+            whole: Whether all tests were run, to the last.
+        """
+        names = {*self.first, *self.last}
+        due = names if whole else set(self.first)
+        return any(found.get(name) for name in names) or not (due - self.optional <= found.keys())
+
+
+def failing(runner: str, module: str) -> Failing:
+    """Make the module for a runner.
+
+    Args:
+        runner: ``pytest`` or ``unittest``.
+        module: How the runner names it: ``folder/x.py`` or ``x``.
+    """
+    lines = ["import unittest", "class Fails:"]
+    lines += [f"    def test_{name}(self):\n        {code}" for name, code in _WAYS.items()]
+    names: dict[str, list[str]] = {}
+    functions = []
+    for when in ("First", "Last"):
+        lines.append(f"class {when}(Fails, unittest.TestCase): pass")
+        between = "::" if runner == "pytest" else "."
+        names[when] = [between.join([module, when, f"test_{name}"]) for name in _WAYS]
+        if runner == "pytest":
+            lines.append("import pytest")
+            for name, code in _PYTEST.items():
+                lines.append(f"def test_{when}_{name}():\n    {code}")
+                functions.append(f"{module}::test_{when}_{name}")
+                names[when].append(functions[-1])
+    source = "\n".join(lines) + "\n"
+    return Failing(source, tuple(names["First"]), tuple(names["Last"]), frozenset(functions))
+
+
+# -- reports ---------------------------------------------------------------------------------------
+
+# A report is JUnit XML that a program under test may have had its hands on. No document type is
+# accepted, and so no entities, nor an encoding that it names: Python might not have it. Only names
+# and outcomes are kept, and how deep elements lie in each other.
+
+NODE = "nodeid"
+"""The property of a test case that says which test it is."""
+
+EXPECTED = "expected"
+"""The property of a test case that is marked as failing."""
+
+_LIMIT = 16 * 1024 * 1024
+_DEEPEST = 100
+"""The depth to which elements may lie in each other: the parser keeps all that are open."""
+_BAD = {"failure", "error", "skipped"}
+_XFAIL = "pytest.xfail"
+
+
+class ReportError(InterCodeError, ValueError):
+    """The bytes are not such a report."""
+
+
+def read_report(document: bytes) -> dict[str, bool]:
+    """Read the tests of a report, each with whether it has passed.
+
+    A test passes if it is there once, with no failure, error or skip. An expected failure
+    (``xfail``) counts as a pass if the test is marked so: code that runs in it could say the same.
+
+    Raises:
+        ReportError: The document is not well-formed, or has a document type.
+    """
+    reader = _Reader()
+    parser = expat.ParserCreate("UTF-8")
+    parser.StartElementHandler = reader.start
+    parser.EndElementHandler = reader.end
+    parser.StartDoctypeDeclHandler = reader.doctype
+    try:
+        parser.Parse(document, True)
+    except (expat.ExpatError, ValueError) as error:
+        raise ReportError(f"the tests' report cannot be read: {error}") from None
+    return reader.found
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.found: dict[str, bool] = {}
+        self._depth = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._name: str | None = None
+        self._passed, self._marked, self._said = True, False, False
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise ValueError("its elements lie too deep in each other")
+        if tag == "testcase":
+            self._begin()
+        elif tag == "property" and attributes.get("name") == NODE:
+            self._name = attributes.get("value")
+        elif tag == "property" and attributes.get("name") == EXPECTED:
+            self._marked = True
+        elif tag in _BAD and attributes.get("type") == _XFAIL:
+            self._said = True
+        elif tag in _BAD:
+            self._passed = False
+
+    def end(self, tag: str) -> None:
+        self._depth -= 1
+        if tag == "testcase" and self._name is not None:
+            passed = self._passed and (self._marked or not self._said)
+            self.found[self._name] = passed and self._name not in self.found
+            self._name = None
+
+    def doctype(self, *_: object) -> None:
+        raise ValueError("it has a document type")

@@ -1,0 +1,117 @@
+"""The names, links, pipes, modes and targets of which a task's words and verification speak.
+
+A text is read by patterns, and never run. What they miss costs nothing where an agent has left
+nothing unusual.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from posixpath import basename, dirname, join, normpath
+
+from intercode.rewards.aliases import TEMPORARY, Link, lies_in, within
+from intercode_sandbox.base import Sandbox
+from intercode.task import Task
+
+_IN_TEMPORARY = re.compile(
+    r"(?<![\w.-])(?<!outside )(?:/var/tmp|/dev/shm|/tmp)(?![\w-])(?:/[\w./-]*)?", re.ASCII
+)
+_A_TEMPORARY_ONE = re.compile(r"\btemp(orary)? (file|folder|dir)", re.IGNORECASE)
+
+_IS = r"(?:\[|\btest|&&|\|\|)\s+(?:!\s+)?-"
+_LINK_TESTS = re.compile(
+    r"(?P<no>!\s*(?:\[+\s*)?)?-[Lh]\s+(?P<one>\"[^\"]*\"|'[^']*'|[^\s;\])]+)"
+    r"|(?P<no2>!\s*)?\b(?:readlink|realpath|islink)\b(?:\s+-\w+)*[\s(]+(?P<two>\"[^\"]*\"|'[^']*'|[^\s;|)]+)"
+)
+_ANY_LINKS = re.compile(r"-type\s+l\b|-lname\b|\bis_?symlink|\bls\s+-\w*l|-ef\b|%h\b")
+_ASKS_FOR_LINKS = re.compile(r"\b(sym|soft|symbolic |hard)?[ -]?link(s|ed)?\b", re.IGNORECASE)
+_OF_PIPES = re.compile(rf"fifo|named pipes?|socket|{_IS}[pSbc]\b", re.IGNORECASE)
+_OF_MODES = re.compile(
+    rf"permission|\bmodes?\b|chmod|read-?only|(readable|writable|executable)|-perm\b|\bstat\b|umask|{_IS}[rwx]\b",
+    re.IGNORECASE,
+)
+
+_NAME = r"""["']?([\w./~+@%-]+)"""
+_TARGETS = re.compile(
+    rf"(?:>>?\|?|\btee(?:\s+-a)?|\b(?:mkdir|touch)(?:\s+-\w+)*)\s*{_NAME}"
+    rf"|\btar\b[^;|&\n]*\s-C\s*{_NAME}|\bunzip\b[^;|&\n]*\s-d\s*{_NAME}"
+    rf"|\b(?:sort|curl|gcc|cc|g\+\+|clang)\b[^;|&\n]*\s-o\s*{_NAME}|\bwget\b[^;|&\n]*\s-O\s*{_NAME}"
+    rf"|\bopenssl\b[^;|&\n]*\s-out\s+{_NAME}"
+    rf"|\b(?:cp|mv|ln|install)\b[^;|&\n]*\s{_NAME}[\"']?\s*(?=[;|&\n)]|$)"
+)
+_FOLDERS = re.compile(rf"\b(?:cd|pushd)\s+{_NAME}")
+
+
+def temporary_names(task: Task, sandbox: Sandbox) -> set[str]:
+    """Return the beginnings of names in temporary folders that are the task's, or its image's."""
+    homes = (sandbox.cwd, sandbox.env.get("HOME", ""))
+    return {*names_in_text(task), *(home for home in homes if lies_in(home, TEMPORARY))}
+
+
+def names_in_text(task: Task) -> set[str]:
+    """Return the beginnings of names in temporary folders of which words, files, setup speak."""
+    if _A_TEMPORARY_ONE.search(task.query):
+        return {*TEMPORARY}
+    files = (*task.files, *task.files.values())
+    text = "\n".join([task.query, task.setup or "", *files, *task.may_change])
+    return {name.rstrip("./") for name in _IN_TEMPORARY.findall(text)}
+
+
+def is_named(path: str, names: Collection[str]) -> bool:
+    """Return whether a path begins with one of the names, or is a folder above one."""
+    return any(path.startswith(name) or within(name, path) for name in names)
+
+
+def asks_for(task: Task, link: Link) -> bool:
+    """Return whether a link is asked for.
+
+    The verification tests whether it is one; or the query speaks of links, and has its name, or
+    that of its folder.
+    """
+    verification, name = task.verification or "", basename(link.path)
+    if _ANY_LINKS.search(verification):
+        return True
+    for test in _LINK_TESTS.finditer(verification):
+        tested = (test["one"] or test["two"]).strip("\"'")
+        is_open = set(tested) & set("$*?{(")
+        if not (test["no"] or test["no2"]) and (is_open or basename(tested) == name):
+            return True
+    words = task.query
+    return _ASKS_FOR_LINKS.search(words) is not None and (
+        name in words or basename(dirname(link.path)) in words
+    )
+
+
+def speaks_of_links(task: Task) -> bool:
+    """Return whether query or verification speak of links of any kind."""
+    verification = task.verification or ""
+    return bool(_ASKS_FOR_LINKS.search(task.query) or _ANY_LINKS.search(verification))
+
+
+def speaks_of_pipes(task: Task) -> bool:
+    """Return whether query or verification speak of named pipes or sockets."""
+    return _OF_PIPES.search(f"{task.query}\n{task.verification}") is not None
+
+
+def speaks_of_modes(task: Task) -> bool:
+    """Return whether query or verification speak of what may be read, written or run."""
+    return _OF_MODES.search(f"{task.query}\n{task.verification}") is not None
+
+
+def written_paths(task: Task, sandbox: Sandbox) -> set[str]:
+    """Return the paths that a verification writes, as its text says, but for those in the query."""
+    text = task.verification or ""
+    home = sandbox.env.get("HOME", "/")
+    folders = [sandbox.cwd, *(_path(name, sandbox.cwd, home) for name in _FOLDERS.findall(text))]
+    found = {"".join(match) for match in _TARGETS.findall(text)} - {"", ".", "/dev/null"}
+    return {
+        _path(name, folder, home)
+        for name in found
+        if basename(name.rstrip("/")) not in task.query
+        for folder in folders
+    }
+
+
+def _path(name: str, folder: str, home: str) -> str:
+    return normpath(join(folder, home + name[1:] if name.startswith("~/") else name))

@@ -1,0 +1,158 @@
+"""The environments that a server offers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from intercode import __version__, datasets
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import taken
+from intercode.episode import plain
+from intercode.errors import TaskError, UsageError
+from intercode.project import create, is_project
+from intercode.project import read as read_project
+from intercode.rewards.gold import GoldCache
+from intercode_sandbox.spelling import meant
+from intercode.task import Dataset
+from intercode_sandbox.units import MIB
+
+ALL = "all"
+"""The split of all tasks, where tasks name none: clients of OpenEnv name one always."""
+
+
+class Offer:
+    """An environment that is offered to clients.
+
+    Args:
+        address: Its registered name, or the folder of a benchmark.
+        max_message: Bytes of a client's message, which clients are told.
+
+    Raises:
+        UsageError: There is no such environment, or it cannot be offered.
+        TaskError: It has no tasks.
+    """
+
+    def __init__(self, address: str, max_message: int = MIB) -> None:
+        self._max_message = max_message
+        self._address, self._data, name = address, address, address
+        self._options: dict[str, Any] = {"observations": "utf-8", "errors": "value"}
+        given: dict[str, Any] = {}
+        if is_project(address):
+            project = read_project(address)
+            name, self._data, given = project.name, project.tasks, dict(project.options)
+            self._split = project.split
+        else:
+            self._split = None
+        self.name = re.sub(r"[^\w.:-]+", "-", name)
+        """The name in addresses."""
+        self._sets: dict[str | None, Dataset] = {}
+        env = create(address, **self._options).unwrapped
+        if not isinstance(env, InterCodeEnv):
+            raise UsageError(f"{address}: only environments of InterCode's own can be served")
+        self._kind, self.env = type(env), env
+        """One that never begins an episode, for its traits."""
+        self._given = given
+        if "cache_gold" in taken(self._kind) and given.get("cache_gold", True) is True:
+            self._options["cache_gold"] = GoldCache()  # one for all sessions
+        self.tasks(None)
+
+    def make(self, split: str | None) -> InterCodeEnv[Any]:
+        """Make an environment for a client.
+
+        Raises:
+            TaskError: There is no such split.
+        """
+        env = create(self._address, data=self.tasks(split), **self._options).unwrapped
+        assert isinstance(env, InterCodeEnv)  # as in the constructor
+        return env
+
+    @cached_property
+    def splits(self) -> list[str]:
+        """The splits of its tasks."""
+        return datasets.splits(self._data) or [ALL]
+
+    def tasks(self, split: str | None) -> Dataset:
+        """Load the tasks of a split that can be tried; None: those of its default.
+
+        Raises:
+            TaskError: There is no such split.
+        """
+        if split is not None and split not in self.splits:
+            raise TaskError(f"there is no split {split!r}{meant(split, self.splits)}")
+        if split is None or (split == ALL and not datasets.splits(self._data)):
+            split = self._split
+        if split not in self._sets:
+            found = datasets.load(self._data, split)
+            self._sets[split], _ = self._kind.narrowed(found, self._given)
+        return self._sets[split]
+
+    def told(
+        self, split: str | None, start: int | None = None, stop: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Tell of tasks what an agent is told."""
+        found = self.tasks(split)
+        return [
+            {
+                "id": plain(found[index].task_id),
+                "index": index,
+                "tags": [],
+                **plain(found[index].shown().to_dict()),
+            }
+            for index in range(len(found))[start:stop]
+        ]
+
+    def metadata(self) -> dict[str, Any]:
+        """Describe it, as OpenEnv's clients and ours read it."""
+        env = self.env
+        return {
+            "name": self.name,
+            "description": f"{env.traits.setting}: {len(self.tasks(None))} tasks",
+            "version": __version__,
+            "intercode": {
+                "env": env.name,
+                "language": env.language,
+                "tools": env.tools,
+                "max_turns": env.max_turns,
+                "max_message": self._max_message,
+                "splits": self.splits,
+                "version": __version__,
+            },
+        }
+
+    def schema(self) -> dict[str, Any]:
+        """Describe actions, observations and states by JSON schemas."""
+        action = {"type": "string", "description": self.env.traits.parameter_is}
+        text, number = {"type": "string"}, {"type": "integer"}
+        return {
+            # "Action" means to verifiers that tools are to be listed by MCP.
+            "action": _object("TextAction", action=action),
+            "observation": _object(
+                "Observation", text=text, truncated={"type": "boolean"}, info={"type": "object"}
+            ),
+            "state": _object("State", episode_id=text, step_count=number, task_id=text),
+        }
+
+
+def named(offers: Iterable[Offer]) -> dict[str, Offer]:
+    """Return environments by their names.
+
+    Raises:
+        UsageError: Two have the same name.
+    """
+    found: dict[str, Offer] = {}
+    for offer in offers:
+        if found.setdefault(offer.name, offer) is not offer:
+            raise UsageError(f"two of the environments have the name {offer.name!r}")
+    return found
+
+
+def _object(title: str, **properties: Any) -> dict[str, Any]:
+    return {
+        "title": title,
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+    }

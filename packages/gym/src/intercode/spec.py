@@ -1,0 +1,1128 @@
+"""`RunSpec`: everything that a run is asked to be, in one frozen, typed value.
+
+A spec has four parts: where tasks are tried (`EnvSpec`), who acts (`AgentSpec`), with which
+language model (`ModelSpec`), and how the run is carried out (`How`). Their fields, with those of
+`intercode.envs.options`, are the one source of the command line's options, their help and defaults,
+of the keys of ``intercode.toml``, of the options in a run's record, and of all checks. A name means
+the same everywhere; so each of those forms is one flat object, option → value::
+
+    spec = RunSpec.of({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
+    spec.env.options["timeout"], spec.how.workers
+    spec.merge(seed=1).diff(spec)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from intercode import project, units
+from intercode.agents import presets
+from intercode.datasets import name_in
+from intercode.envs.options import (
+    BashOptions,
+    CtfOptions,
+    Option,
+    PythonOptions,
+    SqlOptions,
+    SweOptions,
+    described,
+    readable,
+    taken,
+)
+from intercode.errors import ImageError, UsageError
+from intercode.records import MANIFEST, Difference, diff
+from intercode.redaction import GONE
+from intercode.registry import ENVS, MODELS, environment, scheme_of
+from intercode.rewards.judge import VOTES
+from intercode_sandbox.spelling import meant
+from intercode.trust import INERT, Effect, check, effects
+from intercode_sandbox.units import LIMITS
+from intercode_sandbox.user_code import absolute, is_reference
+
+Options = Mapping[str, Any]
+"""A spec, or some of it, as a flat object: option → value."""
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Number = Annotated[float, Meta(ge=0)]
+Amount = Annotated[float, Meta(gt=0)]
+
+
+def _says(metavar: str | None, text: str, **extra: Any) -> Meta:
+    """Describe an option: what its value is called, and what it is for."""
+    return Meta(description=text, extra={"metavar": metavar, **extra})
+
+
+_SHOWN = "what a language model is shown"
+_SEARCH = "several replies: samples, tree-search, best-of-n"
+_SPENT = "what an episode may take"
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a spec. None, or False, stands for an option that was not given."""
+
+
+class EnvSpec(_Part, frozen=True, kw_only=True):
+    """The environment, its tasks, its reward and its options."""
+
+    name: Annotated[str, _says("ENV", "an environment", flag=False)] = msgspec.field(
+        name="env", default=""
+    )
+    data: Annotated[
+        str | None,
+        _says(
+            "FILE",
+            "tasks (JSON, JSONL, CSV, TSV, YAML), a dataset's name, or your own loader, qa.py:load "
+            "(default: the bundled)",
+            daily=True,
+        ),
+    ] = None
+    split: Annotated[
+        str | None,
+        _says("NAME", "only this split of the data, as train (default: the data's own, or all)"),
+    ] = None
+    benchmark: Annotated[
+        str | None, _says("NAME", "the name of a benchmark that is a folder", flag=False)
+    ] = None
+    reviewed: Annotated[
+        bool,
+        _says(
+            None,
+            "with our review of the dataset's golds, which is not the published protocol "
+            "(nl2bash, spider of 2023, mbpp)",
+        ),
+    ] = False
+    secret: Annotated[
+        str | None,
+        _says(
+            "TEXT",
+            "what the bundled puzzles' flags are made from (default: drawn for the run, and "
+            "recorded)",
+        ),
+    ] = None
+    protocol: Annotated[
+        str,
+        _says(
+            "NAME|FILE:NAME",
+            "'paper' has the semantics of 2023, quirks included; or a class of your own",
+        ),
+    ] = "default"
+    judge_model: Annotated[
+        str | None,
+        _says(
+            "NAME",
+            "for --reward judge: PROVIDER/NAME of the model that says whether two outputs answer "
+            "alike, where the files are as gold's",
+        ),
+    ] = None
+    judge_url: Annotated[str | None, _says("URL", "of the judge's server, if it is your own")] = (
+        None
+    )
+    judge_votes: Annotated[
+        Positive | None,
+        _says("N", f"how often the judge is asked, each time in both orders (default: {VOTES})"),
+    ] = None
+    options: Annotated[
+        dict[str, Any], _says(None, "the environment's own options, and limits", flag=False)
+    ] = msgspec.field(default_factory=dict)
+
+
+class AgentSpec(_Part, frozen=True, kw_only=True):
+    """The agent, what a language model is told, and what an episode may take."""
+
+    name: Annotated[
+        str,
+        _says(
+            "AGENT",
+            "oracle (runs gold), noop, random, replay or human; of a language model: single-turn, "
+            "try-again, react, plan-solve, tool-calling, tree-search or best-of-n; your own, as "
+            "file.py:make; a program in the sandbox, as cli:COMMAND",
+            daily=True,
+        ),
+    ] = msgspec.field(name="agent", default="oracle")
+    recording: Annotated[
+        str | None, _says("PATH", "for --agent replay and predictions", path=True)
+    ] = None
+    preset: Annotated[
+        str | None, _says("NAME", "settings of the paper, as paper-gpt-3.5-bash-try-again")
+    ] = None
+    prompt: Annotated[
+        str | None, _says("FILE", "a template of your own", path=True, group=_SHOWN)
+    ] = None
+    setting: Annotated[str | None, _says("TEXT", "what prompts call the setting", group=_SHOWN)] = (
+        None
+    )
+    schema: Annotated[
+        bool,
+        _says(
+            None,
+            "for SQL: tables and columns, where the dataset has them (2023's 'handicap')",
+            group=_SHOWN,
+        ),
+    ] = False
+    context: Annotated[
+        str | None,
+        _says(
+            None,
+            "show at the start what looking around would: the tables of a database, or for a shell "
+            "the files of its folder",
+            choices=("schema",),
+            group=_SHOWN,
+        ),
+    ] = None
+    examples: Annotated[
+        bool | None,
+        _says(
+            None,
+            "show worked examples, where the agent can (default: by react, and to local models)",
+            group=_SHOWN,
+        ),
+    ] = None
+    recap: Annotated[
+        bool | None,
+        _says(
+            None,
+            "ask the model once more, by try-again and react, when its action has failed before "
+            "(default: only local models)",
+            group=_SHOWN,
+        ),
+    ] = None
+    skill: Annotated[
+        tuple[str, ...],
+        _says(
+            "FOLDER",
+            "a skill that it is offered (SKILL.md, scripts, …); may be given several times",
+            path=True,
+        ),
+    ] = ()
+    observation_limit: Annotated[
+        Positive | None,
+        _says("N", "characters of an observation that are shown (default: 10000)", group=_SHOWN),
+    ] = None
+    observation_tail: Annotated[
+        bool | None, _says(None, "whether its end is shown, too (a preset says)", flag=False)
+    ] = None
+    dialogue_limit: Annotated[
+        Positive | None,
+        _says("N", "messages after the first ones that are sent (default: all)", group=_SHOWN),
+    ] = None
+    samples: Annotated[
+        Positive | None,
+        _says(
+            "N",
+            "replies for each turn (default: 1; 3 for tree-search and best-of-n)",
+            group=_SEARCH,
+        ),
+    ] = None
+    choose: Annotated[
+        str | None,
+        _says(
+            None,
+            "which of them: by majority (default), or by the model's own judgement",
+            choices=("vote", "judge"),
+            group=_SEARCH,
+        ),
+    ] = None
+    search: Annotated[
+        str | None,
+        _says(
+            None,
+            "for tree-search: keep the best states of each turn (default), or continue from the "
+            "best of all",
+            choices=("beam", "best-first"),
+            group=_SEARCH,
+        ),
+    ] = None
+    search_width: Annotated[
+        Positive | None,
+        _says("N", "for a beam: states kept of each turn (default: 2)", group=_SEARCH),
+    ] = None
+    search_depth: Annotated[
+        Positive | None,
+        _says("N", "turns of a branch (default: as the environment allows)", group=_SEARCH),
+    ] = None
+    search_budget: Annotated[
+        Positive | None,
+        _says("N", "actions that an episode tries in all branches (default: 40)", group=_SEARCH),
+    ] = None
+    search_test: Annotated[
+        str | None,
+        _says(
+            "CODE",
+            "an action that tests a state in a fork of its own; it is good if the action succeeds "
+            "(default: the model judges)",
+            group=_SEARCH,
+        ),
+    ] = None
+    search_from: Annotated[
+        Natural | None,
+        _says("N", "for best-of-n: branch after so many turns (default: 0)", group=_SEARCH),
+    ] = None
+    episode_cost: Annotated[
+        Amount | None, _says("USD", "what each episode may cost", group=_SPENT)
+    ] = None
+    episode_tokens: Annotated[
+        Positive | None, _says("N", "tokens that each episode may take", group=_SPENT)
+    ] = None
+    episode_seconds: Annotated[
+        Amount | None, _says("S", "time that each episode may take", group=_SPENT)
+    ] = None
+
+
+class ModelSpec(_Part, frozen=True, kw_only=True):
+    """The agent's language model, and what all episodes together may take."""
+
+    name: Annotated[
+        str | None,
+        _says(
+            "NAME",
+            "PROVIDER/NAME, as openai/gpt-4o; local/NAME runs here, without a key; or your own "
+            "client, my.py:make",
+            daily=True,
+        ),
+    ] = msgspec.field(name="model", default=None)
+    base_url: Annotated[str | None, _says("URL", "of a server of your own")] = None
+    temperature: Annotated[Number | None, _says("T", "default: 0")] = None
+    top_p: Annotated[Amount | None, _says("P", "default: the model's")] = None
+    reply_tokens: Annotated[Positive | None, _says("N", "of one reply, at most")] = None
+    record_tokens: Annotated[
+        bool, _says(None, "record token ids and log-probabilities (servers such as vLLM tell them)")
+    ] = False
+    cache: Annotated[str | None, _says("DIR", "keep and reuse replies", path=True)] = None
+    prices: Annotated[
+        str | None, _says("FILE", "prices of models that we do not know", path=True)
+    ] = None
+    max_cost: Annotated[Amount | None, _says("USD", "what all episodes together may cost")] = None
+    max_tokens: Annotated[
+        Positive | None, _says("N", "tokens that all episodes together may take")
+    ] = None
+
+
+class How(_Part, frozen=True, kw_only=True):
+    """How a run is carried out: all that may differ from session to session."""
+
+    workers: Annotated[Positive, _says("N", "episodes at a time", daily=True)] = 1
+    max_connections: Annotated[
+        Positive | None,
+        _says("N", "calls to the model at a time (default: as many as workers)"),
+    ] = None
+    model_timeout: Annotated[
+        Amount | None,
+        _says(
+            "SECONDS",
+            "for which a call to the model may be without an answer before it is given up, and "
+            "repeated (default: 300)",
+        ),
+    ] = None
+    max_sandboxes: Annotated[
+        Positive | None, _says("N", "busy sandboxes at a time (default: twice the cores)")
+    ] = None
+    retries: Annotated[Natural, _says("N", "new attempts when a sandbox fails")] = 2
+    on: Annotated[
+        str | None,
+        _says(
+            "PLACE",
+            "the machines of a cluster: ray, or ray://ADDRESS; or your own executor, "
+            "my.py:Executor (default: threads of this process)",
+        ),
+    ] = None
+    show: Annotated[bool, _says(None, "print each episode as it ends", daily=True)] = False
+    quiet: Annotated[bool, _says(None, "no progress, only the result")] = False
+    json: Annotated[bool, _says(None, "print the result as one JSON object", daily=True)] = False
+    out: Annotated[
+        str | None,
+        _says("DIR", "the run's folder (default: runs/TIME-ENV-AGENT)", path=True, daily=True),
+    ] = None
+    locked: Annotated[
+        str | None,
+        _says(
+            "RUN",
+            "a run's folder: take what is not given from its record, and refuse to run on "
+            "anything else than it did",
+            path=True,
+        ),
+    ] = None
+    accept: Annotated[
+        tuple[str, ...],
+        _says(
+            "NAME",
+            "what may differ from it, by its name or the beginning of it: host, tools.host.git",
+        ),
+    ] = ()
+
+
+class RunSpec(_Part, frozen=True, kw_only=True):
+    """Everything that a run is asked to be: its parts, which tasks, how often, from which seed.
+
+    Raises:
+        UsageError: A value has the wrong type, or is out of its bounds.
+    """
+
+    env: EnvSpec = EnvSpec()
+    agent: AgentSpec = AgentSpec()
+    model: ModelSpec = ModelSpec()
+    how: How = How()
+    limit: Annotated[Positive | None, _says("N", "only the first N tasks", daily=True)] = None
+    tasks: Annotated[
+        tuple[str, ...] | None,
+        _says("ID", "only this task; may be given several times", daily=True),
+    ] = None
+    exclude: Annotated[
+        str | None,
+        _says(
+            "FILE",
+            "tasks that are not run: a list that 'datasets validate' wrote, or lines of an id and "
+            "a reason",
+            path=True,
+            fact="excluded",
+        ),
+    ] = None
+    epochs: Annotated[Positive, _says("N", "attempts at each task", daily=True)] = 1
+    seed: Annotated[
+        Natural, _says("N", "of the run, and of the bundled puzzles", fact="seed", daily=True)
+    ] = 0
+
+    @classmethod
+    def of(cls, *layers: Options) -> RunSpec:
+        """Make a spec from options, where a later layer goes before an earlier one.
+
+        An environment that is a folder with an ``intercode.toml`` is opened: what the file says
+        lies below all layers. One of a user's file, ``maze.py:Maze``, is loaded.
+
+        Args:
+            layers: Option → value; None takes back what an earlier layer says. ``options`` are
+                texts, ``NAME=VALUE``, for options of the environment, which are read as its
+                declarations say.
+
+        Raises:
+            UsageError: An option's value makes no sense, or the folder's file is malformed.
+        """
+        flat: dict[str, Any] = {}
+        for layer in layers:
+            flat |= layer
+        if (scheme := scheme_of(flat.get("env"))) and flat["env"] not in ENVS:
+            flat = {"data": flat["env"], **_given(flat), "env": scheme}
+        elif (name := flat.get("env")) and str(name) not in ENVS and Path(name).is_dir():
+            below = from_toml(name)
+            if flat.get("data") is not None:
+                below.pop("split", None)  # of the folder's own tasks
+            flat = {**below, **_given(flat), "env": below["env"]}
+        elif name:
+            if str(name) not in ENVS:
+                project.refuse_lone_file(name)
+            flat["env"] = project.admit(str(name))
+        texts = flat.pop("options", None)
+        if env := flat.get("env"):
+            flat["protocol"] = protocol = project.admit_protocol(
+                env, flat.get("protocol") or "default"
+            )
+            values = read_options(texts or (), env, protocol)
+            for layer in layers:
+                _refuse_twice(layer, values)
+            flat |= values
+        parts: dict[str, Any] = {part: {} for part in PARTS}
+        others: dict[str, Any] = {}
+        for option, value in _given(flat).items():
+            value = str(value) if isinstance(value, Path) else value
+            if option in LIMITS:
+                value = _limit(option, value)
+            part = _part_of().get(option)
+            (others if part is None else parts[part] if part else parts)[option] = value
+        parts["env"]["options"] = others
+        try:
+            return msgspec.convert(parts, cls)
+        except msgspec.ValidationError as error:
+            text, _, path = str(error).partition(" - at `$.")
+            name = path.rpartition(".")[2].rstrip("`")
+            text = re.sub(r"Expected `\w+` >= (.+)", r"must be at least \1", text)
+            raise UsageError(f"{name}: {text}") from None
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace, *below: Options) -> RunSpec:
+        """Make a spec from a parsed command line, and what lies below it."""
+        return cls.of(*below, given(args))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RunSpec:
+        """Make a spec from a JSON object, option → value.
+
+        Raises:
+            UsageError: It is not such an object.
+        """
+        try:
+            return cls.of(msgspec.json.decode(text, type=dict[str, Any]))
+        except msgspec.MsgspecError as error:
+            raise UsageError(f"not a spec: {error}") from None
+
+    @classmethod
+    def from_record(
+        cls,
+        manifest: Mapping[str, Any],
+        given: Options | None = None,
+        *,
+        trust: bool = False,
+        resumes: bool = False,
+        record: object = MANIFEST,
+    ) -> RunSpec:
+        """Make the spec of a recorded run, with what is given now over it.
+
+        A record is data: an option of it that would run code, read a path or reach an address
+        counts only if it is given again, with the same value, or the record is trusted. A key
+        never goes to an address that is not given. See `intercode.trust`.
+
+        With another agent, nothing is taken that was said to the recorded one.
+
+        Args:
+            manifest: The run's ``run.json``.
+            given: Options; those that name another agent, seed or exclusion are put among what
+                may differ from the record.
+            trust: Whether what acts is taken from the record, too.
+            resumes: Whether the run itself goes on: as its last session was carried out, and
+                nothing may differ.
+            record: The record's place, for messages.
+
+        Raises:
+            TrustError: The record acts, and is not trusted.
+            UsageError: The record has left a password out, and it was not given.
+        """
+        given = _with_folder(manifest, _read_given(given or {}, manifest, trust=trust))
+        recorded = inherited_options(manifest, given, resumes=resumes)
+        named = _named_again(recorded, given)
+        check(record, effects(recorded, named), {**recorded, **given}, trust=trust)
+        for name, value in recorded.items():
+            if isinstance(value, str) and ("***@" in value or GONE in value) and name not in given:
+                flag = name.replace("_", "-")
+                raise UsageError(f"the record has no password or key: give --{flag} again")
+        differs = {
+            fact
+            for option in given
+            if (fact := _fact(option)) and option not in named and not resumes
+        }
+        accept = [*given.get("accept", ()), *sorted(differs)]
+        if {"env", "data"} <= named:  # a folder's file may have changed since
+            given = {name: value for name, value in given.items() if name != "env"}
+        return cls.of(recorded, given, {"accept": accept})
+
+    def merge(self, **changes: Any) -> RunSpec:
+        """Return this spec with other options; None takes one back."""
+        return RunSpec.of(self.flat(), changes)
+
+    def flat(self) -> dict[str, Any]:
+        """Return the options, option → value; those that were not given are left out."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        own: dict[str, Any] = found["env"].pop("options")
+        for part in PARTS:
+            found |= found.pop(part)
+        found = {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+        flags = _flags()
+        return own | {
+            k: v for k, v in found.items() if v is not None and v != [] and (v or k not in flags)
+        }
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the options for a record: they mean the same in any folder, without passwords.
+
+        How the run is carried out is left out, and the file of what is excluded: the record has
+        what it says.
+        """
+        return {
+            name: _PORTABLE.get(name, portable)(value)
+            for name, value in sorted(self.flat().items())
+            if _part_of().get(name) != "how" and name != "exclude"
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """Return the environment's options by whose values runs are told apart: see `Role`.
+
+        An option that was not given is left out, and so is one that has its default.
+        """
+        env = self.env
+        return _identity(env.options, taken(environment(env.name, env.protocol)))
+
+    def diff(self, other: RunSpec) -> list[Difference]:
+        """List the options that another spec does not have alike."""
+        return diff(self.flat(), other.flat())
+
+    @property
+    def reward(self) -> str | None:
+        """The reward's name; None: the environment's own."""
+        return self.env.options.get("reward")
+
+
+PARTS: Mapping[str, type[_Part]] = {
+    "env": EnvSpec,
+    "agent": AgentSpec,
+    "model": ModelSpec,
+    "how": How,
+}
+"""The parts of `RunSpec`, by the names of its fields."""
+_TOGETHER = ({"limit", "tasks"},)
+"""Options of which none is taken from a record if one was given."""
+_OLD_NAMES = {"provider": "sandbox"}
+"""Option in the records of 0.1.0 → its name since."""
+
+
+def from_toml(folder: str | Path) -> dict[str, Any]:
+    """Read the options of a benchmark's folder from its ``intercode.toml``.
+
+    Raises:
+        UsageError: The file is malformed.
+    """
+    found = project.read(folder)
+    facts = {"env": found.env, "data": found.tasks, "benchmark": found.name, "split": found.split}
+    return {**_given(facts), **found.options, **found.limits}
+
+
+def recorded_options(manifest: Mapping[str, Any], *, resumes: bool = False) -> dict[str, Any]:
+    """Return the options of a record's last session, also of one that 0.1.0 has written.
+
+    0.1.0 had another name for ``sandbox``, and kept options of an environment's own under ``more``.
+
+    Args:
+        manifest: The run's ``run.json``.
+        resumes: Whether to add how the session was carried out; no record has the rest of that.
+    """
+    last: Mapping[str, Any] = (manifest.get("sessions") or [{}])[-1]
+    options: dict[str, Any] = dict(last.get("options", {}))
+    more = options.pop("more", {})
+    options = {**(more if isinstance(more, dict) else {}), **options}
+    options.pop("reward_every_turn", None)  # the agent asks for it
+    if manifest.get("env", {}).get("history") == "full":  # also where there was no such option yet
+        options.setdefault("history", "full")
+    options = {_OLD_NAMES.get(name, name): value for name, value in options.items()}
+    for name in (*options_of(How), "exclude"):
+        options.pop(name, None)
+    if resumes:
+        settings = last.get("settings", {})
+        options |= {name: settings.get(_SETTINGS.get(name, name)) for name in _CARRIED_OUT}
+    return _given(options)
+
+
+def identified(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a record with the environment's options by which runs are told apart.
+
+    Records had only some of them once, among other facts; the rest is among the options of their
+    sessions. What is absent there had its default.
+    """
+    env = manifest.get("env") or {}
+    if "options" in env:
+        return manifest
+    known: dict[str, Option] = {}
+    for kind in environment_kinds():
+        known |= described(kind)
+    parts = _part_of()
+    options = recorded_options(manifest)
+    own = {name: value for name, value in options.items() if name not in parts}
+    identity = _identity(own, known)
+    facts = {name: fact for name, fact in env.items() if name not in identity}
+    return {**manifest, "env": {**facts, "options": identity}}
+
+
+def _identity(options: Options, known: Mapping[str, Option]) -> dict[str, Any]:
+    """Return those of an environment's options that identify a run and have not their default."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in sorted(options.items())
+        if (option := known.get(name)) is None
+        or (option.role == "identifies" and value != option.default)
+    }
+
+
+_CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "model_timeout", "on", "retries")
+"""Options of `How` that a resumed run takes over."""
+_SETTINGS = {"retries": "max_retries"}
+"""Option → its name in a session's settings."""
+
+
+def inherited_options(
+    manifest: Mapping[str, Any], given: Options, *, resumes: bool = False
+) -> dict[str, Any]:
+    """Return the recorded options that remain beside those that are given: see `from_record`."""
+    recorded = recorded_options(manifest, resumes=resumes)
+    named = _named_again(recorded, given)
+    replaced = {name for name in given if name not in named}
+    for group in _TOGETHER:
+        replaced |= group if replaced & group else set()
+    if replaced & {"agent", "preset"}:
+        replaced |= {name for name, part in _part_of().items() if part in ("agent", "model")}
+    return {name: value for name, value in recorded.items() if name not in replaced}
+
+
+def effects_of(
+    manifest: Mapping[str, Any], given: Options, *, trust: bool = False, resumes: bool = False
+) -> list[Effect]:
+    """List what a record would run, read or reach that is not given again: see `from_record`."""
+    given = _with_folder(manifest, _read_given(given, manifest, trust=trust))
+    recorded = inherited_options(manifest, given, resumes=resumes)
+    return effects(recorded, _named_again(recorded, given))
+
+
+def _with_folder(manifest: Mapping[str, Any], given: Options) -> Options:
+    """Add the tasks, images and code of a benchmark's folder to the options that are given.
+
+    The folder may have moved since its run: what the record has of it is then nowhere. That all is
+    as it was, digests say; other options than these are the recorded ones. The image that is given
+    takes the place of the folder's.
+    """
+    env, recorded = given.get("env"), recorded_options(manifest)
+    if "image" in given and "default_image" in recorded and "image" not in recorded:
+        given = {**given, "default_image": given["image"]}
+        given = {name: value for name, value in given.items() if name != "image"}
+    if env is None or env in ENVS or not Path(env).is_dir():
+        return given
+    below = from_toml(env)
+    moved = {name: below[name] for name in recorded if name in below.keys() - given.keys() - INERT}
+    if below["env"] != recorded.get("env"):
+        return {**moved, **given}
+    return {**moved, **{name: value for name, value in given.items() if name != "env"}}
+
+
+def _named_again(recorded: Options, given: Options) -> set[str]:
+    """Name the recorded options that are given again, with the same value.
+
+    A folder with an ``intercode.toml`` gives all that its file says.
+    """
+    spec = RunSpec.of(given)
+    forms = [json.loads(json.dumps(form)) for form in (spec.flat(), spec.recorded())]
+    is_source = "env" in given and given["env"] not in ENVS
+    return {
+        name
+        for name, value in recorded.items()
+        if any(form.get(name) == value for form in forms) and (name in given or is_source)
+    }
+
+
+def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> dict[str, Any]:
+    """Read options of an environment, ``NAME=VALUE``, as its declarations say.
+
+    Args:
+        texts: The options. One whose value is a list is given several times.
+        env: The environment's name.
+        protocol: Its protocol.
+
+    Raises:
+        UsageError: There is no such option, it is given twice, or its value makes no sense.
+    """
+    if not texts:
+        return {}
+    known = {
+        name: option
+        for name, option in readable(environment(env, protocol)).items()
+        if name not in project.NO_TEXTS
+    }
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise UsageError(f"-o {text}: write NAME=VALUE")
+        if name not in known:
+            raise UsageError(f"environment {env!r} has no option {name!r}{meant(name, known)}")
+        if name in _part_of() and not any(name in described(kind) for kind in environment_kinds()):
+            raise UsageError(f"-o {name}: every run has an option of this name, --{name}")
+        try:
+            read = _limit(name, value) if name in LIMITS else known[name].read(value)
+        except ValueError as error:
+            raise UsageError(f"-o {name}: {error}") from None
+        if name in values and not known[name].many:
+            raise UsageError(f"-o {name} is given twice")
+        values[name] = [*_listed(values[name]), read] if name in values else read
+    return values
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _refuse_twice(layer: Options, values: Options) -> None:
+    """Refuse an option that is given by its own name and, otherwise, among ``options``."""
+    if layer.get("options"):
+        for name in values:
+            if layer.get(name) not in (None, values[name]):
+                raise UsageError(f"{name} is given twice: {layer[name]!r} and {values[name]!r}")
+
+
+def _read_given(given: Options, manifest: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
+    """Read the texts among options that are given beside a record: see `read_options`.
+
+    They stay unread where only the record names the environment, and may not: it is refused then.
+    """
+    given = _given(given)
+    texts = given.pop("options", ())
+    recorded = recorded_options(manifest)
+    env = given.get("env") or recorded.get("env")
+    if not texts or not ("env" in given or trust or ENVS.is_trusted(str(env))):
+        return given
+    protocol = given.get("protocol") or recorded.get("protocol")
+    if not (protocol in (None, "default", "paper") or "protocol" in given or trust):
+        return given
+    opened = RunSpec.of({"env": env, "protocol": protocol}).env
+    values = read_options(texts, opened.name, opened.protocol)
+    _refuse_twice({**given, "options": texts}, values)
+    return {**given, **values}
+
+
+def _limit(name: str, value: object) -> Any:
+    try:
+        return LIMITS[name](value)
+    except ValueError as error:
+        raise UsageError(f"{name} {error}") from None
+
+
+def _given(options: Options) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+# From and to the command line
+
+
+@cache
+def options_of(part: type[msgspec.Struct]) -> dict[str, Option]:
+    """List a part's options by name."""
+    outer = {field.name: field.encode_name for field in msgspec.structs.fields(part)}
+    return {
+        outer[name]: msgspec.structs.replace(option, name=outer[name])
+        for name, option in described(part).items()
+        if name not in PARTS
+    }
+
+
+def environment_kinds() -> tuple[type[msgspec.Struct], ...]:
+    """Return the classes of the options of the package's environments."""
+    return BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions
+
+
+def _name_of(kind: type[msgspec.Struct]) -> str:
+    """Return the environment of a class of options, which is named after it."""
+    return kind.__name__.removesuffix("Options").lower()
+
+
+@cache
+def environment_options() -> dict[str, Option]:
+    """List the options of which the environments of the package take some, the limits last."""
+    found: dict[str, Option] = {}
+    for kind in environment_kinds():
+        for name, option in described(kind).items():
+            if option.has_flag:
+                found.setdefault(name, option)
+    return dict(sorted(found.items(), key=lambda one: one[0] in LIMITS))
+
+
+def grouped(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
+    """Map title to options: those without a group of their own are below the first."""
+    found: dict[str, dict[str, Option]] = {title: {}}
+    for name, option in options.items():
+        found.setdefault(option.group or title, {})[name] = option
+    return found
+
+
+def by_environment() -> dict[str, dict[str, Option]]:
+    """Map title to the options of environments: of all, then of those that it names, the limits."""
+    found: dict[str, dict[str, Option]] = {}
+    kinds = {_name_of(kind): kind for kind in environment_kinds()}
+    for name, option in environment_options().items():
+        envs = [env for env, kind in kinds.items() if name in described(kind)]
+        title = "environments" if len(envs) == len(kinds) else ", ".join(envs)
+        title = "limits of each sandbox" if name in LIMITS else title
+        found.setdefault(title, {})[name] = option
+    return dict(
+        sorted(found.items(), key=lambda one: (one[0] != "environments", "limits" in one[0]))
+    )
+
+
+@cache
+def _part_of() -> dict[str, str]:
+    """Option → the part that it is in; "" for those of `RunSpec` itself."""
+    found = dict.fromkeys(options_of(RunSpec), "")
+    for part, kind in PARTS.items():
+        found |= dict.fromkeys(options_of(kind), part)
+    del found["options"]
+    return found
+
+
+def _fact(option: str) -> str:
+    """Return the fact in a record that is meant to differ if an option is given; "" for none."""
+    part = _part_of().get(option)
+    if part in ("agent", "model"):
+        return "agent"
+    return options_of(RunSpec)[option].fact if part == "" else ""
+
+
+@cache
+def _flags() -> set[str]:
+    """Name the options for which False means that they were not given."""
+    parts = (*PARTS.values(), RunSpec)
+    return {k for part in parts for k, one in options_of(part).items() if one.default is False}
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that a parsed command line has; a preset's lie below them.
+
+    Raises:
+        UsageError: There is no such preset, or it is for another environment; or two environments
+            are named.
+    """
+    known = _part_of().keys() | environment_options().keys() | {"options"}
+    found = _given({name: value for name, value in vars(args).items() if name in known})
+    other = getattr(args, "env_option", None)
+    network = found.get("network")
+    if isinstance(network, str) and "env" not in found and other is None and _is_env(network):
+        found |= {"env": network, "network": True}  # --network was a flag only: --network ENV
+    if other is not None and found.setdefault("env", other) != other:
+        raise UsageError(f"which environment: {found['env']!r} or {other!r}?")
+    if "preset" not in found:
+        return found
+    preset = presets.get(found["preset"])
+    if found.get("env", preset.env) != preset.env:
+        raise UsageError(f"preset {found['preset']} is for {preset.env}, not for {found['env']}")
+    return _given(asdict(preset)) | found
+
+
+def _is_env(name: str) -> bool:
+    return name in ENVS or Path(name).is_dir()
+
+
+def add_environment(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
+    """Add ``ENV`` and ``--env ENV``."""
+    known = (
+        f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; or "
+        f"tasks elsewhere, as harbor:FOLDER"
+    )
+    if positional:
+        parser.add_argument("env", nargs="?", metavar="ENV", help=known)
+    parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same")
+
+
+def environments(*, packages: bool = True) -> list[str]:
+    """List the environments, without their other protocols."""
+    return [name for name in ENVS.names(packages=packages) if ":" not in name]
+
+
+def add_options(
+    parser: argparse._ActionsContainer, options: Mapping[str, Option], *names: str, less: str = ""
+) -> None:
+    """Add options to a parser, where None stands for what is not given.
+
+    Args:
+        parser: A parser or a group of one.
+        options: Name → option.
+        names: Which of them; default: all that have a flag.
+        less: Names of those that are left out, with spaces between them.
+    """
+    for name in names or options:
+        option = options[name]
+        if option.has_flag and name not in less.split():
+            flag = _REPEATED.get(name, option.flag)
+            action = parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
+            vars(action)["is_rare"] = not option.is_daily  # for `intercode.cli.parser`
+
+
+def add_environment_options(parser: argparse._ActionsContainer, *, less: str = "") -> None:
+    """Add the options of the package's environments, and ``-o`` for those of all."""
+    add_options(parser, environment_options(), less=less)
+    add_named(parser)
+
+
+def add_named(parser: argparse._ActionsContainer) -> None:
+    """Add ``-o``."""
+    action = parser.add_argument(
+        "-o",
+        action="append",
+        dest="options",
+        metavar="NAME=VALUE",
+        help="an option of the environment, also of one from outside; may be given several times",
+    )
+    vars(action)["is_rare"] = True
+
+
+_REPEATED = {"tasks": "--task", "accept": "--accept", "skill": "--skill"}
+"""Option that may be given several times → its flag."""
+
+
+def _help(option: Option) -> str:
+    known = option.default not in (None, False, (), "") and "default" not in option.help
+    says = known and option.name in _part_of() and not option.choices
+    return f"{option.help} (default: {option.default})" if says else option.help
+
+
+def _takes(option: Option) -> dict[str, Any]:
+    """Return argparse's keywords for an option's value."""
+    if option.kinds == (bool,):
+        both = option.default is None
+        return {"action": argparse.BooleanOptionalAction if both else "store_true", "default": None}
+    if bool in option.kinds:  # without a value, it is true
+        return {"nargs": "?", "const": True, "metavar": option.metavar}
+    if option.choices:
+        return {"choices": option.choices}
+    if option.name in _REPEATED:
+        return {"action": "append", "metavar": option.metavar}
+    if option.name in LIMITS and option.metavar != "N":
+        return {"type": _reader(LIMITS[option.name]), "metavar": option.metavar}
+    whole = natural if option.least == 0 else positive
+    other = whole if int in option.kinds else str
+    return {"type": _READERS.get(option.metavar, other), "metavar": option.metavar}
+
+
+def positive(text: str) -> int:
+    """Return a whole number above 0."""
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
+    return value
+
+
+def natural(text: str) -> int:
+    """Return a whole number, 0 or above."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """Return the number of a TCP port; 0: any that is free."""
+    if (number := natural(text)) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a port, at most 65535, not {text}")
+    return number
+
+
+def _reader(read: Callable[[object], Any]) -> Callable[[str], Any]:
+    """Return the reader of an argument, whose errors argparse reports."""
+
+    def reader(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return reader
+
+
+seconds = _reader(units.seconds)
+size = _reader(units.size)
+
+
+def _number(text: str) -> float:
+    """Return a number, 0 or above."""
+    if not 0 <= (value := _float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number, 0 or above, not {text!r}")
+    return value
+
+
+def _amount(text: str) -> float:
+    """Return a number above 0."""
+    if (value := _number(text)) == 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    return value
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
+
+
+_READERS: dict[str | None, Callable[[str], Any]] = {
+    **{"SIZE": size, "SECONDS": seconds, "S": seconds, "USD": _amount, "P": _amount},
+    "T": _number,
+}
+"""Name of a value in ``--help`` → what reads it; other values are texts or whole numbers."""
+
+
+# For a record
+
+
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@")
+
+
+def portable(value: Any) -> Any:
+    """Return a value as a record has it: without a password."""
+    return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value
+
+
+def _path(value: str) -> str:
+    return str(Path(value).absolute())
+
+
+def _place(value: str) -> str:
+    """Make a path that there is absolute; a name or a URL stays."""
+    if scheme := scheme_of(value):
+        return f"{scheme}:{_place(value.partition(':')[2])}"
+    path = Path(value).expanduser()
+    looks_like_a_path = "/" in value or bool(path.suffix)
+    found = looks_like_a_path and path.exists()
+    return str(path.absolute()) if found else str(portable(value))
+
+
+def _data(value: str) -> str:
+    is_code = is_reference(value) and is_reference(name_in(value) or "")
+    return absolute(value) if is_code else _place(value)
+
+
+def _code(value: str) -> str:
+    """Make the path in ``file.py:name`` absolute."""
+    if value.endswith(".toml") and not value.startswith("cli:"):  # an agent's profile
+        return _place(value)
+    return absolute(value)
+
+
+def _model(value: str) -> str:
+    return value if value.partition("/")[0] in MODELS else absolute(value)
+
+
+def _engine(value: str) -> str:
+    return str(portable(value)) if "://" in value else absolute(value)
+
+
+def _image(value: str) -> str:
+    from intercode_sandbox.images.base import parse  # takes long, and help needs no image
+
+    try:
+        return str(parse(value))
+    except ImageError:  # a name of another provider's
+        return value
+
+
+CODE = {"reward", "sandbox", "engine"}
+"""Options of environments that may name code in a file."""
+
+
+def in_any_folder(options: Options) -> dict[str, Any]:
+    """Return options whose files are found from any working directory.
+
+    Names that a run shows, as those of agents and models, stay: they are resolved once.
+    """
+    return {name: _in_any_folder(name, value) for name, value in options.items()}
+
+
+def _in_any_folder(name: str, value: Any) -> Any:
+    if not isinstance(value, str) or "://" in value:  # whose password a record leaves out
+        return value
+    if name in ("out", "cache", "prices", "prompt"):
+        return _path(value)
+    if name in CODE:
+        return absolute(value)
+    return _place(value) if name in ("databases", "repositories") else value
+
+
+_PORTABLE: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("cache", "prices", "prompt", "recording"), _path),
+    "skill": lambda folders: [_path(folder) for folder in folders],
+    "data": _data,
+    "env": lambda name: ENVS.file_of(name) or _place(name),
+    **dict.fromkeys(("databases", "repositories"), _place),
+    **dict.fromkeys(("agent", "protocol", "reward", "sandbox"), _code),
+    **dict.fromkeys(("judge_model", "model"), _model),
+    "engine": _engine,
+    **dict.fromkeys(("image", "default_image"), _image),
+}

@@ -1,0 +1,286 @@
+"""Options of a run's record that act, in contrast to those that are only data.
+
+A record may be somebody else's. Amounts, modes and the names of what InterCode itself brings along
+are data. An option that would run code, read or write a path, or reach an address acts: it is an
+`Effect`, and is refused unless the caller names the same value again, or trusts the record. The
+tables are lists of what is harmless: an option that stands in none of them acts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import ImageError, TrustError, UsageError
+from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES, scheme_of
+from intercode_sandbox.user_code import is_reference
+
+INERT = frozenset(
+    {
+        *("benchmark", "reviewed", "secret", "judge_votes"),
+        *("preset", "setting", "schema", "context", "examples", "recap"),
+        *("observation_limit", "observation_tail", "dialogue_limit", "samples", "choose"),
+        *("search", "search_width", "search_depth", "search_budget", "search_from"),
+        *("episode_cost", "episode_tokens", "episode_seconds"),
+        *("temperature", "top_p", "reply_tokens", "record_tokens", "max_cost", "max_tokens"),
+        *("limit", "tasks", "epochs", "seed"),
+        *("workers", "max_connections", "max_sandboxes", "model_timeout", "retries"),
+        *("timeout", "memory", "disk", "output", "processes", "max_turns", "reward_every_turn"),
+        *("keep_diffs", "keys", "ignore", "cache_gold", "attempts"),
+        *("max_rows", "permute_columns", "columns", "history"),
+    }
+)
+"""Options whose values are amounts, modes, texts for a model, or names within the tasks."""
+_MODEL_OF = {
+    **dict.fromkeys(("base_url", "model"), "model"),
+    **dict.fromkeys(("judge_url", "judge_model"), "judge_model"),
+}
+"""Option that says where a model is → the option that names it, and thereby the key's owner."""
+_KEYS = {
+    "openai": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    **dict.fromkeys(
+        ("llama.cpp", "ollama", "openai-compatible", "openai-completions", "vllm"),
+        "OPENAI_COMPATIBLE_API_KEY",
+    ),
+}
+"""Provider → the variable of the key that it sends to a base URL."""
+_KEYLESS = ("local", "scripted")
+"""Providers that send no key."""
+_PASSWORDS = ("MYSQL_PWD", "PGPASSWORD")
+_OR_FOLDER = "; or, of a benchmark that has moved, its folder: --env PATH"
+_READ = ("env", "data", "databases", "repositories")
+_WORD = re.compile(r"[\w-]+")
+_MODEL_NAME = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+)*")
+_GENERATED = ("seed", "difficulty", "count", "split")
+"""Options within a dataset's name, as in ``generated-bash:seed=1``, that name no path."""
+
+_DEEDS = {
+    "agent": "runs this agent",
+    "reward": "runs this reward",
+    "env": "imports this environment",
+    "protocol": "imports this protocol",
+    "data": "reads these tasks, and the images, repositories and databases that they name",
+    "split": "reads this split",
+    "model": "calls this model",
+    "judge_model": "calls this model",
+    "base_url": "sends dialogues there",
+    "judge_url": "sends answers there",
+    "engine": "connects to this server",
+    "variables": "gives tasks these variables of this machine",
+    "repositories": "reads or fetches repositories there",
+    "databases": "reads databases there",
+    "image": "builds, pulls or unpacks this image",
+    "default_image": "builds, pulls or unpacks this image",
+    "layers": "lays these archives over the image",
+    "network": "lets the sandbox reach these hosts",
+    "capabilities": "gives root in the sandbox these capabilities",
+    "python": "runs this program in the sandbox",
+    "sandbox": "starts sandboxes by this provider",
+    "prompt": "reads this file, and sends it to the model",
+    "recording": "reads this file, and repeats its actions",
+    "skill": "reads these folders, and offers them to the agent",
+    "cache": "reads and writes replies there",
+    "prices": "reads this file",
+    "search_test": "runs this code in the sandbox",
+    "on": "runs the episodes on this cluster",
+}
+"""Option → its effect, where its value is not harmless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """An option of a record that acts."""
+
+    option: str
+    value: Any
+    deed: str
+    """The effect, in words."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is a file or folder that every use of the run reads, and is not there."""
+        if self.option not in _READ or not isinstance(self.value, str):
+            return False
+        scheme = scheme_of(self.value)
+        place = self.value if scheme is None else self.value.partition(":")[2]
+        file, ending, _ = place.partition(".py:")
+        return file.startswith("/") and not Path(f"{file}.py" if ending else file).exists()
+
+    @property
+    def words(self) -> list[str]:
+        """The words of a command line that name the option again."""
+        values = self.value if isinstance(self.value, list) else [self.value]
+        if self.option not in _DEEDS and self.option not in INERT:  # of an environment from outside
+            texts = (str(v).lower() if isinstance(v, bool) else v for v in values)
+            return [word for text in texts for word in ("-o", f"{self.option}={text}")]
+        flag = f"--{self.option.replace('_', '-')}"
+        if self.option in ("network", "capabilities") and values is self.value:
+            values = [",".join(map(str, values))]
+        return [word for v in values for word in ((flag,) if v is True else (flag, str(v)))]
+
+
+def effects(options: Mapping[str, Any], known: Collection[str] = ()) -> list[Effect]:
+    """List the options of a record that act.
+
+    Args:
+        options: Option → value, as the record has them.
+        known: The options that the caller has named again.
+    """
+    return [
+        Effect(name, value, _DEEDS.get(name, "is not known to be harmless"))
+        for name, value in options.items()
+        if name not in known and _acts(name, value, options)
+    ]
+
+
+def check(
+    record: object, found: Collection[Effect], options: Mapping[str, Any], *, trust: bool
+) -> None:
+    """Refuse a record that acts, before any work.
+
+    Trust does not extend to an address to which a key of this machine's would go: the caller
+    names the address, or the key is not set.
+
+    Args:
+        record: The record's place, for messages.
+        found: Its effects.
+        options: All options of the run, the caller's included.
+        trust: Whether the caller trusts the record.
+
+    Raises:
+        TrustError: An effect is neither named again nor trusted.
+        UsageError: A file that the record names is gone.
+    """
+    keys = {effect.option: _key_for(effect.option, options) for effect in found}
+    refused = [effect for effect in found if keys[effect.option] or not trust]
+    if not refused:
+        # No path of a record without trust is looked at. A benchmark's folder has its data, too.
+        for effect in sorted(found, key=lambda effect: effect.option != "env"):
+            if effect.is_gone:
+                raise UsageError(
+                    f"{record} names {effect.value}, which is not there any more. "
+                    f"Say where it is now: --{effect.option} PATH (in Python {effect.option}=PATH)"
+                    f"{_OR_FOLDER if effect.option == 'data' else ''}"
+                )
+        return
+    rules = [f"{key} goes only to an address that you name" for key in keys.values() if key]
+    if not trust:
+        rules.append("add --trust to take all else as recorded" if rules else "or add --trust")
+    raise TrustError(
+        f"{record} names what was not named here, and nothing of it was run, read or sent:\n"
+        f"{listing(refused)}\n"
+        f"Give again what you want, as it stands here; {'; '.join(rules)}"
+    )
+
+
+def listing(found: Collection[Effect]) -> str:
+    """Return effects for people, each with the words that name it again."""
+    lines = (f"  {_printable(shlex.join(effect.words))}\n    {effect.deed}" for effect in found)
+    return "\n".join(lines)
+
+
+def _printable(text: str) -> str:
+    """Escape what a terminal would obey, and line ends: a value cannot look like another one."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _key_for(option: str, options: Mapping[str, Any]) -> str:
+    """Return the name of the key that would go to an option's address; empty if there is none."""
+    from intercode.models.keys import find
+
+    if option == "engine":
+        return next((name for name in _PASSWORDS if find(name)), "")
+    if option not in _MODEL_OF:
+        return ""
+    model = str(options.get(_MODEL_OF[option]) or "")
+    provider = model.partition("/")[0]
+    is_code = is_reference(model) and provider not in MODELS
+    if provider in _KEYLESS or (is_code and option == _MODEL_OF[option]):  # no address of ours
+        return ""
+    if (name := _KEYS.get(provider)) is None:  # it finds its keys, and its address, by itself
+        return f"the key of {provider or 'the provider'}"
+    return name if find(name) else ""
+
+
+def _acts(name: str, value: Any, options: Mapping[str, Any]) -> bool:
+    """Tell whether an option's value is more than data."""
+    if value is None or value is False or value in ([], ""):
+        return False
+    if name in INERT:
+        parts = value if isinstance(value, list) else [value]
+        return not all(isinstance(part, str | int | float) for part in parts)
+    harmless = _HARMLESS.get(name)
+    return not (harmless and isinstance(value, str) and harmless(value, options))
+
+
+def _is_dataset(value: str, options: Mapping[str, Any]) -> bool:
+    name, _, rest = value.partition(":")
+    parts = [part.partition("=") for part in rest.split(",")] if rest else []
+    named = all(k in _GENERATED and _WORD.fullmatch(v) for k, _, v in parts)
+    return DATASETS.is_trusted(name) and named
+
+
+def _is_agent(value: str, options: Mapping[str, Any]) -> bool:
+    from intercode.agents.outside import profile
+    from intercode.agents.registry import AGENTS
+
+    return AGENTS.is_trusted(value) or value in profile.names()
+
+
+def _is_model(value: str, options: Mapping[str, Any]) -> bool:
+    """Tell whether a model is a known provider's, by a name that is neither a file nor a URL."""
+    provider, _, name = value.partition("/")
+    if provider not in (*_KEYS, *_KEYLESS):
+        return False
+    if provider == "local":
+        return _WORD.fullmatch(name.replace(".", "-")) is not None and not name.endswith(".gguf")
+    return provider != "scripted" and _MODEL_NAME.fullmatch(name) is not None
+
+
+def _is_image(value: str, options: Mapping[str, Any]) -> bool:
+    from intercode.datasets.builtin import PREFIX
+    from intercode_sandbox.images.base import parse
+    from intercode_sandbox.images.debian import RECIPES
+
+    try:
+        image = parse(value)
+    except ImageError:
+        return False
+    builtin = all(addition.text.startswith(PREFIX) for addition in image.additions)
+    return builtin and not image.argument and image.scheme in ("host", "base", *RECIPES)
+
+
+def _is_engine(value: str, options: Mapping[str, Any]) -> bool:
+    from intercode.databases import ENGINES
+
+    return ENGINES.is_trusted(value)
+
+
+def _is_reward(value: str, options: Mapping[str, Any]) -> bool:
+    return value in ("default", "judge") or REWARDS.is_trusted(f"{options.get('env')}:{value}")
+
+
+def _is_provider(value: str, options: Mapping[str, Any]) -> bool:
+    from intercode_sandbox import PROVIDERS
+
+    return PROVIDERS.is_trusted(value)
+
+
+_HARMLESS: Mapping[str, Callable[[str, Mapping[str, Any]], object]] = {
+    "agent": _is_agent,
+    "data": _is_dataset,
+    **dict.fromkeys(("default_image", "image"), _is_image),
+    "engine": _is_engine,
+    "env": lambda value, options: ENVS.is_trusted(value) or SOURCES.is_trusted(value),
+    **dict.fromkeys(("judge_model", "model"), _is_model),
+    "protocol": lambda value, options: value in ("default", "paper"),
+    "reward": _is_reward,
+    "sandbox": _is_provider,
+    "split": lambda value, options: _WORD.fullmatch(value),
+}
+"""Option → a test whether its value names what InterCode itself brings along."""

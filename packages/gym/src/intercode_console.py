@@ -1,0 +1,190 @@
+"""The console script ``intercode``, beside the package: it begins before the package is imported.
+
+Until a command begins, and once it has ended, Ctrl-C ends the process at once and says nothing. An
+interrupted import would print a traceback, and there is nothing to clean up.
+
+Two other packages install a module ``intercode``: ``intercode-bench``, the release of 2023, and
+``intercode``, which has nothing to do with it. The one that is installed last replaces files of the
+other, and its removal removes them; pip neither refuses nor reports it. So this module looks for
+them first, by the names of files: that takes 0.2 ms, their metadata 40.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+is_running = False
+"""Whether this process is the command line: set before the package is imported."""
+INTERRUPTED = 130
+"""The exit code of what Ctrl-C has ended."""
+
+_PROCESS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
+"""The files of a container's limit, of both versions of cgroups."""
+_FEW_PROCESSES = 256
+_OTHERS = {"intercode_bench": "intercode-bench", "intercode": "intercode"}
+"""The first part of the name of a .dist-info folder → the package."""
+
+
+def main() -> int:
+    """Run the command line with the process's arguments.
+
+    Returns:
+        The exit code of the command; 1 if this is not Linux, or another package's module is in
+        place of ours.
+    """
+    global is_running
+    _complete_descriptors()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
+        signal.signal(signal.SIGINT, _leave)
+    found = clash()
+    if found and not (found.is_ours and sys.argv[1:2] == ["doctor"]):  # it says so itself
+        kind = "warning" if found.is_ours else "error"
+        lines = (f"intercode: {kind}: {found.meaning}. To fix it:", *found.commands)
+        print("\n  ".join(lines), file=sys.stderr)
+        if not found.is_ours:
+            return 1
+    if sys.platform != "linux":
+        from intercode_sandbox.rights import other_system
+
+        print(f"intercode: error: {other_system()}", file=sys.stderr)
+        return 1
+    if reason := _without_threads():
+        print(f"intercode: error: {reason}", file=sys.stderr)
+        return 1
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        print("intercode: error: the working directory is gone: cd to another", file=sys.stderr)
+        return 1
+    is_running = True
+    from intercode.cli.main import main as run
+
+    return run()
+
+
+def _without_threads() -> str:
+    """Say why no thread can be started here; "" if one can.
+
+    Where few can, OpenBLAS is told to start none: it comes with numpy, starts a thread for each
+    core when it is imported, and ends the process as Ctrl-C does if it cannot.
+    """
+    try:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+    except RuntimeError:
+        return (
+            "this machine permits no threads: its limit of processes is reached, or a seccomp "
+            "profile answers clone3 with EPERM, as Docker before 20.10.10 does. In a container: "
+            "docker run --pids-limit -1 --security-opt seccomp=unconfined …"
+        )
+    for path in _PROCESS_LIMITS:
+        with suppress(OSError, ValueError):  # there is none, or "max"
+            if int(Path(path).read_text()) < _FEW_PROCESSES:
+                os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return ""
+
+
+def _complete_descriptors() -> None:
+    """Open standard streams that are closed, as some daemons leave them, to nothing.
+
+    Files that are opened later would else have their numbers, and be written to by accident.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+
+
+class Clash(NamedTuple):
+    """Another package with a module ``intercode``, or what it left when it was removed."""
+
+    is_ours: bool
+    """Whether the module that is imported is still ours."""
+    meaning: str
+    commands: tuple[str, ...]
+    """Fix it, one after the other."""
+
+
+def clash() -> Clash | None:
+    """Look for another package that installs a module ``intercode``."""
+    spec = importlib.util.find_spec("intercode")
+    folders = spec and spec.submodule_search_locations
+    folder = Path(next(iter(folders or ()), Path(__file__).with_name("intercode")))
+    others = sorted(
+        package
+        for path in folder.parent.iterdir()
+        if path.suffix in (".dist-info", ".egg-info")
+        and (package := _OTHERS.get(path.name.partition("-")[0].lower()))
+    )
+    is_ours = _is_ours(folder / "__init__.py")
+    if is_ours and not others:
+        return None
+    commands = [f"pip uninstall -y {name}" for name in others]
+    if source := _source(folder.parent):
+        commands.append(f"pip install --force-reinstall --no-deps {source}")
+    return Clash(is_ours, _meaning(folder, others, is_ours), tuple(commands))
+
+
+def _is_ours(init: Path) -> bool:
+    try:
+        return b"gymnasium.register(" in init.read_bytes()  # neither of theirs does that
+    except FileNotFoundError:
+        return False
+
+
+def _meaning(folder: Path, others: list[str], is_ours: bool) -> str:
+    if others:
+        effect = "its removal would remove files" if is_ours else "it has replaced files"
+        packages = " and ".join(others)
+        return f"the package {packages} installs {folder}, too: {effect} of intercode-gym"
+    return (
+        f"files of intercode-gym are missing in {folder}: a package with a module of the same name "
+        f"({' or '.join(_OTHERS.values())}) removed them when it was removed"
+    )
+
+
+def _source(site: Path) -> str:
+    """Return what pip installs again; "" for a checkout, whose files stay where they are."""
+    for file in site.glob("intercode_gym-*.dist-info/direct_url.json"):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found.get("dir_info", {}).get("editable"):
+            return ""
+        if Path(found["url"].removeprefix("file://")).exists():
+            return str(found["url"])
+        if "vcs_info" in found:
+            return f"{found['vcs_info']['vcs']}+{found['url']}@{found['vcs_info']['commit_id']}"
+    return "intercode-gym"
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` at Ctrl-C while the block runs, also within `main`."""
+    if signal.getsignal(signal.SIGINT) is not _leave:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,303 @@
+"""From an image's name to what the engine starts containers from.
+
+A name means the same as on the native sandbox: the image is built as there, and given to the engine
+once, under its digest. ``docker-daemon:REFERENCE`` is an image of the engine's own, over which
+archives can be laid, too.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from intercode_sandbox.errors import ImageError, SandboxError
+from intercode_sandbox.files import digest_of, sha256
+from intercode_sandbox.docker.engine import LABEL, LEASE, Engine, NotThereError
+from intercode_sandbox.images import (
+    BuildScript,
+    Image,
+    Progress,
+    hidden_places,
+    host_mounts,
+    resolve,
+)
+from intercode_sandbox.images.archive import replaced
+from intercode_sandbox.images.base import Addition, Spec, clean_environment, parse
+from intercode_sandbox.images.carry import write_tree
+from intercode_sandbox.images.tree import look
+from intercode_sandbox.ownership import new_lease
+
+SCHEME = "docker-daemon:"
+REPOSITORY = "intercode"
+_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineImage:
+    """An image that the engine has, and what containers of it need in addition."""
+
+    image: Image = field(hash=False)
+    """How a command starts there; it has no layers of ours."""
+    reference: str
+    """The engine's own digest of it."""
+    user: str = "0"
+    volumes: tuple[str, ...] = ()
+    binds: tuple[str, ...] = ()
+    """Folders of this machine's that are mounted at their own place, read-only."""
+    hidden: tuple[str, ...] = ()
+    """Folders below those that no program may see."""
+    named_home: bool = True
+    """Whether the image itself says where home is."""
+    files: dict[str, str | None] = field(default_factory=dict, hash=False)
+    """The image's content of files over which an engine mounts its own."""
+
+
+class Images:
+    """The images that the engine has been asked for so far."""
+
+    def __init__(
+        self, engine: Engine, build_script: BuildScript, progress: Callable[[], Progress | None]
+    ) -> None:
+        self._engine = engine
+        self._build_script = build_script
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._known: dict[str, EngineImage] = {}
+        self._laid: dict[Hashable, tuple[str, str]] = {}
+
+    def find(self, name: str | Image) -> EngineImage:
+        """Return the image of that name, made or imported if need be.
+
+        Raises:
+            ImageError: There is none, or it cannot be made.
+            SandboxError: The engine failed.
+        """
+        if isinstance(name, Image):
+            return self._own(name)
+        if name.startswith(SCHEME):
+            return self._engines(parse(name))
+        image = resolve(name, build_script=self._build_script, progress=self._progress())
+        return self._own(image)
+
+    def _own(self, image: Image) -> EngineImage:
+        hidden = tuple(_hidden()) if image.host else ()
+        key = f"{image.digest} {image.cwd} {image.user} {hidden}"
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = EngineImage(
+                    replace(image, layers=()),
+                    self._imported(image),
+                    user=image.user or "0",
+                    binds=tuple(host_mounts()) if image.host else (),
+                    hidden=hidden,
+                    files={path: _content_of(image.layers, path) or "" for path in _FILES},
+                )
+            return self._known[key]
+
+    def _imported(self, image: Image) -> str:
+        """Return the engine's digest of an image of ours."""
+        name = f"{REPOSITORY}:{image.digest}"
+        with self._engine.errors("looking for an image") as api:
+            found = api.images(name, quiet=True)
+        if found:
+            return str(found[0])
+        if progress := self._progress():
+            progress(f"giving the image {image.name} to the engine")
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        failure: list[OSError] = []
+
+        def stream() -> None:
+            try:
+                with os.fdopen(writer, "wb") as out:
+                    write_tree(image.layers, out)
+            except OSError as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=stream, name="intercode-import")
+        thread.start()
+        try:
+            with (
+                os.fdopen(reader, "rb") as source,
+                self._engine.errors("importing an image") as api,
+            ):
+                api.import_image_from_data(
+                    source, REPOSITORY, image.digest, changes=[f"LABEL {LABEL}=1"]
+                )
+        finally:
+            thread.join()
+        if failure:
+            with self._engine.errors("removing a torn image") as api:
+                api.remove_image(name)
+            raise ImageError(f"cannot read the image {image.name}: {failure[0]}")
+        with self._engine.errors("looking for an image") as api:
+            found = api.images(name, quiet=True)
+        if not found:
+            raise SandboxError(f"the engine did not take the image {image.name}")
+        return str(found[0])
+
+    def _engines(self, spec: Spec) -> EngineImage:
+        """Return an image of the engine's own, looked at again each time: a tag may move."""
+        name = spec.argument
+        try:
+            with self._engine.errors("looking for an image") as api:
+                facts = api.inspect_image(name)
+        except NotThereError as error:
+            raise ImageError(
+                f"the engine has no image {name!r}: `docker pull {name}`, or `docker build` it"
+            ) from error
+        reference, digest = facts["Id"], str(facts["Id"]).removeprefix("sha256:")
+        if spec.additions:
+            reference, digest = self._laid_over(reference, spec.additions)
+        config: dict[str, Any] = facts.get("Config") or {}
+        given = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
+        image = Image(
+            name=str(spec),
+            digest=digest,
+            layers=(),
+            env={**clean_environment(), **given},
+            cwd=config.get("WorkingDir") or "/",
+        )
+        return EngineImage(
+            image,
+            reference,
+            user=config.get("User") or "0",
+            named_home="HOME" in given,
+            volumes=tuple(sorted(config.get("Volumes") or ())),
+        )
+
+    def _laid_over(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
+        """Lay archives over an image, again only if a file of these is another than it was."""
+        key = base, tuple((str(each.path), *_stamp(each.path)) for each in additions)
+        with self._lock:
+            if key not in self._laid:
+                self._laid[key] = _lay_over(self._engine, REPOSITORY, base, additions)
+            return self._laid[key]
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise ImageError(f"cannot read {path}: {error}") from error
+    return info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def _hidden() -> list[str]:
+    return [path for path in hidden_places() if Path(path).exists()]
+
+
+def _lay_over(
+    engine: Engine, repository: str, base: str, additions: Sequence[Addition]
+) -> tuple[str, str]:
+    """Return an image of the engine's: `base` with these archives unpacked at its root.
+
+    It is made once, and found again by what went into it.
+
+    Args:
+        engine: The engine.
+        repository: What the image is called there.
+        base: The engine's digest of what is below.
+        additions: In order.
+
+    Returns:
+        Its name there, and the digest of what went into it: the same in every engine.
+
+    Raises:
+        ImageError: An archive cannot be read, or is a script.
+        SandboxError: The engine failed.
+    """
+    parts = [base]
+    for addition in additions:
+        if addition.is_script:
+            raise ImageError(
+                f"{addition.text} cannot be run over an image of the engine's own: have its "
+                "Dockerfile run it"
+            )
+        parts.append(_archive_digest(addition.path))
+    digest = digest_of(*parts)
+    name = f"{repository}:{digest}"
+    with engine.errors("looking for an image") as api:
+        found = api.images(name, quiet=True)
+    if not found:
+        _make(engine, repository, digest, base, additions)
+    return name, digest
+
+
+def _make(
+    engine: Engine, repository: str, digest: str, base: str, additions: Sequence[Addition]
+) -> None:
+    labels = {LABEL: "1", LEASE: new_lease()}  # which a sweep finds, should we be killed
+    with engine.errors("laying files over an image") as api:
+        container = api.create_container(base, ["-"], labels=labels)["Id"]
+        try:
+            for addition in additions:
+                _check_free(engine, container, addition)
+                with addition.path.open("rb") as archive:
+                    api.put_archive(container, "/", archive)
+            # A commit takes over the container's command: the image's own is never run either.
+            api.commit(container, repository, digest, changes=[f"LABEL {LABEL}=1"])
+        finally:
+            api.remove_container(container, force=True, v=True)
+
+
+def _check_free(engine: Engine, container: str, addition: Addition) -> None:
+    """Refuse an archive with folders that are to hide the image's: here they would be merged."""
+    for name in replaced(addition.path):
+        try:
+            with engine.errors("looking at an image") as api:
+                api.get_archive(container, f"/{name}")[0].close()
+        except NotThereError:
+            continue
+        raise ImageError(
+            f"the image has /{name}, which an engine cannot hide: have its Dockerfile remove it, "
+            "name another 'metadata.directory', or take --sandbox native"
+        )
+
+
+def _archive_digest(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise ImageError(f"cannot read {path}: {error}") from error
+
+
+def _content_of(layers: Sequence[Path], path: str) -> str | None:
+    """Return the content of a small file of the merged tree; None if it has no such file."""
+    found = look(layers, path.strip("/").split("/"))
+    if found is None or not stat.S_ISREG(found.info.st_mode):
+        return None
+    return os.fsdecode(found.path.read_bytes())
+
+
+def prune(dry_run: bool = False) -> list[tuple[str, int]]:
+    """Remove the images of ours from the engine, if there is one, that no container is of.
+
+    Args:
+        dry_run: Only say which.
+
+    Returns:
+        The identifier and the bytes of each.
+    """
+    engine = Engine()
+    found = []
+    try:
+        with engine.errors("listing images") as api:
+            listed = api.images(all=True, filters={"label": f"{LABEL}=1"})
+        for image in listed:
+            with suppress(SandboxError), engine.errors("removing an image") as api:
+                if api.containers(all=True, quiet=True, filters={"ancestor": image["Id"]}):
+                    continue
+                if not dry_run:
+                    api.remove_image(image["Id"], force=True)
+                found.append((image["Id"].removeprefix("sha256:")[:12], int(image["Size"])))
+    except SandboxError:
+        return []
+    finally:
+        engine.close()
+    return found

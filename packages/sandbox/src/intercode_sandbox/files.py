@@ -1,0 +1,396 @@
+"""Operations on files and folders: write whole or not at all, lock, remove, identify.
+
+Standard library only: much that must start fast loads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from intercode_sandbox.errors import SandboxUnavailableError, UsageError
+from intercode_sandbox.rights import cache_place, needs_stand_in, other_system
+
+try:
+    import fcntl
+except ImportError:  # on Windows: whatever needs a sandbox needs these files, too
+    raise SandboxUnavailableError(other_system()) from None
+
+_CHUNK = 1 << 20
+
+
+@contextlib.contextmanager
+def same_folder() -> Iterator[None]:
+    """Go back to the working directory at the end, whichever the user's code has gone to."""
+    try:
+        folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # it is gone, or not to be entered
+        yield
+        return
+    try:
+        yield
+    finally:
+        try:
+            with contextlib.suppress(OSError):
+                os.fchdir(folder)
+        finally:
+            os.close(folder)
+
+
+def cache_root() -> Path:
+    """The folder for everything that InterCode can make again.
+
+    Raises:
+        UsageError: Another user could change what is in it: images, programs, databases.
+    """
+    place = cache_place()
+    named = "INTERCODE_CACHE" in os.environ
+    if not named and place == Path("/root/.cache/intercode") and needs_stand_in():
+        place = Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        _check_owner(place, place.stat())
+    return place
+
+
+def _check_owner(place: Path, info: os.stat_result) -> None:
+    if info.st_uid not in (os.geteuid(), 0):
+        reason = f"belongs to another user ({info.st_uid}), who could change what is in it"
+        fix = "set INTERCODE_CACHE to a folder of your own"
+    elif info.st_mode & stat.S_IWOTH:
+        reason, fix = "can be written by all users", f"chmod o-w {place}"
+    else:
+        return
+    raise UsageError(f"the cache {place} {reason}: {fix}")
+
+
+@contextlib.contextmanager
+def replaced(path: Path, *, many: bool = False, sync: bool = False) -> Iterator[Path]:
+    """Write a file that is at its place whole or not at all.
+
+    Yields the path to write to, beside `path`. It is moved to `path` when the block ends, and
+    removed if the block fails.
+
+    Args:
+        path: The place.
+        many: Whether several may write to it at once, each under a name of its own. One that is
+            killed leaves that behind; a single writer's is overwritten by the next.
+        sync: Whether the file is to survive a power cut when the block has ended.
+
+    Raises:
+        OSError: It cannot be written, or the block did not write it.
+    """
+    own = f"-{os.getpid()}-{secrets.token_hex(4)}" if many else ""
+    temporary = path.with_name(f".{path.name}.new{own}")
+    temporary.unlink(missing_ok=True)  # a link there would be written through
+    try:
+        yield temporary
+        if sync:
+            _sync(temporary)
+        temporary.replace(path)
+        if sync:
+            sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes, *, sync: bool = False) -> None:
+    """Write bytes, or text as UTF-8, to a file that is there whole or not at all: see `replaced`.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    with replaced(path, sync=sync) as temporary:
+        temporary.write_bytes(data)
+
+
+class DiskBudget:
+    """The share of a disk that data may fill: half of what is free when the budget is made.
+
+    What is made of data may be a thousand times as large as the data: of a compressed archive, a
+    file with holes, a script.
+
+    Args:
+        folder: A folder on the disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        free, files = free_space(folder)
+        self.bytes = free // 2
+        """The bytes that are left of it."""
+        self.files = files // 2
+        """The files that are left of it."""
+        self._least = free - self.bytes
+
+    def take(self, count: int, files: int = 0) -> None:
+        """Take bytes and files from the budget, before they are written.
+
+        Raises:
+            OSError: They are more than is left of it.
+        """
+        self.bytes -= count
+        self.files -= files
+        if self.bytes < 0 or self.files < 0:
+            raise OSError(errno.ENOSPC, f"more than half of what is free on its disk: {_LARGE}")
+
+    def is_spent(self) -> bool:
+        """Tell whether less than the other half is free, by this budget's user or another's."""
+        return free_space(self._folder)[0] < self._least
+
+
+_LARGE = "it needs a larger disk, or holds what no data set needs"
+
+
+def free_space(folder: Path) -> tuple[int, int]:
+    """Return the bytes and the number of files that a folder's disk has room for."""
+    info = os.statvfs(folder)
+    return info.f_bavail * info.f_frsize, info.f_favail if info.f_files else sys.maxsize
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that data names: a FIFO or a device there would never end.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new names in a folder survive a power cut."""
+    _sync(folder, os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int = 0) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(content: str | bytes | Path | BinaryIO) -> str:
+    """The SHA-256 of a text (as UTF-8), of bytes, or of a file's content, in hexadecimal.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if isinstance(content, str):
+        content = content.encode("utf-8", "surrogateescape")
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    if isinstance(content, Path):
+        with content.open("rb") as file:
+            return sha256(file)
+    hasher = hashlib.sha256()
+    while chunk := content.read(_CHUNK):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def digest_of(*parts: str | bytes) -> str:
+    """Return one digest of several values; no two different lists of values share one."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
+        hasher.update(b"%d:" % len(data))
+        hasher.update(data)
+    return hasher.hexdigest()
+
+
+def file_digest(content: Path | BinaryIO) -> str:
+    """Return the BLAKE2b-128 of a file's content, in hexadecimal.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if isinstance(content, Path):
+        with content.open("rb") as file:
+            return file_digest(file)
+    hasher = hashlib.blake2b(digest_size=16)
+    while chunk := content.read(_CHUNK):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all in it: also unreadable directories, and any depth. Idempotent."""
+    with contextlib.suppress(FileNotFoundError):
+        if not path.is_dir() or path.is_symlink():
+            path.unlink()
+            return
+    for _ in range(3):  # another process may be removing the same tree
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(path, ignore_errors=True)
+        if not os.path.lexists(path):
+            return
+        with contextlib.suppress(OSError):
+            _flatten(path)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def _flatten(path: Path) -> None:
+    """Move all directories of a tree to its top, and open them to their owner.
+
+    Agents make trees deeper than a path may be long, or than a function can recurse.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    path.chmod(0o700)
+    top = os.open(path, flags)
+    try:
+        pending = _subfolders(top)
+        while pending:
+            folder = os.open(pending.pop(), flags, dir_fd=top)
+            try:
+                for name in _subfolders(folder):
+                    moved = secrets.token_hex(16)
+                    os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
+                    pending.append(moved)
+            finally:
+                os.close(folder)
+    finally:
+        os.close(top)
+
+
+def _subfolders(folder: int) -> list[str]:
+    """List the directories in an open one, and let their owner list, empty and move each."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for name in names:
+        os.chmod(name, 0o700, dir_fd=folder)
+    return names
+
+
+def tree_size(path: Path) -> int:
+    """Bytes that a folder takes on disk; a file with several names counts once."""
+    total = 0
+    seen: set[tuple[int, int]] = set()
+    pending = [path]
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError:  # its path is too long, or it has gone
+                continue
+            if stat.S_ISDIR(info.st_mode):
+                pending.append(Path(entry.path))
+            elif info.st_nlink > 1:
+                if (info.st_dev, info.st_ino) in seen:
+                    continue
+                seen.add((info.st_dev, info.st_ino))
+            total += info.st_blocks * 512
+    return total
+
+
+@contextlib.contextmanager
+def locked(
+    path: Path,
+    *,
+    shared: bool = False,
+    wait: bool = True,
+    waiting: Callable[[], None] | None = None,
+) -> Iterator[int | None]:
+    """Hold a lock among processes and threads for as long as the block runs.
+
+    Yields its descriptor (a child that inherits it prolongs the lock), or None if it is taken and
+    we are not to wait. The last to hold the lock alone removes its file.
+
+    Args:
+        path: The lock's file.
+        shared: Whether others may hold it, too, who also ask for it shared.
+        wait: Whether to wait for it if it is taken.
+        waiting: Called once before a wait.
+    """
+    descriptor = _acquire(path, shared, wait and waiting is None)
+    if descriptor is None and wait and waiting is not None:
+        waiting()
+        descriptor = _acquire(path, shared, wait)
+    if descriptor is None:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        if not shared:
+            path.unlink(missing_ok=True)  # before the lock is let go: see _acquire
+        os.close(descriptor)
+
+
+_held: dict[str, int] = {}
+"""Folders that this process, or the one that it was forked from, uses → a descriptor."""
+
+
+def hold(folder: Path) -> None:
+    """Make a folder of the cache, if need be; until this process ends, `empty` keeps what is in it.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if str(folder) in _held:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if _held.setdefault(str(folder), descriptor) != descriptor:  # another thread was first
+        os.close(descriptor)
+
+
+def empty(folder: Path, dry_run: bool = False) -> int | None:
+    """Remove all that is in a folder of the cache, unless a living process uses it: see `hold`.
+
+    Returns:
+        The bytes on disk that were, or would be, freed; None if it is in use.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        freed = tree_size(folder)
+        for path in () if dry_run else list(folder.iterdir()):
+            remove_tree(path)
+        return freed
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(path: Path, shared: bool, wait: bool) -> int | None:
+    operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, operation)
+            # Its last holder may have removed the file while we waited; then ours locks nothing.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)

@@ -1,0 +1,428 @@
+"""Ports of a sandbox's own loopback that lead to one address, or to a function, out here.
+
+Process 1 makes a socket in the sandbox's network and passes it out, once, before any connection. It
+is bound, and its connections are accepted, out here: the sandbox gets no route, nothing in it
+listens, and so nothing that runs there can end a forward, take it over, or pass descriptors to it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+from intercode_sandbox.errors import CausedInsideError, SandboxError, UsageError
+from intercode_sandbox.ownership import disown_in_forks
+
+Handler = Callable[[socket.socket], None]
+"""Serves one connection. The socket is closed when it returns, or raises."""
+
+CONNECTIONS = 64
+"""Connections of one forward at a time. Further ones wait, as for any busy server."""
+IDLE_SECONDS = 600.0
+"""The time after which a connection is closed in which no byte came from either side."""
+_CONNECT_SECONDS = 10.0
+_CLOSE_SECONDS = 5.0
+_SCARCE_SECONDS = 0.2
+_CHUNK = 65_536
+_SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_SO_DOMAIN, _SO_PROTOCOL, _SO_NETNS_COOKIE = 39, 38, 71  # Python has no names for them
+
+
+@dataclass(slots=True)
+class Counts:
+    """The connections of a forward."""
+
+    accepted: int = 0
+    active: int = 0
+    failed: int = 0
+    """Connections whose address could not be reached, or whose handler raised."""
+
+
+class Forward:
+    """A port of a sandbox's loopback, for as long as it is not closed. Thread-safe.
+
+    Args:
+        listener: A new socket of the sandbox's network, from `own_socket`.
+        port: The port of 127.0.0.1, from 1 to 65535.
+        serve: Serves each connection, on a thread of its own.
+        connections: How many there may be at a time.
+
+    Raises:
+        CausedInsideError: A program in the sandbox has that port.
+        UsageError: Another forward has it, or it takes rights that this process does not have.
+    """
+
+    def __init__(
+        self, listener: socket.socket, port: int, serve: Handler, connections: int = CONNECTIONS
+    ) -> None:
+        if connections < 1:
+            raise UsageError(f"connections must be at least 1, not {connections}")
+        self.port = port
+        self.error: Exception | None = None
+        """The failure of the last connection that failed."""
+        self._listener: socket.socket | None = None
+        self._thread = threading.Thread()
+        self._serve = serve
+        self._most = connections
+        self._counts = Counts()
+        self._open: set[socket.socket] = set()
+        self._closed = False
+        self._changed = threading.Condition()
+        self.move(listener)
+        disown_in_forks(self)
+
+    @property
+    def counts(self) -> Counts:
+        """The connections so far."""
+        with self._changed:
+            return replace(self._counts, active=len(self._open))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def move(self, listener: socket.socket) -> None:
+        """Open the port in another network: of the place in which a sandbox continues.
+
+        Args:
+            listener: As for the constructor, which says what is raised.
+        """
+        try:
+            _listen(listener, self.port, self._most)
+        except BaseException:
+            listener.close()
+            raise
+        self._leave(listener)
+        self._wait()
+        self._thread = threading.Thread(
+            target=self._accept_all,
+            args=(listener,),
+            name=f"intercode-forward-{self.port}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close the port and all of its connections. Idempotent."""
+        self.hang_up()
+        self._wait()
+
+    def hang_up(self) -> None:
+        """Begin to close it: its threads do the rest."""
+        self._closed = True
+        self._leave(None)
+
+    def _leave(self, listener: socket.socket | None) -> None:
+        """Put another listener, if any, in the place of this one; its connections are ended."""
+        with self._changed:
+            before, self._listener = self._listener, listener
+            for each in (*self._open, *([before] if before else [])):
+                with suppress(OSError):  # it has ended
+                    each.shutdown(socket.SHUT_RDWR)  # wakes the thread that has it
+            self._changed.notify_all()
+
+    def _wait(self) -> None:
+        """Wait for the thread that accepts connections."""
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_CLOSE_SECONDS)
+
+    def disown(self) -> None:
+        """See `ownership.Owned`. A fork has no thread that would serve."""
+        self._changed = threading.Condition()
+        self._closed = True
+        for each in (*self._open, *([self._listener] if self._listener else [])):
+            each.close()
+
+    def _accept_all(self, listener: socket.socket) -> None:
+        with listener:
+            while self._room(listener):
+                try:
+                    connection, _ = listener.accept()
+                except OSError as error:
+                    if error.errno in _SCARCE:
+                        self._pause(listener)
+                    elif error.errno != errno.ECONNABORTED:
+                        return  # it was closed
+                    continue
+                self._begin(connection, listener)
+
+    def _room(self, listener: socket.socket) -> bool:
+        """Wait for room for one more connection; False: the listener was closed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._listener is not listener or len(self._open) < self._most
+            )
+            return self._listener is listener
+
+    def _pause(self, listener: socket.socket) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._listener is not listener, _SCARCE_SECONDS)
+
+    def _begin(self, connection: socket.socket, listener: socket.socket) -> None:
+        with self._changed:
+            if self._listener is not listener:
+                connection.close()
+                return
+            self._counts.accepted += 1
+            self._open.add(connection)
+        thread = threading.Thread(target=self._handle, args=(connection,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # there is no further thread to be had
+            self._end(connection, error)
+
+    def _handle(self, connection: socket.socket) -> None:
+        failure: Exception | None = None
+        try:
+            self._serve(connection)
+        except Exception as error:  # noqa: BLE001 - a handler may raise any: it is kept
+            failure = error
+        finally:
+            self._end(connection, failure)
+
+    def _end(self, connection: socket.socket, failure: Exception | None) -> None:
+        with self._changed:
+            self._open.discard(connection)
+            if failure is not None and not self._closed:
+                self._counts.failed += 1
+                self.error = failure
+            self._changed.notify_all()
+        connection.close()
+
+
+@runtime_checkable
+class Forwards(Protocol):
+    """An ability that a sandbox may have in addition."""
+
+    def forward(
+        self,
+        port: int,
+        to: str | Handler,
+        *,
+        connections: int = CONNECTIONS,
+        idle: float = IDLE_SECONDS,
+    ) -> Forward:
+        """Let a port of its own loopback lead to one address, or to a function, out here.
+
+        Its programs connect to ``127.0.0.1:port``, and reach nothing else by it. The forward
+        outlives whatever runs in the sandbox, also `kill`, and ends with the sandbox. It is not
+        part of its files: no snapshot has it.
+
+        Args:
+            port: From 1 to 65535; below 1024 where this process has the right to.
+            to: ``host:port``, the absolute path of a Unix socket, or a function that is called
+                with each connection's socket, on a thread of its own.
+            connections: The number of connections at a time, at least 1. Others wait.
+            idle: Seconds without a byte after which a connection to an address is closed.
+
+        Raises:
+            UsageError: The port or the address makes no sense, or the sandbox shares the
+                machine's network.
+            CausedInsideError: The port is in use there.
+            SandboxError: The sandbox failed.
+        """
+
+
+def _listen(listener: socket.socket, port: int, most: int) -> None:
+    # After a forward of the same port was closed, its connections may linger.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for which in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # accepted sockets count for this process
+        listener.setsockopt(socket.SOL_SOCKET, which, _CHUNK)
+    at_once(listener)
+    listener.settimeout(None)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(max(most, CONNECTIONS))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CausedInsideError(f"port {port} of the sandbox is in use there") from error
+        if error.errno == errno.EACCES:
+            raise UsageError(
+                f"port {port} of the sandbox cannot be had: take one from 1024 on"
+            ) from error
+        raise SandboxError(f"port {port} of the sandbox cannot be forwarded: {error}") from error
+
+
+def checked_port(port: int) -> int:
+    """Return a port's number.
+
+    Raises:
+        UsageError: It is not from 1 to 65535.
+    """
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
+        raise UsageError(f"a port is a whole number from 1 to 65535, not {port!r}")
+    return port
+
+
+def own_socket(fds: list[int]) -> socket.socket:
+    """Take what process 1 has passed for a new TCP socket of the sandbox's network.
+
+    Raises:
+        UsageError: It is one of this machine's network, which the sandbox shares.
+        SandboxError: It is anything else; it is closed.
+    """
+    if len(fds) != 1:
+        for fd in fds:
+            os.close(fd)
+        raise SandboxError(f"the sandbox passed {len(fds)} descriptors for a socket")
+    try:
+        found = socket.socket(fileno=fds[0])
+    except OSError as error:
+        os.close(fds[0])
+        raise SandboxError(f"the sandbox passed something else for a socket: {error}") from error
+    try:
+        what = [found.getsockopt(socket.SOL_SOCKET, of) for of in (_SO_DOMAIN, socket.SO_TYPE)]
+        what += [found.getsockopt(socket.SOL_SOCKET, _SO_PROTOCOL)]
+        if what != [socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP]:
+            raise SandboxError(f"the sandbox passed another socket than one of TCP: {what}")
+        if found.getsockname() != ("0.0.0.0", 0):
+            raise SandboxError(f"the sandbox passed a socket in use: {found.getsockname()}")
+        if _network_of(found) == _this_network():
+            raise UsageError(
+                "this sandbox shares the machine's network (network=True): a forward needs a "
+                "sandbox with a network of its own"
+            )
+    except OSError as error:
+        found.close()
+        raise SandboxError(f"the sandbox's socket is of no use: {error}") from error
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def _network_of(sock: socket.socket) -> int:
+    cookie: int = struct.unpack("=Q", sock.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))[0]
+    return cookie
+
+
+def _this_network() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as own:
+        return _network_of(own)
+
+
+def handler(to: str | Handler, idle: float = IDLE_SECONDS) -> Handler:
+    """Return the handler that `to` means: itself, or one that connects to an address.
+
+    Args:
+        to: A handler; or ``host:port``, or the absolute path of a Unix socket.
+        idle: See `IDLE_SECONDS`.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if callable(to):
+        return to
+    if isinstance(to, str) and to.startswith("/"):
+        return partial(_relay, lambda: _connect_unix(to), idle)
+    host, port = address(to)
+    return partial(_relay, partial(_connect, host, port), idle)
+
+
+def address(text: str) -> tuple[str, int]:
+    """Read ``host:port``, with an IPv6 address in brackets.
+
+    Raises:
+        UsageError: It is not that.
+    """
+    host, _, port = str(text).rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not bare or (":" in host and bare == host) or not (port.isascii() and port.isdigit()):
+        raise UsageError(f"not an address, as 127.0.0.1:8000 or [::1]:8000: {text!r}")
+    return bare, checked_port(int(port))
+
+
+def at_once(sock: socket.socket) -> None:
+    """Make TCP send small parts at once; the sockets that a listener accepts do so, too.
+
+    Otherwise each part of a stream, such as a model's next word, waits for the acknowledgement of
+    the one before, which the other side delays by 40 ms.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    connection = socket.create_connection((host, port), _CONNECT_SECONDS)
+    at_once(connection)
+    return connection
+
+
+def _connect_unix(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_CONNECT_SECONDS)
+        connection.connect(path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _relay(connect: Callable[[], socket.socket], idle: float, connection: socket.socket) -> None:
+    with connect() as other:
+        join(connection, other, idle)
+
+
+def join(one: socket.socket, other: socket.socket, idle: float = IDLE_SECONDS) -> None:
+    """Pass on what comes from either socket to the other, until both have ended.
+
+    What one side does not read holds up the other: at most 64 KiB wait for each of them.
+
+    Args:
+        one: A connected socket.
+        other: Another.
+        idle: Seconds without a byte after which both are closed.
+    """
+    for each in (one, other):
+        each.setblocking(False)
+    flows = [_Flow(one, other), _Flow(other, one)]
+    with suppress(ConnectionError):  # one has gone: its end ends the other
+        while any(not flow.done for flow in flows):
+            poll = select.poll()
+            for sock in (one, other):
+                if events := flows[0].events(sock) | flows[1].events(sock):
+                    poll.register(sock, events)
+            if not poll.poll(idle * 1000):
+                return
+            for flow in flows:
+                flow.move()
+
+
+@dataclass(slots=True)
+class _Flow:
+    """One direction of a connection."""
+
+    source: socket.socket
+    target: socket.socket
+    waiting: bytes = b""
+    ended: bool = False
+    done: bool = False
+
+    def events(self, sock: socket.socket) -> int:
+        """Return the events of a socket that this waits for."""
+        if sock is self.source and not self.waiting and not self.ended:
+            return select.POLLIN
+        return select.POLLOUT if sock is self.target and self.waiting else 0
+
+    def move(self) -> None:
+        """Do what can be done without waiting."""
+        with suppress(BlockingIOError):
+            if not self.waiting and not self.ended:
+                self.waiting = self.source.recv(_CHUNK)
+                self.ended = not self.waiting
+            if self.waiting:
+                self.waiting = self.waiting[self.target.send(self.waiting) :]
+        if self.ended and not self.waiting and not self.done:
+            self.done = True
+            with suppress(OSError):  # it has gone
+                self.target.shutdown(socket.SHUT_WR)

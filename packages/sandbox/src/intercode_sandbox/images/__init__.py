@@ -1,0 +1,30 @@
+"""Images: the files that sandboxes start from, by name, built once and kept."""
+
+from intercode_sandbox.images.base import BuildScript, Command, Image, Progress
+from intercode_sandbox.images.cache import (
+    ImageInfo,
+    SourceInfo,
+    list_images,
+    prune,
+    prune_sources,
+    sweep,
+)
+from intercode_sandbox.images.host import hidden_places, hide, host_mounts
+from intercode_sandbox.images.resolve import resolve
+
+__all__ = [
+    "BuildScript",
+    "Command",
+    "Image",
+    "ImageInfo",
+    "Progress",
+    "SourceInfo",
+    "hidden_places",
+    "hide",
+    "host_mounts",
+    "list_images",
+    "prune",
+    "prune_sources",
+    "resolve",
+    "sweep",
+]

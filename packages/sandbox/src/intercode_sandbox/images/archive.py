@@ -1,0 +1,391 @@
+"""Archives: laid over an image, each member mistrusted; and made from a folder.
+
+Paths are resolved as the kernel would inside the image: a symbolic link among a member's parents,
+be it the archive's or the image's, is followed within the image and never beyond its root.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import stat
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO, Protocol
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.files import DiskBudget, cache_root, digest_of, file_digest, open_regular, sha256
+from intercode_sandbox.rights import is_root
+from intercode_sandbox.images.base import Addition, Context, Image
+from intercode_sandbox.images.cache import keep_tarball
+from intercode_sandbox.images.host import host_mounts
+from intercode_sandbox.images.tree import Found, Parts, Tree, look
+
+VERSION = "1"
+REPLACES = "INTERCODE.replaces"
+"""The header of a member that is a folder and hides the one that the image has there."""
+
+DAMAGE = (
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    ValueError,  # a number that is none
+    OverflowError,  # a time beyond all clocks
+    RecursionError,  # headers of headers of headers
+)
+"""The errors that a damaged archive may raise."""
+
+
+def add_archive(base: Image, addition: Addition, spec: str, context: Context) -> Image:
+    """Return the image with the archive's files; known by the base and by the archive's bytes."""
+    try:
+        file = open_regular(addition.path)
+    except OSError as error:
+        raise ImageError(f"cannot read the archive {addition.path}: {error.strerror}") from None
+    with file:
+        checksum = sha256(file)
+        template = replace(
+            base,
+            name=f"{base.name}+{addition.path.name}",
+            digest=digest_of("archive", VERSION, base.digest, checksum),
+        )
+
+        def fill(layer: Path, lock: int) -> Mapping[str, object]:
+            file.seek(0)
+            members = unpack(file, addition.path, layer, base)
+            return {"version": VERSION, "sha256": checksum, "members": members}
+
+        return context.cache.build(template, spec, fill, context.progress)
+
+
+def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
+    """Unpack an archive, as root's ``tar -x`` at ``/`` would, into a layer; count its members.
+
+    Raises:
+        ImageError: It is damaged, or holds what no image may.
+    """
+    mounted = host_mounts() if base.host else ()
+    unpacker = Unpacker(layer, base.layers, tuple(name.strip("/") for name in mounted))
+    count = 0
+    try:
+        with tarfile.open(
+            fileobj=file, mode="r:*", encoding="utf-8", errors="surrogateescape"
+        ) as archive:
+            while (member := archive.next()) is not None:
+                unpacker.add(archive, member)
+                count += 1
+                archive.members.clear()  # type: ignore[attr-defined] # it keeps them all
+            while archive.fileobj.read(1 << 20):
+                pass  # only at its end does a compressed file tell whether it was whole
+        unpacker.finish()
+    except DAMAGE as error:
+        raise ImageError(f"cannot unpack the archive {path}: {error}") from error
+    except ImageError as error:
+        raise ImageError(f"refused the archive {path}: {error}") from None
+    return count
+
+
+_MAX_ID = 65535
+
+
+class Archive(Protocol):
+    """A source of the members' content."""
+
+    def extractfile(self, member: tarfile.TarInfo) -> IO[bytes] | None:
+        """Return the content of a regular file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    mode: int
+    uid: int
+    gid: int
+    mtime: float
+
+
+class Unpacker:
+    """Writes one layer."""
+
+    def __init__(self, layer: Path, below: Sequence[Path], mounted: Sequence[str]) -> None:
+        """Prepare.
+
+        Args:
+            layer: An empty folder of ours.
+            below: The layers under it, lowest first.
+            mounted: Top-level names that something is mounted over: what is put there is not seen.
+        """
+        self._layer = layer
+        self._below = below
+        self._tree = Tree((*below, layer))
+        self._budget = DiskBudget(layer)
+        self._mounted = frozenset(mounted)
+        self._owner = is_root()  # another's namespace may lack a member's owner
+        # Directories get their metadata last: until then they must be open to us, and their
+        # times are changed by what is put into them.
+        self._folders: dict[Parts, _Metadata] = {}
+        self._resolved: dict[Parts, Parts] = {}
+        self._shared: set[Parts] = {()}  # those that the layers below have too
+
+    def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
+        """Write one member.
+
+        Raises:
+            ImageError: It is of a kind, or has a name, that no image may have.
+        """
+        parts = split_name(member.name)
+        if not parts:
+            return  # "./": the root directory stays as it is
+        metadata = _Metadata(
+            member.mode & 0o7777, _owner(member.uid), _owner(member.gid), member.mtime
+        )
+        parent = self._folder(parts[:-1], metadata.mtime)
+        place = (*parent, parts[-1])
+        if place[0] in self._mounted and not (member.isdir() and len(place) == 1):
+            raise ImageError(
+                f"{member.name!r} would be hidden: in the image 'host' /{place[0]} is this "
+                "machine's own, read-only"
+            )
+        if member.isdir():
+            place = self._folder(parts, metadata.mtime)
+            self._folders[place] = metadata
+            if REPLACES in member.pax_headers:
+                self._hide_below(place)
+            return
+        path = self._layer.joinpath(*place)
+        self._budget.take(0, files=1)
+        self._clear(path, place, member.name)
+        if member.islnk():
+            self._link(member, path)
+            return
+        if member.issym():
+            path.symlink_to(member.linkname)
+        elif member.isfile():
+            self._write(archive, member, path)
+        elif member.isfifo():
+            os.mkfifo(path, 0o600)
+        else:
+            raise ImageError(f"{member.name!r} is a device or of an unknown type")
+        self._set(path, metadata)
+
+    def finish(self) -> None:
+        """Give the directories their modes, owners and times."""
+        for parts in sorted(self._folders, key=len, reverse=True):
+            self._set(self._layer.joinpath(*parts), self._folders[parts])
+
+    def _folder(self, parts: Parts, mtime: float) -> Parts:
+        """Where a directory really is, made in the layer with all above it."""
+        if (known := self._resolved.get(parts)) is not None:
+            return known
+        here = self._tree.resolve("/".join(parts), to_be=True)
+        if here is None:
+            raise ImageError(f"{'/'.join(parts)!r} goes through too many symbolic links")
+        for count in range(1, len(here) + 1):
+            place = here[:count]
+            found = self._tree.look(place)
+            if found is not None and not found.is_dir:
+                raise ImageError(f"{'/'.join(place)!r} is both a file and a directory")
+            self._make(place, found, mtime)
+        self._resolved[parts] = here
+        return here
+
+    def _make(self, place: Parts, below: Found | None, mtime: float) -> None:
+        """Make a directory in the layer: as the image's where it has one, else an ordinary one."""
+        if place in self._folders:
+            return
+        self._budget.take(0, files=1)
+        self._layer.joinpath(*place).mkdir(mode=0o700)
+        if below is None:
+            self._folders[place] = _Metadata(0o755, 0, 0, mtime)
+        else:
+            self._shared.add(place)
+            info = below.info
+            mode = stat.S_IMODE(info.st_mode)
+            self._folders[place] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
+
+    def _hide_below(self, place: Parts) -> None:
+        """Have a directory of this layer be all that is seen of it."""
+        if look(self._below, place) is not None:
+            attribute = "trusted.overlay.opaque" if self._owner else "user.overlay.opaque"
+            os.setxattr(self._layer.joinpath(*place), attribute, b"y")
+            self._shared.discard(place)
+
+    def _clear(self, path: Path, place: Parts, name: str) -> None:
+        """Make room for what is not a directory; a later member replaces an earlier one."""
+        if place in self._folders:
+            raise ImageError(f"{name!r} is both a file and a directory")
+        found = look(self._below, place) if place[:-1] in self._shared else None
+        if found is not None and found.is_dir:
+            raise ImageError(f"{name!r} would replace a directory of the image")
+        if os.path.lexists(path):
+            path.unlink()
+            self._resolved.clear()  # it may have been a link on the way to others
+
+    def _link(self, member: tarfile.TarInfo, path: Path) -> None:
+        parts = split_name(member.linkname)
+        parent = self._folder(parts[:-1], member.mtime)
+        target = self._layer.joinpath(*parent, *parts[-1:])
+        if not _is_plain(target):
+            raise ImageError(
+                f"{member.name!r} is a hard link to {member.linkname!r}, "
+                "which is not a file that comes before it in the archive"
+            )
+        os.link(target, path, follow_symlinks=False)
+
+    def _write(self, archive: Archive, member: tarfile.TarInfo, path: Path) -> None:
+        source = archive.extractfile(member)
+        assert source is not None  # a regular file's
+        written = 0
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with source, os.fdopen(descriptor, "wb") as target:
+            while block := source.read(1 << 20):
+                self._budget.take(len(block))
+                written += target.write(block)
+        if written != member.size:
+            raise tarfile.ReadError(f"{member.name!r} ends early")
+
+    def _set(self, path: Path, metadata: _Metadata) -> None:
+        if self._owner:
+            os.chown(path, metadata.uid, metadata.gid, follow_symlinks=False)
+        if not path.is_symlink():
+            path.chmod(metadata.mode)  # after the owner: that clears setuid
+        os.utime(path, (metadata.mtime, metadata.mtime), follow_symlinks=False)
+
+
+def split_name(name: str) -> Parts:
+    """Return the names on the way to a member.
+
+    Raises:
+        ImageError: It leads elsewhere.
+    """
+    if name.startswith("/"):
+        raise ImageError(f"{name!r} is an absolute name")
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise ImageError(f"{name!r} leads out of the archive")
+    if "\0" in name:
+        raise ImageError(f"{name!r} holds a NUL")
+    return parts
+
+
+def _owner(number: int) -> int:
+    """Sandboxes have these ids and no others; what belongs to another is root's."""
+    return number if 0 <= number <= _MAX_ID else 0
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        return not stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def pack(folder: Path, at: str, without: Collection[str] = (), *, read_only: bool = False) -> Path:
+    """Return the folder's content as a tarball in the cache, for ``IMAGE+TARBALL``.
+
+    It is named by its bytes, and these depend only on the files' names, content and whether they
+    can be executed: two copies of a folder give the same, independent of their maker and time.
+
+    Args:
+        folder: What is packed.
+        at: The absolute path in the image that it will have.
+        without: Names at its top that are left out.
+        read_only: Whether files and folders are without the permission to write.
+
+    Raises:
+        ImageError: It cannot be read, or the cache not be written.
+    """
+    if not folder.is_dir():
+        raise ImageError(f"there is no folder {folder}")
+    home = cache_root() / "packs"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=home, prefix=".", delete=False) as file:
+            temporary = Path(file.name)
+            try:
+                write_tarball(file, folder, at, without, read_only=read_only)
+                file.flush()
+                place = home / f"{file_digest(temporary)}.tar"
+                keep_tarball(temporary, place)
+            finally:
+                temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise ImageError(f"cannot pack the folder {folder}: {error}") from error
+    return place
+
+
+def write_tarball(
+    file: IO[bytes],
+    folder: Path,
+    at: str,
+    without: Collection[str] = (),
+    *,
+    keep_times: bool = False,
+    read_only: bool = False,
+    replaces: Collection[str] = (),
+) -> None:
+    """The folder's content as a tarball, in a file that is open for writing.
+
+    Args:
+        file: Where it goes.
+        folder: What is packed.
+        at: The absolute path in the image that it will have.
+        without: Names at its top that are left out.
+        keep_times: Whether files keep their times, to the second; else they have none.
+        read_only: Whether they are without the permission to write.
+        replaces: Names at its top of folders that hide those of the image: see `replaced`.
+    """
+    hiding = {f"{at.strip('/')}/{name}" for name in replaces}
+    left_out = {f"{at.strip('/')}/{name}" for name in without}
+
+    def prepared(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if member.name in left_out:
+            return None
+        mtime = int(member.mtime) if keep_times else 0
+        member = _same_everywhere(member, mtime)
+        member.mode &= ~0o222 if read_only else ~0
+        if member.name in hiding:
+            member.pax_headers = {REPLACES: "1"}
+        return member
+
+    form = tarfile.PAX_FORMAT if replaces else tarfile.GNU_FORMAT
+    with tarfile.open(fileobj=file, mode="w", format=form) as archive:
+        _add_parents(archive, PurePosixPath(at))
+        archive.add(folder, at.strip("/"), filter=prepared)
+
+
+def replaced(path: Path) -> list[str]:
+    """Return the folders of an archive that hide those of the image, as `write_tarball` marks them.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if path.suffix != ".tar":  # those that we write are not compressed
+        return []
+    try:
+        with tarfile.open(path, "r:", encoding="utf-8", errors="surrogateescape") as archive:
+            return [one.name for one in archive if REPLACES in one.pax_headers]
+    except tarfile.TarError:  # its unpacking fails, and says so
+        return []
+
+
+def _add_parents(archive: tarfile.TarFile, at: PurePosixPath) -> None:
+    for parent in reversed(at.relative_to("/").parents):
+        if parent.parts:
+            member = tarfile.TarInfo(str(parent))
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(member)
+
+
+def _same_everywhere(member: tarfile.TarInfo, mtime: int) -> tarfile.TarInfo:
+    """Without what differs between two copies of the same files."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = mtime
+    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    return member

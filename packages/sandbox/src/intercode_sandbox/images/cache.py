@@ -1,0 +1,466 @@
+"""The store of built images: one folder each, complete or absent, built once by the first user.
+
+::
+
+    ROOT/images/DIGEST/image.json     what it is; its modification time is that of the last use
+    ROOT/images/DIGEST/layer/         its own folder; those below it belong to other images
+    ROOT/images/DIGEST.tmp-PID-X/     being built; torn, if DIGEST's lock is free
+    ROOT/locks/DIGEST                 held by who builds or removes it, and by its children
+    ROOT/locks/use                    shared: taking an image into use; alone: removing images
+    ROOT/users/PID-X                  held by a process; names the images and tarballs it uses
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import functools
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.files import cache_root, locked, remove_tree, tree_size
+from intercode_sandbox.rights import hand_over, make_private
+from intercode_sandbox.images.base import Fill, Image, Progress
+
+LAYER = "layer"
+RECORD = "image.json"
+TOUCH_EVERY = 86400.0
+TEMPORARY = ".tmp-"
+
+
+@functools.cache
+def _cache_at(root: Path) -> ImageCache:
+    return ImageCache(root)
+
+
+class ImageCache:
+    """The images below one folder. Safe among threads and processes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.images = root / "images"
+        self.locks = root / "locks"
+        self.users = root / "users"
+        if os.access(self.images, os.F_OK) and self.images.stat().st_uid != os.geteuid():
+            raise ImageError(
+                f"the images in {self.images} belong to another user; "
+                "set INTERCODE_CACHE to a folder of your own"
+            )
+        try:
+            make_private(self.images)
+            for folder in (self.locks, self.users):
+                folder.mkdir(parents=True, exist_ok=True)
+                if not os.access(folder, os.W_OK):  # as on a file system for reading only
+                    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        except OSError as error:
+            raise ImageError(
+                f"cannot keep images in {root}: {error.strerror}; "
+                "set INTERCODE_CACHE to a folder that you may write"
+            ) from None
+        self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
+        self.inputs: dict[Hashable, tuple[str, ...]] = {}
+        """The paths that a remembered image was made from, by its parsed name."""
+        self._mutex = threading.Lock()
+        self._used: set[str] = set()
+        self._users_file: int | None = None
+
+    @staticmethod
+    def default() -> ImageCache:
+        """Return the user's cache, as the environment says now; one object for each folder."""
+        return _cache_at(cache_root())
+
+    # --- in this process ---------------------------------------------------------------------
+
+    def recall(self, key: Hashable) -> Image | None:
+        """Return the image remembered under a key, if all of it is there. Costs microseconds."""
+        known = self._memory.get(key)
+        if known is None:
+            return None
+        image, records = known
+        try:
+            for record in records:
+                _touch(record)
+        except OSError:
+            self._memory.pop(key, None)
+            return None
+        return image
+
+    def remember(self, key: Hashable, image: Image) -> None:
+        """Keep an image for `recall`."""
+        records = [str(p.parent / RECORD) for p in image.layers if p.is_relative_to(self.images)]
+        self._memory[key] = (image, tuple(records))
+
+    # --- on disk -----------------------------------------------------------------------------
+
+    def lookup(self, digest: str) -> Image | None:
+        """Return a built image with all of its layers, now marked as in use by this process."""
+        with locked(self.locks / "use", shared=True):
+            record = self.read(digest)
+            if record is None:
+                return None
+            image = self._image(record)
+            if not all(layer.is_dir() for layer in image.layers):
+                return None
+            self.mark_used(digest)
+        _touch(str(self.images / digest / RECORD))
+        return image
+
+    def build(self, template: Image, spec: str, fill: Fill, progress: Progress) -> Image:
+        """Return the template with one more layer on top, made by `fill` unless it exists."""
+        digest = template.digest
+        if found := self.lookup(digest):
+            return found
+        with locked(self.locks / digest, wait=False) as lock:
+            if lock is not None:
+                return self._build(template, spec, fill, lock, progress)
+        progress(f"waiting for another process that builds {template.name}")
+        with locked(self.locks / digest) as lock:
+            assert lock is not None  # we waited for it
+            return self._build(template, spec, fill, lock, progress)
+
+    def _build(
+        self, template: Image, spec: str, fill: Fill, lock: int, progress: Progress
+    ) -> Image:
+        digest = template.digest
+        if found := self.lookup(digest):
+            return found
+        progress(f"building {template.name}")
+        started = time.monotonic()
+        remove_tree(self.images / digest)  # there, but not whole
+        temporary = self.temporary(digest)
+        try:
+            layer = temporary / LAYER
+            layer.mkdir(parents=True)
+            layer.chmod(0o755)
+            details = fill(layer, lock)
+            hand_over(layer)
+            image = replace(template, layers=(*template.layers, self.images / digest / LAYER))
+            self._write(temporary, image, spec, {**details, "seconds": time.monotonic() - started})
+            temporary.rename(self.images / digest)
+        except OSError as error:
+            raise ImageError(f"cannot build the image {template.name}: {error}") from error
+        finally:
+            remove_tree(temporary)
+        found = self.lookup(digest)
+        if found is None:
+            raise ImageError(f"{template.name} was removed as soon as it was built")
+        progress(f"built {template.name} in {time.monotonic() - started:.1f} s")
+        return found
+
+    def temporary(self, digest: str) -> Path:
+        """Return a new name for a folder that a sweep removes as soon as digest's lock is free."""
+        return self.images / f"{digest}{TEMPORARY}{_unique()}"
+
+    def _write(self, folder: Path, image: Image, spec: str, details: dict[str, object]) -> None:
+        record = {
+            "name": image.name,
+            "spec": spec,
+            "digest": image.digest,
+            # Relative to the folder of images where they are in it, so that the cache can move.
+            "layers": [self._relative(layer) for layer in image.layers],
+            "host": image.host,
+            "env": dict(image.env),
+            "cwd": image.cwd,
+            "user": image.user,
+            "config": dict(image.config),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "size": tree_size(folder / LAYER),
+            "built": details,
+        }
+        (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+    def _relative(self, layer: Path) -> str:
+        return str(layer.relative_to(self.images) if self.images in layer.parents else layer)
+
+    def read(self, digest: str) -> dict[str, Any] | None:
+        """Return an image's record, or None if it is absent or torn."""
+        if not digest.isalnum():  # of a run's record, which may be somebody else's
+            return None
+        try:
+            text = (self.images / digest / RECORD).read_text(encoding="utf-8")
+            record = json.loads(text)
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) and "layers" in record else None
+
+    def _image(self, record: Mapping[str, Any]) -> Image:
+        return Image(
+            name=record["name"],
+            digest=record["digest"],
+            layers=tuple(self.images / layer for layer in record["layers"]),
+            host=record["host"],
+            env=dict(record["env"]),
+            cwd=record["cwd"],
+            user=record.get("user", ""),
+            config=record.get("config", {}),
+        )
+
+    # --- who uses what -----------------------------------------------------------------------
+
+    def mark_used(self, name: str) -> None:
+        """Say that this process uses an image, by its digest, or a tarball, by its name.
+
+        To be called with ``locks/use`` held, so that it is not just being removed.
+        """
+        with self._mutex:
+            if name in self._used:
+                return
+            if self._users_file is None:
+                # Held until this process ends, however it ends.
+                path = self.users / _unique()
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._users_file = os.open(path, flags, 0o644)
+                fcntl.flock(self._users_file, fcntl.LOCK_EX)
+            os.write(self._users_file, name.encode() + b"\n")
+            self._used.add(name)
+
+    def in_use(self) -> set[str]:
+        """Return the names that living processes have marked as used. Forget ended processes.
+
+        To be called with ``locks/use`` held alone: who takes an image into use first makes its
+        file and then locks it.
+        """
+        used: set[str] = set()
+        for path in self.users.iterdir():
+            with locked(path, wait=False) as alone:
+                if alone is None:
+                    used.update(path.read_text(encoding="ascii").split())
+        return used
+
+
+def _unique() -> str:
+    # A pid alone is not unique: containers that share a cache each count from 1.
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _touch(record: str) -> None:
+    if time.time() - os.stat(record).st_mtime > TOUCH_EVERY:  # noqa: PTH116 - on a hot path
+        os.utime(record)
+
+
+_TORN = re.compile(r"(?P<digest>[0-9a-f]+)" + re.escape(TEMPORARY) + r"(?P<pid>\d+)-.*")
+_DYING = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """A built image, as `list_images` tells of it."""
+
+    name: str
+    spec: str
+    """The name that the image was built from."""
+    digest: str
+    size: int
+    """Bytes on disk of its own layer."""
+    created: str
+    """ISO 8601, UTC."""
+    last_used: float
+    """Seconds since the epoch, exact to a day."""
+    layers: tuple[str, ...]
+    """The digests of the built images that it consists of, lowest first, itself last."""
+    in_use: bool
+    """A living process uses it, or an image that is built on it."""
+    path: Path
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as plain data."""
+        return {**dataclasses.asdict(self), "layers": list(self.layers), "path": str(self.path)}
+
+
+def list_images(cache: ImageCache | None = None) -> list[ImageInfo]:
+    """Return all built images, the last used first."""
+    cache = cache or ImageCache.default()
+    with locked(cache.locks / "use"):
+        return _list(cache)
+
+
+def _list(cache: ImageCache) -> list[ImageInfo]:
+    found: dict[str, ImageInfo] = {}
+    for folder in cache.images.iterdir():
+        record = cache.read(folder.name)
+        if record is None:
+            continue
+        found[folder.name] = ImageInfo(
+            name=record["name"],
+            spec=record["spec"],
+            digest=folder.name,
+            size=record["size"],
+            created=record["created"],
+            last_used=(folder / RECORD).stat().st_mtime,
+            layers=tuple(Path(x).parts[0] for x in record["layers"] if not x.startswith("/")),
+            in_use=False,
+            path=folder,
+        )
+    used = {part for digest in cache.in_use() & found.keys() for part in found[digest].layers}
+    infos = [dataclasses.replace(info, in_use=info.digest in used) for info in found.values()]
+    return sorted(infos, key=lambda info: (-info.last_used, info.name))
+
+
+def prune(
+    unused_for: float = 30 * 86400.0,
+    *,
+    everything: bool = False,
+    dry_run: bool = False,
+    cache: ImageCache | None = None,
+) -> list[ImageInfo]:
+    """Remove the images that were not used for so many seconds, and say which they were.
+
+    Kept in any case: what a living process uses, and what a kept image is built on.
+
+    Args:
+        unused_for: Seconds; uses are recorded to the day.
+        everything: Remove all that are not in use.
+        dry_run: Only say which.
+        cache: Where; default: the user's.
+    """
+    cache = cache or ImageCache.default()
+    sweep(cache)
+    removed: list[Path] = []
+    with locked(cache.locks / "use"):
+        infos = _list(cache)
+        now = time.time()
+        kept = [
+            info
+            for info in infos
+            if info.in_use or not (everything or now - info.last_used >= unused_for)
+        ]
+        needed = {part for info in kept for part in info.layers}
+        victims = [info for info in infos if info.digest not in needed]
+        if dry_run:
+            return victims
+        for info in victims:
+            removed.append(cache.temporary(info.digest))
+            info.path.rename(removed[-1])  # gone at once; its files are removed after
+    for path in removed:
+        remove_tree(path)
+    return victims
+
+
+def sweep(cache: ImageCache | None = None) -> list[Path]:
+    """Remove what builds and removals that were killed have left, and say what that was."""
+    cache = cache or ImageCache.default()
+    swept: list[Path] = []
+    for folder in cache.images.iterdir():
+        match = _TORN.fullmatch(folder.name)
+        if match and _remove_torn(folder, cache.locks / match["digest"], match["pid"]):
+            swept.append(folder)
+    return swept
+
+
+def _remove_torn(folder: Path, lock: Path, pid: str) -> bool:
+    """Remove a build's folder unless it is being built, and say whether it was."""
+    deadline = time.monotonic() + _DYING
+    while True:
+        with locked(lock, wait=False) as alone:
+            if alone is not None:
+                remove_tree(folder)
+                return True
+        # The programs of a builder that was killed hold its lock until they are gone too.
+        if Path("/proc", pid).exists() or time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+
+
+TARBALL_FOLDERS = ("packs", "repositories", "agents")
+_TORN_AFTER = 86400.0
+"""Seconds after which what is half made has no maker any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """A tarball."""
+
+    path: Path
+    size: int
+    """Bytes on disk."""
+    last_used: float
+    """Seconds since the epoch."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as plain data."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def take_tarball(place: Path) -> bool:
+    """Use a tarball if it is there, so that it is not removed while this process lives.
+
+    Returns:
+        Whether it is there.
+    """
+    cache = ImageCache.default()
+    with locked(cache.locks / "use", shared=True):
+        return _take_tarball(cache, place)
+
+
+def keep_tarball(made: Path, place: Path) -> None:
+    """Put a new tarball in its place, unless another is there by now, and use it."""
+    cache = ImageCache.default()
+    with locked(cache.locks / "use", shared=True):
+        if not _take_tarball(cache, place):  # a new file would have images checked again
+            made.replace(place)
+            _take_tarball(cache, place)
+
+
+def _take_tarball(cache: ImageCache, place: Path) -> bool:
+    try:
+        os.utime(place, ns=(time.time_ns(), place.stat().st_mtime_ns))
+    except FileNotFoundError:
+        return False
+    cache.mark_used(place.name)
+    return True
+
+
+def prune_sources(
+    unused_for: float = 30 * 86400.0,
+    *,
+    everything: bool = False,
+    dry_run: bool = False,
+    without: Collection[str] = (),
+    cache: ImageCache | None = None,
+) -> list[SourceInfo]:
+    """Remove the tarballs that were not used for so many seconds, and say which they were.
+
+    Kept in any case: what a living process uses, and what an image is made of.
+
+    Args:
+        unused_for: Seconds.
+        everything: Remove all that are not in use.
+        dry_run: Only say which.
+        without: The digests of images that do not count, as they are about to be removed.
+        cache: Where; default: the user's.
+    """
+    cache = cache or ImageCache.default()
+    specs = [info.spec for info in list_images(cache) if info.digest not in without]
+    victims = []
+    with locked(cache.locks / "use"):
+        used, now = cache.in_use(), time.time()
+        for path in _tarballs(cache, torn=False):
+            info = path.stat()
+            old = everything or now - info.st_atime >= unused_for
+            if old and path.name not in used and not any(path.name in spec for spec in specs):
+                victims.append(SourceInfo(path, info.st_blocks * 512, info.st_atime))
+        if not dry_run:
+            for victim in victims:
+                victim.path.unlink()
+    if not dry_run:
+        for path in _tarballs(cache, torn=True):
+            if now - path.lstat().st_mtime > _TORN_AFTER:
+                remove_tree(path)
+    return victims
+
+
+def _tarballs(cache: ImageCache, *, torn: bool) -> list[Path]:
+    """Return the tarballs, or what was to become one, in a fixed order."""
+    pattern = ".*" if torn else "[!.]*.tar"
+    return sorted(path for name in TARBALL_FOLDERS for path in (cache.root / name).glob(pattern))

@@ -1,0 +1,217 @@
+"""An image as one file: written as a tarball of its whole tree, and taken from one.
+
+The tarball is an ordinary one, so that ``docker import`` and ``scratch+./FILE`` take it, too; what
+InterCode knows of the image is in a global header.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import platform
+import stat
+import tarfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import msgspec
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.files import replaced
+from intercode_sandbox.rights import one_user
+from intercode_sandbox.images.archive import DAMAGE, unpack
+from intercode_sandbox.images.base import ARCHIVES, Image, Progress
+from intercode_sandbox.images.cache import ImageCache
+from intercode_sandbox.images.tree import Found, Tree, content_digest
+
+_HEADER = "INTERCODE.image"
+_Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """The header of a carried image: its own fields, and the machine that it is for."""
+
+    spec: str
+    machine: str
+    tree: _Digest
+    name: str
+    digest: _Digest
+    env: dict[str, str]
+    cwd: str
+    user: str
+    config: dict[str, Any]
+
+    def image(self) -> Image:
+        """Return the image, without its layers."""
+        return Image(self.name, self.digest, (), False, self.env, self.cwd, self.user, self.config)
+
+
+_OPENERS: dict[str, Callable[..., Any]] = {
+    ".tar": open,
+    ".tar.gz": partial(gzip.open, compresslevel=6),
+    ".tgz": partial(gzip.open, compresslevel=6),
+    ".tar.xz": partial(lzma.open, preset=3),
+    ".tar.bz2": bz2.open,
+}
+"""How a file is written, by its ending: `ARCHIVES`; fast rather than small."""
+
+
+def export_image(image: Image, spec: str, file: Path) -> None:
+    """Write an image to a file.
+
+    Args:
+        image: The image.
+        spec: Its name, for the reader.
+        file: Where it goes; its ending says how it is compressed.
+
+    Raises:
+        ImageError: It is this machine's own, or the file cannot be written.
+    """
+    opener = next((_OPENERS[end] for end in ARCHIVES if file.name.endswith(end)), None)
+    if opener is None:
+        raise ImageError(f"{file} must end in one of {', '.join(ARCHIVES)}")
+    if image.host:
+        raise ImageError(
+            f"the image {spec!r} is this machine's own /usr, which cannot be carried: take one "
+            "that is based on base, debian:SUITE or a tarball"
+        )
+    facts = _Facts(
+        spec=spec,
+        machine=platform.machine(),
+        tree=content_digest(image.layers),
+        name=image.name,
+        digest=image.digest,
+        env=dict(image.env),
+        cwd=image.cwd,
+        user=image.user,
+        config=dict(image.config),
+    )
+    try:
+        with replaced(file) as temporary, opener(temporary, "wb") as out:
+            write_tree(image.layers, out, {_HEADER: msgspec.json.encode(facts).decode()})
+    except OSError as error:
+        raise ImageError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def import_image(
+    file: Path, pinned: Collection[str], cache: ImageCache, progress: Progress
+) -> tuple[str, Image]:
+    """Take an image from a file into the cache; return the name that it had, and it.
+
+    Args:
+        file: What `export_image` wrote.
+        pinned: The digests of images that are those of their trees.
+        cache: The cache.
+        progress: Is told how it goes.
+
+    Raises:
+        ImageError: It is no such file, is damaged, or is for another machine or other users.
+    """
+    facts = _read(file)
+    if facts.machine != platform.machine():
+        raise ImageError(f"{file} is for {facts.machine}, and this machine is {platform.machine()}")
+    if one_user() and facts.user:
+        raise ImageError(
+            f"{file} is for the user {facts.user}, and in an ordinary user's sandboxes there is "
+            "no user but root: run as root"
+        )
+    template = facts.image()
+
+    def fill(layer: Path, _: int) -> Mapping[str, object]:
+        with file.open("rb") as source:
+            unpack(source, file, layer, template)
+        found = content_digest((layer,))
+        if found != facts.tree or (facts.digest in pinned and found != facts.digest):
+            raise ImageError(f"{file} has not the files that it should: their digest is {found}")
+        return {"imported": str(file), "tree": found}
+
+    return facts.spec, cache.build(template, facts.spec, fill, progress)
+
+
+def _read(file: Path) -> _Facts:
+    try:
+        with tarfile.open(file, "r:*") as archive:
+            archive.next()
+            return msgspec.json.decode(archive.pax_headers[_HEADER], type=_Facts)
+    except (*DAMAGE, KeyError, msgspec.MsgspecError) as error:
+        raise ImageError(
+            f"cannot read {file} as an image: {error}. It must be a file that 'intercode images "
+            "export' made; another root file system in a tarball is the image scratch+./FILE"
+        ) from error
+
+
+_ATTRIBUTE = "SCHILY.xattr."
+_KEPT = ("security.capability", "user.")
+
+
+def write_tree(
+    layers: Sequence[Path], out: IO[bytes], headers: Mapping[str, str] | None = None
+) -> None:
+    """Write the merged tree as a tarball.
+
+    Args:
+        layers: Lowest first.
+        out: Where it goes, in order: a pipe will do.
+        headers: Global headers of the tarball.
+
+    Raises:
+        OSError: A layer cannot be read, or the reader is gone.
+    """
+    with tarfile.open(
+        fileobj=out,
+        mode="w|",
+        format=tarfile.PAX_FORMAT,
+        errors="surrogateescape",
+        pax_headers=headers,
+    ) as tar:
+        writer = _Writer(tar)
+        for parts, found in Tree(layers).walk(()):
+            writer.add("/".join(parts), found)
+
+
+class _Writer:
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self.tar = tar
+        self.names: dict[tuple[int, int], str] = {}
+        # An ordinary user's files are theirs on this machine, and root's in an image.
+        self.own = os.geteuid()
+
+    def add(self, place: str, found: Found) -> None:
+        st = found.info
+        info = tarfile.TarInfo(place)
+        seconds, rest = divmod(st.st_mtime_ns, 10**9)
+        info.mode, info.mtime = stat.S_IMODE(st.st_mode), seconds
+        info.uid = 0 if st.st_uid == self.own else st.st_uid
+        info.gid = 0 if self.own and st.st_gid == os.getegid() else st.st_gid
+        # As text: a number with a fraction would be rounded.
+        info.pax_headers = {"mtime": f"{seconds}.{rest:09}", **_attributes(found.path)}
+        first = self.names.setdefault((st.st_dev, st.st_ino), place)
+        if found.is_dir:
+            info.type = tarfile.DIRTYPE
+        elif found.is_link:
+            info.type, info.linkname = tarfile.SYMTYPE, str(found.path.readlink())
+        elif first != place:
+            info.type, info.linkname = tarfile.LNKTYPE, first
+        elif stat.S_ISREG(st.st_mode):
+            info.size = st.st_size
+            with found.path.open("rb") as file:
+                self.tar.addfile(info, file)
+            return
+        elif stat.S_ISFIFO(st.st_mode):
+            info.type = tarfile.FIFOTYPE
+        else:
+            return  # no image of ours has devices, and a socket is nothing
+        self.tar.addfile(info)
+
+
+def _attributes(path: Path) -> dict[str, str]:
+    found = {}
+    for name in os.listxattr(path, follow_symlinks=False):
+        if name.startswith(_KEPT) and not name.startswith("user.overlay."):
+            value = os.getxattr(path, name, follow_symlinks=False)
+            found[_ATTRIBUTE + name] = value.decode("utf-8", "surrogateescape")
+    return found

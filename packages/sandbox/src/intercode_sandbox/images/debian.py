@@ -1,0 +1,319 @@
+"""``debian:SUITE[PKG,…]``: Debian from its own archive, made once with debootstrap."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.files import digest_of, remove_tree, sha256
+from intercode_sandbox.images.base import (
+    HOSTNAME,
+    SEARCH_PATH,
+    Context,
+    Image,
+    Progress,
+    clean_environment,
+)
+
+VERSION = "1"
+MIRROR = "http://deb.debian.org/debian"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+_ARGUMENT = re.compile(r"(?P<suite>[a-z][a-z0-9-]*)(?:\[(?P<packages>[^\[\]]*)\])?")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_EMPTIED = ("run", "tmp", "var/cache/apt", "var/lib/apt/lists", "var/tmp")
+_TEXTS = {
+    # debootstrap copies this machine's.
+    "etc/hostname": f"{HOSTNAME}\n",
+    "etc/hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+    "etc/resolv.conf": "",
+    "etc/machine-id": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The packages of a system, and how its installation is finished."""
+
+    suite: str
+    packages: tuple[str, ...] = ()
+    """Installed with what they depend on."""
+    with_recommended: tuple[str, ...] = ()
+    """Installed with what they recommend too."""
+    absent: tuple[str, ...] = ()
+    """Programs that must not be there."""
+    finish: str = ""
+    """A shell script, run as root inside when all else is done."""
+    keep_logs: bool = False
+    """Leave what the installation wrote in ``/var/log``."""
+    env: Mapping[str, str] = field(default_factory=clean_environment)
+    cwd: str = "/root"
+
+
+def make(argument: str, context: Context) -> Image:
+    """Return the image of a suite, with packages or without."""
+    match = _ARGUMENT.fullmatch(argument)
+    if match is None:
+        raise ImageError(
+            f"cannot understand 'debian:{argument}'; write debian:SUITE or debian:SUITE[PKG,PKG], "
+            "for instance debian:bookworm[python3,jq]"
+        )
+    packages = sorted({name.strip() for name in (match["packages"] or "").split(",")} - {""})
+    for name in packages:
+        if not _PACKAGE.fullmatch(name):
+            raise ImageError(f"{name!r} is not a name of a Debian package")
+    system = System(match["suite"], packages=tuple(packages))
+    listed = f"[{','.join(packages)}]" if packages else ""
+    return make_system(f"debian:{system.suite}{listed}", system, context)
+
+
+def make_system(name: str, system: System, context: Context) -> Image:
+    """Return the image of a system, under a name."""
+    facts = json.dumps(dataclasses.asdict(system), sort_keys=True)
+    template = Image(
+        name=name,
+        digest=digest_of("debian", VERSION, platform.machine(), facts),
+        layers=(),
+        env=system.env,
+        cwd=system.cwd,
+    )
+
+    def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        _check_machine(name, system)
+        return _install(system, Chroot(layer, lock, context.progress))
+
+    return context.cache.build(template, name, fill, context.progress)
+
+
+def _check_machine(name: str, system: System) -> None:
+    if os.geteuid():
+        packages = ",".join((*system.packages, *system.with_recommended))
+        include = f" --include={packages}" if packages else ""
+        folder = f"/var/tmp/{system.suite}"
+        file = f"{system.suite}.tar.gz"
+        raise ImageError(
+            f"the image {name!r} can only be built by root: unpacking Debian gives files to its "
+            "system users. Either run this as root, or make a tarball with these two commands and "
+            f"name the image 'scratch+./{file}':\n"
+            f"  sudo debootstrap --variant=minbase{include} {system.suite} {folder}\n"
+            f"  sudo tar -C {folder} --exclude='./dev/*' -czf {file} ."
+        )
+    missing = [] if shutil.which("debootstrap", path=SEARCH_PATH) else ["debootstrap"]
+    if not KEYRING.exists():  # without it debootstrap only warns, and verifies nothing
+        missing.append("debian-archive-keyring")
+    if missing:
+        raise ImageError(
+            f"building {name!r} needs {' and '.join(missing)}: apt-get install {' '.join(missing)}"
+        )
+
+
+def _install(system: System, chroot: Chroot) -> Mapping[str, object]:
+    mirror = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
+    root = chroot.root
+    argv = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}"]
+    run([*argv, system.suite, str(root), mirror], chroot.lock, chroot.progress)
+    policy = root / "usr/sbin/policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")  # no service is to be started
+    policy.chmod(0o755)
+    apt = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "Dpkg::Use-Pty=0"]
+    if system.packages or system.with_recommended:
+        chroot.run([*apt, "update"])
+    if system.packages:
+        chroot.run([*apt, "install", "--no-install-recommends", *system.packages])
+    if system.with_recommended:
+        chroot.run([*apt, "install", *system.with_recommended])
+    _clean(root, system)
+    if system.finish:
+        chroot.run(["/bin/sh", "-eu", "-c", system.finish])
+    _empty(root / "dev")
+    status = (root / "var/lib/dpkg/status").read_bytes()
+    return {
+        "version": VERSION,
+        "mirror": mirror,
+        "packages": status.count(b"\nStatus: install ok installed\n"),
+        "packages_sha256": sha256(status),
+    }
+
+
+def _clean(root: Path, system: System) -> None:
+    for name in _EMPTIED:
+        _empty(root / name)
+    for name, mode in (("run/lock", 0o1777), ("var/cache/apt/archives/partial", 0o700)):
+        (root / name).mkdir(parents=True)
+        (root / name).chmod(mode)
+    if not system.keep_logs:
+        for folder, _, files in os.walk(root / "var/log"):
+            for name in files:
+                os.truncate(Path(folder, name), 0)
+    else:  # but for the name that the root had here
+        log = root / "var/log/bootstrap.log"
+        log.write_bytes(log.read_bytes().replace(os.fsencode(root), b""))
+    for path in (*(root / "var/lib/dpkg").glob("*-old"), *(root / "etc").glob("*-")):
+        path.unlink()
+    (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)
+    for name, text in _TEXTS.items():
+        path = root / name
+        path.unlink(missing_ok=True)
+        path.write_text(text, encoding="ascii")
+        path.chmod(0o644)
+    for program in system.absent:
+        for folder in ("usr/local/bin", "usr/local/sbin", "usr/bin", "usr/sbin", "usr/games"):
+            (root / folder / program).unlink(missing_ok=True)
+
+
+def _empty(folder: Path) -> None:
+    # Not through a link: /var/run is one, and from here it leads to this machine's /run.
+    if folder.is_dir() and not folder.is_symlink():
+        for path in folder.iterdir():
+            remove_tree(path)
+
+
+# What the recorded runs of the 2023 release show of its image (Ubuntu 22.04, which no archive keeps
+# as it was): its programs, the names in its root, and an environment without a locale.
+_NL2BASH_FINISH = """\
+rm -rf /tmp /mnt
+mkdir -p /usr/lib32 /usr/libx32
+ln -sfn usr/lib32 /lib32
+ln -sfn usr/libx32 /libx32
+
+# The account that Ubuntu gives another name.
+sed -i 's/^ssh:/_ssh:/' /etc/group /etc/gshadow
+
+ln -sfn /proc/mounts /etc/mtab
+printf 'nameserver 127.0.0.1\\n' >/etc/resolv.conf
+sed -i 's/^hosts:.*/hosts: files/' /etc/nsswitch.conf
+{
+  echo '# symbolic names for networks, see networks(5) for more information'
+  echo 'link-local 169.254.0.0'
+} >/etc/networks
+{
+  printf '127.0.0.1\\tlocalhost\\n'
+  printf '::1\\tlocalhost ip6-localhost ip6-loopback\\n'
+  printf 'fe00::0\\tip6-localnet\\nff00::0\\tip6-mcastprefix\\n'
+  printf 'ff02::1\\tip6-allnodes\\nff02::2\\tip6-allrouters\\n'
+  printf '172.17.0.2\\t%s\\n' "$(cat /etc/hostname)"
+} >/etc/hosts
+
+: >/.dockerenv
+chmod 755 /.dockerenv
+for name in bin boot dev etc home lib media opt proc root run sbin srv sys usr var .dockerenv; do
+  echo "$name"
+done >/.gitignore
+git -c init.defaultBranch=master init -q /
+
+# The stub of a minimized Ubuntu.
+cat >/usr/bin/man <<'STUB'
+#!/bin/sh
+echo "This system has been minimized by removing packages and content that are"
+echo "not required on a system that users do not log into."
+echo ""
+echo "To restore this content, including manpages, you can run the 'unminimize'"
+echo "command. You will still need to ensure the 'man-db' package is installed."
+STUB
+chmod 755 /usr/bin/man
+
+# The image was days old when it was used.
+find /var/log -exec touch -h -d '2023-06-01 12:00 UTC' {} +
+"""
+
+_NL2BASH_PACKAGES = """
+bash python3 psmisc procps bsdmainutils imagemagick dnsutils git less tree net-tools iputils-ping
+curl cpio jq netbase
+"""
+_NL2BASH_ABSENT = """
+md5deep xxd sudo bc rsync parallel wget python file vi vim nano gcc c++ make unzip zip rename
+compress ip gawk
+"""
+
+RECIPES: dict[str, System] = {
+    "nl2bash": System(
+        suite="bullseye",
+        # Without the mail server that Debian's cron recommends, and Ubuntu's does not.
+        packages=("cron",),
+        with_recommended=tuple(_NL2BASH_PACKAGES.split()),
+        absent=tuple(_NL2BASH_ABSENT.split()),
+        finish=_NL2BASH_FINISH,
+        keep_logs=True,
+        env={"PATH": SEARCH_PATH, "HOME": "/root"},
+        cwd="/",
+    ),
+}
+
+
+# Killed with this process, whatever kills it; with it everything that it started (process 1 of a
+# process namespace) and every file system that it mounted.
+_CONTAINED = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
+)
+_IN_ROOT = 'mount -t proc proc "$0/proc" 2>/dev/null || :; exec chroot "$0" "$@"'
+_PASSED_ON = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
+_LAST_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Chroot:
+    """A root file system that is being made. Not a sandbox: for Debian's own programs."""
+
+    root: Path
+    lock: int
+    """The build's lock, which lasts for as long as a program of it lives."""
+    progress: Progress
+
+    def run(self, argv: Sequence[str]) -> None:
+        """Run a program in it, as root."""
+        run(["/bin/sh", "-c", _IN_ROOT, str(self.root), *argv], self.lock, self.progress)
+
+
+def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
+    """Run a program to its end, telling each line that it prints.
+
+    Raises:
+        ImageError: It failed; the message has its last lines.
+    """
+    lines: deque[str] = deque(maxlen=_LAST_LINES)
+    with subprocess.Popen(
+        [*_CONTAINED, *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_environment(),
+        cwd="/",
+        pass_fds=(lock,),
+        start_new_session=True,  # Ctrl-C is for us alone; we then kill it
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                progress(lines[-1])
+        except BaseException:
+            process.kill()
+            process.stdout.read()  # until all of it is gone, so that its files can be removed
+            raise
+    if process.returncode:
+        shown = "\n".join(f"  {line}" for line in lines)
+        raise ImageError(f"{argv[0]} failed with exit code {process.returncode}:\n{shown}")
+
+
+def _environment() -> dict[str, str]:
+    passed = {name: value for name, value in os.environ.items() if name.lower() in _PASSED_ON}
+    return {
+        **passed,
+        "PATH": SEARCH_PATH,
+        "HOME": "/root",
+        "LC_ALL": "C",
+        "DEBIAN_FRONTEND": "noninteractive",
+    }

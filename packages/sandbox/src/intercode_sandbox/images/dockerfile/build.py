@@ -1,0 +1,293 @@
+"""Building the stages of a Dockerfile: those that the wanted one needs, layer by layer."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from intercode_sandbox.data_paths import within
+from intercode_sandbox.errors import DockerfileError, ImageError
+from intercode_sandbox.extensions import is_packaged
+from intercode_sandbox.files import digest_of
+from intercode_sandbox.images.archive import DAMAGE
+from intercode_sandbox.images.base import (
+    ARCHIVES,
+    Context,
+    Image,
+    is_path,
+    parse,
+)
+from intercode_sandbox.images.debian import RECIPES
+from intercode_sandbox.images.dockerfile.copying import find_ignore
+from intercode_sandbox.images.dockerfile.evaluate import (
+    PROXIES,
+    Arguments,
+    State,
+    Step,
+    facts,
+    from_name,
+)
+from intercode_sandbox.images.dockerfile.parse import Instruction, Plan, Stage, expand, plan, read
+from intercode_sandbox.images.oci import is_layout
+from intercode_sandbox.images.resolve import SCHEMES, build
+from intercode_sandbox.images.tree import Tree, account_in
+
+VERSION = "1"
+_ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
+_MOST_WATCHED = 500
+"""Files that are looked at, for a change, whenever the image is used again in this process."""
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The scheme's argument: ``PATH[NAME=VALUE,--target=STAGE,--network=default]``."""
+
+    path: Path
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    target: str = ""
+    network: bool = False
+
+    @classmethod
+    def read(cls, argument: str) -> Options:
+        """From what follows ``dockerfile:``; a folder stands for the Dockerfile in it.
+
+        Raises:
+            ImageError: An option is not understood.
+        """
+        match = _ARGUMENT.fullmatch(argument)
+        assert match is not None  # it matches everything
+        flags: dict[str, str] = {}
+        arguments: dict[str, str] = {}
+        for option in filter(None, (match["options"] or "").split(",")):
+            name, equals, value = option.strip().partition("=")
+            (flags if name.startswith("--") else arguments)[name] = value
+            if not equals or (name.startswith("--") and name not in ("--target", "--network")):
+                raise DockerfileError(
+                    f"cannot understand {option!r} in 'dockerfile:{argument}': write NAME=VALUE "
+                    "for a build argument, --target=STAGE, or --network=default"
+                )
+        if flags.get("--network", "none") not in ("none", "default"):
+            raise DockerfileError(f"--network={flags['--network']} is neither none nor default")
+        path = Path(match["path"])
+        path = path / "Dockerfile" if path.is_dir() else path
+        network = flags.get("--network") == "default"
+        return cls(path, arguments, flags.get("--target", ""), network)
+
+
+def make(argument: str, context: Context) -> Image:
+    """Return the image of a Dockerfile's last stage, or of the one that is asked for."""
+    options = Options.read(argument)
+    return _Build(options, context, f"dockerfile:{argument}").image()
+
+
+class _Build:
+    def __init__(self, options: Options, context: Context, spec: str) -> None:
+        self._options = options
+        self._context = context
+        self._spec = spec
+        self._folder = options.path.parent.resolve()  # a link's layers would be no folders
+        self._source = read(options.path)
+        self._plan: Plan = plan(self._source)
+        rules, file = find_ignore(options.path, self._folder)
+        self._files = Tree((self._folder,), rules, rules.has_exceptions, name=str(self._folder))
+        self._arguments = Arguments(options.arguments, _platform())
+        self._made: dict[int, Image] = {}
+        self._args: dict[int, dict[str, str]] = {}
+        context.inputs.update(filter(None, (options.path, file, self._folder)))
+
+    def image(self) -> Image:
+        """Return the wanted stage's."""
+        for warning in self._plan.warnings:
+            self._context.progress(warning)
+        for instruction in self._plan.arguments:
+            for value in instruction.values:
+                try:
+                    name, found = self._arguments.declare(value, self._word)
+                except ValueError as error:
+                    raise self._source.located(instruction.line, error) from error
+                if found is not None:
+                    self._arguments.common[name] = found
+        wanted = self._plan.stages[-1]
+        if self._options.target:
+            target = self._plan.stage(self._options.target)
+            if target is None:
+                raise DockerfileError(f"{self._source.name}: no stage {self._options.target!r}")
+            wanted = target
+        self._check_arguments()
+        image = self._stage(wanted)
+        if len(self._files.seen) <= _MOST_WATCHED:
+            self._context.inputs.update(self._files.seen)
+        return self._kept(replace(image, name=self._source.name))
+
+    def _word(self, text: str) -> str:
+        return expand(text, self._arguments.common, self._source.escape)
+
+    def _check_arguments(self) -> None:
+        every = [*self._plan.arguments, *(i for s in self._plan.stages for i in s.instructions)]
+        names = {v.partition("=")[0] for i in every if i.name == "ARG" for v in i.values}
+        for name in self._options.arguments:
+            if name not in names and name.upper() not in PROXIES:
+                known = ", ".join(sorted(names)) or "none"
+                raise DockerfileError(
+                    f"{self._source.name} has no build argument {name!r}; it has: {known}"
+                )
+
+    def _stage(self, stage: Stage) -> Image:
+        if stage.index not in self._made:
+            self._made[stage.index] = self._build(stage)
+        return self._made[stage.index]
+
+    def _build(self, stage: Stage) -> Image:
+        base, args = self._base(stage)
+        state = State.begin(
+            base,
+            source=self._source,
+            context=self._files,
+            other=lambda instruction, name: self._other(stage, instruction, name),
+            network=self._options.network,
+            arguments=self._arguments,
+            args=dict(args),
+        )
+        image = base
+        for instruction, step in state.steps(stage.instructions):
+            # A cached layer has the name of the file that it was first built from.
+            image = replace(self._layer(image, instruction, step), name=base.name)
+        self._args[stage.index] = state.args
+        try:
+            account = account_in(image.layers, state.user)
+        except ImageError as error:
+            lines = [each.line for each in stage.instructions if each.name == "USER"]
+            raise self._source.located((lines or [stage.start.line])[-1], error) from error
+        home = {} if "HOME" in state.env else {"HOME": account.home, "USER": account.name}
+        finished = state.finished(replace(image, user=str(account)))
+        return replace(finished, env={**finished.env, **(home if state.user else {})})
+
+    def _base(self, stage: Stage) -> tuple[Image, dict[str, str]]:
+        """What it is from, and the build arguments that hold there."""
+        start = stage.start
+        try:
+            name = from_name(stage.base, self._arguments, self._source.escape)
+            self._check_platform(start)
+            if (other := self._plan.stage(name, stage.index)) and not name.isdigit():
+                return self._stage(other), self._args[other.index]
+            return find_base(name, self._folder, self._context), {}
+        except (ImageError, ValueError) as error:
+            raise self._source.located(start.line, error) from error
+
+    def _check_platform(self, start: Instruction) -> None:
+        asked = self._word(start.flag("platform"))
+        own = self._arguments.common["TARGETPLATFORM"]
+        if asked and asked != own:
+            raise ImageError(f"the platform {asked} is not this machine's: {own}")
+
+    def _other(self, stage: Stage, instruction: Instruction, name: str) -> Image:
+        if other := self._plan.stage(name, stage.index):
+            return self._stage(other)
+        return find_base(name, self._folder, self._context)
+
+    def _layer(self, base: Image, instruction: Instruction, step: Step) -> Image:
+        if not step.is_needed(base):
+            return base
+        template = replace(
+            base,
+            name=f"{self._source.name}:{instruction.line} {instruction.shown}",
+            digest=digest_of("dockerfile", VERSION, base.digest, *step.key()),
+        )
+        if found := self._context.cache.lookup(template.digest):
+            self._context.progress(f"cached {template.name}")
+            return found
+
+        def fill(layer: Path, lock: int) -> Mapping[str, object]:
+            try:
+                step.fill(base, layer, self._context)
+            except (ImageError, *DAMAGE) as error:
+                raise self._source.located(instruction.line, error) from error
+            return {"version": VERSION}
+
+        return self._context.cache.build(template, self._spec, fill, self._context.progress)
+
+    def _kept(self, image: Image) -> Image:
+        """Return the image under a digest that tells how its programs start, too."""
+        digest = digest_of("dockerfile image", VERSION, image.digest, facts(image))
+        if not (found := self._context.cache.lookup(digest)):
+            found = self._context.cache.build(
+                replace(image, digest=digest),
+                self._spec,
+                lambda layer, lock: {"version": VERSION},
+                self._context.progress,
+            )
+        return replace(found, name=image.name)
+
+
+def _platform() -> dict[str, str]:
+    """Return the arguments that every Dockerfile has."""
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    values = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
+    return {f"{of}{name}": v for of in ("TARGET", "BUILD") for name, v in values.items()}
+
+
+_DEBIAN = re.compile(
+    r"(?:docker\.io/)?(?:library/)?debian:((?!latest)[a-z]+|\d+)(?:-slim)?(\[[^\]]*\])?"
+)
+_RELEASES = {"10": "buster", "11": "bullseye", "12": "bookworm", "13": "trixie"}
+
+
+def find_base(name: str, folder: Path, context: Context) -> Image:
+    """Return the image that a stage is from, under the name that the Dockerfile gives it.
+
+    Raises:
+        ImageError: There is none of that name.
+    """
+    found = parse(base_name(name, folder), folder)
+    for path in found.paths:
+        if not is_packaged(path):
+            try:
+                within(folder, path)
+            except ValueError as error:
+                raise ImageError(
+                    f"{error}; build it by itself, and take it by `digest:…` (intercode images)"
+                ) from None
+    path = Path(found.argument)
+    nested = (
+        found.scheme == "folder" and not (path / "usr").is_dir() and not (path / "bin").is_dir()
+    )
+    if found.scheme == "dockerfile" or (nested and (path / "Dockerfile").is_file()):
+        raise ImageError(f"{name!r} is another Dockerfile: write its stages into this one")
+    image = build(found, context)
+    if image.config.get("OnBuild"):
+        raise ImageError(f"{name!r} has ONBUILD instructions, which are not supported")
+    return replace(image, name=name)
+
+
+def base_name(name: str, folder: Path) -> str:
+    """Our name of what a Dockerfile in a folder calls so.
+
+    Raises:
+        ImageError: We have none.
+    """
+    if is_path(name):
+        path = folder / Path(name).expanduser()
+        if name.endswith(ARCHIVES):
+            return f"oci:{path}" if is_layout(path) else f"scratch+{path}"
+        return name
+    if debian := _DEBIAN.fullmatch(name):
+        return f"debian:{_RELEASES.get(debian[1], debian[1])}{debian[2] or ''}"
+    scheme = re.split(r"[:+]", name)[0]
+    if (
+        name.startswith("docker://")
+        or scheme in RECIPES
+        or (scheme != "docker" and SCHEMES.is_trusted(scheme))
+    ):
+        return name
+    if shutil.which("skopeo"):
+        return f"docker://{name}"
+    raise ImageError(
+        f"there is no image {name!r} here. Take host, debian:bookworm (or another suite), a folder "
+        "or a tarball by its path, or the archive that `docker save` makes of it: FROM "
+        "./image.tar. With skopeo (apt-get install skopeo) it is pulled from its registry"
+    )

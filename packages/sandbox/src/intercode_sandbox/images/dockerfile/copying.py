@@ -1,0 +1,386 @@
+"""``COPY`` and ``ADD``: find what they copy, less ``.dockerignore``, and put it into a layer."""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import re
+import stat
+import tarfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.files import digest_of, file_digest
+from intercode_sandbox.images.archive import Unpacker, split_name
+from intercode_sandbox.images.base import Image
+from intercode_sandbox.images.dockerfile.parse import Instruction
+from intercode_sandbox.images.host import host_mounts
+from intercode_sandbox.images.tree import Found, Tree
+
+_MOST_WIDE = 8
+"""How often ``**`` may stand in a pattern: each one multiplies the work."""
+_WILD = re.compile(r"[*?\[]")
+_HEREDOC = re.compile(r"\d*<<(?P<tabs>-?)(?P<quote>[\"']?)(?P<name>[^\"']+)(?P=quote)")
+
+
+def find(tree: Tree, source: str) -> list[Item]:
+    """Find what a source names: one thing, or all that a pattern matches.
+
+    Raises:
+        LookupError: There is nothing of that name.
+        ValueError: It leads out of the context, or the pattern is not well formed.
+    """
+    path = posixpath.normpath(f"/{source}").lstrip("/")
+    if ".." in source.split("/") and posixpath.normpath(source).startswith(".."):
+        raise ValueError(f"{source!r} is outside of the folder that is built from")
+    parts = tree.resolve(path)
+    if parts is not None:
+        return [Item(posixpath.basename(path), tree, parts)]
+    if not _WILD.search(path):
+        raise LookupError(f"there is no {source!r}{_where(tree)}")
+    items = []
+    for place in _matches(tree, path):
+        found = tree.resolve(place)
+        if found is None:
+            raise LookupError(f"the link {place!r} leads nowhere{_where(tree)}")
+        items.append(Item(posixpath.basename(place), tree, found))
+    if not items:
+        raise LookupError(f"nothing matches {source!r}{_where(tree)}")
+    return items
+
+
+def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item]:
+    """Return the files that are written in the Dockerfile itself."""
+    contents = dict(instruction.heredocs)
+    items: list[Item] = []
+    for value in instruction.values[:-1] if contents else ():
+        match = _HEREDOC.fullmatch(value)
+        if match is None or match["name"] not in contents:
+            continue
+        content = contents[match["name"]]
+        if match["tabs"]:
+            content = "".join(line.lstrip("\t") for line in content.splitlines(keepends=True))
+        if not match["quote"]:
+            content = _expanded(content, word)
+        items.append(Item(match["name"], content=content.encode("utf-8", "surrogateescape")))
+    return items
+
+
+def digest(tree: Tree, items: Sequence[Item], documents: Sequence[Item], image: str) -> str:
+    """Return the digest of all that is copied: names, kinds, modes, content; or the image's."""
+    parts: list[str | bytes] = [image]
+    for item in documents:
+        parts += ["document", item.name, item.content]
+    for item in items:
+        parts += [item.name, "/".join(item.parts)]
+        found = tree.look(item.parts)
+        if image or found is None:
+            continue
+        parts += _facts("", found)
+        if found.is_dir:
+            for place, below in tree.walk(item.parts):
+                parts += _facts("/".join(place[len(item.parts) :]), below)
+    return digest_of(*parts)
+
+
+def _where(tree: Tree) -> str:
+    return f" in {tree.name}" if tree.name else ""
+
+
+def _matches(tree: Tree, pattern: str) -> list[str]:
+    """Paths, component by component; a star goes over no slash."""
+    places = [""]
+    for component in pattern.split("/"):
+        expression = glob(re.sub(r"\*{2,}", "*", component))
+        places = [
+            f"{place}/{name}".lstrip("/")
+            for place in places
+            for name in _names(tree, place)
+            if expression.fullmatch(name)
+        ]
+    return places
+
+
+def _names(tree: Tree, place: str) -> list[str]:
+    parts = tree.resolve(place)
+    found = None if parts is None else tree.look(parts)
+    if parts is None or found is None or not found.is_dir:
+        return []
+    return tree.names(parts)
+
+
+def _facts(path: str, found: Found) -> list[str | bytes]:
+    mode = found.info.st_mode
+    if found.is_link:
+        return [path, "link", str(found.path.readlink())]
+    content = ""
+    if stat.S_ISREG(mode):
+        content = file_digest(found.path)
+    return [path, f"{mode:o}", content]
+
+
+def _expanded(content: str, word: Callable[[str], str]) -> str:
+    """Return a document's variables, with its quotes left as they are, as a shell does."""
+    return "".join(
+        word(re.sub(r"([\"'])", r"\\\1", line)) for line in content.splitlines(keepends=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    pattern: re.Pattern[str]
+    exception: bool
+
+
+class Ignore:
+    """The rules of a file; of several that match, the last decides.
+
+    Args:
+        text: The file's content.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        self._rules = [rule for line in text.splitlines() if (rule := _rule(line))]
+        self.has_exceptions = any(rule.exception for rule in self._rules)
+        """Whether something below an ignored folder may be no ignored file."""
+
+    def __call__(self, path: str) -> bool:
+        """Whether a path, relative to the context, is ignored: itself, or by a folder above."""
+        parts = path.split("/")
+        prefixes = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        for rule in reversed(self._rules):
+            if any(rule.pattern.fullmatch(prefix) for prefix in prefixes):
+                return not rule.exception
+        return False
+
+
+def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
+    """Find the rules for a Dockerfile and their file: its own, or else its context's.
+
+    Raises:
+        ImageError: It cannot be read, or a line of it not be understood.
+    """
+    own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
+    path = next((p for p in (own, context / ".dockerignore") if p.is_file()), None)
+    if path is None:
+        return Ignore(), None
+    try:
+        return Ignore(path.read_text(encoding="utf-8-sig")), path
+    except (OSError, ValueError, re.error) as error:
+        raise ImageError(f"cannot read {path}: {error}") from error
+
+
+def glob(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of Go's ``filepath.Match`` with ``**``, for paths without a leading slash.
+
+    What stands between two stars is taken where it comes first, and nowhere else: else a name could
+    make the expression try all ways to share it out.
+
+    Raises:
+        ValueError: A bracket is not closed, or there are too many ``**``.
+    """
+    out: list[str] = []
+    at = wide = 0
+    star = -1
+    while at < len(pattern):
+        char = pattern[at]
+        at += 1
+        if char == "*" and pattern[at : at + 1] == "*":
+            star, wide = -1, wide + 1
+            if wide > _MOST_WIDE:
+                raise ValueError(f"more than {_MOST_WIDE} times '**': {pattern[:100]}")
+            while pattern[at : at + 1] == "*":
+                at += 1
+            if pattern[at : at + 1] == "/":
+                at += 1
+                out.append("(?:.*/)?")
+            else:
+                out.append(".*")
+        elif char == "*":
+            if star >= 0:
+                out[star:] = ["(?>", *out[star:], ")"]
+                out[star + 1] = "[^/]*?"
+            star = len(out)
+            out.append("[^/]*")
+        elif char == "?":
+            out.append("[^/]")
+        elif char == "[":
+            end = pattern.find("]", at + (2 if pattern[at : at + 1] == "^" else 1))
+            if end < 0:
+                raise ValueError(f"a bracket is not closed: {pattern}")
+            out.append(_class(pattern[at:end]))
+            at = end + 1
+        elif char == "\\" and at < len(pattern):
+            out.append(re.escape(pattern[at]))
+            at += 1
+        else:
+            star = -1 if char == "/" else star
+            out.append(re.escape(char))
+    return re.compile("".join(out), re.DOTALL)
+
+
+def _class(text: str) -> str:
+    negated, text = text.startswith("^"), text.removeprefix("^")
+    inner = re.sub(r"([\\\[&~|^])", r"\\\1", text.replace("\\", ""))
+    return f"(?!/)[{'^' if negated else ''}{inner}]"
+
+
+def _rule(line: str) -> _Rule | None:
+    if line.startswith("#"):
+        return None
+    line = line.strip()
+    exception, line = line.startswith("!"), line.removeprefix("!").strip()
+    if not line:
+        return None
+    cleaned = posixpath.normpath(line).lstrip("/")
+    if cleaned == ".":
+        return None
+    return _Rule(glob(cleaned), exception)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing to copy."""
+
+    name: str
+    """As it is called at its destination."""
+    tree: Tree | None = None
+    parts: tuple[str, ...] = ()
+    """The item's place in the tree."""
+    content: bytes = b""
+    """Without a tree: a file's content."""
+
+
+class Writer:
+    """Puts files into a layer, as root or for an owner.
+
+    Args:
+        base: The image below.
+        layer: An empty folder.
+        owner: Whose they become, but for an archive's members; None: root's.
+        mode: Theirs, if not their own.
+        keep_owner: Whether, without an owner, files keep their own.
+    """
+
+    def __init__(
+        self,
+        base: Image,
+        layer: Path,
+        owner: tuple[int, int] | None,
+        mode: int | None,
+        keep_owner: bool = False,
+    ) -> None:
+        mounted = host_mounts() if base.host else ()
+        below = tuple(name.strip("/") for name in mounted)
+        self._tree = Tree((*base.layers, layer))
+        self._unpacker = Unpacker(layer, base.layers, below)
+        self._owner, self._mode, self._keep_owner = owner, mode, keep_owner
+        self._now = time.time()
+
+    def finish(self) -> None:
+        """Give directories their metadata, at the end."""
+        self._unpacker.finish()
+
+    def folders(self, path: str) -> None:
+        """Make a directory, and those above it, where they are not there."""
+        parts = split_name(path.strip("/"))
+        for count in range(1, len(parts) + 1):
+            place = "/".join(parts[:count])
+            if not self._tree.is_dir(place):
+                self._add(_header(place, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
+
+    def text(self, path: str, content: bytes) -> None:
+        """Write a file of this content."""
+        self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
+        header = _header(path, tarfile.REGTYPE, 0o644, self._now)
+        header.size = len(content)
+        self._add(header, content)
+
+    def file(self, source: Path, path: str) -> None:
+        """Write a file, a link or a pipe as at `source`."""
+        self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
+        self._entry(source, source.lstat(), path)
+
+    def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
+        """Write the content of a directory. One that is there already keeps its owner and mode."""
+        self.folders(path)
+        for place, below in tree.walk(parts):
+            inner = "/".join(place[len(parts) :])
+            self._entry(below.path, below.info, f"{path.rstrip('/')}/{inner}")
+
+    def archive(self, source: Path, path: str) -> None:
+        """Write an archive's members, with the owners that it names, as Docker has it."""
+        self.folders(path)
+        with tarfile.open(source, mode="r:*", encoding="utf-8", errors="surrogateescape") as file:
+            for member in file:
+                parts = split_name(member.name)
+                if not parts:
+                    continue
+                member.name = "/".join((path.strip("/"), *parts)).strip("/")
+                if member.islnk():
+                    link = split_name(member.linkname)
+                    member.linkname = "/".join((path.strip("/"), *link)).strip("/")
+                self._unpacker.add(file, member)
+
+    def _entry(self, source: Path, info: os.stat_result, path: str) -> None:
+        kinds = {
+            stat.S_IFDIR: tarfile.DIRTYPE,
+            stat.S_IFLNK: tarfile.SYMTYPE,
+            stat.S_IFREG: tarfile.REGTYPE,
+            stat.S_IFIFO: tarfile.FIFOTYPE,
+        }
+        kind = kinds.get(stat.S_IFMT(info.st_mode))
+        if kind is None:
+            return  # a socket, which means nothing without its process
+        header = _header(path, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
+        if self._keep_owner:
+            header.uid, header.gid = info.st_uid, info.st_gid
+        if kind == tarfile.SYMTYPE:
+            header.linkname = str(source.readlink())
+            self._add(header)
+        elif kind == tarfile.REGTYPE:
+            header.size = info.st_size
+            self._add(header, source)
+        else:
+            self._add(header)
+
+    def _add(
+        self, header: tarfile.TarInfo, content: bytes | Path = b"", keep_mode: bool = False
+    ) -> None:
+        if self._owner is not None:
+            header.uid, header.gid = self._owner
+        if self._mode is not None and not keep_mode:
+            header.mode = self._mode
+        self._unpacker.add(_Content(content), header)
+
+
+class _Content:
+    """One file's content, as an archive gives it."""
+
+    def __init__(self, content: bytes | Path) -> None:
+        self._content = content
+
+    def extractfile(self, member: tarfile.TarInfo) -> IO[bytes]:
+        """Return an open file."""
+        if isinstance(self._content, bytes):
+            return io.BytesIO(self._content)
+        return self._content.open("rb")
+
+
+def _header(path: str, kind: bytes, mode: int, mtime: float) -> tarfile.TarInfo:
+    header = tarfile.TarInfo(path.strip("/"))
+    header.type, header.mode, header.mtime = kind, mode, mtime
+    return header
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is a tarball, compressed or not."""
+    try:
+        return not path.is_symlink() and tarfile.is_tarfile(path)
+    except (OSError, EOFError, ValueError):
+        return False

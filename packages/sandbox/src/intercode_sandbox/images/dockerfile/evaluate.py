@@ -1,0 +1,416 @@
+"""From a stage's instructions to the steps that make its layers, and how its programs start."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import shlex
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.rights import one_user
+from intercode_sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
+from intercode_sandbox.images.dockerfile.copying import Item, Writer, documents, find, is_archive
+from intercode_sandbox.images.dockerfile.copying import digest as copy_digest
+from intercode_sandbox.images.dockerfile.parse import (
+    Instruction,
+    Source,
+    empty_mounts,
+    expand,
+)
+from intercode_sandbox.images.tree import Tree, account_in, owner_in
+
+ORDINARY_USER = (
+    "in an ordinary user's sandboxes there is no user but root: run as root, or leave USER out"
+)
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+
+
+@dataclass
+class Arguments:
+    """The build arguments: those given, and what the lines before the first stage say."""
+
+    given: Mapping[str, str]
+    common: dict[str, str] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+    """The arguments that some instruction declares."""
+
+    def declare(self, text: str, word: Callable[[str], str]) -> tuple[str, str | None]:
+        """Return a name, and its value if it has one."""
+        name, has_default, default = text.partition("=")
+        self.asked.add(name)
+        if name in self.given:
+            return name, self.given[name]
+        return name, word(default) if has_default else self.common.get(name)
+
+
+@dataclass
+class State:
+    """The state of a build stage: what its instructions have said so far."""
+
+    source: Source
+    env: dict[str, str]
+    cwd: str
+    user: str
+    config: dict[str, Any]
+    context: Tree
+    other: Callable[[Instruction, str], Image]
+    """Gives the image of another stage, or by name."""
+    network: bool
+    arguments: Arguments
+    args: dict[str, str] = field(default_factory=dict)
+    shell: tuple[str, ...] = ("/bin/sh", "-c")
+
+    @classmethod
+    def begin(cls, base: Image, **more: Any) -> State:
+        """Return a stage from an image."""
+        config = dict(base.config)
+        stage = cls(
+            env=declared(base),
+            cwd=config.get("WorkingDir") or (base.cwd if base.config else "/"),
+            user=config.get("User") or base.user,
+            config=config,
+            **more,
+        )
+        if config.get("Shell"):
+            stage.shell = tuple(config["Shell"])
+        given = stage.arguments.given
+        stage.args |= {k: v for k, v in given.items() if k.upper() in PROXIES}
+        stage.arguments.asked |= stage.args.keys()
+        return stage
+
+    def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, Step]]:
+        """List the steps that instructions ask for, in order.
+
+        Raises:
+            ImageError: A word is not well formed, or what is to be copied is not there.
+        """
+        found: list[tuple[Instruction, Step]] = []
+        for instruction in instructions:
+            found += [(instruction, step) for step in self._do(instruction)]
+        return found
+
+    def _do(self, instruction: Instruction) -> list[Step]:
+        try:
+            return list(getattr(self, f"_{instruction.name.lower()}")(instruction) or ())
+        except (ImageError, ValueError, LookupError) as error:
+            raise self.source.located(instruction.line, error) from error
+
+    def finished(self, base: Image) -> Image:
+        """Return the image of these layers, with how programs start there."""
+        config = {
+            **self.config,
+            "Env": [f"{name}={value}" for name, value in self.env.items()],
+            "WorkingDir": self.cwd,
+            "User": self.user,
+        }
+        return replace(base, env={**base.env, **self.env}, cwd=self.cwd, config=config)
+
+    def _word(self, text: str) -> str:
+        return expand(text, {**self.args, **self.env}, self.source.escape)
+
+    # --- instructions that make layers -------------------------------------------------------
+
+    def _run(self, instruction: Instruction) -> Iterator[Step]:
+        script = None
+        argv = instruction.values
+        if not instruction.is_json:
+            line, heredocs = instruction.values[0], instruction.heredocs
+            body = "".join(f"{content}{name}\n" for name, content in heredocs)
+            argv = (*self.shell, f"{line}\n{body}" if heredocs else line)
+            if len(heredocs) == 1 and len(line.split()) == 1 and line.startswith("<<"):
+                content = _untabbed(line, heredocs[0][1])
+                argv = (*self.shell, content)
+                if content.startswith("#!"):
+                    argv = (*content[2:].partition("\n")[0].split(None, 1), SCRIPT)
+                    script = content.encode()
+        asked = instruction.flag("network")
+        network = asked == "default" or (self.network and asked != "none")
+        command = Command(tuple(argv), script, network)
+        for target in empty_mounts(instruction):  # which a build with Docker leaves behind, too
+            yield Folder(self._absolute(self._word(target)), "")
+        env = {**self.args, **self.env}
+        yield Run(command, env, self.cwd, self.user, instruction.shown)
+
+    def _workdir(self, instruction: Instruction) -> Iterator[Step]:
+        self.cwd = self._absolute(self._word(instruction.values[0]))
+        yield Folder(self.cwd, self.user)
+
+    def _copy(self, instruction: Instruction) -> Iterator[Step]:
+        words = [self._word(value) for value in instruction.values]
+        name = self._word(instruction.flag("from"))
+        image = self.other(instruction, name) if name else None
+        tree = Tree(image.layers, name=_called(image)) if image else self.context
+        written_here = documents(instruction, self._word)
+        sources = [
+            word
+            for word, written in zip(words[:-1], instruction.values[:-1], strict=True)
+            if not (instruction.heredocs and written.startswith("<<"))
+        ]
+        items = [item for source in sources for item in find(tree, source)]
+        to = self._absolute(words[-1])
+        if words[-1].endswith(("/", "/.")) or words[-1] == ".":
+            to = f"{to.rstrip('/')}/"
+        if len(items) + len(written_here) > 1 and not to.endswith("/"):
+            raise ValueError(f"several files are copied: write {words[-1]}/")
+        digest = copy_digest(tree, items, written_here, image.digest if image else "")
+        mode = self._word(instruction.flag("chmod"))
+        yield Copy(
+            items=(*items, *written_here),
+            digest=digest,
+            to=to,
+            owner=self._word(instruction.flag("chown")),
+            mode=int(mode, 8) if mode else None,
+            unpack=instruction.name == "ADD",
+            keep_owner=image is not None,
+        )
+
+    _add = _copy
+
+    # --- instructions that say how programs start --------------------------------------------
+
+    def _env(self, instruction: Instruction) -> None:
+        values = instruction.values
+        words = [self._word(value) for value in values]  # all by what was set before
+        self.env |= zip(words[::2], words[1::2], strict=True)
+
+    def _arg(self, instruction: Instruction) -> None:
+        for value in instruction.values:
+            name, found = self.arguments.declare(value, self._word)
+            if found is not None:
+                self.args[name] = found
+
+    def _user(self, instruction: Instruction) -> None:
+        self.user = self._word(instruction.values[0])
+        if one_user() and self.user.partition(":")[0] not in ("", "root", "0"):
+            raise ValueError(f"USER {self.user}: {ORDINARY_USER}")
+
+    def _shell(self, instruction: Instruction) -> None:
+        self.shell = instruction.values
+        self.config["Shell"] = list(instruction.values)
+
+    def _label(self, instruction: Instruction) -> None:
+        words = [self._word(value) for value in instruction.values]
+        labels = dict(zip(words[::2], words[1::2], strict=True))
+        self.config["Labels"] = {**(self.config.get("Labels") or {}), **labels}
+
+    def _expose(self, instruction: Instruction) -> None:
+        ports = dict(self.config.get("ExposedPorts") or {})
+        for value in instruction.values:
+            for port in shlex.split(self._word(value)):
+                ports[port if "/" in port else f"{port}/tcp"] = {}
+        self.config["ExposedPorts"] = ports
+
+    def _cmd(self, instruction: Instruction) -> None:
+        self.config["Cmd"] = self._command(instruction)
+
+    def _entrypoint(self, instruction: Instruction) -> None:
+        self.config["Entrypoint"] = self._command(instruction)
+        self.config.pop("Cmd", None)  # the base's was for another
+
+    def _command(self, instruction: Instruction) -> list[str]:
+        values = list(instruction.values)
+        return values if instruction.is_json else [*self.shell, *values]
+
+    def _absolute(self, path: str) -> str:
+        joined = posixpath.normpath(posixpath.join(self.cwd, path))
+        return f"/{joined.lstrip('/')}"
+
+
+def _called(image: Image) -> str:
+    return f"{image.name}, whose /usr is this machine's" if image.host else image.name
+
+
+def _untabbed(line: str, content: str) -> str:
+    if not line.startswith("<<-"):
+        return content
+    return "".join(text.lstrip("\t") for text in content.splitlines(keepends=True))
+
+
+def facts(image: Image) -> str:
+    """Return an image's settings for programs as text, for its digest."""
+    return json.dumps([dict(image.env), image.cwd, image.user, dict(image.config)], sort_keys=True)
+
+
+def from_name(written: str, arguments: Arguments, escape: str) -> str:
+    """Return the image's name that ``FROM`` gives.
+
+    Raises:
+        ImageError: A word is not well formed, or nothing is left of it.
+    """
+    name = expand(written, arguments.common, escape)
+    if not name:
+        raise ImageError(f"nothing is left of {written!r}: its arguments have no value")
+    return name
+
+
+def declared(image: Image) -> dict[str, str]:
+    """Return the variables that an image itself sets: not those of every sandbox."""
+    if "Env" in image.config:
+        found = dict(entry.partition("=")[::2] for entry in image.config["Env"])
+    else:
+        ordinary = clean_environment()
+        found = {name: v for name, v in image.env.items() if ordinary.get(name) != v}
+    return {"PATH": image.env["PATH"], **found}
+
+
+_INSTALLERS = re.compile(r"\b(apt-get|apt|aptitude|dpkg|dnf|yum|apk|pacman|zypper)\b")
+NOT_ON_HOST = (
+    "FROM host cannot install packages, as its programs are this machine's: start FROM "
+    "debian:bookworm, with RUN --network=default"
+)
+_UNREACHABLE = re.compile(
+    r"resolv|Network is unreachable|Name or service not known|Could not connect|Connection refused"
+    r"|getaddrinfo|NewConnectionError|No matching distribution|unreachable|wget: bad address",
+    re.IGNORECASE,
+)
+_NO_NETWORK = (
+    "A build reaches no network unless it is allowed: write RUN --network=default, or name the "
+    "image as ./Dockerfile[--network=default]"
+)
+_RESOLVER = "etc/resolv.conf"
+"""Over it a sandbox that may use the network has the machine's: it is made if need be."""
+_PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
+
+
+class Step(Protocol):
+    """One layer's making."""
+
+    def key(self) -> list[str | bytes]:
+        """Return all that the step depends on, except the image below."""
+
+    def is_needed(self, base: Image) -> bool:
+        """Whether it changes anything."""
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """Make the layer, in an empty folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command."""
+
+    command: Command
+    env: Mapping[str, str]
+    cwd: str
+    user: str
+    shown: str
+    """The instruction, for a message."""
+
+    def key(self) -> list[str | bytes]:
+        """As `Step`."""
+        command = self.command
+        facts = [command.argv, command.network, dict(self.env), self.cwd, self.user]
+        return ["run", json.dumps(facts, sort_keys=True), command.script or b""]
+
+    def is_needed(self, base: Image) -> bool:
+        """As `Step`."""
+        return True
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """As `Step`."""
+        account = account_in(base.layers, self.user)
+        proxies = {k: v for k, v in os.environ.items() if k.lower() in _PROXY_NAMES}
+        env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
+        cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
+        image = replace(base, env=env, cwd=f"/{cwd}", user=str(account))
+        try:
+            context.build_script(image, self.command, layer)
+        except ImageError as error:
+            if base.host and (installer := _INSTALLERS.search(" ".join(self.command.argv))):
+                raise ImageError(f"{installer[0]}: {NOT_ON_HOST} ({error})") from error
+            if not self.command.network and _UNREACHABLE.search(str(error)):
+                raise ImageError(f"{self.shown}: {error}\n{_NO_NETWORK}") from error
+            raise ImageError(f"{self.shown}: {error}") from error
+        if self.command.network and Tree(base.layers).resolve(_RESOLVER) is None:
+            _remove_empty(layer, _RESOLVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A directory, with those above it."""
+
+    path: str
+    user: str
+
+    def key(self) -> list[str | bytes]:
+        """As `Step`."""
+        return ["folder", self.path, self.user]
+
+    def is_needed(self, base: Image) -> bool:
+        """As `Step`."""
+        return not Tree(base.layers).is_dir(self.path)
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """As `Step`."""
+        account = account_in(base.layers, self.user)
+        writer = Writer(base, layer, (account.uid, account.gid), None)
+        writer.folders(self.path)
+        writer.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Files and folders, from the context or another stage, or written in the Dockerfile."""
+
+    items: tuple[Item, ...]
+    digest: str
+    """Of what is copied."""
+    to: str
+    """Absolute; with a slash at its end it is a directory."""
+    owner: str
+    mode: int | None
+    unpack: bool
+    """Whether archives are unpacked."""
+    keep_owner: bool
+    """Whether files without an owner here keep their own: those of an image."""
+
+    def key(self) -> list[str | bytes]:
+        """As `Step`."""
+        return ["copy", self.digest, self.to, self.owner, f"{self.mode} {self.unpack}"]
+
+    def is_needed(self, base: Image) -> bool:
+        """As `Step`."""
+        return True
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """As `Step`."""
+        owner = owner_in(base.layers, self.owner) if self.owner else None
+        writer = Writer(base, layer, owner, self.mode, self.keep_owner)
+        into = self.to.endswith("/") or len(self.items) > 1 or Tree(base.layers).is_dir(self.to)
+        for item in self.items:
+            found = item.tree.look(item.parts) if item.tree else None
+            if item.tree is None:
+                writer.text(self._place(base, item, into), item.content)
+            elif found is None:
+                raise ImageError(f"there is no {'/'.join(item.parts)!r} any more")
+            elif found.is_dir:
+                writer.tree(item.tree, item.parts, self.to)
+            elif self.unpack and is_archive(found.path):
+                writer.archive(found.path, self.to)
+            else:
+                writer.file(found.path, self._place(base, item, into))
+        writer.finish()
+
+    def _place(self, base: Image, item: Item, into: bool) -> str:
+        """Where a file goes: what a link stands for is replaced, if it is named itself."""
+        if into:
+            return f"{self.to.rstrip('/')}/{item.name}"
+        parts = Tree(base.layers).resolve(self.to, to_be=True)
+        if not parts:
+            raise ImageError(f"{self.to!r} is a link to itself")
+        return "/".join(parts)
+
+
+def _remove_empty(layer: Path, path: str) -> None:
+    tree = Tree((layer,))
+    parts = tree.resolve(path)
+    found = tree.look(parts) if parts else None
+    if found is not None and stat.S_ISREG(found.info.st_mode) and not found.info.st_size:
+        found.path.unlink()

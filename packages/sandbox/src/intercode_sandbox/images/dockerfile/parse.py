@@ -1,0 +1,534 @@
+"""A Dockerfile's text: its instructions, words and stages, and all that a build refuses.
+
+Instructions are read by BuildKit's own parser, the package ``dockerfile``. It is a Go library,
+whose threads do not survive a fork of ours, so that it runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from intercode_sandbox.errors import DockerfileError, ImageError
+from intercode_sandbox.files import open_regular
+
+_SECONDS = 60.0
+_DIRECTIVE = re.compile(r"#[ \t]*([a-zA-Z][a-zA-Z0-9]*)[ \t]*=[ \t]*(.+?)[ \t]*")
+_FRONTEND = re.compile(r"(docker\.io/)?docker/dockerfile(-upstream)?([:@].*)?")
+# Of an error the library does not tell the line: it is the one after the longest beginning of the
+# text that it accepts.
+_PROGRAM = """
+import json, sys
+sys.path[:] = sys.argv[1:]
+import dockerfile
+text = sys.stdin.buffer.read().decode()
+def problem(text):
+    try:
+        dockerfile.parse_string(text)
+    except dockerfile.GoParseError as error:
+        return str(error)
+    return ""
+if error := problem(text):
+    lines = text.splitlines(keepends=True)
+    good = 0
+    for number in range(1, len(lines)):
+        if problem("".join(lines[:number])) in ("", "file with no instructions"):
+            good = number
+    print(json.dumps({"error": error, "line": good + 1}))
+else:
+    names = ("cmd", "start_line", "flags", "value", "json", "original")
+    found = [
+        {**{name: getattr(command, name) for name in names},
+         "heredocs": [[one.name, one.content] for one in command.heredocs]}
+        for command in dockerfile.parse_string(text)
+    ]
+    print(json.dumps({"found": found}))
+"""
+
+
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction, as it is written."""
+
+    line: int
+    name: str
+    """In capitals."""
+    flags: tuple[tuple[str, str], ...]
+    """``--NAME=VALUE``; without a value it is empty."""
+    values: tuple[str, ...]
+    is_json: bool
+    """Whether the values are those of a JSON array."""
+    text: str
+    """All of it, continuation lines joined."""
+    heredocs: tuple[tuple[str, str], ...]
+    """Name and content."""
+
+    def flag(self, name: str) -> str:
+        """Return a flag's value, or nothing."""
+        return dict(self.flags).get(name, "")
+
+    @property
+    def shown(self) -> str:
+        """The text for a message, in one line."""
+        text = " ".join(self.text.split())
+        return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A Dockerfile that was read."""
+
+    name: str
+    """For people."""
+    path: Path
+    escape: str
+    instructions: tuple[Instruction, ...]
+
+    def error(self, line: int, reason: str) -> ImageError:
+        """Return an error that names a line, and the fault in it."""
+        return DockerfileError(f"{self.name}:{line}: {reason}")
+
+    def located(self, line: int, error: Exception) -> ImageError:
+        """Return an error with the line that led to it, unless it names one itself."""
+        if isinstance(error, ImageError) and str(error).startswith(f"{self.name}:"):
+            return error
+        is_written = isinstance(error, (DockerfileError, ValueError, LookupError))
+        kind = DockerfileError if is_written else ImageError
+        return kind(f"{self.name}:{line}: {error}")
+
+
+def read(path: Path) -> Source:
+    """Read a Dockerfile.
+
+    Raises:
+        ImageError: It cannot be read or is none.
+    """
+    name = f"{path.parent.name}/{path.name}"
+    try:
+        with open_regular(path) as file:
+            text = file.read().decode("utf-8-sig")
+    except OSError as error:
+        raise ImageError(f"cannot read the Dockerfile {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DockerfileError(f"the Dockerfile {path} is no UTF-8 text") from None
+    escape = _directives(name, text).get("escape", "\\")
+    answer = _ask(text)
+    if "error" in answer:
+        raise DockerfileError(f"{name}:{answer['line']}: {answer['error']}")
+    found = tuple(_instruction(entry) for entry in answer["found"])
+    return Source(name, path, escape, found)
+
+
+def _directives(name: str, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _DIRECTIVE.fullmatch(line.rstrip())
+        if match is None:
+            break
+        found[match[1].lower()] = match[2]
+        if match[1].lower() == "syntax" and not _FRONTEND.fullmatch(match[2]):
+            raise DockerfileError(f"{name}:{number}: the syntax {match[2]!r} is not Docker's own")
+    return found
+
+
+def _ask(text: str) -> dict[str, Any]:
+    if importlib.util.find_spec("dockerfile") is None:
+        raise ImageError(
+            "reading a Dockerfile needs the package dockerfile: pip install 'intercode-gym[images]'"
+        )
+    paths = [path for path in sys.path if path]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, *paths],
+            input=text.encode(),
+            capture_output=True,
+            timeout=_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or b""
+        detail = said.decode(errors="replace")[-500:]
+        raise ImageError(f"the Dockerfile's parser failed: {error}\n{detail}") from error
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _instruction(entry: dict[str, Any]) -> Instruction:
+    flags = [flag.removeprefix("--").partition("=") for flag in entry["flags"]]
+    return Instruction(
+        line=entry["start_line"],
+        name=entry["cmd"].upper(),
+        flags=tuple((name, value) for name, _, value in flags),
+        values=tuple(entry["value"]),
+        is_json=entry["json"],
+        text=entry["original"].strip(),
+        heredocs=tuple((name, content) for name, content in entry["heredocs"]),
+    )
+
+
+_FLAGS = {
+    "FROM": ("platform",),
+    "RUN": ("network", "mount"),
+    "COPY": ("from", "chown", "chmod", "link"),
+    "ADD": ("chown", "chmod", "link"),
+}
+_IGNORED = {
+    "VOLUME": "a sandbox has no volumes, all of its files are its own",
+    "HEALTHCHECK": "nothing checks a sandbox's health",
+    "STOPSIGNAL": "a sandbox ends at once",
+    "MAINTAINER": "it changes no file",
+    "--mount": "it is an empty folder, and what the command writes there stays in the image",
+}
+"""Instructions that change nothing in a sandbox, and mounts that a command finds empty."""
+_EMPTY_MOUNTS = ("cache", "tmpfs")
+_OTHER_MOUNTS = {
+    "bind": "COPY what the command reads, before it",
+    "secret": "no build has secrets; COPY a file that may stay in the image",
+    "ssh": "no build has keys; COPY what the command would fetch",
+}
+_REASONS = {
+    "ONBUILD": "write the instruction where it is to take effect",
+    "--security": "no build has more rights than others",
+    "--checksum": "it is for addresses, which are not fetched",
+    "--keep-git-dir": "it is for repositories, which are not fetched",
+    "--exclude": "use .dockerignore",
+    "--parents": "copy folder by folder",
+}
+_STAGE = re.compile(r"[a-z][a-z0-9-_.]*")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://|git@", re.IGNORECASE)
+_ARG_NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OCTAL = re.compile(r"[0-7]{3,4}|.*\$.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """From one ``FROM`` to the next."""
+
+    index: int
+    name: str
+    """After ``AS``, in small letters; else empty."""
+    start: Instruction
+    instructions: tuple[Instruction, ...]
+
+    @property
+    def base(self) -> str:
+        """The name of the base image, as it is written."""
+        return self.start.values[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole Dockerfile, in which each instruction is one that can be done."""
+
+    source: Source
+    arguments: tuple[Instruction, ...]
+    """The arguments before the first stage."""
+    stages: tuple[Stage, ...]
+    warnings: tuple[str, ...]
+    """The instructions that are ignored, each with its line and the reason."""
+
+    def stage(self, name: str, before: int | None = None) -> Stage | None:
+        """Return a stage by its name or number, among those before a stage."""
+        among = self.stages[:before]
+        if name.isdigit():
+            return among[int(name)] if int(name) < len(among) else None
+        found = [stage for stage in among if stage.name == name.lower() and name]
+        return found[-1] if found else None
+
+
+def plan(source: Source) -> Plan:
+    """Return the stages of a Dockerfile.
+
+    Raises:
+        ImageError: An instruction cannot be done; it says which line, and why.
+    """
+    arguments: list[Instruction] = []
+    stages: list[tuple[Instruction, list[Instruction]]] = []
+    warnings = []
+    for instruction in source.instructions:
+        for ignored in _ignored(instruction):
+            where = f"{source.name}:{instruction.line}: {instruction.name}"
+            flag = f" {ignored}" if ignored.startswith("--") else ""
+            warnings.append(f"{where}{flag} is ignored: {_IGNORED[ignored]}")
+        if instruction.name in _IGNORED:
+            continue
+        reason = _problem(instruction)
+        if reason:
+            raise source.error(instruction.line, reason)
+        if instruction.name == "FROM":
+            stages.append((instruction, []))
+        elif stages:
+            stages[-1][1].append(instruction)
+        elif instruction.name == "ARG":
+            arguments.append(instruction)
+        else:
+            raise source.error(instruction.line, f"{instruction.name} comes before any FROM")
+    if not stages:
+        raise source.error(source.instructions[-1].line, "there is no FROM")
+    made = tuple(
+        Stage(index, start.values[2].lower() if len(start.values) == 3 else "", start, tuple(rest))
+        for index, (start, rest) in enumerate(stages)
+    )
+    _check_from(source, made)
+    return Plan(source, tuple(arguments), made, tuple(warnings))
+
+
+def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
+    for stage in stages:
+        for instruction in stage.instructions:
+            name = instruction.flag("from")
+            if name.isdigit() and int(name) >= stage.index:
+                raise source.error(instruction.line, f"there is no stage {name} before this one")
+            before = any(other.name == name.lower() for other in stages[: stage.index])
+            if not before and any(other.name == name.lower() for other in stages if name):
+                raise source.error(instruction.line, f"the stage {name!r} comes later")
+
+
+def _ignored(instruction: Instruction) -> list[str]:
+    """List the keys of `_IGNORED` that hold for an instruction."""
+    if instruction.name in _IGNORED:
+        return [instruction.name]
+    return ["--mount"] if list(empty_mounts(instruction)) else []
+
+
+def empty_mounts(instruction: Instruction) -> Iterator[str]:
+    """Yield the folders that a ``RUN`` would have mounted, empty at first."""
+    for options in _mounts(instruction):
+        if options.get("type") in _EMPTY_MOUNTS:
+            yield options.get("target") or options.get("dst") or options.get("destination") or ""
+
+
+def _mounts(instruction: Instruction) -> Iterator[dict[str, str]]:
+    for flag, value in instruction.flags:
+        if flag == "mount":
+            options = (option.partition("=") for option in value.split(","))
+            yield {"type": "bind"} | {name.strip(): text for name, _, text in options}
+
+
+def _problem(instruction: Instruction) -> str:
+    """Why an instruction cannot be done, or nothing."""
+    name = instruction.name
+    if name in _REASONS:
+        return f"{name} is not supported: {_REASONS[name]}"
+    if name not in _CHECKS:
+        return f"there is no instruction {name}"
+    for flag, _ in instruction.flags:
+        if flag not in _FLAGS.get(name, ()):
+            why = _REASONS.get(f"--{flag}", "there is no such flag")
+            return f"{name} --{flag} is not supported: {why}"
+    if instruction.heredocs and name not in ("RUN", "COPY", "ADD"):
+        return f"{name} takes no heredoc"
+    if not any(instruction.values):
+        return f"{name} needs an argument"
+    return _CHECKS[name](instruction)
+
+
+def _from(instruction: Instruction) -> str:
+    values = instruction.values
+    if len(values) not in (1, 3) or (len(values) == 3 and values[1].upper() != "AS"):
+        return "write FROM IMAGE or FROM IMAGE AS NAME"
+    if len(values) == 3 and not _STAGE.fullmatch(values[2].lower()):
+        return f"{values[2]!r} is not a name for a stage"
+    return ""
+
+
+def _run(instruction: Instruction) -> str:
+    network = instruction.flag("network")
+    if dict(instruction.flags).keys() >= {"network"} and network not in ("none", "default"):
+        return f"RUN --network={network} is not supported: write none or default"
+    for options in _mounts(instruction):
+        if options["type"] not in _EMPTY_MOUNTS:
+            why = _OTHER_MOUNTS.get(options["type"], "there is no such type")
+            return f"RUN --mount=type={options['type']} is not supported: {why}"
+    if "" in empty_mounts(instruction):
+        return "RUN --mount needs a target=/FOLDER"
+    return ""
+
+
+def _copy(instruction: Instruction) -> str:
+    if len(instruction.values) < 2:
+        return f"{instruction.name} needs what to copy, and where to"
+    if not _OCTAL.fullmatch(instruction.flag("chmod") or "644"):
+        return f"--chmod={instruction.flag('chmod')} is not an octal number, for instance 755"
+    if instruction.name == "ADD" and (
+        address := next((v for v in instruction.values if _ADDRESS.match(v)), "")
+    ):
+        return f"ADD fetches nothing: take {address} into the folder and COPY it"
+    return ""
+
+
+def _pairs(instruction: Instruction) -> str:
+    if len(instruction.values) % 2:
+        return f"{instruction.name} needs NAME=VALUE"
+    return ""
+
+
+def _arg(instruction: Instruction) -> str:
+    for value in instruction.values:
+        if not _ARG_NAMES.fullmatch(value.partition("=")[0]):
+            return f"{value!r} is not a name for a build argument"
+    return ""
+
+
+def _one(instruction: Instruction) -> str:
+    if len(instruction.values) != 1:
+        return f"{instruction.name} takes one argument"
+    return ""
+
+
+def _shell(instruction: Instruction) -> str:
+    return "" if instruction.is_json else 'write SHELL ["program", "argument"]'
+
+
+_CHECKS: dict[str, Callable[[Instruction], str]] = {
+    "FROM": _from,
+    "RUN": _run,
+    "COPY": _copy,
+    "ADD": _copy,
+    "ENV": _pairs,
+    "LABEL": _pairs,
+    "ARG": _arg,
+    "WORKDIR": _one,
+    "USER": _one,
+    "SHELL": _shell,
+    "EXPOSE": lambda instruction: "",
+    "CMD": lambda instruction: "",
+    "ENTRYPOINT": lambda instruction: "",
+}
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#]")
+_LONGEST_WORD = 128 * 1024
+"""The longest argument and variable that Linux gives a program: ``ENV X=$X$X`` doubles a word."""
+_DEEPEST_WORD = 100
+"""Levels of ``${X:-…}``."""
+
+
+def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
+    r"""Return the word without its quotes and escapes, with variables replaced.
+
+    ``$X``, ``${X}``, ``${X:-word}``, ``${X-word}``, ``${X:+word}``, ``${X+word}``, ``${X:?word}``.
+
+    Args:
+        text: As it is written.
+        variables: Those that are set.
+        escape: The escape character: ``\`` or the Dockerfile's own choice.
+
+    Raises:
+        ValueError: It is not well formed, too long or too deep, or asks for an unknown operation.
+    """
+    reader = _Reader(text, variables, escape)
+    return reader.read("")
+
+
+class _Reader:
+    def __init__(self, text: str, variables: Mapping[str, str], escape: str) -> None:
+        self.text = text
+        self.variables = variables
+        self.escape = escape
+        self.at = 0
+        self.depth = 0
+        self.room = _LONGEST_WORD
+
+    def read(self, stop: str) -> str:
+        """Up to an unquoted character of `stop`, or the end."""
+        self.depth += 1
+        if self.depth > _DEEPEST_WORD:
+            raise ValueError(f"${{…}} nests deeper than {_DEEPEST_WORD} levels")
+        out: list[str] = []
+        while self.at < len(self.text) and self.text[self.at] not in (stop or "\0"):
+            out.append(self._next())
+        self.depth -= 1
+        return "".join(out)
+
+    def _value(self, name: str) -> str | None:
+        """Return a variable's value, as long as the values of a word are not too long."""
+        value = self.variables.get(name)
+        self.room -= len(value or "")
+        if self.room < 0:
+            raise ValueError(f"a word is longer than {_LONGEST_WORD} characters")
+        return value
+
+    def _next(self) -> str:
+        char = self.text[self.at]
+        if char == "$":
+            return self._variable()
+        self.at += 1
+        if char == "'":
+            return self._single_quoted()
+        if char == '"':
+            return self._double_quoted()
+        if char == self.escape:
+            char = self.text[self.at : self.at + 1]
+            self.at += 1
+        return char
+
+    def _single_quoted(self) -> str:
+        end = self.text.find("'", self.at)
+        if end < 0:
+            raise ValueError(f"a single quote is not closed: {self.text}")
+        quoted = self.text[self.at : end]
+        self.at = end + 1
+        return quoted
+
+    def _double_quoted(self) -> str:
+        out: list[str] = []
+        while (char := self.text[self.at : self.at + 1]) != '"':
+            if not char:
+                raise ValueError(f"a double quote is not closed: {self.text}")
+            if char == "$":
+                out.append(self._variable())
+                continue
+            following = self.text[self.at + 1 : self.at + 2]
+            if char == self.escape and following and following in f'"${self.escape}':
+                char = following
+                self.at += 1
+            out.append(char)
+            self.at += 1
+        self.at += 1
+        return "".join(out)
+
+    def _variable(self) -> str:
+        self.at += 1
+        if self.text[self.at : self.at + 1] == "{":
+            self.at += 1
+            return self._braced()
+        match = _NAME.match(self.text, self.at)
+        if match is None:
+            return "$"
+        self.at = match.end()
+        return self._value(match[0]) or ""
+
+    def _braced(self) -> str:
+        match = _NAME.match(self.text, self.at)
+        if match is None:
+            raise ValueError(f"a variable's name is missing after '${{': {self.text}")
+        self.at = match.end()
+        operation = re.compile(r":?[-+?]|\}|").match(self.text, self.at)
+        assert operation is not None  # it matches nothing, too
+        self.at = operation.end()
+        value = self._value(match[0])
+        if operation[0] == "}":
+            return value or ""
+        if not operation[0]:
+            raise ValueError(f"'${{{match[0]}' is followed by what is not supported: {self.text}")
+        word = self.read("}")
+        if self.at >= len(self.text):
+            raise ValueError(f"'${{{match[0]}' is not closed: {self.text}")
+        self.at += 1
+        is_set = bool(value) if operation[0].startswith(":") else value is not None
+        if operation[0].endswith("+"):
+            return word if is_set else ""
+        if operation[0].endswith("?") and not is_set:
+            raise ValueError(f"{match[0]}: {word or 'is not set'}")
+        return value or "" if is_set else word

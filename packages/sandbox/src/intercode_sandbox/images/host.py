@@ -1,0 +1,423 @@
+"""``host``: a clean writable root below this machine's own ``/usr``, made in milliseconds.
+
+Only what programs need to find their way is copied from the machine's ``/etc``; no name, account,
+address, key or setting of its owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.files import cache_root, digest_of, write_whole
+from intercode_sandbox.images.base import HOSTNAME, SEARCH_PATH, Cache, Context, Image
+
+VERSION = "2"
+SPEC = "host"
+
+_ETC = Path("/etc")
+_SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32")
+_PROGRAMS = {
+    "bash": "bash",
+    "ls": "coreutils",
+    "find": "findutils",
+    "grep": "grep",
+    "sed": "sed",
+    "awk": "mawk",
+    "tar": "tar",
+    "gzip": "gzip",
+    "diff": "diffutils",
+}
+_PLAIN_FOLDERS = """
+dev etc home media mnt opt proc run srv sys usr
+var var/backups var/cache var/lib var/local var/log var/mail var/opt var/spool
+"""
+_FOLDERS = {
+    "root": 0o700,
+    "tmp": 0o1777,
+    "var/tmp": 0o1777,
+    "run/lock": 0o1777,
+    **dict.fromkeys(_PLAIN_FOLDERS.split(), 0o755),
+}
+_LINKS = {
+    "etc/localtime": "/usr/share/zoneinfo/Etc/UTC",
+    "etc/mtab": "/proc/mounts",
+    "var/lock": "/run/lock",
+    "var/run": "/run",
+}
+# Public, the same on every machine of its distribution (but for the linker's search path), and
+# read by ordinary programs.
+_COPIED = (
+    "debian_version",
+    "host.conf",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "mime.types",
+    "protocols",
+    "services",
+)
+_MOST_PRIVATE = 200
+"""Hidden places: each is a mount of every sandbox."""
+_told: set[Path] = set()
+_PACKAGES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm"))
+"""The places in which distributions' managers list installed packages."""
+_UNFINISHED = (".dpkg-new", ".dpkg-tmp")
+"""Endings of files that dpkg has not finished writing."""
+_SYSTEM_USERS = """\
+root 0 0 /root /bin/bash
+daemon 1 1 /usr/sbin
+bin 2 2 /bin
+sys 3 3 /dev
+sync 4 65534 /bin /bin/sync
+games 5 60 /usr/games
+man 6 12 /var/cache/man
+lp 7 7 /var/spool/lpd
+mail 8 8 /var/mail
+news 9 9 /var/spool/news
+uucp 10 10 /var/spool/uucp
+proxy 13 13 /bin
+www-data 33 33 /var/www
+backup 34 34 /var/backups
+list 38 38 /var/list
+irc 39 39 /run/ircd
+"""
+_SYSTEM_USERS += " ".join(("nobody", "65534", "65534", "/nonexistent"))
+_SYSTEM_GROUPS = """
+root 0 daemon 1 bin 2 sys 3 adm 4 tty 5 disk 6 lp 7 mail 8 news 9 uucp 10 man 12 proxy 13 kmem 15
+dialout 20 fax 21 voice 22 cdrom 24 floppy 25 tape 26 sudo 27 audio 29 dip 30 www-data 33
+backup 34 operator 37 list 38 irc 39 src 40 shadow 42 utmp 43 video 44 sasl 45 plugdev 46 staff 50
+games 60 users 100 nogroup 65534
+"""
+
+
+def host_mounts() -> tuple[str, ...]:
+    """Return the machine's folders that are bound over the image.
+
+    ``/usr``, and of ``/bin``, ``/lib``, … those that are not links into it.
+    """
+    own = [f"/{name}" for name in _SYSTEM_FOLDERS if _is_folder(Path("/", name))]
+    return ("/usr", *own)
+
+
+def hide(*places: str | Path | None) -> None:
+    """Hide these files and folders, which tell golds, from all sandboxes that start from now on."""
+    _told.update(Path(place).absolute() for place in places if place is not None)
+
+
+def hidden_places() -> list[str]:
+    """Files and folders among the machine's programs that no sandbox may see, if they are there.
+
+    Where we work, the user's home, our cache, InterCode itself, which holds the bundled golds and
+    makes the puzzles' flags, and what `hide` was told of: data, databases, repositories, runs; and
+    what is not for other users, as a sandbox's root is the owner of root's files. None of them is
+    below another. What lies elsewhere shows in no image, and a sandbox is not told its
+    name.
+    """
+    places = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_told)]
+    with contextlib.suppress(OSError):
+        places.append(Path.cwd())
+    places += _private_places(str(cache_root()))
+    mounts = tuple(f"{path}/" for path in host_mounts())
+    return [path for path in _outermost(*places) if path.startswith(mounts)]
+
+
+@lru_cache(maxsize=2)
+def _private_places(cache: str) -> tuple[Path, ...]:
+    """Files and folders among the machine's programs that are not for other users.
+
+    To look at all of them takes a second. So the cache has them for as long as no package and no
+    program has changed; what an administrator has put below /usr/local each process looks for.
+
+    Raises:
+        ImageError: There are too many to hide.
+    """
+    known = Path(cache, "private-places.json")
+    key = digest_of(VERSION, *host_mounts(), *map(_stamped, _looked_at()))
+    own = "/usr/local"
+    try:
+        record = json.loads(known.read_text(encoding="utf-8"))
+        packaged = record["places"] if record["key"] == key else None
+    except (OSError, ValueError, LookupError, TypeError):
+        packaged = None
+    if packaged is None:
+        packaged = [path for top in host_mounts() for path in _private_below(top, without=own)]
+        with contextlib.suppress(OSError):  # images cannot be kept either, which says so
+            write_whole(known, json.dumps({"key": key, "places": packaged}))
+            known.chmod(0o600)
+    found = [*packaged, *_private_below(own)]
+    if len(found) > _MOST_PRIVATE:
+        raise ImageError(
+            f"the image {SPEC!r} cannot hide {len(found)} files and folders below /usr that are "
+            f"not for other users ({found[0]} …): move them elsewhere, or use the image 'base'"
+        )
+    return tuple(map(Path, found))
+
+
+def _stamped(path: Path) -> str:
+    info = path.stat() if path.exists() else None
+    return f"{path} {info and info.st_mtime_ns}"
+
+
+def _private_below(top: str, without: str = "") -> Iterator[str]:
+    """Yield files below a folder that others can neither read nor run, and closed folders."""
+    pending = [top]
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except OSError:  # it has just been removed
+            continue
+        for entry in entries:
+            if entry.is_symlink() or entry.path == without:
+                continue
+            with contextlib.suppress(OSError):
+                mode = entry.stat(follow_symlinks=False).st_mode
+                is_folder = stat.S_ISDIR(mode)
+                if not mode & (stat.S_IXOTH if is_folder else stat.S_IROTH | stat.S_IXOTH):
+                    yield entry.path
+                elif is_folder:
+                    pending.append(entry.path)
+
+
+@lru_cache(maxsize=8)
+def _outermost(*places: Path) -> tuple[str, ...]:
+    """These and our own, as they are called without links. Remembered: every start asks."""
+    found = {place.resolve() for place in places if place.is_absolute()} | _own_folders()
+    return tuple(sorted(str(path) for path in found if found.isdisjoint(path.parents)))
+
+
+def _own_folders() -> set[Path]:
+    """InterCode as installed; or the checkout that it runs from, with its tests and history."""
+    package = Path(__file__).resolve().parents[2]
+    site = package.parent
+    if site.name == "src" and (site.parent / "pyproject.toml").is_file():
+        return {site.parent}
+    return {package, *site.glob("intercode_gym-*.dist-info")}
+
+
+def make(argument: str, context: Context) -> Image:
+    """Return the image ``host``."""
+    if argument:
+        raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
+    _check_programs()
+    context.inputs.update(_looked_at())
+    files, alternatives = _files(), _alternatives()
+    template = Image(name=SPEC, digest=_digest(files, alternatives), layers=(), host=True)
+
+    def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        return _fill(layer, files, alternatives)
+
+    return context.cache.build(template, SPEC, fill, context.progress)
+
+
+def _check_programs() -> None:
+    missing = {
+        program: package
+        for program, package in _PROGRAMS.items()
+        if shutil.which(program, path=SEARCH_PATH) is None
+    }
+    if missing:
+        raise ImageError(
+            f"the image 'host' needs {', '.join(missing)}, which this machine has not; "
+            f"apt-get install {' '.join(sorted(set(missing.values())))}"
+        )
+
+
+def _digest(files: Mapping[str, bytes], alternatives: Mapping[str, str]) -> str:
+    """Of all that is copied, and of the machine's programs."""
+    parts: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
+    for name, data in files.items():
+        parts += [name, data]
+    for name, target in sorted(alternatives.items()):
+        parts += [name, target]
+    for folder in _program_folders():
+        parts += [folder, *_programs(folder)]
+    return digest_of(*parts, *_packages())
+
+
+def _program_folders() -> list[str]:
+    return list(dict.fromkeys(os.path.realpath(name) for name in SEARCH_PATH.split(":")))
+
+
+def _looked_at() -> list[Path]:
+    """List the paths whose times change when a package is installed or a program replaced."""
+    known = [path for path in _PACKAGES if path.exists()]
+    return [*map(Path, _program_folders()), _ETC / "alternatives", *known]
+
+
+def _packages() -> list[str]:
+    """Return the installed packages with their versions, as far as this machine's manager tells.
+
+    Programs are more than their own files: a library's new version may make them say other things.
+    """
+    found = []
+    if _PACKAGES[0].is_file():
+        for block in _PACKAGES[0].read_text(encoding="utf-8", errors="replace").split("\n\n"):
+            facts = dict(line.partition(": ")[::2] for line in block.split("\n"))
+            if facts.get("Status", "").endswith(" installed"):
+                found.append(f"{facts.get('Package')} {facts.get('Version')}")
+    return sorted(found)
+
+
+def _programs(folder: str) -> list[str]:
+    """List a folder's programs, sorted, each with its mode, size and time, or its link's target.
+
+    The times are the packages' own, not those of the installation: after a package was installed
+    and removed again, the list is the same as before.
+    """
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(_UNFINISHED):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # it has just been replaced
+                info = entry.stat(follow_symlinks=False)
+                facts = f"{info.st_size} {info.st_mtime_ns}"
+                if entry.is_symlink():  # some are made when a package is installed
+                    facts = os.readlink(entry.path)  # noqa: PTH115 - it is one of thousands
+                found.append(f"{entry.name}\0{info.st_mode:o} {facts}")
+    return sorted(found)
+
+
+def _alternatives() -> dict[str, str]:
+    found = {}
+    for path in _finished(_ETC / "alternatives"):
+        with contextlib.suppress(FileNotFoundError):  # it has just been replaced
+            if path.is_symlink():
+                found[path.name] = str(path.readlink())
+    return found
+
+
+def _finished(folder: Path) -> list[Path]:
+    """Return the files of a folder, if there is one."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if not path.name.endswith(_UNFINISHED))
+
+
+def _fill(
+    layer: Path, files: Mapping[str, bytes], alternatives: Mapping[str, str]
+) -> Mapping[str, object]:
+    for name in (*_FOLDERS, "etc/alternatives"):
+        (layer / name).mkdir(parents=True, exist_ok=True)
+    for name in _SYSTEM_FOLDERS:
+        path = Path("/", name)
+        if path.is_symlink():
+            (layer / name).symlink_to(path.readlink())
+        elif path.is_dir():
+            (layer / name).mkdir()
+    for name, target in _LINKS.items():
+        (layer / name).symlink_to(target)
+    for name, target in alternatives.items():
+        (layer / "etc/alternatives" / name).symlink_to(target)
+    for name, data in files.items():
+        (layer / "etc" / name).parent.mkdir(exist_ok=True)
+        (layer / "etc" / name).write_bytes(data)
+    _set_modes(layer)
+    return {"version": VERSION, "installed": _installed()}
+
+
+def _installed() -> dict[str, str]:
+    """Return the machine's packages with their versions, and its programs with their facts."""
+    packages = dict(line.split(" ", 1) for line in _packages())
+    programs = [
+        (f"{folder}/{name}", facts)
+        for folder in _program_folders()
+        for name, _, facts in (line.partition("\0") for line in _programs(folder))
+    ]
+    return packages | dict(programs)
+
+
+def changes(before: str, now: str, cache: Cache) -> list[str]:
+    """Name what was installed, removed or upgraded between two images based on ``host``.
+
+    Args:
+        before: The digest of one.
+        now: That of the other.
+        cache: The store in which they may still be.
+
+    Returns:
+        Packages; if they are the same, programs. Empty if the cache does not have both images.
+    """
+    old, new = (_machine_of(digest, cache) for digest in (before, now))
+    if not (old and new):
+        return []
+    names = sorted(name for name in old | new if old.get(name) != new.get(name))
+    packages = [name for name in names if not name.startswith("/")]
+    return [_change(name, old.get(name), new.get(name)) for name in packages or names]
+
+
+def _machine_of(digest: str, cache: Cache) -> dict[str, str]:
+    """Return what was installed when the lowest layer of an image was made."""
+    record = cache.read(digest) or {"layers": [digest]}
+    lowest = cache.read(str(record["layers"][0]).partition("/")[0]) or {}
+    found: dict[str, str] = lowest.get("built", {}).get("installed", {})
+    return found
+
+
+def _change(name: str, old: str | None, new: str | None) -> str:
+    program = name.startswith("/")
+    if old is None:
+        return f"{name} installed" if program else f"{name} {new} installed"
+    if new is None:
+        return f"{name} removed"
+    return f"{name} changed" if program else f"{name} {old} → {new}"
+
+
+def _files() -> dict[str, bytes]:
+    """Read the image's ``/etc``, file by name: copies of this machine's, and our own texts."""
+    found = {}
+    for path in map(_ETC.joinpath, _COPIED):
+        for file in _finished(path) if path.is_dir() else [path]:
+            if file.is_file():
+                with contextlib.suppress(FileNotFoundError):  # it has just been replaced
+                    found[str(file.relative_to(_ETC))] = file.read_bytes()
+    return found | {name: text.encode() for name, text in _texts().items()}
+
+
+def _texts() -> dict[str, str]:
+    users = [line.split() for line in _SYSTEM_USERS.splitlines()]
+    nologin = "/usr/sbin/nologin"
+    groups = _SYSTEM_GROUPS.split()
+    release = _ETC / "os-release"
+    return {
+        "passwd": "".join(
+            f"{name}:x:{uid}:{gid}:{name}:{home}:{shell[0] if shell else nologin}\n"
+            for name, uid, gid, home, *shell in users
+        ),
+        "group": "".join(
+            f"{name}:x:{gid}:\n" for name, gid in zip(groups[::2], groups[1::2], strict=True)
+        ),
+        "hostname": f"{HOSTNAME}\n",
+        "hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n"
+        "networks: files\nprotocols: files\nservices: files\n",
+        "os-release": release.read_text(encoding="utf-8") if release.is_file() else "",
+        "shells": "/bin/sh\n/bin/bash\n",
+        "timezone": "Etc/UTC\n",
+    }
+
+
+def _set_modes(layer: Path) -> None:
+    """Whatever the umask, the cache's group and the copied files' modes are."""
+    for folder, folders, files in os.walk(layer):
+        relative = os.path.relpath(folder, layer)
+        if os.geteuid() == 0:
+            for name in (".", *folders, *files):
+                os.lchown(os.path.join(folder, name), 0, 0)  # noqa: PTH118
+        Path(folder).chmod(_FOLDERS.get(relative, 0o755))
+        for name in files:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                path.chmod(0o644)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

@@ -1,0 +1,558 @@
+"""``oci:PATH``: what ``docker save`` wrote, or an OCI layout, as an archive or a folder.
+
+Nothing is believed: the configuration and every layer must have the digests by which they are
+called, and a layer's members are looked at as those of any archive are.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import hashlib
+import importlib
+import json
+import lzma
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Protocol, cast
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.files import digest_of, remove_tree, sha256
+from intercode_sandbox.rights import one_user
+from intercode_sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
+from intercode_sandbox.images.base import Context, Image, clean_environment
+from intercode_sandbox.images.tree import Parts, account_in
+
+VERSION = "1"
+_ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<name>[^\[\]]*)\])?", re.DOTALL)
+_INDEX = ("application/vnd.oci.image.index.v1+json", "manifest.list.v2+json")
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_NAMES = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """An image in a store."""
+
+    config: Mapping[str, Any]
+    digest: str
+    """Of the configuration; it names the layers' digests."""
+    layers: tuple[tuple[str, str], ...]
+    """The layers' places in the store and the digests of their content, lowest first."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How programs start there."""
+        return dict(self.config.get("config") or {})
+
+
+def make(argument: str, context: Context) -> Image:
+    """Return the image of an archive or a folder."""
+    match = _ARGUMENT.fullmatch(argument)
+    assert match is not None  # it matches everything
+    path = Path(match["path"])
+    context.inputs.add(path)
+    try:
+        with open_store(path) as store:
+            manifest = find(store, match["name"] or "")
+            template = Image(
+                name=match["name"] or path.name,
+                digest=digest_of("oci", VERSION, manifest.digest),
+                layers=(),
+            )
+
+            def fill(layer: Path, lock: int) -> Mapping[str, object]:
+                unpack_layers(store, manifest.layers, layer)
+                return {"version": VERSION, "config": manifest.digest}
+
+            image = context.cache.build(template, f"oci:{argument}", fill, context.progress)
+    except ImageError as error:
+        raise ImageError(f"refused the image {path}: {error}") from None
+    except DAMAGE as error:
+        raise ImageError(f"cannot read the image {path}: {error}") from error
+    return configured(image, manifest.settings)
+
+
+def is_layout(path: Path) -> bool:
+    """Whether there is an image of that kind at a path."""
+    try:
+        with open_store(path) as store:
+            return store.has("oci-layout") or store.has("manifest.json")
+    except (ImageError, *DAMAGE):
+        return False
+
+
+def configured(image: Image, settings: Mapping[str, Any]) -> Image:
+    """Return the image with what its configuration says of its programs.
+
+    Raises:
+        ImageError: It has no such user, or an ordinary user can run no other.
+    """
+    given = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
+    who = settings.get("User") or ""
+    account = account_in(image.layers, who)
+    if one_user() and account.uid:
+        raise ImageError(
+            f"{image.name} is for the user {who!r}, and in an ordinary user's sandboxes there is "
+            "no user but root: run as root, or build it without USER"
+        )
+    home = {"HOME": account.home, "USER": account.name} if who else {}
+    return replace(
+        image,
+        env={**clean_environment(), **home, **given},
+        cwd=settings.get("WorkingDir") or "/",
+        user=str(account),
+        config=dict(settings),
+    )
+
+
+def find(store: Store, name: str) -> Manifest:
+    """Return the image in a store; of several, the one of that name.
+
+    Raises:
+        ImageError: There is none, it is not clear which is meant, or it is not well formed.
+    """
+    try:
+        manifest = _find(store, name)
+        _check(manifest.settings)
+    except (AttributeError, KeyError, TypeError) as error:  # what should be a list is none, …
+        raise ImageError(f"its description is not well formed: {error!r}") from error
+    return manifest
+
+
+def _find(store: Store, name: str) -> Manifest:
+    if store.has("oci-layout"):
+        return _of_layout(store, name)
+    if store.has("manifest.json"):
+        return _of_docker(store, name)
+    raise ImageError("it is neither what docker save writes nor an OCI layout")
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    env = settings.get("Env") or []
+    texts = [*env, settings.get("User") or "", settings.get("WorkingDir") or "/"]
+    if not isinstance(env, list) or any(not isinstance(t, str) or "\0" in t for t in texts):
+        raise ImageError("its Env, User or WorkingDir is not well formed")
+    if not texts[-1].startswith("/"):
+        raise ImageError(f"its WorkingDir {texts[-1]!r} is not absolute")
+
+
+def _of_layout(store: Store, name: str) -> Manifest:
+    entries = store.json("index.json").get("manifests") or []
+    names = {known: e for e in entries for known in _names_of(e)}
+    if name:
+        entries = [e for known, e in names.items() if known == name]
+    manifests = [m for entry in entries for m in _manifests(store, entry)]
+    if len(manifests) != 1:
+        raise ImageError(_which(name, sorted(names), len(manifests)))
+    manifest = manifests[0]
+    config = manifest["config"]["digest"]
+    layers = [store.blob(layer["digest"]) for layer in manifest.get("layers") or ()]
+    return _manifest(store.json(store.blob(config), config), config, layers)
+
+
+def _manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those for this machine that an entry of an index leads to."""
+    wanted = entry.get("platform") or {}
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    if wanted and (wanted.get("os"), wanted.get("architecture")) != ("linux", machine):
+        return []
+    found = store.json(store.blob(entry["digest"]), entry["digest"])
+    if not str(entry.get("mediaType", "")).endswith(_INDEX) and "config" in found:
+        return [found]
+    return [m for inner in found.get("manifests") or () for m in _manifests(store, inner)]
+
+
+def _names_of(entry: Mapping[str, Any]) -> list[str]:
+    notes = entry.get("annotations") or {}
+    return [notes[key] for key in _NAMES if key in notes]
+
+
+def _of_docker(store: Store, name: str) -> Manifest:
+    entries = store.json("manifest.json")
+    names = [tag for entry in entries for tag in entry.get("RepoTags") or ()]
+    found = [e for e in entries if not name or name in (e.get("RepoTags") or ())]
+    if len(found) != 1:
+        raise ImageError(_which(name, names, len(found)))
+    path = found[0]["Config"]
+    digest = f"sha256:{Path(path).name.removesuffix('.json')}"
+    return _manifest(store.json(path, digest), digest, found[0]["Layers"])
+
+
+def _manifest(config: Mapping[str, Any], digest: str, layers: list[str]) -> Manifest:
+    digests = (config.get("rootfs") or {}).get("diff_ids") or []
+    if len(digests) != len(layers):
+        raise ImageError(f"it has {len(layers)} layers and digests of {len(digests)}")
+    return Manifest(config, digest, tuple(zip(layers, digests, strict=True)))
+
+
+def _which(name: str, names: list[str], count: int) -> str:
+    known = ", ".join(names) or "none by name"
+    if name:
+        return f"it has no image {name!r} for this machine; it has: {known}"
+    if not count:
+        return "it has no image for this machine"
+    return f"it has several images: write oci:PATH[NAME], with one of: {known}"
+
+
+_PULLED_VERSION = "1"
+_SECONDS = 3600.0
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
+_LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+)(:\d+)?/")
+
+
+def pull(argument: str, context: Context) -> Image:
+    """Return the image of that name."""
+    reference = argument.removeprefix("//")
+    if not argument.startswith("//"):
+        raise ImageError(
+            f"docker:{argument} is not a name of an image: docker://{argument} is pulled from its "
+            f"registry; docker-daemon:{argument}, with --sandbox docker, is what an engine has"
+        )
+    if not _REFERENCE.fullmatch(reference):
+        raise ImageError(f"{reference!r} is not a name of an image in a registry")
+    place = context.cache.root / "references" / f"{digest_of(reference)}.json"
+    manifest = None if context.refresh else _remembered(place)
+    if manifest is None:
+        context.progress(f"asking for {reference}")
+        raw = _skopeo(reference, "inspect", "--raw", *_tls("", reference), f"docker://{reference}")
+        manifest = sha256(raw)
+        _remember(place, reference, manifest)
+    return _image(reference, manifest, context)
+
+
+def _image(reference: str, manifest: str, context: Context) -> Image:
+    template = Image(
+        name=reference,
+        digest=digest_of("pulled", _PULLED_VERSION, manifest, platform.machine()),
+        layers=(),
+    )
+
+    def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        layout = layer.parent / "layout"
+        repository = re.sub(r"(@sha256:\w+|:[^/:]*)$", "", reference)
+        source = f"docker://{repository}@sha256:{manifest}"
+        _skopeo(
+            reference, "copy", *_tls("src-", reference), source, f"oci:{layout}:image", lock=lock
+        )
+        try:
+            with open_store(layout) as store:
+                found = find(store, "")
+                unpack_layers(store, found.layers, layer)
+        except DAMAGE as error:
+            raise ImageError(f"cannot read the image {reference}: {error}") from error
+        remove_tree(layout)
+        return {"version": _PULLED_VERSION, "manifest": manifest, "settings": found.settings}
+
+    image = context.cache.build(template, f"docker://{reference}", fill, context.progress)
+    record = context.cache.read(image.digest) or {}
+    settings: dict[str, Any] = record["built"]["settings"]
+    return configured(image, settings)
+
+
+def _tls(prefix: str, reference: str) -> list[str]:
+    """Return this machine's own registries need no certificate, as for Docker."""
+    return [f"--{prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
+
+
+def _skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
+    if shutil.which("skopeo") is None:
+        raise ImageError("pulling an image needs skopeo: apt-get install skopeo")
+    try:
+        done = subprocess.run(
+            ["skopeo", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            pass_fds=() if lock is None else (lock,),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ImageError(f"skopeo was not done within {_SECONDS:.0f} s") from None
+    if done.returncode:
+        raise ImageError(_not_pulled(reference, done.stderr.decode(errors="replace").strip()))
+    return done.stdout
+
+
+_SAID = re.compile(r'level=fatal msg="((?:[^"\\]|\\.)*)"')
+_UNREACHABLE = re.compile(
+    r"(lookup|dial tcp) .*: (no such host|.*refused|.*unreachable|i/o timeout|server misbehaving)"
+    r"|deadline exceeded|Temporary failure"
+)
+_ABSENT = re.compile(r"manifest unknown|name unknown|not found")
+_CLOSED = re.compile(r"unauthorized|denied|authentication required")
+
+
+def _not_pulled(reference: str, said: str) -> str:
+    """Say why an image was not pulled, and what to do, from the log of skopeo."""
+    found = _SAID.search(said)
+    cause = re.sub(r"\\(.)", r"\1", found[1]) if found else said[-1000:]
+    if _UNREACHABLE.search(cause):
+        why = "its registry cannot be reached from here"
+        what = "`docker save` it where there is a network, and name ./image.tar instead"
+    elif _ABSENT.search(cause):
+        why, what = "its registry has no such image", "check its name and tag"
+    elif _CLOSED.search(cause):
+        registry = reference.partition("/")[0]
+        where = registry if "." in registry or ":" in registry else "docker.io"
+        why = "its registry does not have it for everybody, or not at all"
+        what = f"check its name, or `skopeo login {where}`"
+    else:
+        return f"cannot pull {reference}: {cause}"
+    return f"cannot pull {reference}: {why}; {what} ({cause.rpartition(': ')[2]})"
+
+
+def _remembered(place: Path) -> str | None:
+    try:
+        return str(json.loads(place.read_text(encoding="utf-8"))["manifest"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _remember(place: Path, reference: str, manifest: str) -> None:
+    place.parent.mkdir(exist_ok=True)
+    text = json.dumps({"reference": reference, "manifest": manifest})
+    temporary = place.with_suffix(f".{digest_of(text)}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(place)
+
+
+_WHITEOUT = ".wh."
+_MARK = ".wh..wh."
+_OPAQUE = ".wh..wh..opq"
+_ZSTD = (("compression.zstd", "ZstdFile"), ("pyzstd", "ZstdFile"), ("zstandard", "open"))
+
+
+def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path) -> None:
+    """Lay layers over one another in an empty folder.
+
+    Args:
+        store: Where they are.
+        layers: Each one's place, and the digest of what it holds; lowest first.
+        folder: Where they go.
+
+    Raises:
+        ImageError: One is not what its digest says, or holds what no image may.
+    """
+    unpacker = _Unpacker(folder)
+    for name, digest in layers:
+        with store.open(name) as packed, _decompressed(packed) as file:
+            source = _Hashed(file)
+            unpacker.begin()
+            with tarfile.open(
+                fileobj=cast(IO[bytes], source),  # it only reads
+                mode="r|",
+                encoding="utf-8",
+                errors="surrogateescape",
+            ) as archive:
+                for member in archive:
+                    unpacker.add(archive, member)
+            while source.read(1 << 20):
+                pass
+            if source.digest() != digest:
+                raise ImageError(f"the layer {name!r} is not what its digest says")
+    unpacker.finish()
+
+
+class _Unpacker(Unpacker):
+    """Writes layers over one another, the deletions that they ask for included."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, (), ())
+        self._new: set[Parts] = set()
+
+    def begin(self) -> None:
+        """Begin the next layer."""
+        self._new.clear()
+
+    def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
+        """Write one member, or delete what it says is to go."""
+        parts = split_name(member.name)
+        if not parts:
+            return
+        device = member.ischr() or member.isblk()
+        if device and parts[0] == "dev":
+            return  # a sandbox has a /dev of its own
+        place = (*self._folder(parts[:-1], member.mtime), parts[-1])
+        if parts[-1].startswith(_WHITEOUT):
+            self._white_out(place)
+            return
+        if member.islnk():
+            member.linkname = member.linkname.lstrip("/")
+        self._make_room(place, member.isdir())
+        super().add(archive, member)
+        self._new |= {place[:count] for count in range(1, len(place) + 1)}
+
+    def _white_out(self, place: Parts) -> None:
+        *above, name = place
+        if name == _OPAQUE:
+            for entry in list(self._layer.joinpath(*above).iterdir()):
+                self._delete((*above, entry.name))
+        elif not name.startswith(_MARK):
+            self._delete((*above, name.removeprefix(_WHITEOUT)))
+
+    def _delete(self, place: Parts) -> None:
+        """Remove the lower layers' files at a place; those of this layer stay."""
+        path = self._layer.joinpath(*place)
+        if place not in self._new:
+            self._remove(place)
+        elif path.is_dir() and not path.is_symlink():
+            for entry in list(path.iterdir()):
+                self._delete((*place, entry.name))
+
+    def _make_room(self, place: Parts, for_folder: bool) -> None:
+        path = self._layer.joinpath(*place)
+        if os.path.lexists(path) and not (for_folder and path.is_dir() and not path.is_symlink()):
+            self._remove(place)
+
+    def _remove(self, place: Parts) -> None:
+        if place[-1] in ("", ".", ".."):
+            raise ImageError(f"{'/'.join(place)!r} cannot be deleted")
+        remove_tree(self._layer.joinpath(*place))
+        gone = [parts for parts in self._folders if parts[: len(place)] == place]
+        for parts in gone:
+            del self._folders[parts]
+        self._resolved.clear()
+
+
+class _Hashed:
+    """A stream, with the digest of what was read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._hasher = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        """Some bytes."""
+        data = self._file.read(size)
+        self._hasher.update(data)
+        return data
+
+    def digest(self) -> str:
+        """Of all so far."""
+        return f"sha256:{self._hasher.hexdigest()}"
+
+
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
+    magic = file.read(6)
+    file.seek(0)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    if magic.startswith(b"\xfd7zXZ\0"):
+        return cast(IO[bytes], lzma.LZMAFile(file))
+    if magic.startswith(b"BZh"):
+        return cast(IO[bytes], bz2.BZ2File(file))
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        return _zstd(file)
+    return file
+
+
+def _zstd(file: IO[bytes]) -> IO[bytes]:
+    for module, name in _ZSTD:
+        try:
+            reader = getattr(importlib.import_module(module), name)
+        except ImportError:
+            continue
+        return cast(IO[bytes], reader(file, "rb"))
+    raise ImageError("its layers are compressed with zstd: pip install zstandard")
+
+
+_MOST = 64 << 20
+"""Bytes of a manifest or configuration."""
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class _Files(Protocol):
+    def open(self, name: str) -> IO[bytes] | None:
+        """Return a file by its name, if it is there."""
+
+
+class Store:
+    """The parts of one or more images."""
+
+    def __init__(self, files: _Files) -> None:
+        self._files = files
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        file = self._files.open(name)
+        if file is not None:
+            file.close()
+        return file is not None
+
+    def open(self, name: str) -> IO[bytes]:
+        """Return an open file.
+
+        Raises:
+            ImageError: There is none.
+        """
+        file = self._files.open(name)
+        if file is None:
+            raise ImageError(f"it lacks {name!r}")
+        return file
+
+    def json(self, name: str, digest: str = "") -> Any:
+        """Return the content of a JSON file.
+
+        Raises:
+            ImageError: It is not there, cannot be parsed, or does not have this digest.
+        """
+        with self.open(name) as file:
+            data = file.read(_MOST + 1)
+        if digest and digest != f"sha256:{sha256(data)}":
+            raise ImageError(f"{name!r} is not what its digest says")
+        try:
+            return json.loads(data)
+        except ValueError:
+            raise ImageError(f"{name!r} is not JSON") from None
+
+    @staticmethod
+    def blob(digest: str) -> str:
+        """Return the place in a layout of the content with a digest.
+
+        Raises:
+            ImageError: It is none.
+        """
+        if not _DIGEST.fullmatch(digest):
+            raise ImageError(f"{digest!r} is no SHA-256 digest")
+        return f"blobs/sha256/{digest.removeprefix('sha256:')}"
+
+
+@contextlib.contextmanager
+def open_store(path: Path) -> Iterator[Store]:
+    """The store at a path, for as long as the block runs."""
+    if path.is_dir():
+        yield Store(_Folder(path))
+        return
+    with tarfile.open(path, "r:*") as archive:
+        yield Store(_Archive(archive))
+
+
+class _Folder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self, name: str) -> IO[bytes] | None:
+        place = self._path.joinpath(*split_name(name))
+        return place.open("rb") if place.is_file() else None
+
+
+class _Archive:
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        self._archive = archive
+        self._names: dict[str, str] | None = None
+
+    def open(self, name: str) -> IO[bytes] | None:
+        if self._names is None:
+            self._names = {m.removeprefix("./"): m for m in self._archive.getnames()}
+        if name not in self._names:
+            return None
+        return self._archive.extractfile(self._names[name])

@@ -1,0 +1,134 @@
+"""Debian's packages: fetched by their hashes, from a mirror or the snapshot archive, and opened."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import os
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.images.base import Progress
+from intercode_sandbox.images.debian import MIRROR
+
+SNAPSHOT = "http://snapshot.debian.org/archive/debian"
+_AT_ONCE = 4
+_TRIES = 2
+_TIMEOUT = 30.0
+_CHUNK = 1 << 16
+_TOLD = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package, pinned."""
+
+    name: str
+    version: str
+    path: str
+    """The place in an archive of Debian's: ``pool/main/…``."""
+    size: int
+    """Bytes."""
+    sha256: str
+
+
+def fetch(packages: Sequence[Package], time: str, folder: Path, progress: Progress) -> None:
+    """Fetch packages into a folder, under their hashes.
+
+    Args:
+        packages: The packages.
+        time: A time at which Debian had all of them: ``20260712T000000Z``.
+        folder: Where they go.
+        progress: Is told how it goes.
+
+    Raises:
+        ImageError: Neither the mirror nor the snapshot archive has a package as it is pinned.
+    """
+    mirror = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
+    snapshot = os.environ.get("INTERCODE_DEBIAN_SNAPSHOT") or SNAPSHOT
+    sources = [mirror.rstrip("/"), f"{snapshot.rstrip('/')}/{time}"]
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        done = pool.map(lambda package: _fetch(package, sources, folder), packages)
+        for count, _ in enumerate(done, 1):
+            if count % _TOLD == 0:
+                progress(f"{count} of {len(packages)} packages")
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _fetch(package: Package, sources: Sequence[str], folder: Path) -> None:
+    urls = [f"{source}/{quote(package.path)}" for source in sources]
+    failures = {}
+    for url in urls * _TRIES:
+        failures[url] = _failure(url, package, folder / package.sha256)
+        if not failures[url]:
+            return
+    told = "".join(f"  {url}: {failure}\n" for url, failure in failures.items())
+    raise ImageError(
+        f"cannot get the package {package.name} {package.version}:\n{told}"
+        "Name a mirror that has it in INTERCODE_DEBIAN_MIRROR, or a copy of the snapshot archive "
+        "in INTERCODE_DEBIAN_SNAPSHOT; or take the image from a machine that has it: "
+        "'intercode images export base FILE' there, 'intercode images import FILE' here"
+    )
+
+
+def _failure(url: str, package: Package, place: Path) -> str:
+    """Download a package; return why that failed, or nothing."""
+    hasher, size = hashlib.sha256(), 0
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, place.open("wb") as file:
+            while size <= package.size and (chunk := response.read(_CHUNK)):
+                hasher.update(chunk)
+                size += file.write(chunk)
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.reason}"
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        return str(getattr(reason, "strerror", None) or reason or type(error).__name__)
+    if (size, hasher.hexdigest()) == (package.size, package.sha256):
+        return ""
+    place.unlink()
+    return "it has another content: its SHA-256 is not the pinned one"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[str, tarfile.TarFile]]:
+    """Open a package's file; yield its control paragraph, and the archive of its files.
+
+    Raises:
+        OSError, ValueError, tarfile.TarError, …: It is damaged; see `archive.DAMAGE`.
+    """
+    with path.open("rb") as file:
+        members = dict(_members(file))
+        control, data = (
+            next(data for name, data in members.items() if name.startswith(f"{kind}.tar"))
+            for kind in ("control", "data")
+        )
+        with tarfile.open(fileobj=io.BytesIO(control)) as archive:
+            member = archive.extractfile("./control")
+            if member is None:
+                raise ValueError("its control file is none")
+            text = member.read().decode("utf-8")
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            yield text, archive
+
+
+def _members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Yield the members of an ``ar`` archive: a header of 60 bytes, content, an even length."""
+    if file.read(8) != b"!<arch>\n":
+        raise ValueError("it is not a package of Debian's")
+    while header := file.read(60):
+        size = int(header[48:58])
+        yield header[:16].decode("ascii").strip().rstrip("/"), file.read(size)
+        file.read(size % 2)

@@ -1,0 +1,241 @@
+"""``base``: a small system of one Debian point release, the same files on every machine.
+
+A lock beside this module names each package with its hash, and the digest of the finished tree. No
+package's own scripts are run: they need rights that an ordinary user lacks, and their results
+vary. The script `FINISH` does the part of their work that is needed, in a sandbox.
+"""
+
+from __future__ import annotations
+
+import calendar
+import io
+import platform
+import re
+import tarfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.files import digest_of, remove_tree
+from intercode_sandbox.images.archive import DAMAGE, Unpacker
+from intercode_sandbox.images.base import HOSTNAME, Context, Image, Progress
+from intercode_sandbox.images.packages import Package, fetch, opened
+from intercode_sandbox.images.tree import content_digest, set_times
+
+VERSION = "1"
+SPEC = "base"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+FINISH = """\
+set -eu
+umask 022
+export LC_ALL=C PYTHONHASHSEED=0
+
+cd /usr/share
+cp base-passwd/passwd.master /etc/passwd
+cp base-passwd/group.master /etc/group
+cp base-files/profile /etc/profile
+cp base-files/dot.bashrc /root/.bashrc
+cp base-files/dot.profile /root/.profile
+cp libc-bin/nsswitch.conf /etc/nsswitch.conf
+printf '/bin/sh\\n/usr/bin/sh\\n/bin/bash\\n/usr/bin/bash\\n' >/etc/shells
+printf 'Etc/UTC\\n' >/etc/timezone
+ln -s /usr/share/zoneinfo/Etc/UTC /etc/localtime
+: >/etc/machine-id
+mkdir -p /media /mnt /opt /srv /var/mail /var/opt
+mkdir -p /usr/local/bin /usr/local/etc /usr/local/include /usr/local/lib /usr/local/sbin \\
+    /usr/local/share /usr/local/src
+test -e /lib64 || rm /lib64
+mkdir -m 1777 /run/lock
+rmdir /var/run /var/lock
+ln -s /run /var/run
+ln -s /run/lock /var/lock
+
+# Of several programs with one name, the one that is meant by it.
+choose() {
+    ln -s "/usr/bin/$2" "/etc/alternatives/$1"
+    ln -s "/etc/alternatives/$1" "/usr/bin/$1"
+}
+choose awk mawk
+choose nawk mawk
+choose nc nc.openbsd
+choose netcat nc.openbsd
+choose pager less
+choose which which.debianutils
+
+# Else a program that imports a module would change the system's files.
+python3 -m compileall -q /usr/lib/python3 /usr/lib/python3.*
+ldconfig
+rm -rf /var/cache/ldconfig
+find / -xdev -mindepth 1 \\( -path /dev -o -path /proc -o -path /sys \\) -prune \\
+    -o -newermt @TIME -exec touch -h -d @TIME {} +
+"""
+"""The set-up script, run as root in a sandbox; ``TIME`` stands for the lock's."""
+
+_HERE = Path(__file__).parent
+_LINKS = {
+    **{name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")},
+    "etc/mtab": "/proc/mounts",
+}
+"""Links that are there before the packages, some of which name their files by them."""
+_TEXTS = {  # not by the script: over some of them an engine mounts its own
+    "etc/hostname": f"{HOSTNAME}\n",
+    "etc/hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+    "etc/resolv.conf": "",
+}
+_LEFT_OUT = re.compile(
+    r"\./usr/share/(?:doc/.*/(?!copyright$)[^/]+|(?:bug|doc-base|info|lintian|locale|man)/.+)"
+)
+"""Files that no program needs, as in Debian's small images for containers. Licences stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The packages of the image for one architecture."""
+
+    release: str
+    """Debian's point release: ``12.15``."""
+    snapshot: str
+    """A time at which Debian had all of them; also that of the files which no package has."""
+    tree: str
+    """The digest of the finished tree; see `content_digest`. Empty: not known."""
+    packages: tuple[Package, ...]
+
+
+def lock_file(architecture: str) -> Path:
+    """Return the place of an architecture's lock."""
+    return _HERE / f"base-{architecture}.lock"
+
+
+def parse_lock(text: str) -> Lock:
+    """Read a lock: its head, ``NAME VALUE`` by line; an empty line; a line for each package."""
+    head, _, lines = text.partition("\n\n")
+    facts = dict(line.split(" ", 1) for line in head.splitlines() if not line.startswith("#"))
+    packages = [line.split() for line in lines.splitlines()]
+    return Lock(
+        release=facts["release"],
+        snapshot=facts["snapshot"],
+        tree=facts.get("tree", ""),
+        packages=tuple(
+            Package(name, version, path, int(size), sha256)
+            for name, version, path, size, sha256 in packages
+        ),
+    )
+
+
+def trees() -> set[str]:
+    """Return the digest of each lock's image, which is that of its tree."""
+    locks = (parse_lock(path.read_text(encoding="ascii")) for path in _HERE.glob("*.lock"))
+    return {lock.tree for lock in locks if lock.tree}
+
+
+def make(argument: str, context: Context) -> Image:
+    """Return the image ``base``."""
+    if argument:
+        raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
+    machine = platform.machine()
+    file = lock_file(ARCHITECTURES.get(machine, machine))
+    if not file.is_file():
+        known = ", ".join(sorted(path.stem.removeprefix("base-") for path in _HERE.glob("*.lock")))
+        raise ImageError(
+            f"the image 'base' has packages for {known}, and this machine is {machine}; take "
+            "debian:bookworm[PACKAGE,PACKAGE], which follows Debian's archive"
+        )
+    return make_locked(parse_lock(file.read_text(encoding="ascii")), context)
+
+
+def make_locked(lock: Lock, context: Context) -> Image:
+    """Return the image of a lock.
+
+    Raises:
+        ImageError: A package is not available, or the finished tree is not the lock's.
+    """
+    made_of = (replace(lock, tree=""), _LINKS, _TEXTS, _LEFT_OUT.pattern)
+    laid = digest_of("packages", VERSION, repr(made_of))
+    template = Image(name=SPEC, digest=lock.tree or digest_of(laid, FINISH), layers=())
+    if found := context.cache.lookup(template.digest):
+        return found
+
+    def unpack(layer: Path, _: int) -> Mapping[str, object]:
+        return _unpack(lock, layer, context.progress)
+
+    parts = replace(template, name=f"{SPEC} (packages)", digest=laid)
+    unpacked = context.cache.build(parts, SPEC, unpack, context.progress)
+
+    def finish(layer: Path, _: int) -> Mapping[str, object]:
+        script = FINISH.replace("TIME", str(_seconds(lock.snapshot)))
+        context.build_script(unpacked, script.encode(), layer)
+        (layer / ".dockerenv").unlink(missing_ok=True)  # an engine's container has one
+        tree = content_digest((*unpacked.layers, layer))
+        if lock.tree not in ("", tree):
+            raise ImageError(
+                f"the image 'base' would not be as it is on other machines: its tree is {tree}, "
+                f"and the lock's {lock.tree}. 'intercode images import FILE' takes one that was "
+                "built elsewhere; please report this with what 'intercode doctor' says"
+            )
+        return {"release": lock.release, "tree": tree}
+
+    template = replace(template, layers=unpacked.layers)
+    return context.cache.build(template, SPEC, finish, context.progress)
+
+
+def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]:
+    """Fetch the packages, and lay them over each other in the lock's order."""
+    count, size = len(lock.packages), sum(package.size for package in lock.packages) / 2**20
+    progress(f"fetching {count} packages of Debian {lock.release}, {size:.0f} MiB")
+    folder = layer.with_name("packages")
+    folder.mkdir()
+    try:
+        fetch(lock.packages, lock.snapshot, folder, progress)
+        progress(f"unpacking {count} packages")
+        installed = _lay(lock, folder, layer)
+    finally:
+        remove_tree(folder)
+    database = {f"var/lib/dpkg/info/{name}.list": names for name, (_, names) in installed.items()}
+    database["var/lib/dpkg/info/format"] = "1\n"
+    database["var/lib/dpkg/status"] = "".join(control for control, _ in installed.values())
+    for name, text in {**_TEXTS, **database}.items():
+        (layer / name).write_text(text, encoding="utf-8")
+        (layer / name).chmod(0o644)
+    latest = _seconds(lock.snapshot)
+    set_times(layer, latest, latest)
+    return {"release": lock.release, "packages": count}
+
+
+def _lay(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
+    """Unpack packages; return each one's part of dpkg's database: its paragraph, its files."""
+    unpacker, installed = Unpacker(layer, (), ()), {}
+    with tarfile.open(fileobj=io.BytesIO(), mode="w") as nothing:
+        for name, target in _LINKS.items():
+            unpacker.add(nothing, _link(name, target, _seconds(lock.snapshot)))
+    for package in lock.packages:
+        try:
+            with opened(folder / package.sha256) as (control, archive):
+                names = []
+                for member in archive:
+                    names.append(member.name)
+                    if not _LEFT_OUT.fullmatch(member.name):
+                        unpacker.add(archive, member)
+        except DAMAGE as error:
+            raise ImageError(f"cannot unpack the package {package.name}: {error}") from error
+        first, _, rest = control.partition("\n")
+        same = "\nMulti-Arch: same\n" in control
+        architecture = next(x[14:] for x in rest.splitlines() if x.startswith("Architecture: "))
+        installed[f"{package.name}:{architecture}" if same else package.name] = (
+            f"{first}\nStatus: install ok installed\n{rest.rstrip()}\n\n",
+            "".join(f"{name[1:].rstrip('/') or '/.'}\n" for name in names),
+        )
+    unpacker.finish()
+    return installed
+
+
+def _link(name: str, target: str, mtime: int) -> tarfile.TarInfo:
+    link = tarfile.TarInfo(name)
+    link.type, link.linkname, link.mtime = tarfile.SYMTYPE, target, mtime
+    return link
+
+
+def _seconds(snapshot: str) -> int:
+    return calendar.timegm(time.strptime(snapshot, "%Y%m%dT%H%M%SZ"))

@@ -1,0 +1,317 @@
+"""From an image's name to the image, building what is missing.
+
+The kinds of images that need a few lines are made here: a folder, ``scratch``, a set-up script.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import NoReturn, cast
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.files import digest_of, open_regular
+from intercode_sandbox.names import Registry
+from intercode_sandbox.rights import sandboxes_user
+from intercode_sandbox.images.archive import add_archive
+from intercode_sandbox.images.base import (
+    UNDERSTOOD,
+    Addition,
+    BuildScript,
+    Context,
+    Image,
+    Progress,
+    Spec,
+    parse,
+)
+from intercode_sandbox.images.cache import ImageCache, sweep
+from intercode_sandbox.images.debian import RECIPES, make_system
+from intercode_sandbox.images.tree import set_times
+from intercode_sandbox.spelling import meant
+from intercode_sandbox.user_code import is_reference
+
+log = logging.getLogger(__name__)
+
+MakeBase = Callable[[str, Context], Image]
+"""A function that makes an image of the text after the scheme's colon."""
+SCHEMES = Registry(
+    "kind of image",
+    {
+        scheme: f"{__package__}.{target}"
+        for scheme, target in {
+            "host": "host:make",
+            "base": "pinned:make",
+            "folder": "resolve:make_folder",
+            "debian": "debian:make",
+            "scratch": "resolve:make_scratch",
+            "dockerfile": "dockerfile.build:make",
+            "oci": "oci:make",
+            "docker": "oci:pull",
+            "docker-daemon": "resolve:refuse_daemon",
+            "digest": "resolve:make_known",
+        }.items()
+    },
+    "intercode.images",
+)
+"""Scheme → the function (a `MakeBase`) that makes such an image."""
+
+
+def admit(spec: str) -> None:
+    """Let images be of the scheme of this name, which a user has given, from now on.
+
+    A scheme of a file, ``my.py:make:ARGUMENT``, or of an installed package runs code. A task may
+    name an image, and is often a stranger's: it can name such a scheme only after this.
+
+    Raises:
+        UsageError: The file has no such function.
+        ImportError: The package's module, or something that this needs, is not installed.
+    """
+    with suppress(ImageError):  # which the image's own use tells
+        scheme = parse(spec).scheme
+        if SCHEMES.is_foreign(scheme):
+            SCHEMES.register(scheme, SCHEMES.resolve(scheme), replace=True)
+
+
+_NOT_ADMITTED = (
+    "code of a file or of an installed package makes such images, and a task may not run it by "
+    "itself: give the image as an option, once in a process (--image, image=)"
+)
+
+
+def resolve(
+    spec: str,
+    *,
+    build_script: BuildScript | None = None,
+    progress: Progress | None = None,
+    refresh: bool = False,
+) -> Image:
+    """Return the image of that name, built if it is not in the cache.
+
+    Of an image that this process has had before it only asks the file system whether its inputs
+    are the same: some ten microseconds.
+
+    Args:
+        spec: ``host``, ``debian:bookworm+./files.tar.gz``, …: see `parse`.
+        build_script: What runs set-up scripts: the provider of sandboxes.
+        progress: Is told how a build goes; default: the log.
+        refresh: Ask registries again what their names stand for.
+
+    Raises:
+        ImageError: The name is not understood, an input is missing, or the build failed.
+    """
+    cache = ImageCache.default()
+    if spec in _carried and (image := cache.lookup(_carried[spec])):
+        return image
+    parsed = _plain(spec) if spec.isidentifier() else check(spec)
+    if not refresh and (found := cache.recall(_key(parsed, cache))):
+        return found
+    sweep(cache)
+    context = Context(cache, progress or log.info, build_script or _no_scripts, refresh=refresh)
+    image = build(parsed, context)
+    cache.inputs[parsed] = tuple(sorted(map(str, context.inputs)))
+    cache.remember(_key(parsed, cache), image)
+    return image
+
+
+_carried: dict[str, str] = {}
+
+
+def carried(spec: str, digest: str) -> None:
+    """Let a name stand for an image in the cache, in this process, as on the machine it is from.
+
+    What that image was made of (a Dockerfile, a registry's answer) need not be here.
+    """
+    _carried[spec] = digest
+
+
+@lru_cache(maxsize=64)
+def _plain(spec: str) -> Spec:
+    """Check a name without a path, for which every start asks, once."""
+    return check(spec)
+
+
+def check(spec: str) -> Spec:
+    """Return the parsed name of an image that can be made, as far as the name tells.
+
+    Raises:
+        ImageError: It is not understood, or names a file or folder that does not exist.
+    """
+    parsed = parse(spec)
+    if spec in _carried:
+        return parsed
+    is_recipe = parsed.scheme in RECIPES and not parsed.argument
+    if not is_recipe and not SCHEMES.is_trusted(parsed.scheme):
+        name = str(replace(parsed, additions=()))
+        if SCHEMES.is_foreign(parsed.scheme):
+            raise ImageError(f"the image {name}: {_NOT_ADMITTED}")
+        near = meant(name, [*SCHEMES.names(), *RECIPES], listed=False) or "."
+        raise ImageError(f"there is no image called {name!r}{near}\n{UNDERSTOOD}")
+    if missing := next((path for path in parsed.paths if not path.exists()), None):
+        raise ImageError(f"the image {spec}: {missing} does not exist")
+    return parsed
+
+
+def build(spec: Spec, context: Context) -> Image:
+    """Return the image, its base first, then layer by layer, each from the cache or made."""
+    if spec.additions:
+        below = replace(spec, additions=spec.additions[:-1])
+        last = spec.additions[-1]
+        add = add_script if last.is_script else add_archive
+        return add(build(below, context), last, str(spec), context)
+    if SCHEMES.is_trusted(spec.scheme):
+        return _maker(spec.scheme)(spec.argument, context)
+    return make_system(spec.scheme, RECIPES[spec.scheme], context)
+
+
+def _key(spec: Spec, cache: ImageCache) -> Hashable:
+    """Return a key that changes when an input does.
+
+    A folder is taken to be the same for as long as its own time is; what is deeper in it is looked
+    at once in a process. Of a Dockerfile all that it copies is looked at, unless it is very much.
+    """
+    paths = [*(str(addition.path) for addition in spec.additions), *cache.inputs.get(spec, ())]
+    if spec.scheme == "folder":
+        paths.append(spec.argument)
+    elif is_reference(spec.scheme):
+        paths.append(spec.scheme.rpartition(":")[0])
+    return (spec, *map(_stamp, paths))
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        info = os.stat(path)  # noqa: PTH116 - on a hot path
+    except OSError:
+        return None
+    return info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def _maker(scheme: str) -> MakeBase:
+    return cast(MakeBase, SCHEMES.get(scheme))
+
+
+def _no_scripts(image: Image, script: object, layer: object) -> None:
+    raise ImageError(f"what is run over {image.name} needs a sandbox to run in")
+
+
+def make_folder(argument: str, context: Context) -> Image:
+    """Return the image of a folder; its digest is of its files' names, modes, sizes and times."""
+    folder = Path(argument)
+    if not folder.is_dir():
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise ImageError(f"the image {argument} {problem}")
+    if not any((folder / name).is_dir() for name in ("usr", "bin")):
+        if (folder / "Dockerfile").is_file():
+            return _maker("dockerfile")(argument, context)
+        raise ImageError(
+            f"the folder {argument} is not a root file system: it has no /usr and no /bin; nor is "
+            "there a Dockerfile in it"
+        )
+    cache = context.cache.root.resolve()
+    if any(folder.samefile(each) for each in (cache, *cache.parents)):
+        raise ImageError(
+            f"the folder {argument} cannot be an image: InterCode's cache is in it ({cache}). This "
+            "machine's programs are the image 'host'; for more of its files, copy them to a folder"
+        )
+    owner = sandboxes_user() or os.geteuid()
+    if owner and folder.stat().st_uid != owner:
+        raise ImageError(
+            f"the folder {argument} belongs to another user, and a sandbox of yours could not "
+            f"write over its files; copy it: cp -r {argument} COPY"
+        )
+    context.progress(f"reading {argument}")
+    return Image(name=folder.name or "/", digest=_folder_digest(folder), layers=(folder,))
+
+
+def _folder_digest(folder: Path) -> str:
+    lines: list[bytes] = []
+    pending = [os.fsencode(folder)]
+    start = len(pending[0].rstrip(b"/"))
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except OSError as error:
+            raise ImageError(f"cannot read the image {folder}: {error}") from error
+        for entry in entries:
+            info = entry.stat(follow_symlinks=False)
+            facts = b"%o %d %d" % (info.st_mode, info.st_size, info.st_mtime_ns)
+            lines.append(entry.path[start:] + b"\0" + facts)
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(entry.path)
+    return digest_of("folder", *sorted(lines))
+
+
+def make_scratch(argument: str, context: Context) -> Image:
+    """Return the empty image."""
+    if argument:
+        raise ImageError(f"the image 'scratch' takes no argument, not {argument!r}")
+    template = Image(name="scratch", digest=digest_of("scratch", "2"), layers=())
+    return context.cache.build(template, "scratch", _fill_scratch, context.progress)
+
+
+def _fill_scratch(layer: Path, lock: int) -> Mapping[str, object]:
+    for name in ("dev", "proc"):
+        (layer / name).mkdir()
+    return {"version": "2"}
+
+
+def make_known(argument: str, context: Context) -> Image:
+    """Return the image in the cache whose digest begins so."""
+    found = []
+    if re.fullmatch("[0-9a-f]{8,}", argument):
+        folders = (context.cache.root / "images").glob(f"{argument}*")
+        found = [image for path in folders if (image := context.cache.lookup(path.name))]
+    if len(found) != 1:
+        raise ImageError(
+            f"{len(found) or 'no'} images here have a digest that begins with {argument!r}; "
+            "'intercode images list' shows their first twelve digits"
+        )
+    return found[0]
+
+
+def refuse_daemon(argument: str, context: Context) -> NoReturn:
+    """Refuse: the name is understood, but its files are the engine's.
+
+    Raises:
+        ImageError: Always.
+    """
+    raise ImageError(
+        f"docker-daemon:{argument} is an image of the engine's own, for --sandbox docker; for the "
+        f"native sandbox save it (docker save -o image.tar {argument}) and name it oci:image.tar"
+    )
+
+
+_SCRIPT_VERSION = "2"
+_SCRIPT_TIME = 1767225600  # 2026-01-01 00:00 UTC
+"""The time of all files that a script makes without a time of their own. A layer is then the same
+whenever it is built."""
+
+
+def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
+    """Return the image after the script; known by the base and by the script's text."""
+    try:
+        with open_regular(addition.path) as file:
+            script = file.read()
+    except OSError as error:
+        raise ImageError(
+            f"cannot read the set-up script {addition.path}: {error.strerror}"
+        ) from None
+    template = replace(
+        base,
+        name=f"{base.name}+{addition.path.name}",
+        digest=digest_of("script", _SCRIPT_VERSION, base.digest, script),
+    )
+
+    def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        begin = time.time() - 1  # the kernel's times of files lag by some milliseconds
+        context.build_script(base, script, layer)
+        set_times(layer, begin, _SCRIPT_TIME)
+        return {"version": _SCRIPT_VERSION}
+
+    return context.cache.build(template, spec, fill, context.progress)

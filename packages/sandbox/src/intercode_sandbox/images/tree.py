@@ -1,0 +1,273 @@
+"""A stack of overlayfs layers, or a build's context, as one tree whose links stay inside it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from intercode_sandbox.errors import ImageError
+from intercode_sandbox.files import digest_of, file_digest
+from intercode_sandbox.accounts import LONGEST, Account, account_of
+
+Parts = tuple[str, ...]
+_MAX_LINKS = 40
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""Error numbers of a name that no file has; a link may lead to any text."""
+_HIGHEST_ID = 65535
+
+
+class Tree:
+    """The merged tree: finds what paths lead to.
+
+    Args:
+        layers: Lowest first; a build's context is one.
+        hidden: Says of a path, relative to the root, that it is not there.
+        sparse: Whether something below a hidden folder may be there.
+        name: Its name for people.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Path],
+        hidden: Callable[[str], bool] = lambda path: False,
+        sparse: bool = False,
+        name: str = "",
+    ) -> None:
+        self.layers = tuple(layers)
+        self._hidden = hidden
+        self._sparse = sparse
+        self.name = name
+        self.seen: set[Path] = set()
+        """The paths that were looked at."""
+
+    def resolve(self, path: str, to_be: bool = False) -> Parts | None:
+        """Return the names on the way to a path's entry, links followed; None: there is none.
+
+        Args:
+            path: From the root.
+            to_be: Whether what is not there is to be made: it counts as a directory.
+        """
+        here: Parts = ()
+        pending = list(reversed(path.split("/")))
+        links = 0
+        while pending:
+            name = pending.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                here = here[:-1]
+                continue
+            found = self.look((*here, name))
+            if found is None and not to_be:
+                return None
+            if found is None or not found.is_link:
+                here = (*here, name)
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                return None
+            target = str(found.path.readlink())
+            here = () if target.startswith("/") else here
+            pending += reversed(target.split("/"))
+        return here
+
+    def look(self, parts: Parts) -> Found | None:
+        """Return the entry at these names, of which none but the last is a link."""
+        entries = merged(self.layers, parts)
+        if not entries or (parts and self._gone(parts, entries[0])):
+            return None
+        self.seen.add(entries[0].path)
+        return entries[0]
+
+    def names(self, parts: Parts) -> list[str]:
+        """List the names in a directory."""
+        return [place[-1] for place, _ in self.walk(parts, deep=False)]
+
+    def is_dir(self, path: str) -> bool:
+        """Whether a path leads to a directory."""
+        parts = self.resolve(path)
+        found = None if parts is None else self.look(parts)
+        return found is not None and found.is_dir
+
+    def walk(self, parts: Parts, deep: bool = True) -> Iterator[tuple[Parts, Found]]:
+        """Yield all below a directory, in a fixed order, each directory before what is in it.
+
+        Args:
+            parts: The directory.
+            deep: Whether also what is in its directories.
+        """
+        entries = merged(self.layers, parts)
+        folders = [entry.path for entry in entries if entry.is_dir]
+        for name in sorted({entry.name for folder in folders for entry in folder.iterdir()}):
+            found = visible(folders, name)
+            if not found:
+                continue
+            place = (*parts, name)
+            inner = self.walk(place) if found[0].is_dir else iter(())
+            if self._hidden("/".join(place)):
+                if not (self._sparse and found[0].is_dir):
+                    continue
+                below = list(inner)
+                if not below:
+                    continue
+                inner = iter(below)
+            self.seen.add(found[0].path)
+            yield place, found[0]
+            if deep:
+                yield from inner
+
+    def _gone(self, parts: Parts, found: Found) -> bool:
+        if not self._hidden("/".join(parts)):
+            return False
+        return not (self._sparse and found.is_dir and next(self.walk(parts), None) is not None)
+
+
+_OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A path of the merged tree."""
+
+    path: Path
+    """The entry that is seen, in the highest layer that has it."""
+    info: os.stat_result
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether it is a directory."""
+        return stat.S_ISDIR(self.info.st_mode)
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a symbolic link."""
+        return stat.S_ISLNK(self.info.st_mode)
+
+
+def look(layers: Sequence[Path], parts: Sequence[str]) -> Found | None:
+    """Return the entry that the merged tree has at a path.
+
+    Args:
+        layers: Lowest first.
+        parts: The path's names from the root; none but the last may be a symbolic link.
+    """
+    entries = merged(layers, parts)
+    return entries[0] if entries else None
+
+
+def merged(layers: Sequence[Path], parts: Sequence[str]) -> list[Found]:
+    """Look as `look` does: the seen entry, or directories that merge into one, highest first."""
+    entries = [Found(folder, folder.lstat()) for folder in reversed(layers)]
+    for name in parts:
+        folders = [entry.path for entry in entries if entry.is_dir]
+        entries = visible(folders, name)
+    return entries
+
+
+def visible(folders: Sequence[Path], name: str) -> list[Found]:
+    """Return an entry of a merged directory: one that is seen, or directories that merge."""
+    entries: list[Found] = []
+    for folder in folders:
+        path = folder / name
+        try:
+            info = path.lstat()
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+            continue
+        if stat.S_ISDIR(info.st_mode):
+            entries.append(Found(path, info))
+            if _is_opaque(path):
+                break
+            continue
+        deleted = stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
+        if not entries and not deleted:
+            entries.append(Found(path, info))
+        break
+    return entries
+
+
+def _is_opaque(path: Path) -> bool:
+    return any(_attribute(path, name) == b"y" for name in _OPAQUE)
+
+
+def _attribute(path: Path, name: str) -> bytes | None:
+    try:
+        return os.getxattr(path, name, follow_symlinks=False)
+    except OSError:  # it has none, or it is not ours to read
+        return None
+
+
+def content_digest(layers: Sequence[Path]) -> str:
+    """Return a digest of the merged tree: of each path its kind, mode, content or link's target.
+
+    Owners and times are in none: an ordinary user's files are all their own.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    parts: list[str | bytes] = []
+    for place, found in Tree(layers).walk(()):
+        kind, mode = stat.S_IFMT(found.info.st_mode), stat.S_IMODE(found.info.st_mode)
+        content: str | bytes = ""
+        if found.is_link:
+            mode, content = 0, os.fsencode(found.path.readlink())
+        elif stat.S_ISREG(kind):
+            content = file_digest(found.path)
+        parts += ["/".join(place), f"{kind:o} {mode:o}", content]
+    return digest_of(*parts)
+
+
+def account_in(layers: Sequence[Path], text: str) -> Account:
+    """Return the account that ``USER`` means in an image: see `account_of`.
+
+    Raises:
+        ImageError: The image has no such user or group, or sandboxes cannot have it.
+    """
+    tree = Tree(layers)
+
+    def read(path: str) -> str:
+        parts = tree.resolve(path)
+        found = tree.look(parts) if parts is not None else None
+        if found is None or not found.path.is_file():
+            return ""
+        with found.path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(LONGEST)
+
+    try:
+        account = account_of(text, read)
+    except LookupError as error:
+        raise ImageError(str(error)) from None
+    if (number := max(account.uid, account.gid)) > _HIGHEST_ID:
+        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST_ID}, and not {number}")
+    return account
+
+
+def owner_in(layers: Sequence[Path], text: str) -> tuple[int, int]:
+    """Return the user and group id that ``--chown`` means; a number alone is that of both.
+
+    Raises:
+        ImageError: As `account_in`.
+    """
+    name, _, group = text.partition(":")
+    account = account_in(layers, f"{name}:{group or name}" if name.isdigit() else text)
+    return account.uid, account.gid
+
+
+def set_times(layer: Path, begin: float, to: int) -> None:
+    """Set the times of the files in a layer that have one from `begin` on, to `to`.
+
+    Args:
+        layer: Its folder.
+        begin: When the building of the layer began, in seconds since 1970.
+        to: The time that the files get, in seconds since 1970.
+    """
+    for folder, folders, files in os.walk(layer, topdown=False):
+        for name in (*files, *folders, "."):
+            path = os.path.join(folder, name)  # noqa: PTH118 - it is one of thousands
+            if os.lstat(path).st_mtime > begin:
+                os.utime(path, (to, to), follow_symlinks=False)

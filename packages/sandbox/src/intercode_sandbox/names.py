@@ -1,0 +1,160 @@
+"""Names for things that are imported when first used.
+
+A registry maps a short name to ``"package.module:attribute"``, which is imported when the name is
+used. So a back end, an environment or a dataset costs nothing until it is asked for, lower layers
+reach higher ones without importing them, and a user's own things are on a par with ours. They are
+named in one of three ways:
+
+- A file: ``path/to/file.py:name``, wherever a name of the kind is taken (`Registry.resolve`).
+- An entry point of an installed package, in ``pyproject.toml``::
+
+    [project.entry-points."intercode.datasets"]
+    mine = "my_package.tasks:load"
+
+- A call: ``DATASETS.register("mine", "my_package.tasks:load")``.
+
+The groups of entry points are ``intercode.`` and ``environments``, ``datasets``, ``rewards``,
+``agents``, ``agent_providers``, ``models``, ``engines``, ``sandboxes``, ``images``,
+``executors``, ``vectors``, ``commands`` or ``sources``. They are looked through when a name is not
+one of ours, or all names are wanted.
+
+A name may come from a stranger: from a run's record, a task, a benchmark's ``intercode.toml``. Such
+a name is checked by `Registry.is_trusted`, and is never resolved.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import Any
+
+from intercode_sandbox.errors import UsageError
+from intercode_sandbox.spelling import meant
+from intercode_sandbox.user_code import is_reference, load, reference_of
+
+
+class Registry:
+    """Names of one kind of thing.
+
+    Args:
+        kind: What they are, for messages: ``"dataset"``.
+        entries: Name → ``"module:attribute"``, ``"module"``, or the thing itself.
+        group: The group of entry points by which installed packages add to them.
+    """
+
+    def __init__(
+        self, kind: str, entries: Mapping[str, Any] | None = None, group: str | None = None
+    ) -> None:
+        self.kind = kind
+        self._entries: dict[str, Any] = dict(entries or {})
+        self._group = group
+        self._takes_files = group is not None
+        self._packages: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        if name not in self._entries:
+            self._look_for_packages()
+        return name in self._entries
+
+    def names(self, *, packages: bool = True) -> list[str]:
+        """All names, sorted.
+
+        Args:
+            packages: Whether to look for those of installed packages, which takes its time.
+        """
+        if packages:
+            self._look_for_packages()
+        return sorted(self._entries)
+
+    def register(self, name: str, target: Any, *, replace: bool = False) -> None:
+        """Add a name.
+
+        Args:
+            name: The short name.
+            target: ``"module:attribute"``, or the thing itself.
+            replace: Take the name from whatever has it.
+
+        Raises:
+            UsageError: The name is taken.
+        """
+        if name in self._entries and not replace:
+            raise UsageError(f"there already is a {self.kind} named {name!r}")
+        self._entries[name] = target
+        self._packages.discard(name)
+
+    def is_trusted(self, name: str) -> bool:
+        """Tell whether a name runs nothing new, wherever the name comes from.
+
+        Names of InterCode's own and those that this process has registered are trusted; those of
+        an installed package once the process has imported its module. No file is.
+        """
+        if name not in self:
+            return False
+        target = self._entries[name]
+        is_imported = not isinstance(target, str) or target.partition(":")[0] in sys.modules
+        return is_imported or name not in self._packages
+
+    def is_foreign(self, name: str) -> bool:
+        """Tell whether a name is that of a file's object, or of an installed package's."""
+        return name in self._packages if name in self else is_reference(name)
+
+    def resolve(self, text: str) -> Any:
+        """Return the thing that a user names: by a known name, or as ``path/to/file.py:name``.
+
+        The file is run: a name that comes from elsewhere than the user has to pass `is_trusted`.
+
+        Raises:
+            UsageError: There is no such name, or no such object in the file.
+            ImportError: Its module, or something that this needs, is not installed.
+        """
+        if text not in self and is_reference(text):
+            return load(self.kind, text)
+        return self.get(text)
+
+    def get(self, name: str) -> Any:
+        """Return the thing of a known name, imported now if it was not yet.
+
+        Raises:
+            UsageError: There is none.
+            ImportError: Its module, or something that this needs, is not installed.
+        """
+        if name not in self:
+            raise self.unknown(name)
+        target = self._entries[name]
+        if not isinstance(target, str):
+            return target
+        module, _, attribute = target.partition(":")
+        imported = importlib.import_module(module)
+        return attrgetter(attribute)(imported) if attribute else imported
+
+    def unknown(self, name: str, names: Iterable[str] | None = None) -> UsageError:
+        """Return the error of a name that is not known: what was meant, or what there is.
+
+        Args:
+            name: The name.
+            names: The names that would do; default: all.
+        """
+        near = meant(name, self.names() if names is None else names)
+        own = OR_YOUR_OWN if self._takes_files else ""
+        return UsageError(f"there is no {self.kind} {name!r}{near}{own}")
+
+    def file_of(self, name: str) -> str:
+        """Return the reference of a thing that came from a user's file; empty for any other."""
+        return reference_of(self._entries.get(name))
+
+    def _look_for_packages(self) -> None:
+        """Add what installed packages register, once. Nothing of theirs is imported."""
+        if self._group is None:
+            return
+        from importlib.metadata import entry_points  # slow, and mostly not needed
+
+        for point in entry_points(group=self._group):
+            if point.name not in self._entries:  # none takes a name of ours
+                self._entries[point.name] = point.value
+                self._packages.add(point.name)
+        self._group = None
+
+
+OR_YOUR_OWN = " (or your own, as path/to/file.py:name)"

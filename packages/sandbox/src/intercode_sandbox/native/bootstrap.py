@@ -1,0 +1,73 @@
+"""How processes of ours begin that are to know little: the spawner, and the zygote of sandboxes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+PROGRAM = os.path.join(os.path.dirname(__file__), "static", "process1")
+"""The static program, which the build of this package makes."""
+SOCKET = 3
+"""The descriptor of the zygote's socket, and of a worker's."""
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+_PACKAGES = ("intercode", "intercode_sandbox", "intercode_sandbox.native")
+# The packages' own __init__ is stood in for: it imports Gymnasium, for which there is no use.
+_BEGIN = """
+import importlib, json, os, signal, sys, types
+# What its caller ignores or blocks, it would ignore or block. Python itself ignores two of them.
+kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
+for number in signal.valid_signals() - kept:
+    try:
+        signal.signal(number, signal.SIG_DFL)
+    except OSError:
+        pass  # the C library has it for itself
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+setup = json.loads(sys.argv[1])
+for package, folder in setup["packages"].items():
+    module = sys.modules[package] = types.ModuleType(package)
+    module.__path__ = [folder]
+sys.path += setup["path"]
+importlib.import_module("intercode_sandbox.native." + setup["module"]).main(**setup["arguments"])
+os._exit(0)  # without the last words that a library may have
+"""
+
+
+class Workers(NamedTuple):
+    """The modules of sandboxes' workers, and how a Python finds them.
+
+    Attributes:
+        modules: Their names.
+        path: Folders in which imports are looked for after the standard library.
+        packages: Package whose ``__init__`` is not run → its folder.
+    """
+
+    modules: list[str]
+    path: list[str]
+    packages: dict[str, str]
+
+
+def command(
+    module: str,
+    arguments: dict[str, Any],
+    path: Sequence[str] = (),
+    packages: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+    root: str = _ROOT,
+) -> list[str]:
+    """Return the command that runs ``main`` of a module of this package.
+
+    Args:
+        module: Its name in this package.
+        arguments: What its ``main`` is called with, by keyword.
+        path: Folders in which imports are looked for after the standard library.
+        packages: Other packages whose ``__init__`` is not run → their folders.
+        python: The Python that runs it.
+        root: The folder of the package ``intercode`` there.
+    """
+    own = {name: os.path.join(root, *name.split(".")[1:]) for name in _PACKAGES}
+    setup = {"module": module, "arguments": arguments, "path": [*path]}
+    setup["packages"] = {**(packages or {}), **own}
+    return [python, "-I", "-S", "-X", "utf8", "-c", _BEGIN, json.dumps(setup)]

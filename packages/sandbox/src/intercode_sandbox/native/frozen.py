@@ -1,0 +1,70 @@
+"""Frozen layers, as the process sees them that has them: they count for it until it drops them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from intercode_sandbox.errors import SandboxError
+from intercode_sandbox.ownership import when_gone
+from intercode_sandbox.units import MIB
+
+MOST = "INTERCODE_FROZEN_BYTES"
+"""The variable that names the most bytes of all frozen layers of a process."""
+_lock = threading.Lock()
+_held: dict[object, int] = {}
+
+
+class FrozenLayer:
+    """The files that a sandbox has left, in memory. It goes with its last user.
+
+    Args:
+        name: Its name in its spawner.
+        owner: The spawner's name.
+        used: Its bytes and files.
+        thaw: Tells the spawner that it is needed no longer.
+    """
+
+    def __init__(
+        self, name: str, owner: str, used: tuple[int, int], thaw: Callable[[str], None]
+    ) -> None:
+        self.name = name
+        self.owner = owner
+        self.bytes, self.files = used
+        key = object()
+        with _lock:
+            _held[key] = self.bytes
+        when_gone(self, _drop, key, thaw, name)
+
+
+def _drop(key: object, thaw: Callable[[str], None], name: str) -> None:
+    # Without the lock, as it may be called anywhere: one operation on a dictionary is whole.
+    _held.pop(key, None)
+    thaw(name)
+
+
+def most() -> int:
+    """Return the most bytes that the frozen layers of this process may have."""
+    with suppress(ValueError):
+        return int(os.environ[MOST]) if MOST in os.environ else _half_of_memory()
+    raise SandboxError(f"{MOST} must be a number of bytes, not {os.environ[MOST]!r}")
+
+
+def room() -> int:
+    """Return the bytes that are left for frozen layers."""
+    return most() - sum(list(_held.values()))
+
+
+def no_room(wanted: int) -> SandboxError:
+    """Return the error of a layer that there is no room for."""
+    return SandboxError(
+        f"the sandbox's files, {wanted / MIB:.0f} MiB, cannot be frozen: {len(_held)} snapshots "
+        f"and forks of this process hold {sum(list(_held.values())) / MIB:.0f} of at most "
+        f"{most() / MIB:.0f} MiB. Close or delete some, or set {MOST}"
+    )
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

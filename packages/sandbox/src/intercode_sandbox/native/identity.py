@@ -1,0 +1,247 @@
+"""A sandbox's identity on the machine: a user namespace and, as root, a range of user ids.
+
+As root process 1 has an id that is not mapped in the namespace: no program in the sandbox can
+become its user, whatever capability it has been given. So programs can neither signal, limit, trace
+nor read it.
+
+The kernel counts much for each user of the machine: descriptors in flight, inotify, pipes,
+processes, locks. As root every sandbox therefore has ids that no other has. An ordinary user has
+one id, and shares these counts with all of their sandboxes.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from intercode_sandbox.rights import permitted
+from intercode_sandbox.native import syscalls as sc
+from intercode_sandbox.native import wire
+
+ID_COUNT = 65_536
+"""User and group ids in a sandbox, as root."""
+
+_FIRST, _END = 0x7000_0000, 0x7FFE_0000
+"""No account has these ids: systemd's ranges for containers end before the first of them, and its
+range for foreign ids begins after the last."""
+_RANGES = (_END - _FIRST) // ID_COUNT - 1
+"""The first range is left out: it holds the ids of process 1 of each."""
+OWN_THREADS = 2
+"""Process 1, and a program that it is just starting: in a container, the thread that starts one."""
+_REGISTRY = "/run/intercode"
+_LOCK_FILES = 64
+"""Files of the registry that share the locks: the kernel looks at all locks of a file whenever a
+descriptor of it is closed, and a spawner's fork closes those of all sandboxes."""
+_ACCOUNTS = ("/etc/passwd", "/etc/group")
+_SUBORDINATE = ("/etc/subuid", "/etc/subgid")
+_IDLE = 32
+"""Identities that a spawner keeps for its next sandboxes."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One sandbox's. Its descriptors are open for as long as it is anybody's."""
+
+    namespace: int
+    """The user namespace."""
+    lock: int
+    """Holds the range of ids, in the spawner and in process 1; -1 for an ordinary user."""
+    first: int
+    """User 0 in the sandbox, as its spawner sees it."""
+    own: int
+    """User of process 1, as its spawner sees it."""
+    processes: int
+    """How many processes there may be, of all users together."""
+
+    @property
+    def fds(self) -> list[int]:
+        """The descriptors of the identity."""
+        return [self.namespace] if self.lock < 0 else [self.namespace, self.lock]
+
+    def close(self) -> None:
+        """Give up the namespace, and the range."""
+        for fd in self.fds:
+            os.close(fd)
+
+
+class Identities:
+    """The identities of one spawner's sandboxes: made when needed, and used again.
+
+    Args:
+        root: Whether there are ids to hand out.
+    """
+
+    def __init__(self, root: bool) -> None:
+        self.root = root
+        self.idle: deque[Identity] = deque()
+
+    def take(self, processes: int) -> Identity:
+        """Take an identity that no living sandbox has, nor any other process of the machine.
+
+        Raises:
+            OSError: The kernel refused a user namespace, or no range is free.
+        """
+        for identity in self.idle:
+            if identity.processes == processes:
+                # The one that has rested longest: what its last sandbox held is surely free.
+                self.idle.remove(identity)
+                return identity
+        lock, index = _free_range() if self.root else (-1, 0)
+        try:
+            return _make(lock, index, processes)
+        except BaseException:
+            if lock >= 0:
+                os.close(lock)
+            raise
+
+    def give_back(self, identity: Identity) -> None:
+        """Keep it for another sandbox: every process of the one that had it has ended."""
+        self.idle.append(identity)
+        if len(self.idle) > _IDLE:
+            self.idle.popleft().close()
+
+
+def _free_range() -> tuple[int, int]:
+    """Lock a free range of ids: the lock's descriptor, and the number of the range.
+
+    The search begins anywhere, so that two containers, which share the kernel's ids but not the
+    registry, hardly meet.
+    """
+    taken = set(_taken_ranges())
+    start = int.from_bytes(os.urandom(4), "little") % _RANGES
+    os.makedirs(_REGISTRY, 0o700, exist_ok=True)
+    if os.stat(_REGISTRY).st_uid != os.geteuid():
+        raise OSError(errno.EPERM, f"{_REGISTRY} belongs to another user")
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    for offset in range(_RANGES):
+        index = (start + offset) % _RANGES
+        if index in taken:
+            continue
+        lock = os.open(f"{_REGISTRY}/ids-{index % _LOCK_FILES}", flags, 0o600)
+        try:
+            # struct flock; l_pid must be 0 for a lock that belongs to the open file.
+            byte = struct.pack("hhqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0)
+            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)
+            return lock, index
+        except BaseException as error:
+            os.close(lock)
+            if not isinstance(error, BlockingIOError):
+                raise
+    raise OSError(errno.EAGAIN, f"all {_RANGES} ranges of user ids are in use by sandboxes")
+
+
+def _first_of(index: int) -> int:
+    return _FIRST + (index + 1) * ID_COUNT
+
+
+def _taken_ranges() -> Iterator[int]:
+    """Ranges in which this machine's administrator has given ids to somebody."""
+    for path, first_field in [(p, 2) for p in _ACCOUNTS] + [(p, 1) for p in _SUBORDINATE]:
+        with suppress(FileNotFoundError), open(path, errors="replace") as file:
+            for line in file:
+                numbers = [f for f in line.rstrip("\n").split(":")[first_field:] if f.isdigit()]
+                if not numbers:
+                    continue
+                count = int(numbers[1]) if first_field == 1 and len(numbers) > 1 else 1
+                low, high = int(numbers[0]), int(numbers[0]) + count - 1
+                if high < _FIRST or low >= _END:
+                    continue
+                if low < _first_of(0):  # among the ids of process 1
+                    yield from range(max(0, low - _FIRST), min(_RANGES, high - _FIRST + 1))
+                low_range = max(0, (low - _FIRST) // ID_COUNT - 1)
+                yield from range(low_range, min(_RANGES, (high - _FIRST) // ID_COUNT))
+
+
+def _make(lock: int, index: int, processes: int) -> Identity:
+    """Make the namespace, by a helper that enters it first."""
+    first, own = (_first_of(index), _FIRST + index) if lock >= 0 else (0, 0)
+    link, theirs = wire.pair()
+    with link:
+        pid = os.fork()
+        if pid == 0:
+            _help(theirs, own, processes)
+        theirs.close()
+        try:
+            _hear(link)
+            ids = f"0 {first} {ID_COUNT if own else 1}"
+            write_maps(pid, ids, ids)
+            namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            link.shutdown(socket.SHUT_RDWR)  # which ends the helper
+            os.waitpid(pid, 0)
+    return Identity(namespace, lock, first, own, processes)
+
+
+def _hear(link: socket.socket) -> None:
+    try:
+        message, _ = wire.receive(link)
+    except EOFError:
+        raise OSError(errno.EIO, "the helper for user namespaces died") from None
+    if message:
+        raise OSError(message["errno"], message["error"])
+
+
+def _help(link: socket.socket, own: int, processes: int) -> None:
+    """In a fork of the spawner: enter a user namespace, and stay until it is known."""
+    try:
+        link = wire.keep_only(link)  # which ends when the spawner does
+        if own:
+            # The owner is charged for all that is counted in a namespace: it must not be root.
+            rights = permitted()
+            sc.prctl(sc.PR_SET_KEEPCAPS, 1)
+            os.setgroups([])
+            os.setresgid(own, own, own)
+            os.setresuid(own, own, own)
+            sc.capset(rights, rights, 0)
+            sc.prctl(sc.PR_SET_DUMPABLE, 1)  # else its maps are root's files
+            # The limit of who makes a namespace holds for all of its users together; and for all
+            # namespaces of its owner, who here has no other.
+            limit_processes(processes + OWN_THREADS)
+        sc.unshare(sc.CLONE_NEWUSER)
+        wire.send(link, {})
+        wire.receive(link)
+    except EOFError:
+        pass  # the namespace is known, or the spawner has died
+    except OSError as error:
+        with suppress(OSError):
+            wire.send(link, {"errno": error.errno, "error": sc.with_line(error).strerror})
+    finally:
+        os._exit(0)
+
+
+def limit_processes(most: int) -> None:
+    """Limit the number of processes of this process's user."""
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+def write_maps(pid: int | str, uids: str, gids: str) -> None:
+    """Say who is who in the new user namespace of a process."""
+    if uids.endswith(" 1"):  # without rights, only to one's own id, and without its groups
+        write(f"/proc/{pid}/setgroups", "deny")
+    write(f"/proc/{pid}/uid_map", uids)
+    write(f"/proc/{pid}/gid_map", gids)
+
+
+def write(path: str, text: str) -> None:
+    """Write a file of /proc.
+
+    Raises:
+        OSError: Names the file; the kernel refused.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    except OSError as error:
+        raise OSError(error.errno, f"write {path.rpartition('/')[2]}: {error.strerror}") from error
+    finally:
+        os.close(fd)

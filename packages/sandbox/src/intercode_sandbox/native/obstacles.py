@@ -1,0 +1,213 @@
+"""The rule of the machine that is in the way of a sandbox, and the command that fixes it.
+
+A command stands here only if it works where it is printed: a test tries each of them there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from contextlib import suppress
+from typing import Any
+
+from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError, UsageError
+from intercode_sandbox.rights import as_root, has_machines_id, in_container, permitted
+from intercode_sandbox.native.bootstrap import PROGRAM
+from intercode_sandbox.native.process import read_if_there
+from intercode_sandbox.native.restrictions import (
+    APPARMOR,
+    in_force,
+    is_restricted_by_apparmor,
+    lifted_by,
+    permit_by_apparmor,
+    refuser,
+    unmasked,
+    without_filter,
+)
+
+_A_USER = "--user 1000:1000 -e HOME=/tmp"
+_POD_USER = "in the container's securityContext runAsUser: 1000, and HOME=/tmp"
+_OPEN_FILES = 20_000
+_CAP_SYS_RESOURCE = 24
+_CHROOT = "this process is in a chroot, where the kernel permits no user namespaces"
+_PIVOT = (
+    """unshare --mount sh -c 'mount --rbind "$0" "$0" && cd "$0" && pivot_root . . && """
+    """umount --lazy . && exec bash' /the/chroot  # in place of chroot, as root"""
+)
+"""The way into a folder as the mount namespace's own root, which a chroot is not."""
+
+
+def not_loaded(reply: dict[str, Any]) -> UsageError:
+    """Return the error for a worker's module that could not be imported.
+
+    Args:
+        reply: What `intercode_sandbox.native.worker.preload` has told.
+    """
+    return UsageError(
+        f"preload: the worker's module {reply['unloaded']!r} cannot be imported: {reply['error']}. "
+        "It has Python's standard library, and what is in the folders of path=\n"
+        f"{reply['traceback'].rstrip()}"
+    )
+
+
+def no_program() -> SandboxUnavailableError:
+    """Return the error for an installation without the static process 1."""
+    return SandboxUnavailableError(
+        "intercode was installed without the program of sandboxes, which there is for Linux on "
+        f"x86-64 and aarch64: {PROGRAM}",
+        "pip install --force-reinstall --no-deps intercode-gym  # or -e . of a checkout",
+    )
+
+
+def no_place(path: str) -> ImageError:
+    """Return the error for an image that has no folder where a sandbox's own is mounted."""
+    return ImageError(
+        f"the image has no folder {path}, but something else in its place, as a symbolic link, or "
+        "nothing. A sandbox's own is mounted there: make it an empty folder in the image"
+    )
+
+
+def unavailable(reply: dict[str, Any]) -> SandboxError | ImageError:
+    """Return the error that says which rule of the machine is in the way, and what fixes it.
+
+    Args:
+        reply: The spawner's, with ``failed`` and ``errno``.
+    """
+    failed, number = str(reply["failed"]), int(reply.get("errno", 0))
+    call = failed.removeprefix(f"[Errno {number}] ").partition(":")[0]
+    permission = number in (errno.EPERM, errno.EACCES)
+    if call.startswith("image "):
+        return no_place(call.removeprefix("image "))
+    if call in ("unshare", "clone") and number == errno.ENOSPC:
+        why, fix = "user.max_user_namespaces is 0 or used up", _more_namespaces()
+    elif call in ("unshare", "clone") and permission:
+        why, fix = _why_no_namespaces(number)
+    elif call.startswith("write ") and permission:
+        why, fix = _why_no_id_map()
+    elif call == "setuid":
+        why = "sandboxes never run as the machine's root, which cannot become another user here"
+        fix = lifted_by(_A_USER, _POD_USER) or f"docker run {_A_USER} …"
+    elif call == "open_tree" and number == errno.EACCES and not is_restricted_by_apparmor():
+        why, fix = _why_not_entered()
+    elif call == "mount proc" and number == errno.EPERM:
+        why, fix = "this container's /proc is masked", unmasked()
+    elif call == "mount bind" and number == errno.EINVAL and failed.endswith(": '/'"):
+        why, fix = _CHROOT, _PIVOT  # of a plain folder, not a mount point
+    elif rule := refuser(_name(call), number, _all_namespaces()):
+        why, fix = rule.reason, rule.fix
+    elif call == "mount overlay":
+        why = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
+        fix = as_root("modprobe overlay") if number == errno.ENODEV else ""
+    elif call == "mount_setattr":
+        why = "the image cache's file system cannot be id-mapped (ext4, xfs, btrfs, Linux 5.19)"
+        fix = "export INTERCODE_CACHE=/a/folder/on/such/a/file/system"
+    else:
+        return SandboxError(f"a sandbox did not start: {failed}{in_view()}")
+    return SandboxUnavailableError(f"sandboxes are not permitted here: {why} ({failed})", fix)
+
+
+def more_open_files() -> str:
+    """Return the command that lets this shell's processes open more files."""
+    if in_container():
+        return lifted_by(f"--ulimit nofile={_OPEN_FILES}", "a higher limit of the node's engine")
+    if os.geteuid() == 0:
+        return f"ulimit -n {_OPEN_FILES}" if permitted() >> _CAP_SYS_RESOURCE & 1 else ""
+    return as_root(f"prlimit --pid $$ --nofile={_OPEN_FILES}")
+
+
+def set_kernel(name: str, value: int) -> str:
+    """Return the command that changes a setting of the kernel."""
+    command = f"sysctl -w {name.replace('/', '.')}={value}"
+    return f"{command}  # on the machine: no container can" if in_container() else as_root(command)
+
+
+def apparmor_profile(python: str) -> str:
+    """Return an AppArmor profile that permits user namespaces to one Python alone.
+
+    Args:
+        python: Its path.
+    """
+    path = re.sub(r'(["*?^{}\[\]\\])', r"\\\1", os.path.realpath(python))
+    return f"""\
+# Lets InterCode make sandboxes as an ordinary user, where AppArmor restricts user namespaces.
+# It is for one Python, and holds for all programs that this runs: make an environment that has a
+# Python of its own by `python3 -m venv --copies`.
+abi <abi/4.0>,
+include <tunables/global>
+
+profile intercode "{path}" flags=(unconfined) {{
+  userns,
+
+  include if exists <local/intercode>
+}}
+"""
+
+
+def _more_namespaces() -> str:
+    return set_kernel("user/max_user_namespaces", 65_536)
+
+
+def _name(call: str) -> str:
+    """Return a call's name: a report of Python's own error has the source line in brackets."""
+    line = re.search(r"\((.+)\)$", call)
+    return line[1] if line else call
+
+
+def of_caller(error: OSError, call: str) -> SandboxError:
+    """Return the error for a call of this process, before there is any sandbox.
+
+    Args:
+        error: The kernel's answer.
+        call: The call, or what it is for.
+    """
+    number = error.errno or 0
+    if rule := refuser(call, number, _all_namespaces()):
+        why = f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(number)})"
+        return SandboxUnavailableError(why, rule.fix)
+    return SandboxError(f"a sandbox did not start: {call}: {error}{in_view()}")
+
+
+def in_view() -> str:
+    """Name the rules in force that may be the cause of an error, at the end of its message."""
+    reasons = [rule.reason for rule in in_force()]
+    return f"; on this machine {', '.join(reasons)}" if reasons else ""
+
+
+def _all_namespaces() -> str:
+    return set_kernel(APPARMOR, 0)
+
+
+def _why_no_namespaces(number: int) -> tuple[str, str]:
+    if not _has_root_mount():
+        return _CHROOT, _PIVOT
+    if is_restricted_by_apparmor():
+        return "AppArmor restricts user namespaces", permit_by_apparmor(_all_namespaces())
+    if read_if_there("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+        return "user namespaces are off", set_kernel("kernel/unprivileged_userns_clone", 1)
+    if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
+        return "user namespaces are off", _more_namespaces()
+    if number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
+        return _CHROOT, _PIVOT  # of a mounted folder, by exclusion: nothing tells it from a root
+    return "a seccomp profile forbids namespaces, as Docker's default does", without_filter()
+
+
+def _has_root_mount() -> bool:
+    """Whether the root is a mount point, as it is except in the chroot of a plain folder."""
+    with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
+        return any(line.split()[4] == b"/" for line in file)
+    return True
+
+
+def _why_no_id_map() -> tuple[str, str]:
+    if is_restricted_by_apparmor():
+        return "AppArmor restricts user namespaces", permit_by_apparmor(_all_namespaces())
+    return (
+        "root of this user namespace may not hand on its own id, without CAP_SETFCAP",
+        lifted_by("--cap-add SETFCAP", "capabilities: {add: [SETFCAP]} in its securityContext"),
+    )
+
+
+def _why_not_entered() -> tuple[str, str]:
+    why = "the sandboxes' user cannot enter a folder on the way to an image"
+    return why, "export INTERCODE_CACHE=/var/cache/intercode" if has_machines_id() else ""

@@ -1,0 +1,342 @@
+"""The caller's ends of processes in a sandbox: of its programs, and of its process 1."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from intercode_sandbox.errors import SandboxError
+from intercode_sandbox.base import Completed, Evidence, OutputBuffer, Process
+from intercode_sandbox.native import wire
+from intercode_sandbox.native.channels import channel, close_all
+from intercode_sandbox.native.frozen import FrozenLayer
+from intercode_sandbox.native.zygote import packed
+from intercode_sandbox.ownership import disown_in_forks, free_when_gone
+
+HARD_OUTPUT_FACTOR = 64
+"""A program that prints this many times its limit is killed: the rest is not read."""
+_CHUNK = 1 << 18
+_DRAIN = 1 << 20
+END_SECONDS = 5.0
+"""Seconds for which the end of what was killed is waited for; then it is its keeper's alone."""
+
+
+class NativeProcess:
+    """A running program; see `sandbox.base.Process`."""
+
+    def __init__(
+        self, pid: int, fds: Mapping[int, int], exit_fd: int, send: Callable[[int, int], None]
+    ) -> None:
+        self.pid = pid
+        self._fds = dict(fds)
+        self._exit_fd = exit_fd
+        self._send = send
+        self._code: int | None = None
+        self.lost = False
+        """Whether the sandbox has gone before it said how this ended."""
+        self._free = free_when_gone(self, close_all, *self._fds.values(), exit_fd)
+        disown_in_forks(self)
+
+    @property
+    def fds(self) -> Mapping[int, int]:
+        """Our end of each channel."""
+        return self._fds
+
+    @property
+    def exit_fd(self) -> int:
+        """Readable as soon as the process has ended."""
+        return self._exit_fd
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs. A program of a lost sandbox was killed."""
+        if self._code is None:
+            try:
+                data = os.read(self._exit_fd, 4)
+            except BlockingIOError:
+                return None
+            self.lost = len(data) < 4
+            code = -signal.SIGKILL if self.lost else struct.unpack("=i", data)[0]
+            self._code = code if code >= 0 else 128 - code
+        return self._code
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            self._send(self.pid, number)
+
+    def close(self) -> None:
+        """Kill it, if it runs, and close our ends."""
+        if not self._free.alive:
+            return
+        with suppress(OSError, SandboxError):  # the sandbox may die just now, and it with it
+            self.signal(signal.SIGKILL)
+        self._free()
+
+    def disown(self) -> None:
+        """See `ownership.Owned`. The numbers stay valid, with nothing behind them."""
+        if self._free.alive:
+            nothing = os.memfd_create("nothing", os.MFD_CLOEXEC)
+            for fd in (*self._fds.values(), self._exit_fd):
+                os.dup2(nothing, fd, inheritable=False)
+            os.close(nothing)
+
+
+class NativeWorker(NativeProcess):
+    """A running worker; see `sandbox.base.Worker`."""
+
+    def __init__(
+        self,
+        pid: int,
+        ours: socket.socket,
+        errors: int,
+        exit_fd: int,
+        send: Callable[[int, int], None],
+    ) -> None:
+        super().__init__(pid, {2: errors}, exit_fd, send)
+        self.socket = ours
+        free_when_gone(self, ours.close)
+
+    def errors(self) -> str:
+        """Read what the worker wrote to its error output, for a diagnosis; then it is gone."""
+        try:
+            return os.read(self.fds[2], _CHUNK).decode(errors="replace")
+        except BlockingIOError:
+            return ""
+
+    def close(self) -> None:
+        """Kill it, if it runs, and close our ends."""
+        self.socket.close()
+        super().close()
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        self.socket.close()
+        super().disown()
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """A program that was started with its place, ahead of the request for it."""
+
+    program: dict[str, Any]
+    """The request that starts it, with its channels."""
+    pid: int
+    fds: list[int]
+    """Our ends of its channels, then that of its exit pipe."""
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Seat:
+    """A place in which a sandbox runs. One that was frozen gets another."""
+
+    control: socket.socket
+    """The socket of its process 1."""
+    process: ProcessOne | None
+    """Process 1, where that can be known."""
+    forget: Callable[[Path], None] = lambda _: None
+    """Tells its keeper of a layer that is about to be deleted."""
+    freeze: Callable[[], FrozenLayer | None] = lambda: None
+    """Freezes its files, where nothing but process 1 runs; None: the kernel does not permit it."""
+    hand_over: Callable[[], None] = lambda: None
+    """Leaves the end of the sandbox to its spawner, where the kernel takes long for it."""
+    first: First | None = None
+    """The program that it was started with."""
+    ids: int = 1
+    """How many users there can be."""
+    workers: tuple[str, ...] = ()
+    """The modules of workers that it can start."""
+    _free_first: weakref.finalize[..., Any] | None = field(init=False, default=None)
+    """Closes the descriptors of the first program, also if the seat is dropped without an end."""
+
+    def __post_init__(self) -> None:
+        if self.first is not None:
+            self._free_first = free_when_gone(self, close_all, *self.first.fds)
+
+    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send a request to its process 1."""
+        wire.send(self.control, packed(message), fds, packed=True)
+
+    def take(self, program: dict[str, Any]) -> First | None:
+        """Return the program that it was started with, if that is this one."""
+        if self.first is None or self.first.program != program:
+            return None
+        first, self.first = self.first, None
+        if self._free_first is not None:
+            self._free_first.detach()
+        return first
+
+    def end(self) -> None:
+        """End all that runs in it, or hand it over to its keeper where the kernel takes long."""
+        self.first = None
+        if self._free_first is not None:
+            self._free_first()
+        self.control.close()
+        if self.process is not None and not self.process.end():
+            self.hand_over()
+
+
+class ProcessOne:
+    """A sandbox's process 1, which no other can be taken for. It goes with this object.
+
+    Args:
+        fd: A descriptor of it, which is this object's from now on.
+        evidence: Tells what is known outside of its end, or of its not answering.
+    """
+
+    def __init__(
+        self, fd: int, evidence: Callable[[], Evidence] = lambda: Evidence(keeper=False)
+    ) -> None:
+        self._file = FileIO(fd)
+        free_when_gone(self, self._file.close)
+        self.evidence = evidence
+        self._killed_at: float | None = None
+        self._lock = threading.Lock()
+
+    def kill(self) -> None:
+        """Kill it, and with it all that runs in the sandbox. Returns at once. Idempotent."""
+        with self._lock:
+            if not self._file.closed:
+                self._killed_at = self._killed_at or time.monotonic()
+                # Without the right to, its socket's end will have to do.
+                with suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        """As the machine sees it; -1: it has ended."""
+        with self._lock:
+            told = (
+                ""
+                if self._file.closed
+                else read_if_there(f"/proc/self/fdinfo/{self._file.fileno()}")
+            )
+        return int(told.partition("Pid:")[2].split()[0]) if told else -1
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped from outside: nothing in its sandbox can stop it."""
+        return read_if_there(f"/proc/{self.pid}/stat").rpartition(")")[2].lstrip()[:1] in ("T", "t")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it and all that runs in the sandbox has ended; whether it has."""
+        with self._lock:
+            if self._file.closed:
+                return True
+            copy = os.dup(self._file.fileno())
+        try:  # without the lock, for which `kill` and `end` would wait
+            poll = select.poll()
+            poll.register(copy, select.POLLIN)
+            # The kernel tells of the end of a namespace's first process when it was the last.
+            return bool(poll.poll(max(0.0, seconds) * 1000))
+        finally:
+            os.close(copy)
+
+    def end(self, seconds: float | None = None) -> bool:
+        """Kill it, and wait until it and all that runs in the sandbox has ended. Idempotent.
+
+        Args:
+            seconds: How long to wait; None: until `END_SECONDS` after it was first killed. Then
+                this object lets go of it.
+
+        Returns:
+            Whether it has ended. Programs can make the kernel take minutes for it.
+        """
+        self.kill()
+        if seconds is not None:
+            return self.wait(seconds)
+        since_kill = 0.0 if self._killed_at is None else time.monotonic() - self._killed_at
+        has_ended = self.wait(END_SECONDS - since_kill)
+        with self._lock:
+            self._file.close()
+        return has_ended
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        self._lock = threading.Lock()
+        self._file.close()
+
+
+def run_to_end(
+    process: Process,
+    timeout: float,
+    output_limit: int,
+    kill: Callable[[], None],
+) -> Completed:
+    """Collect what a program prints until *it* ends, whatever its children still hold open."""
+    buffers = {
+        fd: OutputBuffer(output_limit) for number, fd in process.fds.items() if number in (1, 2)
+    }
+    poll = select.poll()
+    poll.register(process.exit_fd, select.POLLIN)
+    for fd in buffers:
+        os.set_blocking(fd, False)
+        poll.register(fd, select.POLLIN)
+    deadline = time.monotonic() + timeout
+    timed_out = False
+    while process.poll() is None:
+        left = deadline - time.monotonic()
+        too_much = any(b.total > output_limit * HARD_OUTPUT_FACTOR for b in buffers.values())
+        if left <= 0 or too_much:
+            timed_out = not too_much
+            kill()
+            break
+        for fd, event in poll.poll(left * 1000 + 1):
+            if fd in buffers and not _read_into(buffers[fd], fd) and event & select.POLLHUP:
+                poll.unregister(fd)
+    for fd, buffer in buffers.items():
+        # A background child may go on printing: what is there now is what the program printed.
+        limit = buffer.total + _DRAIN
+        while buffer.total < limit and _read_into(buffer, fd):
+            pass
+    by_number = {number: buffers[fd] for number, fd in process.fds.items() if fd in buffers}
+    code = process.poll()
+    return Completed(
+        exit_code=128 + signal.SIGKILL if code is None else code,
+        stdout=by_number[1].getvalue(),
+        stderr=by_number[2].getvalue() if 2 in by_number else b"",
+        timed_out=timed_out,
+        truncated=any(b.truncated for b in buffers.values()),
+    )
+
+
+def _read_into(buffer: OutputBuffer, fd: int) -> bool:
+    """Read once; return whether there was anything."""
+    try:
+        data = os.read(fd, _CHUNK)
+    except BlockingIOError:
+        return False
+    buffer.add(data)
+    return bool(data)
+
+
+def read_if_there(path: str) -> str:
+    """Return the text of a file, without the blanks around it; empty if it cannot be read."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def memory_file(data: bytes) -> int:
+    """Return a read-only descriptor of these bytes: a program's whole input, without a pump."""
+    ours, theirs = channel("text")
+    with open(ours, "wb") as file:
+        file.write(data)
+    return theirs
+
+
+def error_pipe() -> tuple[int, int]:
+    """Return our end and a worker's. It holds a pipeful; more is lost, not waited for."""
+    return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,0 +1,471 @@
+"""The native provider: starts sandboxes on this machine's kernel, by way of a spawner process.
+
+There is no daemon and no image registry. The spawner is asked for sandboxes, and started again when
+it was killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import socket
+import subprocess
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from intercode_sandbox.capabilities import OF_SEVERAL_USERS
+from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
+from intercode_sandbox.extensions import bare_packages
+from intercode_sandbox.files import cache_root
+from intercode_sandbox.interruption import is_callers
+from intercode_sandbox.rights import is_root, one_user
+from intercode_sandbox.base import Evidence, Limits, Snapshot
+from intercode_sandbox.images import Command, Image, Progress, hidden_places, resolve
+from intercode_sandbox.images.tree import look
+from intercode_sandbox.native import cgroup, frozen, wire
+from intercode_sandbox.native.bootstrap import PROGRAM, Workers, command
+from intercode_sandbox.native.channels import close_all
+from intercode_sandbox.native.endings import LEDGERS, open_ledger
+from intercode_sandbox.native.frozen import FrozenLayer
+from intercode_sandbox.native.identity import ID_COUNT
+from intercode_sandbox.native.obstacles import (
+    in_view,
+    more_open_files,
+    no_place,
+    no_program,
+    not_loaded,
+    of_caller,
+    unavailable,
+)
+from intercode_sandbox.native.process import END_SECONDS, First, ProcessOne, Seat
+from intercode_sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
+from intercode_sandbox.native.zygote import spelled_out
+from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.ownership import (
+    close_at_exit,
+    disown_in_forks,
+    free_when_gone,
+    new_lease,
+)
+
+
+class NativeProvider:
+    """See `sandbox.base.Provider`. Thread-safe; a forked copy of it makes its own spawner.
+
+    Args:
+        progress: Is told what takes long.
+        preload: The modules that `Sandbox.worker` can start: importable with the standard library
+            and `path` alone.
+        path: Folders in which their imports are looked for after the standard library.
+    """
+
+    def __init__(
+        self,
+        progress: Progress | None = None,
+        preload: Sequence[str] = (),
+        path: Sequence[str] = (),
+    ) -> None:
+        self.progress = progress
+        self._workers = Workers([*preload], [*path], bare_packages(preload))
+        self._lock = threading.Lock()
+        self._spawner: SpawnerProcess | None = None
+        self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
+        self._first: dict[str, Any] | None = None
+        close_at_exit(self)
+        disown_in_forks(self)
+
+    def start(
+        self,
+        image: str | Snapshot | Image = "host",
+        limits: Limits | None = None,
+        network: Network = False,
+    ) -> NativeSandbox:
+        """Start a fresh sandbox."""
+        limits, policy = limits or Limits(), Policy.of(network)
+        self._running()  # says what is not permitted here, before an image is built
+        begin = partial(self._begin, limits=limits, network=policy.shared)
+        files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
+        sandbox = NativeSandbox(begin(files, False), files.image, limits, self._forget)
+        sandbox.files, sandbox.begin, sandbox.noted = files, begin, self._note
+        sandbox.another = partial(self.start, limits=limits, network=network)
+        with self._lock:
+            self._live.add(sandbox)
+        sandbox.admit(policy)
+        return sandbox
+
+    def _begin(self, files: Files, alone: bool, limits: Limits, network: bool) -> Seat:
+        """Start a place for a sandbox; `alone`: without a program ahead of requests."""
+        spawner = self._running()
+        if any(layer.owner != spawner.name for layer in files.frozen):
+            raise SandboxError("these files were frozen in memory of a spawner that has ended")
+        return spawner.launch(
+            {
+                "layers": files.layers,
+                "image": len(files.image.layers),
+                "frozen": [layer.name for layer in files.frozen],
+                "used": files.used,
+                "host": files.image.host,
+                "hide": hidden_places() if files.image.host else [],
+                "network": network,
+                "special": files.special,
+                "limits": _as_spec(limits),
+                "user": files.image.user,
+                "first": None if alone else self._first,
+            }
+        )
+
+    def _note(self, program: dict[str, Any] | None) -> None:
+        """Remember the first program that a sandbox was asked for: the next may want it, too."""
+        self._first = program
+
+    def image(self, image: str | Snapshot | Image) -> Image:
+        """Return the image by that name, built if need be."""
+        if isinstance(image, NativeSnapshot):
+            return image.image
+        if isinstance(image, str):
+            image = resolve(image, build_script=self.build_script, progress=self.progress)
+        if isinstance(image, Image):
+            _check_places(image.layers)
+            return image
+        raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
+
+    def digest(self, image: str | Snapshot | Image) -> str:
+        """Return a digest of the image's content."""
+        return image.files.digest if isinstance(image, NativeSnapshot) else self.image(image).digest
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of this machine, for a run's record."""
+        return dict(self._running().facts)
+
+    def why_not(self, capabilities: Sequence[str], network: Network) -> str:
+        """Tell why sandboxes cannot have some of these capabilities: see `base.GrantsSome`."""
+        alone = ", ".join(name for name in capabilities if name in OF_SEVERAL_USERS)
+        if alone and one_user():
+            return (
+                f"several users are needed for {alone}, and a native sandbox has a single one "
+                "unless root of the machine starts it. Run this as root, or in Docker's containers "
+                "from an image that Docker has built: --sandbox docker --image docker-daemon:NAME"
+            )
+        if network is True and "net_bind_service" in capabilities:
+            return (
+                "with --network the native sandbox shares this machine's ports, of which those "
+                "below 1024 stay the machine's. Leave one of the two out, or take --sandbox docker"
+            )
+        return ""
+
+    def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
+        """Run a script or command in a sandbox of `base`; leave what it changed in `layer`."""
+        build_script(self.start, base, script, layer)
+
+    def close(self) -> None:
+        """Close all of its sandboxes and its spawner. Idempotent."""
+        with self._lock:
+            live, spawner = list(self._live), self._spawner
+            self._spawner = None
+        for sandbox in live:
+            sandbox.kill_all()
+        for sandbox in live:
+            sandbox.close()
+        if spawner is not None:
+            spawner.close()
+
+    def _running(self) -> SpawnerProcess:
+        with self._lock:
+            if self._spawner is not None and not self._spawner.alive:
+                self._spawner.close()
+                self._spawner = None
+            if self._spawner is None:
+                sweep()
+                self._spawner = SpawnerProcess(self._workers)
+            return self._spawner
+
+    def disown(self) -> None:
+        """See `ownership.Owned`. A fork makes a spawner of its own."""
+        self._lock = threading.Lock()
+        self._spawner = None
+        self._live = weakref.WeakSet()
+
+    def _forget(self, sandbox: NativeSandbox) -> None:
+        with self._lock:
+            self._live.discard(sandbox)
+
+
+@lru_cache(maxsize=256)
+def _check_places(layers: tuple[Path, ...]) -> None:
+    """Refuse an image before any episode if process 1 would, which looks each time."""
+    for name in _PLACES:
+        found = look(layers, (name,))
+        if found is None or not found.is_dir:
+            raise no_place(f"/{name}")
+
+
+def _as_spec(limits: Limits) -> dict[str, Any]:
+    return limits.to_dict()
+
+
+_PLACES = ("dev", "proc")
+"""The folders of an image that a sandbox's own are mounted over."""
+_START_SECONDS = 30.0
+_EVIDENCE_SECONDS = 5.0
+_OPEN_FILES = 65_536
+_FEWEST_OPEN_FILES = 1024
+_lingering: list[subprocess.Popen[bytes]] = []
+"""Spawners that were closed, and that wait for the kernel to end their sandboxes."""
+
+
+class SpawnerProcess:
+    """A running spawner process. It ends when this is closed, or this process does.
+
+    Args:
+        workers: The modules that it loads for its sandboxes' workers.
+
+    Raises:
+        UsageError: A module cannot be imported.
+        SandboxUnavailableError: The machine does not permit sandboxes, or the program that they
+            run is not there.
+        SandboxError: It does not start.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        _try_calls()
+        _raise_open_files()
+        _lingering[:] = [process for process in _lingering if process.poll() is None]
+        if not os.access(PROGRAM, os.X_OK):
+            raise no_program()
+        self.name = new_lease()
+        self.preload = tuple(workers.modules)
+        ours, theirs = wire.pair()
+        owner = os.pidfd_open(os.getpid())
+        ledger = self._open_ledger()
+        try:
+            fds = [theirs.fileno(), owner, ledger]
+            own = {"name": self.name, "root": is_root()}
+            told = {"caller": fds[0], "owner": owner, "ledger": ledger, **own}
+            self.process = subprocess.Popen(
+                command("spawner", {**told, "workers": workers}),
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={},
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise of_caller(error, "starting a program") from error
+        finally:
+            theirs.close()
+            close_all(owner, ledger)
+        self.socket = ours
+        disown_in_forks(self)
+        ours.settimeout(_START_SECONDS)
+        try:
+            self.facts, _ = wire.receive(ours)
+        except (EOFError, OSError) as error:
+            self.close()
+            said = f"the sandbox spawner did not start: {error or 'it died'}{in_view()}"
+            raise SandboxError(said) from error
+        if "unloaded" in self.facts:
+            self.close()
+            raise not_loaded(self.facts)
+        if "failed" in self.facts:
+            self.close()
+            raise unavailable(self.facts)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def launch(self, spec: dict[str, Any]) -> Seat:
+        """Start a place for a sandbox; return it once it is ready.
+
+        Raises:
+            SandboxUnavailableError: The machine does not permit it.
+            SandboxError: The spawner died.
+        """
+        ours, theirs = wire.pair()
+        ours.settimeout(_START_SECONDS)
+        process, name = None, ""
+        first: list[int] = []
+        try:
+            with theirs:
+                wire.send(self.socket, spec, [theirs.fileno()])
+            reply: dict[str, Any] = {}
+            while "ready" not in reply:
+                reply, fds = wire.receive(ours)
+                if "call" in reply:
+                    raise unavailable(spelled_out(reply))
+                if "failed" in reply:
+                    raise unavailable(reply)
+                # The spawner says who it will be; where that has died, there comes another.
+                if fds:
+                    close_all(*first)
+                    if process is not None:
+                        process.disown()
+                    first = fds[1:]
+                    name = reply["name"]
+                    process = ProcessOne(fds[0], partial(self.evidence, name))
+            if process is None:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        except BaseException as error:
+            ours.close()
+            close_all(*first)
+            if process is not None:
+                process.disown()
+            if not isinstance(error, (EOFError, OSError)) or is_callers(error):
+                raise
+            said = f"a sandbox did not start: {error or 'its process died'}{in_view()}"
+            raise SandboxError(said) from error
+        started = First(spec["first"], reply["first"], first) if first else None
+        freeze = partial(self.freeze, name)
+        users = ID_COUNT if self.facts["root"] else 1
+        hand_over = partial(self.hand_over, name)
+        seat = Seat(ours, process, self.forget, freeze, hand_over, started, users, self.preload)
+        free_when_gone(seat, ours.close)
+        return seat
+
+    def _open_ledger(self) -> int:
+        """Open the spawner's ledger; without a writable cache, a file without a name."""
+        try:
+            return open_ledger(cache_root() / LEDGERS, self.name)
+        except OSError:
+            return os.memfd_create("ledger", os.MFD_CLOEXEC)
+
+    def hand_over(self, name: str) -> None:
+        """Leave the end of a killed sandbox to the spawner, where the kernel takes long for it."""
+        with suppress(OSError):  # the spawner has ended, and all of its sandboxes with it
+            wire.send(self.socket, {"ending": name})
+
+    def evidence(self, name: str) -> Evidence:
+        """Evidence of the end of a sandbox, by the name that the spawner gave it."""
+        try:
+            return Evidence(keeper=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
+        except (EOFError, OSError):
+            return Evidence(keeper=False)
+
+    def freeze(self, name: str) -> FrozenLayer | None:
+        """Keep a sandbox's files as a layer; None: the kernel does not permit it.
+
+        Raises:
+            SandboxError: They are too large, or the spawner has ended.
+        """
+        try:
+            found = self._ask({"freeze": name, "room": frozen.room()}, _START_SECONDS)
+        except (EOFError, OSError) as error:
+            raise SandboxError(f"the files could not be frozen: {error}") from error
+        if "failed" in found:
+            raise SandboxError(f"the files could not be frozen: {found['failed']}")
+        if "name" in found:
+            used = found["bytes"], found["files"]
+            return FrozenLayer(found["name"], self.name, used, self.thaw)
+        if found.get("bytes", 0) > frozen.room():
+            raise frozen.no_room(found["bytes"])
+        return None
+
+    def thaw(self, name: str) -> None:
+        """Ask the spawner to let go of a frozen layer."""
+        with suppress(OSError):  # it has ended, and its mounts with it
+            wire.send(self.socket, {"thaw": name})
+
+    def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
+        ours, theirs = wire.pair()
+        ours.settimeout(seconds)
+        with ours:
+            with theirs:
+                wire.send(self.socket, message, [theirs.fileno()])
+            return wire.receive(ours)[0]
+
+    def forget(self, layer: Path) -> None:
+        """Ask the spawner to unmount a layer that is about to be deleted."""
+        with suppress(OSError):  # it has ended, and its mounts with it
+            wire.send(self.socket, {"forget": str(layer)})
+
+    def close(self) -> None:
+        """End it and all of its sandboxes. Idempotent.
+
+        Wait until they are gone, or leave it to wait for the kernel, which takes long for some.
+        """
+        with suppress(OSError):  # it is closed, or the other end has gone first
+            # Heard also where a fork that has run no code of ours holds this end, too.
+            self.socket.shutdown(socket.SHUT_WR)
+        try:
+            wire.receive(self.socket)  # it has heard, and waits for the kernel
+        except TimeoutError:
+            self.process.kill()  # somebody has stopped it
+        except (EOFError, OSError):
+            pass  # it has ended
+        self.socket.close()
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            _lingering.append(self.process)
+            return
+        with suppress(OSError):
+            (cache_root() / LEDGERS / self.name).unlink(missing_ok=True)
+        if self.process.returncode:  # it was killed
+            cgroup.remove_all(self.name)
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        self.socket.close()
+        self.process.returncode = 0  # not this process's child
+
+
+def _try_calls() -> None:
+    """Make each call once that this process needs for a sandbox: a filter may refuse any.
+
+    Raises:
+        SandboxError: One is refused; the message names the rule.
+    """
+    with ExitStack() as opened:
+
+        def keep(fd: int) -> int:
+            opened.callback(os.close, fd)
+            return fd
+
+        def wait() -> None:
+            with suppress(ChildProcessError):  # no process is a child of its own
+                os.waitid(os.P_PIDFD, keep(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG)
+
+        calls: dict[str, Callable[[], object]] = {
+            "pidfd_open": lambda: keep(os.pidfd_open(os.getpid())),
+            "pidfd_send_signal": lambda: signal.pidfd_send_signal(
+                keep(os.pidfd_open(os.getpid())), 0
+            ),
+            "waitid": wait,
+            "memfd_create": lambda: keep(os.memfd_create("trial", os.MFD_CLOEXEC)),
+            "prlimit64": lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
+            "pipe2": lambda: [keep(fd) for fd in os.pipe2(os.O_CLOEXEC)],
+            "socketpair": lambda: [keep(part.detach()) for part in wire.pair()],
+        }
+        for call, make in calls.items():
+            try:
+                make()
+            except OSError as error:
+                raise of_caller(error, call) from error
+
+
+def _raise_open_files() -> None:
+    """Use what the administrator allows: the usual soft limit of 1024 is 140 sandboxes.
+
+    Raises:
+        SandboxUnavailableError: That is too little for a single one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
+    if wanted < _FEWEST_OPEN_FILES:
+        raise SandboxUnavailableError(
+            f"this process may open only {wanted} descriptors, and sandboxes need "
+            f"{_FEWEST_OPEN_FILES}",
+            more_open_files(),
+        )
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

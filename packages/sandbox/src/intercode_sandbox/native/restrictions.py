@@ -1,0 +1,167 @@
+"""The restrictions of this process that the machine itself tells of, and what lifts each.
+
+A refused system call says little: the kernel's own checks, a seccomp filter, AppArmor and masked
+folders all answer EPERM. Who refuses is therefore asked of /proc before a call is interpreted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from intercode_sandbox.rights import as_root, in_container, in_pod, permitted
+from intercode_sandbox.native import cgroup
+from intercode_sandbox.native.process import read_if_there
+
+APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
+REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+"""The answers to a call that is not permitted; ENOSYS is that of some seccomp profiles."""
+_PROFILE = "/etc/apparmor.d/intercode"
+_CAP_SYS_ADMIN = 21
+_FEWEST_PROCESSES = 64
+"""Processes and threads that one sandbox with its spawner and a busy action can need."""
+_FEWEST_BYTES = 512 << 20
+_POD = (
+    "in the pod's spec hostUsers: false, and in the container's securityContext "
+    "procMount: Unmasked and seccompProfile: {type: Unconfined}"
+)
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """A rule of the machine."""
+
+    reason: str
+    fix: str = ""
+    """The command, or the setting, that lifts it."""
+
+
+def has_filter() -> bool:
+    """Whether a seccomp filter is around this process."""
+    return "Seccomp:\t2" in read_if_there("/proc/self/status")
+
+
+def is_masked() -> bool:
+    """Whether parts of /proc are covered, so that the kernel permits no other /proc."""
+    with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
+        return any(line.split()[4].startswith(b"/proc/") for line in file)
+    return False
+
+
+def apparmor_profile() -> str:
+    """Return the name of the AppArmor profile that confines this process; "" for none."""
+    name, _, mode = read_if_there("/proc/self/attr/current").rpartition(" (")
+    return name if mode == "enforce)" else ""
+
+
+def is_restricted_by_apparmor() -> bool:
+    """Whether AppArmor takes all capabilities from user namespaces of this process."""
+    if read_if_there(f"/proc/sys/{APPARMOR}") != "1" or permitted() >> _CAP_SYS_ADMIN & 1:
+        return False
+    return not read_if_there("/proc/self/attr/current").endswith(" (unconfined)")  # a profile's
+
+
+def lifted_by(options: str, pod: str = _POD) -> str:
+    """Return what lifts a rule of a container; "" where this is none.
+
+    Args:
+        options: Those of `docker run`.
+        pod: The settings of a pod.
+    """
+    if in_pod():
+        return pod
+    return f"docker run {options} …" if in_container() else ""
+
+
+def unmasked() -> str:
+    """Return what lifts the default restrictions of a container.
+
+    Where neither Docker's nor a pod's marks are found, Docker's options stand for them: another
+    engine has similar ones.
+    """
+    options = ["seccomp=unconfined", "systempaths=unconfined"]
+    if apparmor_profile().startswith("docker-"):
+        options.append("apparmor=unconfined")
+    words = " ".join(f"--security-opt {option}" for option in options)
+    return lifted_by(words) or f"docker run {words} …"
+
+
+def permit_by_apparmor(setting: str) -> str:
+    """Return what permits user namespaces to this Python.
+
+    Args:
+        setting: The command that permits them to all programs.
+    """
+    if in_container():
+        return setting
+    save, load = as_root(f"tee {_PROFILE}"), as_root(f"apparmor_parser -r {_PROFILE}")
+    return f"intercode doctor --apparmor | {save} && {load}"
+
+
+def refuser(call: str, number: int, setting: str) -> Restriction | None:
+    """Find the rule that has refused a call, by what the machine tells of its rules.
+
+    Args:
+        call: The call, for people.
+        number: Its error.
+        setting: See `permit_by_apparmor`.
+    """
+    if number not in REFUSALS:
+        return None
+    if number != errno.ENOSYS and is_restricted_by_apparmor():
+        return Restriction("AppArmor restricts user namespaces", permit_by_apparmor(setting))
+    if number == errno.EACCES and (profile := apparmor_profile()):
+        fix = lifted_by("--security-opt apparmor=unconfined", _POD) or _without_profile()
+        return Restriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
+    if has_filter():
+        return Restriction(f"a seccomp profile forbids {call}", without_filter())
+    if number == errno.ENOSYS:
+        reason = f"this kernel, Linux {os.uname().release}, has no {call}"
+        return Restriction(reason, "use a newer kernel, or one that has it built in")
+    return None
+
+
+def without_filter() -> str:
+    """Return what starts this process without a seccomp filter: none can be taken off."""
+    if in_container():
+        return unmasked()
+    if unit := _unit():
+        return f"systemctl edit {unit}  # SystemCallFilter= and RestrictNamespaces=, both empty"
+    return "start this from a shell that is not below the program that has set the filter"
+
+
+def _without_profile() -> str:
+    return as_root(f"aa-complain {apparmor_profile()}")
+
+
+def _unit() -> str:
+    """Return the systemd service that this process belongs to."""
+    for line in read_if_there("/proc/self/cgroup").splitlines():
+        name = line.rpartition("/")[2]
+        if name.endswith(".service") and not name.startswith("user@"):
+            return name
+    return ""
+
+
+def in_force() -> Iterator[Restriction]:
+    """List the rules that may keep a sandbox from its work, the most likely first."""
+    processes = cgroup.own_process_limit()
+    if processes is not None and processes < _FEWEST_PROCESSES:
+        fix = lifted_by("--pids-limit -1", "a higher podPidsLimit of the kubelet")
+        yield Restriction(f"a cgroup permits {processes} processes and threads", fix)
+    memory = cgroup.own_memory_limit()
+    if memory is not None and memory < _FEWEST_BYTES:
+        fix = lifted_by("--memory 8g", "resources: {limits: {memory: 8Gi}} of the container")
+        yield Restriction(f"a cgroup permits {memory >> 20} MiB of memory", fix)
+    if has_filter():
+        yield Restriction("a seccomp filter is in force", without_filter())
+    if profile := apparmor_profile():
+        fix = lifted_by("--security-opt apparmor=unconfined", _POD) or _without_profile()
+        yield Restriction(f"the AppArmor profile {profile!r} is in force", fix)
+    if is_masked():
+        yield Restriction("parts of /proc are masked", unmasked())
+    if os.statvfs("/").f_flag & os.ST_RDONLY:
+        yield Restriction("the root is read-only", lifted_by("--tmpfs /tmp --tmpfs /run", ""))

@@ -1,0 +1,688 @@
+"""One native sandbox, as its caller sees it: requests to its process 1."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+from typing import Any
+
+from intercode_sandbox.errors import (
+    ActionError,
+    CausedInsideError,
+    OutputLimitError,
+    SandboxClosedError,
+    SandboxEndedError,
+    SandboxError,
+    SandboxTimeoutError,
+    UsageError,
+)
+from intercode_sandbox.interruption import is_callers
+from intercode_sandbox import proxy
+from intercode_sandbox.accounts import look_up_user
+from intercode_sandbox.base import (
+    Change,
+    Completed,
+    Evidence,
+    FreeSpace,
+    Limits,
+    Program,
+    Sandbox,
+    Seen,
+    Snapshot,
+    caused_inside,
+)
+from intercode_sandbox.forward import (
+    CONNECTIONS,
+    IDLE_SECONDS,
+    Forward,
+    Handler,
+    checked_port,
+    handler,
+    own_socket,
+)
+from intercode_sandbox.images import Image
+from intercode_sandbox.native import wire
+from intercode_sandbox.native.channels import Channel, close_all, exit_pipe, open_channels
+from intercode_sandbox.native.process import (
+    END_SECONDS,
+    First,
+    NativeProcess,
+    NativeWorker,
+    ProcessOne,
+    Seat,
+    error_pipe,
+    memory_file,
+    run_to_end,
+)
+from intercode_sandbox.native.snapshot import Files, Layer, NativeSnapshot
+from intercode_sandbox.network import (
+    Gate,
+    Policy,
+    Resolve,
+    free_port,
+    handlers,
+    proxy_variables,
+)
+from intercode_sandbox.ownership import disown_in_forks, free_when_gone
+from intercode_sandbox.units import MIB
+
+_ANSWER_SECONDS = 30.0
+_ENDED_SECONDS = END_SECONDS
+_FILES_SECONDS = 60.0
+_HIGHEST_CHANNEL = 240
+_MODES = 0o7777
+_OF_FILES = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EINVAL, errno.ENXIO, errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EPIPE),
+}
+"""Errors of a path or a descriptor that the caller gave."""
+_OF_MACHINE = {errno.ENFILE, errno.EIO, errno.ENOSYS, errno.ETOOMANYREFS}
+"""Errors of the machine's, or of what its sandboxes share. Any other is for want of something that
+the sandbox's programs have."""
+
+
+class NativeSandbox:
+    """See `sandbox.base.Sandbox`."""
+
+    files: Files
+    """The files that it started with."""
+    begin: Callable[[Files, bool], Seat]
+    """Starts another place with such files; True: without a program ahead of requests."""
+    another: Callable[[str | Snapshot], Sandbox]
+    """Starts another sandbox; see `sandbox.base.Freezes`."""
+
+    def __init__(
+        self, seat: Seat, image: Image, limits: Limits, closed: Callable[[NativeSandbox], None]
+    ) -> None:
+        self.image = image
+        self.limits = limits
+        self.env: Mapping[str, str] = {**image.env, "PWD": image.cwd}
+        self.cwd = image.cwd
+        self._seat = seat
+        self.resting = False
+        """Whether nothing runs for it: it was frozen, and nothing was asked of it since."""
+        self.noted: Callable[[dict[str, Any] | None], None] = lambda _: None
+        """Hears of the program that was the first to be asked for; None: something else was."""
+        self._asked = False
+        """Whether anything was asked of it yet."""
+        self._on_close = closed
+        self._lock = threading.Lock()
+        self._forwards: list[Forward] = []
+        self.gate: Gate | None = None
+        """Opens the connections that a policy for the network allows, and counts the others."""
+        self._end: SandboxError | None = None
+        """The error of all further requests; None while it serves them."""
+        seat.control.settimeout(_ANSWER_SECONDS)
+        free_when_gone(self, _hang_up, self._forwards)  # their threads would hold them for good
+        disown_in_forks(self)
+
+    # -- programs --------------------------------------------------------------------------------
+
+    def exec(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        stdin: bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        output_limit: int | None = None,
+        merge_stderr: bool = False,
+    ) -> Completed:
+        """Run a program to its end; with `merge_stderr` both streams come as stdout, in order."""
+        program = {**self._program(argv, cwd, env, user), "track": True}
+        return self._run(program, stdin, timeout, output_limit, merge_stderr)
+
+    def exec_private(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        stdin: bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        merge_stderr: bool = False,
+    ) -> Completed:
+        """Run a program that no other can look at: see `sandbox.base.SupportsPrivacy`."""
+        program = {**self._program(argv, cwd, env, None), "track": True, "private": True}
+        return self._run(program, stdin, timeout, None, merge_stderr)
+
+    def _run(
+        self,
+        program: dict[str, Any],
+        stdin: bytes | None,
+        timeout: float | None,
+        output_limit: int | None,
+        merge_stderr: bool,
+    ) -> Completed:
+        """Run a program to its end, as its request says."""
+        channels: dict[int, Channel] = {} if merge_stderr else {2: "w"}
+        seconds = self.limits.seconds(timeout)
+        limit = self.limits.output if output_limit is None else output_limit
+        try:
+            process = self._start(program, channels, merge_stderr, stdin)
+        except _NoSuchProgramError as error:
+            message = os.fsencode(f"{error}\n")
+            out, err = (message, b"") if merge_stderr else (b"", message)
+            return Completed(error.exit_code, out, err)
+        try:
+            done = run_to_end(process, seconds, limit, lambda: self._kill_started(process.pid))
+        finally:
+            process.close()
+        if process.lost or self._end is not None:
+            # It says nothing of the program: who took it for a failure would give a reward of 0.
+            raise self._ended(SandboxClosedError("the sandbox died while a program ran in it"))
+        return done
+
+    def popen(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        channels: Mapping[int, Channel],
+        merge_stderr: bool = True,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> NativeProcess:
+        """Start a program and keep talking to it."""
+        return self._start(self._program(argv, cwd, env, user), channels, merge_stderr)
+
+    def _program(
+        self,
+        argv: Sequence[str | bytes],
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        user: str | None,
+    ) -> dict[str, Any]:
+        """Return the request for a program, without its channels."""
+        folder = str(PurePosixPath(self.image.cwd, cwd or ""))
+        variables = {**self.env, "PWD": folder, **(env or {})}
+        named = {"op": "spawn", "argv": _checked(argv), "cwd": folder, "env": variables}
+        return {**named, "user": self._numbers(user), "track": False}
+
+    def _numbers(self, user: str | None) -> str | None:
+        """Return a user as its process 1 knows it: ``uid:gid``."""
+        if user is None:
+            return None
+        found = look_up_user(user, self._seat.ids, self._users)
+        return f"{found.uid}:{found.gid}"
+
+    def _users(self) -> str:
+        """Return its ``/etc/passwd``, which is whatever an agent has made of it."""
+        with suppress(OSError, OutputLimitError):
+            return self.read_file("/etc/passwd", MIB).decode(errors="replace")
+        return ""
+
+    def _start(
+        self,
+        program: dict[str, Any],
+        channels: Mapping[int, Channel],
+        merge_stderr: bool,
+        stdin: bytes | None = None,
+    ) -> NativeProcess:
+        kinds: dict[int, Channel] = {**channels, 1: "w"}
+        ours: dict[int, int] = {}
+        theirs: dict[int, int] = {}
+        if max(kinds) > _HIGHEST_CHANNEL:
+            raise UsageError(f"channel {max(kinds)} is above {_HIGHEST_CHANNEL}")
+        if stdin is None and not program["track"]:
+            whole = {**program, "channels": [[*each] for each in kinds.items()]}
+            if (first := self._take_first({**whole, "merge_stderr": merge_stderr})) is not None:
+                *ends, exit_read = first.fds
+                ours = dict(zip(kinds, ends, strict=True))
+                return NativeProcess(first.pid, ours, exit_read, self._signal)
+        with _descriptors():
+            exit_read, exit_write = exit_pipe()
+        try:
+            with _descriptors():
+                ours, theirs = open_channels(kinds.items(), merge_stderr)
+                if stdin is not None:
+                    theirs[0] = memory_file(stdin)
+            request = {**program, "numbers": list(theirs)}
+            reply, _ = self._request(request, [*theirs.values(), exit_write])
+        except BaseException as error:
+            close_all(*ours.values(), exit_read)
+            if isinstance(error, _ExecError):
+                raise _NoSuchProgramError(program["argv"][0], error) from error
+            raise
+        finally:
+            close_all(*theirs.values(), exit_write)
+        return NativeProcess(reply["pid"], ours, exit_read, self._signal)
+
+    def _take_first(self, program: dict[str, Any]) -> First | None:
+        """Return the program if it is the first request in this place, and was started ahead."""
+        with self._lock:
+            if self._asked or self._end is not None:
+                return None
+            self._awake()
+            self._asked = True
+            self.noted(program)
+            return self._seat.take(program)
+
+    def worker(self, module: str) -> NativeWorker:
+        """Start a preloaded module of ours in it."""
+        if module not in self._seat.workers:
+            raise LookupError(f"the worker {module!r} was not preloaded: give it to the provider")
+        ours, theirs = socket.socketpair()
+        errors, error_write = error_pipe()
+        exit_read, exit_write = exit_pipe()
+        try:
+            given = [theirs.fileno(), error_write, exit_write]
+            reply, _ = self._request({"op": "worker", "module": module}, given)
+        except BaseException:
+            ours.close()
+            close_all(errors, exit_read)
+            raise
+        finally:
+            theirs.close()
+            close_all(error_write, exit_write)
+        return NativeWorker(reply["pid"], ours, errors, exit_read, self._signal)
+
+    def kill(self, keep: Sequence[int] = ()) -> int:
+        """Kill all processes except the pids (as seen inside) in `keep`; how many they were."""
+        if self.resting:
+            return 0
+        reply, _ = self._request({"op": "kill", "keep": list(keep)})
+        return int(reply["killed"])
+
+    def processes(self) -> list[int]:
+        """Return the pids (as seen inside) of what runs, except process 1."""
+        if self.resting:
+            return []
+        reply, _ = self._request({"op": "processes"})
+        return list(reply["pids"])
+
+    def programs(self) -> list[Program]:
+        """List what runs in it, except process 1, with its open descriptors."""
+        if self.resting:
+            return []
+        reply, _ = self._request({"op": "programs"})
+        return [
+            Program(pid, name, {int(number): path for number, path in descriptors.items()})
+            for pid, name, descriptors in reply["programs"]
+        ]
+
+    def memory_peak(self) -> int | None:
+        """Return the most bytes of memory that it has used; None where there is no cgroup."""
+        reply, _ = self._request({"op": "memory"})
+        peak: int | None = reply["peak"]
+        return peak
+
+    def free_space(self) -> FreeSpace:
+        """Return the free space of the root file system."""
+        space, _ = self._request({"op": "space"})
+        files = space["free_files"] if space["files"] else None
+        return FreeSpace(space["blocks"] * space["block_bytes"], files)
+
+    def _kill_started(self, pid: int) -> None:
+        self._request({"op": "kill_started", "pid": pid})
+
+    def _signal(self, pid: int, number: int) -> None:
+        if self._end is None:
+            self._request({"op": "signal", "pid": pid, "number": number})
+
+    # -- network ---------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        port: int,
+        to: str | Handler,
+        *,
+        connections: int = CONNECTIONS,
+        idle: float = IDLE_SECONDS,
+    ) -> Forward:
+        """Let a port of its loopback lead out: see `sandbox.forward.Forwards`."""
+        port, serve = checked_port(port), handler(to, idle)
+        _, fds = self._request({"op": "socket"})
+        made = Forward(own_socket(fds), port, serve, connections)
+        self._forwards.append(made)
+        return made
+
+    def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
+        """Let its programs reach what a policy lists; what they reach otherwise stays as it is.
+
+        Args:
+            policy: The policy.
+            resolve: Resolves names, on this machine.
+
+        Raises:
+            SandboxError: The sandbox failed; it is closed.
+        """
+        if not (policy.endpoints or policy.hosts):
+            return
+        self.gate = Gate(policy, resolve)
+        if policy.hosts:
+            self.env = {**self.env, **proxy_variables(free_port(policy))}
+        try:
+            for port, serve in handlers(self.gate, proxy.serve).items():
+                self.forward(port, serve)
+        except BaseException:
+            self.close()
+            raise
+
+    def terminal(self) -> int:
+        """Make a terminal: see `sandbox.base.HasTerminals`."""
+        _, (master,) = self._request({"op": "terminal"})
+        return master
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
+        """Return the content of a regular file."""
+        _, fds = self._request({"op": "open", "path": self._absolute(path)})
+        with open(fds[0], "rb") as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise OutputLimitError(f"{path} holds more than {limit} bytes")
+        return data
+
+    def write_file(self, path: str | PurePosixPath, data: bytes, mode: int = 0o644) -> None:
+        """Write a regular file, and the missing directories above it."""
+        if mode & ~_MODES:
+            raise UsageError(f"a file cannot have the mode {mode:#o}")
+        message = {"op": "create", "path": self._absolute(path), "mode": mode}
+        _, fds = self._request(message)
+        with open(fds[0], "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+
+    def _absolute(self, path: str | PurePosixPath) -> str:
+        text = str(PurePosixPath(self.image.cwd, path))
+        if "\0" in text:
+            raise ActionError("a path cannot hold a NUL")
+        return text
+
+    def changes(self) -> list[Change]:
+        """List all that differs from the image, sorted by path."""
+        request = {"op": "changes", "timeout": _FILES_SECONDS}
+        reply, _ = self._until_still(lambda: self._request(request, seconds=2 * _FILES_SECONDS))
+        return [Change(*entry) for entry in sorted(reply["changes"])]
+
+    def snapshot(self) -> NativeSnapshot:
+        """Save the file system as it is now."""
+        return NativeSnapshot(self.files.with_image(self._copied()))
+
+    def freeze(self) -> NativeSnapshot:
+        """Save the files as they are, and continue with them in a fresh place."""
+        if not self.resting:
+            self.kill()
+            self.files = self._left()
+            self._rest()
+        return NativeSnapshot(self.files)
+
+    def copied(self) -> NativeSnapshot:
+        """Save the files as they are, by a copy."""
+        return NativeSnapshot(self.files.with_copy(self._copied()))
+
+    def _left(self) -> Files:
+        """Return its files as they are, for others to start with: nothing runs any more."""
+        if self.files.crowded(self.limits):
+            with suppress(OutputLimitError):  # what cannot be copied may still be frozen
+                return self.files.with_copy(self._copied())
+        if layer := self._seat.freeze():
+            return self.files.with_frozen(layer)
+        return self.files.with_copy(self._copied())
+
+    def _copied(self) -> Layer:
+        """Return a layer of all that differs from the image."""
+        return self._until_still(lambda: Layer.of(self.archive, self._seat.forget))
+
+    def _rest(self) -> None:
+        """End what is left: process 1, in which nothing is to be done until a request comes."""
+        with self._lock:
+            self.resting, self._asked = True, False
+            if self._process is None:
+                self._seat.end()
+            else:
+                self._process.kill()
+
+    def _continue(self, alone: bool) -> Seat:
+        """Start the place in which it continues; `alone`: without a program ahead of requests."""
+        return self.begin(self.files, alone)
+
+    def _awake(self) -> None:
+        """Start to run, unless it does.
+
+        Raises:
+            SandboxError: It could not be started, or was closed meanwhile.
+        """
+        if self.resting:
+            self._move()
+            self.resting = False
+            if self._end is not None:  # `close` waits for the lock, to end the seat
+                raise self._ended()
+
+    def _move(self, alone: bool = False) -> None:
+        """Take another place, and let the forwards lead there.
+
+        Args:
+            alone: Whether nothing may run there yet, not even a program ahead of the request.
+
+        Raises:
+            SandboxError: It could not be started, or was lost at once.
+        """
+        self._seat.end()
+        self._seat = self._continue(alone)
+        self._seat.control.settimeout(_ANSWER_SECONDS)
+        try:
+            for forward in self._forwards:
+                if not forward.closed:
+                    self._seat.send({"op": "socket"})
+                    forward.move(own_socket(wire.receive(self._seat.control)[1]))
+        except (EOFError, OSError) as error:
+            raise self._ended(SandboxClosedError(f"the sandbox died: {error}")) from error
+
+    def _begin_alone(self) -> None:
+        """Take another place if this one was started with a program that is not asked for.
+
+        It would be seen, and all that is started later would have other pids than it has elsewhere.
+
+        Raises:
+            SandboxError: It could not be started.
+        """
+        if not self._asked:
+            self._asked = True
+            self.noted(None)
+        if self._seat.first is not None:
+            # Else another thread's sandboxes could have it begin with a program once more, and the
+            # next request would leave that place, with all that this one did there.
+            self._move(alone=True)
+
+    def at_rest(self, look: Callable[[], Seen]) -> Seen:
+        """Look at several things while no program changes any."""
+
+        def stopped() -> Seen:
+            self._request({"op": "stop"})
+            try:
+                return look()
+            finally:
+                if self._end is None:
+                    self._request({"op": "go_on"})
+
+        return self._until_still(stopped)
+
+    def _until_still(self, look: Callable[[], Seen]) -> Seen:
+        """Look while programs stand still, and again where some did not; these are ended."""
+        with suppress(_RestlessError):
+            return look()
+        with suppress(_RestlessError):  # those are gone
+            return look()
+        self.kill()
+        return look()
+
+    def archive(self, out: int) -> None:
+        """Stream what differs from the image into a descriptor, as `archive.write` does."""
+        request = {"op": "archive", "timeout": _FILES_SECONDS}
+        self._request(request, [out], seconds=2 * _FILES_SECONDS)
+
+    @property
+    def _control(self) -> socket.socket:
+        return self._seat.control
+
+    @property
+    def _process(self) -> ProcessOne | None:
+        return self._seat.process
+
+    # -- the wire --------------------------------------------------------------------------------
+
+    def _request(
+        self, message: dict[str, Any], fds: Sequence[int] = (), seconds: float = _ANSWER_SECONDS
+    ) -> tuple[dict[str, Any], list[int]]:
+        with self._lock:
+            if self._end is not None:
+                raise self._ended()
+            self._awake()
+            self._begin_alone()
+            if seconds != _ANSWER_SECONDS:
+                self._control.settimeout(seconds)
+            answered = False
+            try:
+                self._seat.send(message, fds)
+                reply, received = wire.receive(self._control)
+                if "failed" in reply:
+                    raise OSError(reply["failed"])
+                if seconds != _ANSWER_SECONDS:
+                    self._control.settimeout(_ANSWER_SECONDS)
+                answered = True
+            except (EOFError, OSError) as error:
+                if is_callers(error):
+                    raise
+                if not isinstance(error, TimeoutError):
+                    died = SandboxClosedError(f"the sandbox died: {error}")
+                    raise self._ended(died) from error
+                said = f"the sandbox did not answer {message['op']!r} within {seconds:.0f} s"
+                raise self._ended(SandboxTimeoutError(said)) from error
+            finally:
+                if not answered and self._end is None:
+                    # Also after Ctrl-C: the next question must not get this one's answer.
+                    self._end = SandboxClosedError("the sandbox's last answer was not awaited")
+        if "errno" in reply:
+            raise _error(reply, message["op"])
+        return reply, received
+
+    def _ended(self, met: SandboxError | None = None) -> SandboxError:
+        """Return the error of every request from its end on, which says whose fault that was.
+
+        Args:
+            met: What this request has met, if it is the first.
+        """
+        if self._end is None and met is not None:
+            mute = isinstance(met, SandboxTimeoutError)
+            inside = caused_inside(self._evidence(mute))
+            if self._end is None:  # else it was closed meanwhile, which is why
+                self._end = SandboxEndedError(f"{met}, by what ran in it") if inside else met
+        assert self._end is not None
+        return type(self._end)(*self._end.args)
+
+    def _evidence(self, mute: bool) -> Evidence:
+        """Evidence of its end, or if it is `mute`, of its not answering."""
+        if (process := self._process) is not None:
+            if mute and process.stopped:
+                return Evidence(keeper=True, struck=True)
+            if not mute and not process.wait(_ENDED_SECONDS):
+                return Evidence(keeper=False)  # it runs, and only its socket was lost
+        return self._known(mute)
+
+    def _known(self, mute: bool) -> Evidence:
+        """Return the keeper's evidence."""
+        return Evidence(keeper=False) if self._process is None else self._process.evidence()
+
+    def kill_all(self) -> None:
+        """Begin to end it: `close` will have less to wait for."""
+        self._end = self._end or SandboxClosedError("the sandbox is closed")
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        """End everything in it and free it.
+
+        When this returns, all that ran has ended; or the kernel needs more than `END_SECONDS` for
+        it, and the spawner keeps the sandbox's ids, cgroup and memory until then.
+        """
+        # Not under the lock: it must work while another thread waits for an answer.
+        self.kill_all()
+        self._on_close(self)
+        for forward in self._forwards:
+            forward.close()
+        with suppress(OSError):  # it is closed, or the other end has gone first
+            self._control.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._seat.end()
+        self.files = Files(self.image)
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        self._end = SandboxClosedError(
+            "this sandbox is of the process that this one was forked from: start one here"
+        )
+        self._lock = threading.Lock()
+        self._control.close()
+        if self._process is not None:
+            self._process.disown()
+
+
+def _hang_up(forwards: list[Forward]) -> None:
+    for forward in forwards:
+        forward.hang_up()
+
+
+@contextmanager
+def _descriptors() -> Iterator[None]:
+    """Make descriptors: that this process has no more of them is not a failure of a program."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxError(f"no descriptors are left for a program's streams: {error}") from error
+
+
+class _RestlessError(CausedInsideError):
+    """Programs went on, or ended, while they should have stood still; they are killed."""
+
+
+class _ExecError(OSError):
+    """The sandbox's kernel did not execute a program."""
+
+
+class _NoSuchProgramError(FileNotFoundError):
+    """A program that cannot be executed at all: for a shell, exit code 127 or 126."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror, program)
+        self.exit_code = 127 if error.errno == errno.ENOENT else 126
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+def _error(reply: dict[str, Any], op: str) -> Exception:
+    """Return the error that process 1 replied with to an operation."""
+    number, said = reply["errno"], reply["error"] or os.strerror(reply["errno"])
+    if reply.get("kind") == "RestlessError":
+        return _RestlessError(said)
+    if number in (errno.ETIMEDOUT, errno.EOVERFLOW):
+        return OutputLimitError(said)
+    if reply.get("kind") == "ExecError":
+        return _ExecError(number, said)
+    # Of no path, it is a right that process 1 itself was refused, by a filter of the machine's.
+    if number in _OF_MACHINE or (number == errno.EPERM and not reply["path"]):
+        return SandboxError(f"the sandbox failed at {op!r}: {said}")
+    if number not in _OF_FILES:
+        return CausedInsideError(f"the sandbox failed at {op!r}: {said}")
+    return OSError(number, said, reply["path"] or None)
+
+
+def _checked(argv: Sequence[str | bytes]) -> list[str]:
+    arguments = [os.fsdecode(a) for a in argv]
+    if not arguments or not arguments[0]:
+        raise ActionError("there is no program to run: argv is empty")
+    if any("\0" in a for a in arguments):
+        raise ActionError("an argument holds a NUL, which no program can be given")
+    return arguments

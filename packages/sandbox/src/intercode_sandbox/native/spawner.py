@@ -1,0 +1,536 @@
+"""The spawner: a small single-threaded process that has sandboxes forked for a large threaded one.
+
+Forking the caller would copy its memory map and its locks, and a sandbox would die with the thread
+that started it. The spawner owns a private mount namespace with the images' layers, makes each
+sandbox's process 1, hands out identities, keeps the cgroups, and goes, with all of its sandboxes,
+when the caller's socket closes: that is what kill -9 of the caller leaves behind — nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from functools import partial
+from typing import Any
+
+from intercode_sandbox.rights import STAND_IN, has_machines_id, lacking
+from intercode_sandbox.native import cgroup, wire
+from intercode_sandbox.native import syscalls as sc
+from intercode_sandbox.native.bootstrap import Workers
+from intercode_sandbox.native.child import Child
+from intercode_sandbox.native.endings import write_ledger
+from intercode_sandbox.native.identity import OWN_THREADS, Identities, write_maps
+from intercode_sandbox.native.syscalls import hide_arguments
+from intercode_sandbox.native.vault import Vault
+from intercode_sandbox.native.zygote import NotLoadedError, Zygote, look_around, plan
+
+STAGE = "/dev/pts"
+"""The folder of the spawner's mounts, in its own mount namespace. Every machine has this folder,
+and neither the spawner nor an image needs what is in it."""
+_FOLDERS = ("x", "o", "e", "d", "p", "m")
+"""The mount points of each sandbox there: its files, the same with its own ids, what is empty,
+/dev, /proc, and a folder of the machine's programs on its way into an image."""
+_LEAVING_SECONDS = 1.0
+"""Seconds after which a cgroup that could not be removed is tried again."""
+_QUIET_SECONDS = 0.001, 0.005
+"""Seconds without a request, after which something is done ahead of one: while there is a
+processor for each sandbox that runs, and where there is none to spare."""
+_ENDS_KEPT = 4096
+
+
+class Spawner:
+    """The event loop of the spawner.
+
+    One child is forked ahead, so that the next start need not wait for the fork and for the
+    kernel to make namespaces and to move it into a cgroup; it has nothing of any sandbox's yet.
+    A caller that starts one sandbox after the other mostly wants the same: what was asked for twice
+    in a row is, when it is quiet, made ready for a third time, with the program that was its first,
+    and thrown away if something else comes.
+    """
+
+    def __init__(
+        self,
+        caller: socket.socket,
+        owner: int,
+        ledger: int,
+        name: str,
+        root: bool,
+        workers: Workers,
+    ) -> None:
+        self.caller = caller
+        self.owner = owner
+        """A descriptor of the caller's process. Its socket alone would not tell of its end: a fork
+        of it may hold the other end, too."""
+        self.ledger = ledger
+        """The descriptor of the file that names the sandboxes which are still ending."""
+        self.poll = select.epoll()
+        self.children: dict[str, Child] = {}
+        """The children by their name, from their fork until they are collected."""
+        self.processes: dict[int, Child] = {}
+        """The children by the descriptor of their process."""
+        self.starting: dict[int, Child] = {}
+        self.spare: Child | None = None
+        self.ready: Child | None = None
+        self.asked: dict[str, Any] = {}
+        self.again = False
+        """Whether what was asked for last was asked for before that, too."""
+        self.ends: dict[str, dict[str, Any]] = {}
+        """How the children of late have ended, as `fault.Evidence`."""
+        self.count = 0
+        self.processors = len(os.sched_getaffinity(0))
+        prepare_namespaces(root)
+        self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
+        self.machine = look_around(root)
+        self.zygote = Zygote(self.machine, workers)
+        self.layers = Layers(root)
+        self.vault = Vault(STAGE)
+        self.pool = Identities(root)
+
+    def run(self) -> None:
+        """Serve until the caller goes away; then end every sandbox and clean up."""
+        self.poll.register(self.caller, select.EPOLLIN)
+        self.poll.register(self.owner, select.EPOLLIN)
+        try:
+            while True:
+                events = [fd for fd, _ in self.poll.poll(self.patience())]
+                if self.owner in events:
+                    return
+                if not events and self.may_prepare:
+                    self.make_ready()
+                for fd in events:
+                    if fd in self.starting:
+                        self.started(fd)
+                self.collect_ended(events)
+                # The caller last: it may ask for the files of a child that has just started.
+                if self.caller.fileno() in events and not self.take_request():
+                    return
+        finally:
+            self.close()
+
+    def take_request(self) -> bool:
+        """Start a sandbox, or say why not on the sandbox's own socket. False: the caller left."""
+        try:
+            spec, fds = wire.receive(self.caller)
+        except wire.TruncatedError:
+            return True  # the caller hears the end of the socket that was lost
+        except (EOFError, OSError):
+            return False
+        if not fds:
+            if "thaw" in spec:
+                self.thaw(spec["thaw"])
+            elif "ending" in spec:
+                self.note_ending(spec["ending"])
+            else:
+                self.drop_ready()
+                self.layers.forget(spec["forget"])
+            return True
+        with socket.socket(fileno=fds[0]) as control:
+            try:
+                if "end_of" in spec:
+                    wire.send(control, self.evidence(spec["end_of"]))
+                elif "freeze" in spec:
+                    wire.send(control, self.freeze(spec["freeze"], spec["room"]))
+                else:
+                    self.start(spec, control)
+            except OSError as error:
+                report(control, error)
+        return True
+
+    def evidence(self, name: str) -> dict[str, Any]:
+        """Evidence of a sandbox that does not answer, as `fault.Evidence`."""
+        if name in self.children:
+            self.collect(self.children[name])
+        return {"running": True} if name in self.children else self.ends.get(name, {})
+
+    def note_ending(self, name: str) -> None:
+        """Note that a caller has killed a sandbox and no longer waits for the kernel to end it."""
+        if name in self.children:
+            self.children[name].ending = True
+            self.count_endings()
+
+    def count_endings(self) -> None:
+        """Name the sandboxes that are still ending where `intercode doctor` looks."""
+        children = self.children.values()
+        write_ledger(self.ledger, {child.cgroup: child.pid for child in children if child.ending})
+
+    def freeze(self, name: str, room: int) -> dict[str, Any]:
+        """Keep the files of a sandbox in which nothing runs, as a layer.
+
+        Args:
+            name: The sandbox's.
+            room: The most bytes that they may have.
+
+        Returns:
+            The ``bytes`` and ``files`` of the layer. If it was made, its ``name``.
+        """
+        child = self.children.get(name)
+        if child is None or (tree := child.files) is None:
+            return {}
+        space = os.fstatvfs(tree)
+        used = (space.f_blocks - space.f_bfree) * space.f_frsize
+        found: dict[str, Any] = {"bytes": used, "files": space.f_files - space.f_ffree}
+        if used <= room:
+            with suppress(OSError):  # the kernel does not permit it, or something is written
+                found["name"] = self.vault.add(tree)
+        return found
+
+    def thaw(self, name: str) -> None:
+        """Let go of a frozen layer."""
+        if name in self.asked.get("frozen", ()):
+            self.drop_ready()
+            self.again, self.asked = False, {}
+        self.vault.remove(name)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts that a run's record and `doctor` tell."""
+        return {
+            "root": self.machine.root,
+            "cgroup": self.cgroups.version,
+            "controllers": self.cgroups.controllers,
+            **({"fork_flaw": self.zygote.flaw} if self.zygote.flaw else {}),
+        }
+
+    def start(self, spec: dict[str, Any], control: socket.socket) -> None:
+        """Start one sandbox. It announces itself on its socket when it is ready."""
+        self.layers.prepare(spec)
+        self.again, self.asked = spec == self.asked, spec
+        if self.hand_over(spec, control):
+            return
+        child = self.take_child(spec["network"])
+        self.introduce(child, control)
+        self.instruct(child, spec, [control.fileno()])
+
+    def instruct(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
+        """Tell a child what sandbox to become, and who."""
+        try:
+            identity = child.identity = self.pool.take(spec["limits"]["processes"])
+            limits = spec["limits"]
+            # Files in memory count as memory: they have a limit of their own to fill.
+            total = limits["memory"] + limits["disk"]
+            processes = limits["processes"] + OWN_THREADS
+            self.cgroups.limit(child.cgroup, total, processes)
+            message = plan(spec, identity, self.machine, ahead=child.spec is not None)
+            frozen = self.vault.copies(spec["frozen"])
+            try:
+                given = [*identity.fds, *frozen, *fds]
+                wire.send(child.link, message, given, packed=True)
+            finally:
+                for fd in frozen:
+                    os.close(fd)
+        except OSError:
+            child.link.close()
+            child.kill()
+            raise
+        self.starting[child.link.fileno()] = child
+        self.poll.register(child.link, select.EPOLLIN)
+
+    def hand_over(self, spec: dict[str, Any], control: socket.socket) -> bool:
+        """Give the caller the sandbox that is ready, if there is one and it will do."""
+        ready = self.ready
+        if ready is None or ready.spec != spec:
+            self.drop_ready()
+            return False
+        self.ready = None
+        with closing(ready):
+            self.introduce(ready, control)
+            try:
+                wire.send(ready.link, {}, [control.fileno()], packed=True)
+            except OSError:  # it has died
+                return False
+        return True
+
+    def drop_ready(self) -> None:
+        """End the sandbox that is ready, in which nothing has run."""
+        ready, self.ready = self.ready, None
+        if ready is not None:
+            ready.close()
+
+    @property
+    def may_prepare(self) -> bool:
+        """Whether a sandbox should be made ready, once it is quiet."""
+        wanted = self.again and not self.asked["network"]
+        return wanted and self.ready is None and not self.starting
+
+    def patience(self) -> float | None:
+        """Seconds after which to look around although nothing has happened."""
+        if self.may_prepare:
+            running = len(self.children) - (self.spare is not None)
+            return _QUIET_SECONDS[running > self.processors]
+        return _LEAVING_SECONDS if self.cgroups.leaving else None
+
+    def make_ready(self) -> None:
+        """Make a sandbox ready for what was asked for last."""
+        self.again = False
+        with suppress(OSError):  # the next request meets it again, and says so
+            child = self.take_child(network=False)
+            child.spec = self.asked
+            with child.first_program() as theirs:
+                self.instruct(child, self.asked, theirs)
+
+    def take_child(self, network: bool) -> Child:
+        """Return the child that was forked ahead, if it will do, or a new one."""
+        spare = self.spare
+        if spare is not None and not network:
+            self.spare = None
+            if spare.layers_mounted == self.layers.mounted:
+                return spare
+            spare.link.close()  # which ends it
+        return self.fork(network)
+
+    def fork(self, network: bool) -> Child:
+        """Return a new child, which enters a cgroup that is its own."""
+        self.count += 1
+        name = str(self.count)
+        group = self.cgroups.take(name)
+        try:
+            clone = partial(self.zygote.fork, network, self.cgroups.folders(group))
+            child = Child(name, group, self.layers.mounted, clone)
+        except OSError:
+            self.cgroups.give_back(group, reuse=False)
+            raise
+        self.children[name] = self.processes[child.process] = child
+        self.poll.register(child.process, select.EPOLLIN)
+        child.oom_kills = self.cgroups.oom_kills(group)
+        return child
+
+    def introduce(self, child: Child, control: socket.socket) -> None:
+        """Give the caller a descriptor of the process that is its sandbox's process 1."""
+        wire.send(control, {"name": child.name}, [child.process, *child.first])
+
+    def started(self, link: int) -> None:
+        """A child has a file system, or has failed: what is left it does alone."""
+        child = self.starting.pop(link)
+        self.poll.unregister(link)
+        child.receive_files()
+        if child.spec is None:
+            child.link.close()
+        elif child.spec == self.asked:
+            self.ready = child
+        else:  # something else has come meanwhile, or its frozen layers have gone
+            child.close()
+        if self.spare is None:
+            with suppress(OSError):  # the next start meets it again, and says so
+                self.spare = self.fork(network=False)
+
+    def collect_ended(self, events: Sequence[int]) -> None:
+        """Collect the children whose ends are among these events, and remove ended cgroups."""
+        for fd in events:
+            if fd in self.processes:
+                self.collect(self.processes[fd])
+        self.cgroups.remove_left()
+
+    def collect(self, child: Child) -> None:
+        """Let go of a child, and of all that it had, if it has ended."""
+        exit_code = child.exit_code()
+        if exit_code is None:
+            return
+        del self.children[child.name], self.processes[child.process]
+        self.poll.unregister(child.process)
+        if self.starting.pop(child.link.fileno(), None) is not None:
+            self.poll.unregister(child.link)
+        self.keep_end(child, exit_code)
+        # What took the kernel long may still count for it.
+        self.cgroups.give_back(child.cgroup, reuse=not child.ending)
+        child.release()
+        if child.identity is not None:
+            # Process 1 is the last to end of all that had these ids.
+            self.pool.give_back(child.identity)
+        if self.spare is child:
+            self.spare = None
+        if self.ready is child:
+            self.ready = None
+        if child.ending:
+            self.count_endings()
+
+    def keep_end(self, child: Child, exit_code: int) -> None:
+        """Remember how a child has ended, while its cgroup can still tell."""
+        starved = self.cgroups.oom_kills(child.cgroup) > child.oom_kills
+        self.ends[child.name] = {"exit_code": exit_code, "starved": starved}
+        if len(self.ends) > _ENDS_KEPT:
+            del self.ends[next(iter(self.ends))]
+
+    def close(self) -> None:
+        """End every sandbox and leave nothing, however long the kernel takes for an end."""
+        for child in self.children.values():
+            child.kill()
+            child.ending = True
+        self.count_endings()
+        with suppress(OSError):
+            # So that the caller need not wait: a spawner that somebody has stopped says nothing.
+            wire.send(self.caller, {"ending": len(self.children)})
+        self.poll.unregister(self.caller)
+        self.poll.unregister(self.owner)
+        for child in self.starting.values():
+            self.poll.unregister(child.link)
+        self.starting.clear()
+        while self.children:
+            self.collect_ended([fd for fd, _ in self.poll.poll()])
+        self.zygote.close()
+        self.cgroups.close()
+
+
+def main(
+    caller: int,
+    owner: int,
+    ledger: int,
+    name: str,
+    root: bool,
+    workers: Sequence[Any],
+) -> None:
+    """Run a spawner.
+
+    Args:
+        caller: The descriptor of its caller's socket.
+        owner: A descriptor of the caller's process.
+        ledger: The descriptor of its ledger; see `endings`.
+        name: See `lease`.
+        root: Whether the caller has the rights of `rights.is_root`.
+        workers: The fields of the `Workers` of its sandboxes.
+    """
+    with socket.socket(fileno=caller) as sock:
+        try:
+            hide_arguments(b"init")
+            for fd in (caller, owner, ledger):
+                os.set_inheritable(fd, False)
+            spawner = Spawner(sock, owner, ledger, name, root, Workers(*workers))
+        except NotLoadedError as error:
+            wire.send(sock, error.said)
+            return
+        except (EOFError, OSError) as error:
+            report(sock, error)
+            return
+        wire.send(sock, spawner.facts())
+        spawner.run()
+
+
+def report(control: socket.socket, error: OSError | EOFError) -> None:
+    """Tell the caller why a sandbox, or this spawner, did not start."""
+    number = error.errno if isinstance(error, OSError) else None
+    met = sc.with_line(error) if isinstance(error, OSError) else error
+    with suppress(OSError):
+        wire.send(control, {"failed": str(met), "errno": number or 0})
+
+
+_READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
+
+_PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ESCAPES = {b"\\040": b" ", b"\\011": b"\t", b"\\012": b"\n", b"\\134": b"\\"}
+"""How mountinfo writes what would break its lines; the backslash is the last to be read."""
+
+
+def prepare_namespaces(root: bool) -> None:
+    """Give this process a mount namespace of its own, and the stage."""
+    if root:
+        sc.unshare(sc.CLONE_NEWNS)
+    else:
+        if has_machines_id():
+            _stand_in()
+        uid, gid = os.geteuid(), os.getegid()
+        sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
+        write_maps("self", f"0 {uid} 1", f"0 {gid} 1")
+    sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
+    sc.mount("tmpfs", STAGE, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
+    for name in _FOLDERS:
+        os.mkdir(f"{STAGE}/{name}")
+
+
+def _stand_in() -> None:
+    """Be somebody else than the machine's user 0, which no sandbox may ever have.
+
+    Raises:
+        OSError: There is no right to, or no other id.
+    """
+    missing = lacking(stand_in=True)
+    try:
+        if missing:
+            raise PermissionError(errno.EPERM, f"root has no {', '.join(missing)} here")
+        os.setgroups([])
+        os.setresgid(STAND_IN, STAND_IN, STAND_IN)
+        os.setresuid(STAND_IN, STAND_IN, STAND_IN)
+    except OSError as error:
+        raise OSError(errno.EPERM, f"setuid: {error.strerror}") from error
+    sc.prctl(sc.PR_SET_DUMPABLE, 1)  # else its maps are root's files
+
+
+class Layers:
+    """The layers that are mounted on the stage so far."""
+
+    def __init__(self, root: bool) -> None:
+        self.root = root
+        self.names: dict[str, str] = {}
+        self.programs: list[tuple[str, str]] | None = None
+        self.mounted = 0
+        """How many mounts there are: a process forked before the last lacks it."""
+
+    def prepare(self, spec: dict[str, Any]) -> None:
+        """Replace the host's paths in a request by names on the stage, mounting what is new.
+
+        Raises:
+            OSError: A layer is missing or cannot be mounted.
+        """
+        names = [self.layer(path) for path in spec["layers"]]
+        names.reverse()  # the request has the lowest first, overlayfs the topmost
+        special = {self.layer(path): files for path, files in spec["special"]}
+        programs = self.host() if spec["host"] else []
+        spec.update(layers=names, special=special, programs=programs)
+
+    def forget(self, path: str) -> None:
+        """Unmount a layer. Sandboxes that run keep their own."""
+        name = self.names.pop(path, None)
+        if name is not None:
+            sc.umount(f"{STAGE}/{name}")
+            os.rmdir(f"{STAGE}/{name}")
+
+    def layer(self, path: str) -> str:
+        """Mount a folder as a layer; return its name on the stage."""
+        if path not in self.names:
+            # What lies below a mount of its own is part of an ordinary user's view of a folder.
+            self.names[path] = self._attach(path, recursive=not self.root)
+        return self.names[path]
+
+    def _attach(self, path: str, recursive: bool) -> str:
+        """Mount a copy of `path`, read-only: its name on the stage."""
+        name = str(self.mounted + 1)
+        os.mkdir(f"{STAGE}/{name}")
+        tree = sc.open_tree(path, recursive)
+        try:
+            sc.mount_setattr(tree, _READ_ONLY, 0, recursive)
+            sc.move_mount(tree, f"{STAGE}/{name}")
+            self.mounted += 1
+        finally:
+            os.close(tree)
+        return name
+
+    def host(self) -> list[tuple[str, str]]:
+        """List folders of this machine's programs: their places in a sandbox, and on the stage.
+
+        What is mounted below them comes after what it lies in.
+        """
+        if self.programs is None:
+            tops = [f"/{name}" for name in _PROGRAMS]
+            tops = [path for path in tops if os.path.isdir(path) and not os.path.islink(path)]
+            below = _mounted_below(tops) if self.root else []
+            self.programs = [
+                (path[1:], self._attach(path, recursive=not self.root))
+                for path in dict.fromkeys([*tops, *below])
+            ]
+        return self.programs
+
+
+def _mounted_below(tops: list[str]) -> list[str]:
+    """Return the folders below these where something else is mounted, parents first."""
+    found = set()
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            field = line.split(b" ")[4]
+            for escape, character in _ESCAPES.items():
+                field = field.replace(escape, character)
+            path = os.fsdecode(field)
+            # A single file that is mounted stays out: an overlay is of folders.
+            if path.startswith(tuple(f"{top}/" for top in tops)) and os.path.isdir(path):
+                found.add(path)
+    return sorted(found)

@@ -1,0 +1,212 @@
+"""The zygote of sandboxes and their process 1, as the spawner and a caller see them.
+
+Both are one program in C, `static`, which this module starts and tells what it needs to know.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from intercode_sandbox.capabilities import mask
+from intercode_sandbox.rights import permitted
+from intercode_sandbox.native import seccomp, wire
+from intercode_sandbox.native.bootstrap import PROGRAM, SOCKET, Workers, command
+from intercode_sandbox.native.identity import Identity
+
+MASKED = (
+    *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),
+    *("locks", "modules", "sched_debug", "scsi", "timer_list", "timer_stats"),
+)
+"""The files that Docker masks in /proc, and those on the machine's start and load."""
+_SHARED_PART = 2
+"""Of a sandbox's memory, one byte of so many may be System V shared memory."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Facts of this machine that the spawner found out, once."""
+
+    root: bool
+    """Real root: ids are a range, layers are id-mapped, device nodes can be made."""
+    masks: list[tuple[str, str]]
+    """Names to be masked in this machine's /proc, each a ``file`` or a ``folder``."""
+    rights: int
+    """The capabilities that there are."""
+    filters: dict[tuple[bool, bool], bytes]
+    """The seccomp filters: with or without what debuggers need, and `chroot`."""
+
+
+def look_around(root: bool) -> Machine:
+    """Find out about this machine."""
+    there = [name for name in MASKED if os.path.exists(f"/proc/{name}")]
+    masks = [(name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in there]
+    either = False, True
+    filters = {(one, other): seccomp.build(one, other) for one in either for other in either}
+    return Machine(root, masks, permitted(), filters)
+
+
+class NotLoadedError(ImportError):
+    """A worker's module could not be imported.
+
+    Args:
+        said: What `worker.preload` has told.
+    """
+
+    def __init__(self, said: dict[str, Any]) -> None:
+        super().__init__(said["error"])
+        self.said = said
+
+
+class Zygote:
+    """A process that is forked for each sandbox. Its forks are this process's.
+
+    Args:
+        machine: The machine's facts.
+        workers: The modules of workers. With any it is a process of Python which has loaded them.
+
+    Raises:
+        NotLoadedError: A module cannot be imported.
+        OSError: It does not start.
+    """
+
+    def __init__(self, machine: Machine, workers: Workers) -> None:
+        self._machine = machine
+        self._has_workers = bool(workers.modules)
+        # What it is called shows in sandboxes, where a path of the machine's must not.
+        modules = {"modules": workers.modules}
+        python = command("worker", modules, workers.path, workers.packages)
+        self._command = python if workers.modules else ["init"]
+        self.flaw = ""
+        """The errors of a trial of its Python (`worker.protocol_flaw`); empty if it was passed."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._link, theirs = wire.pair()
+        with theirs:
+            given = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), SOCKET)]
+            file = sys.executable if self._has_workers else PROGRAM
+            self._pid = os.posix_spawn(file, self._command, {}, file_actions=given)
+            self._process = os.pidfd_open(self._pid)
+        if self._has_workers:
+            said, _ = wire.receive(self._link)
+            if "unloaded" in said:
+                raise NotLoadedError(said)
+            if "failed" in said:
+                raise OSError(said["errno"], said["failed"])
+            self.flaw = str(said["flaw"])
+        filters = [self._machine.filters[key] for key in sorted(self._machine.filters)]
+        told = {"root": self._machine.root, "masks": self._machine.masks, "filters": filters}
+        wire.send(self._link, told, packed=True)
+
+    def close(self) -> None:
+        """End it, also where somebody has stopped it. Its forks live on."""
+        self._link.close()
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+        os.close(self._process)
+
+    def fork(self, network: bool, cgroups: list[str], link: socket.socket) -> int:
+        """Return the pid of a new child, which waits at the other end of `link`.
+
+        Args:
+            network: Whether it shares the machine's network.
+            cgroups: The folders of cgroups that it enters.
+            link: Its own socket.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        request = {"network": network, "cgroups": cgroups}
+        try:
+            reply = self._ask(request, link)
+        except (EOFError, OSError):  # something has killed it
+            reply = self._ask_another(request, link)
+        if "errno" in reply:
+            raise OSError(reply["errno"], f"{reply['call']}: {os.strerror(reply['errno'])}")
+        return int(reply["pid"])
+
+    def _ask_another(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
+        self.close()
+        try:
+            self._begin()
+            return self._ask(request, link)
+        except (EOFError, NotLoadedError) as error:  # what it loads has gone meanwhile
+            raise OSError(errno.EIO, f"the sandboxes' zygote has ended: {error}") from error
+
+    def _ask(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
+        wire.send(self._link, request, [link.fileno()], packed=True)
+        return wire.receive(self._link)[0]
+
+
+def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool) -> dict[str, Any]:
+    """Return what a child is told to become, without its descriptors.
+
+    Args:
+        spec: A caller's request, with its layers as names on the stage.
+        identity: Who it is to be.
+        machine: The machine's facts.
+        ahead: Whether it is made ready ahead of a request for it.
+    """
+    limits, used = spec["limits"], spec["used"]
+    kept = limits["capabilities"]
+    return {
+        **{name: limits[name] for name in ("memory", "disk", "files", "processes", "open_files")},
+        **{name: spec[name] for name in ("layers", "image", "programs", "hide")},
+        "used_bytes": used[0],
+        "used_files": used[1],
+        "shared_pages": limits["memory"] // _SHARED_PART // resource.getpagesize(),
+        # The machine's own network would be changed for all. A capability does nothing there, nor
+        # here: the network belongs to the namespace of users that is left.
+        "low_ports": "net_bind_service" in kept and not spec["network"],
+        "kept": mask(kept),
+        "rights": machine.rights,
+        "filter": 2 * limits["debugger"] + ("sys_chroot" in kept),
+        "private": int(limits["private"]),
+        "special": list(spec["special"].items()),
+        "frozen": len(spec["frozen"]),
+        "user": ids(spec["user"]),
+        "first_id": identity.first,
+        "own_id": identity.own,
+        "ahead": ahead,
+        "program": first_program(spec["first"]) if ahead and spec["first"] else None,
+    }
+
+
+def first_program(first: dict[str, Any]) -> dict[str, Any]:
+    """Return the request for the program that a sandbox starts ahead of its caller's."""
+    numbers = [number for number, _ in first["channels"]] + [2] * first["merge_stderr"]
+    return packed({**first, "numbers": numbers})
+
+
+def packed(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a request in the form that the static process 1 has."""
+    told = dict(message)
+    if "env" in told:
+        variables: Mapping[str, str] = told["env"]
+        told["env"] = [f"{name}={value}" for name, value in variables.items()]
+        told["user"] = ids(told["user"]) if told["user"] else None
+    if "timeout" in told:
+        told["timeout"] = int(told["timeout"] * 1000)
+    return told
+
+
+def ids(user: str) -> list[int]:
+    """Return the numbers of ``uid[:gid[,group…]]``; without any, those of user 0."""
+    return [int(part) for part in (user.replace(":", ",") or "0,0").split(",")]
+
+
+def spelled_out(failure: dict[str, Any]) -> dict[str, Any]:
+    """Return the report of a child that did not start, with the kernel's words for its error."""
+    said = f"{failure['call']}: {os.strerror(failure['errno'])}"
+    return {"failed": said, "errno": failure["errno"]}

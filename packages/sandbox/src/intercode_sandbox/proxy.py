@@ -1,0 +1,115 @@
+"""An HTTP proxy for one sandbox: CONNECT and plain HTTP, to the hosts that its gate opens.
+
+The request's own host decides, whatever name is sent afterwards inside of a connection (SNI): to
+allow a host is to allow what its server serves under any name.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from contextlib import suppress
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from intercode_sandbox.errors import UsageError
+from intercode_sandbox.forward import address, join
+from intercode_sandbox.network import Gate, RefusedError
+
+_LONGEST_HEAD = 65_536
+_HEAD_SECONDS = 30.0
+"""For a whole head, however slowly its bytes come."""
+_REQUEST = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]+) HTTP/1\.[01]")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*")
+_OWN = {b"host", b"connection", b"keep-alive", b"upgrade", b"te", b"proxy-connection"}
+_OWN |= {b"proxy-authorization"}
+"""Fields that the proxy does not pass on, or writes itself."""
+
+
+class _BadRequestError(Exception):
+    """A request that is not one of HTTP to a proxy."""
+
+
+def serve(gate: Gate, client: socket.socket) -> None:
+    """Serve one connection of a sandbox: one request, and what follows it.
+
+    Args:
+        gate: Decides, and connects.
+        client: The connection.
+    """
+    try:
+        head, rest = _read_head(client)
+        method, host, port, forwarded = _read_request(head)
+        server = gate.to_host(host, port)
+    except _BadRequestError as error:
+        _answer(client, HTTPStatus.BAD_REQUEST, str(error))
+    except RefusedError as error:
+        _answer(client, HTTPStatus.FORBIDDEN, str(error))
+    except OSError as error:
+        _answer(client, HTTPStatus.BAD_GATEWAY, f"the host could not be reached: {error}")
+    else:
+        with server:
+            if method == b"CONNECT":
+                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            server.sendall(forwarded + rest)
+            join(client, server)
+
+
+def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
+    """Return a request's lines, and what came after them."""
+    deadline = time.monotonic() + _HEAD_SECONDS
+    data = bytearray()
+    while (end := data.find(b"\r\n\r\n")) < 0:
+        if len(data) > _LONGEST_HEAD:
+            raise _BadRequestError("the request's head is too long")
+        client.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            more = client.recv(4096)
+        except TimeoutError:
+            raise _BadRequestError("the request's head took too long") from None
+        if not more:
+            raise _BadRequestError("the request's head has no end")
+        data += more
+    client.settimeout(_HEAD_SECONDS)
+    return bytes(data[:end]), bytes(data[end + 4 :])
+
+
+def _read_request(head: bytes) -> tuple[bytes, str, int, bytes]:
+    """Return a request's method, its host and port, and what the server is to get of its head."""
+    first, *fields = head.split(b"\r\n")
+    if (found := _REQUEST.fullmatch(first)) is None:
+        raise _BadRequestError("not a request of HTTP/1.1")
+    if not all(map(_FIELD.fullmatch, fields)):
+        raise _BadRequestError("a field of the request is malformed")
+    method, target = found[1], found[2].decode("ascii")
+    url = urlsplit(f"//{target}" if method == b"CONNECT" else target)
+    if method != b"CONNECT" and url.scheme.lower() != "http":
+        raise _BadRequestError("give a proxy the whole URL, which begins with http://")
+    try:
+        default = "" if method == b"CONNECT" else ":80"
+        host, port = address(url.netloc if _has_port(url.netloc) else url.netloc + default)
+    except UsageError:
+        raise _BadRequestError("the request names no host and port") from None
+    host = host.lower().removesuffix(".")
+    if method == b"CONNECT":
+        return method, host, port, b""
+    kept = [field for field in fields if field.partition(b":")[0].lower() not in _OWN]
+    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    lines = [b"%b %b HTTP/1.1" % (method, path.encode("ascii")), b"Host: " + url.netloc.encode()]
+    return method, host, port, b"\r\n".join([*lines, *kept, b"Connection: close", b"", b""])
+
+
+def _has_port(netloc: str) -> bool:
+    return ":" in netloc.rpartition("]")[2]
+
+
+def _answer(client: socket.socket, status: HTTPStatus, said: str) -> None:
+    body = f"intercode: {said}\n".encode()
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    with suppress(OSError):  # it has gone
+        client.settimeout(_HEAD_SECONDS)
+        client.sendall(head.encode() + body)

@@ -1,0 +1,223 @@
+"""The rights of this process over the machine, and the user that owns sandboxes' files.
+
+Standard library only: the spawner loads it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+STAND_IN = 0x7000_FFFF
+"""The id of sandboxes where root may not make ranges of ids: no account has it, as it lies between
+what systemd keeps for containers and its foreign ids."""
+
+_CONTAINER = (
+    "a container (docker run --security-opt seccomp=unconfined "
+    "--security-opt systempaths=unconfined …)"
+)
+_SYSTEMS = {
+    "win32": ("Windows", f"WSL 2 (wsl --install), or in {_CONTAINER}"),
+    "darwin": ("macOS", f"a virtual machine with Linux, or in {_CONTAINER}"),
+}
+_STAND_INS = {"chown": 0, "setgid": 6, "setuid": 7}
+_ROOTS = {
+    **_STAND_INS,
+    **{"dac_override": 1, "fowner": 3, "kill": 5},
+    **{"net_admin": 12, "sys_ptrace": 19, "sys_admin": 21, "mknod": 27},
+}
+"""The capabilities that a sandbox of the stand-in, or of root, needs: name → bit."""
+
+
+def other_system() -> str:
+    """Say what to do on a system that cannot run sandboxes; "" on Linux."""
+    if sys.platform == "linux":
+        return ""
+    system, there = _SYSTEMS.get(sys.platform, (sys.platform, "a virtual machine with Linux"))
+    return f"sandboxes need Linux, and this is {system}. InterCode works in {there}"
+
+
+def permitted() -> int:
+    """The capabilities that this process may make use of, as a bit mask."""
+    with Path("/proc/self/status").open() as file:
+        for line in file:
+            if line.startswith("CapPrm:"):
+                return int(line.split()[1], 16)
+    return 0
+
+
+def is_root() -> bool:
+    """Whether this process is the machine's root, and can give each sandbox ids of its own.
+
+    Root of a user namespace, or of a restricted container, is not.
+    """
+    return os.geteuid() == 0 and _has_roots_rights()
+
+
+@cache
+def _has_roots_rights() -> bool:
+    if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
+        return False
+    return not lacking() and not _on_overlay(cache_place())
+
+
+def lacking(stand_in: bool = False) -> list[str]:
+    """List the capabilities that root, or the stand-in, needs, and this process has not."""
+    held = permitted()
+    needed = _STAND_INS if stand_in else _ROOTS
+    return [f"CAP_{name.upper()}" for name, bit in needed.items() if not held >> bit & 1]
+
+
+def cache_place() -> Path:
+    """Return the folder for everything that can be made again, as the environment names it.
+
+    Raises:
+        SandboxUnavailableError: It names none, and this user has no home.
+    """
+    if own := os.environ.get("INTERCODE_CACHE"):
+        return Path(own).expanduser().absolute()
+    if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
+        return Path(xdg) / "intercode"
+    try:
+        return Path.home() / ".cache" / "intercode"
+    except RuntimeError as error:
+        from intercode_sandbox.errors import SandboxUnavailableError  # not where containers load this
+
+        why = f"user {os.geteuid()} has no home folder, and HOME is not set: images have no place"
+        raise SandboxUnavailableError(why, "export INTERCODE_CACHE=/a/folder/of/yours") from error
+
+
+def _on_overlay(folder: Path) -> bool:
+    """Whether a folder is on an overlay, as a container's root is: its ids cannot be mapped."""
+    place = next(place for place in (folder, *folder.parents) if os.access(place, os.F_OK))
+    return _file_system(place)[1] == "overlay"
+
+
+def _file_system(place: Path) -> tuple[str, str]:
+    """Return which folder of a file system is mounted where a path is, and the system's type.
+
+    Both are "" on btrfs, whose folders have numbers that no mount has.
+    """
+    number = place.stat().st_dev
+    with Path("/proc/self/mountinfo").open() as file:
+        for line in file:
+            fields = line.split()
+            if fields[2] == f"{os.major(number)}:{os.minor(number)}":
+                return fields[3], fields[fields.index("-") + 1]
+    return "", ""
+
+
+@cache
+def in_pod() -> bool:
+    """Whether this is a container of a Kubernetes pod, whichever engine runs it."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return True
+    marks = {"/proc/self/cgroup": "kubepods", "/proc/self/mountinfo": "/kubelet/pods/"}
+    for path, mark in marks.items():
+        with suppress(OSError):
+            if mark in Path(path).read_text(errors="replace"):
+                return True
+    return False
+
+
+@cache
+def in_container() -> bool:
+    """Whether this is a container of Docker, Podman or a pod."""
+    if in_pod():
+        return True
+    if not (Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()):
+        return False
+    # A virtual machine that is made of an image has a file system of its own.
+    folder, kind = _file_system(Path("/"))
+    return kind == "overlay" or folder != "/"
+
+
+def as_root(command: str) -> str:
+    """Return how this user has the machine's root run a command."""
+    if os.geteuid() == 0:
+        return command
+    return f"sudo {command}" if _finds("sudo") else f"su -c '{command}'"
+
+
+def installing(package: str) -> str:
+    """Return the command that installs a system package, as Debian calls it."""
+    if _finds("apt-get"):
+        return as_root(f"apt-get install {package}")
+    return f"install the system's package of {package}"
+
+
+def _finds(program: str) -> bool:
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return any(os.access(Path(folder, program), os.X_OK) for folder in folders)
+
+
+def has_machines_id() -> bool:
+    """Whether this process has the machine's user 0, whatever that is called here.
+
+    /proc belongs to it. A sandbox must never have this id: files of the machine that are for root
+    alone would be its own.
+    """
+    return Path("/proc").stat().st_uid == os.geteuid()
+
+
+def needs_stand_in() -> bool:
+    """Whether this process has the machine's user 0, but is not what `is_root` asks for."""
+    return has_machines_id() and not is_root()
+
+
+def why_stand_in() -> str:
+    """Say why, where `needs_stand_in`."""
+    if missing := lacking():
+        return f"root has no {', '.join(missing)} here"
+    return f"{cache_place()} is on an overlay, whose ids cannot be mapped"
+
+
+@cache
+def sandboxes_user() -> int | None:
+    """The user that sandboxes' files must belong to; None: this process's own."""
+    return STAND_IN if needs_stand_in() else None
+
+
+def one_user() -> bool:
+    """Whether a sandbox has a single user."""
+    return not is_root()
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, if it is not there, that no other user of the machine can enter.
+
+    Where sandboxes run as the stand-in, its group may pass through the folder.
+
+    Raises:
+        OSError: It cannot be made, or belongs to another.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    user = sandboxes_user()
+    mode = 0o700 if user is None else 0o710
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
+    if stat.S_IMODE(status.st_mode) != mode or user not in (None, status.st_gid):
+        if user is not None:
+            with suppress(OSError):  # there is no such id: sandboxes will be refused, and why
+                os.chown(folder, -1, user)
+        folder.chmod(mode)
+
+
+def hand_over(folder: Path) -> None:
+    """Give a folder and all that is in it to the user of sandboxes, where that is another."""
+    user = sandboxes_user()
+    if user is None:
+        return
+    for parent, folders, files in os.walk(folder):
+        for name in (".", *folders, *files):
+            path = os.path.join(parent, name)  # noqa: PTH118 - it is one of thousands
+            mode = os.lstat(path).st_mode
+            os.lchown(path, user, user)
+            if not os.path.islink(path):  # noqa: PTH114
+                os.chmod(path, mode & 0o7777)  # noqa: PTH101 - a change of owner clears some bits

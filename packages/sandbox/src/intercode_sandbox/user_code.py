@@ -1,0 +1,183 @@
+"""A user's own code: an object in a file of Python, named ``path/to/file.py:name``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import threading
+import traceback
+from importlib.abc import SourceLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from intercode_sandbox.errors import UsageError
+from intercode_sandbox.interruption import is_handlers
+from intercode_sandbox.spelling import meant
+
+INSTALLED = ("site-packages", "dist-packages")
+_NOT_THEIRS = sys.stdlib_module_names | {"intercode"}
+_lock = threading.RLock()
+"""Held while a file is run: two threads would make two classes of one."""
+_PREFIX = "intercode_file_"
+
+
+def is_reference(name: str) -> bool:
+    """Tell whether a name means an object in a file rather than a registered one."""
+    return ".py:" in name
+
+
+def split(text: str, separator: str) -> tuple[str, str]:
+    """Split a name, of a file's object too, from what follows it: ``my.py:make/NAME`` at ``/``."""
+    start = text.index(".py:") + 4 if is_reference(text) else 0
+    name, _, rest = text[start:].partition(separator)
+    return text[:start] + name, rest
+
+
+def absolute(text: str) -> str:
+    """Return a name that means the same in any working directory."""
+    if not is_reference(text):
+        return text
+    file, _, rest = text.partition(".py:")
+    return f"{_place(f'{file}.py')}:{rest}"
+
+
+_places: dict[str, Path] = {}
+"""Relative path of a file that was run → the file, in the working directory of that time."""
+
+
+def remember(reference: str) -> None:
+    """Keep the place of a reference's file, before code may change the working directory.
+
+    Args:
+        reference: ``path/to/file.py:name``; any other text is none.
+    """
+    if is_reference(reference):
+        file = f"{reference.partition('.py:')[0]}.py"
+        path = Path(file).expanduser().absolute()
+        if path.exists():
+            _places[file] = path
+
+
+def _place(file: str) -> Path:
+    """Return the absolute path of a file, which may itself have changed the working directory."""
+    path = Path(file).expanduser().absolute()
+    return path if path.exists() else _places.get(file, path)
+
+
+def reference_of(target: object) -> str:
+    """Return the reference of a class or function of a user's file; empty for any other object."""
+    module = getattr(target, "__module__", None) or ""
+    if not module.startswith(_PREFIX):
+        return ""
+    return f"{sys.modules[module].__file__}:{getattr(target, '__qualname__', '')}"
+
+
+def load(what: str, reference: str) -> Any:
+    """Return the object that a reference names. Its file is run once, and again when it changes.
+
+    Args:
+        what: The kind of object, for messages: ``"agent"``.
+        reference: ``path/to/file.py:name``.
+
+    Raises:
+        UsageError: There is no such file, it cannot be imported, or it has nothing so named that
+            can be called.
+    """
+    file, _, attribute = reference.rpartition(":")
+    path = _place(file)
+    if path.exists():
+        _places[file] = path
+    module = _module(what, reference, path if file in _places else Path(file).expanduser())
+    target = getattr(module, attribute, None)
+    if not callable(target):
+        names = (name for name, value in vars(module).items() if callable(value))
+        near = meant(attribute, names, listed=False)
+        raise UsageError(f"{what} {reference}: {file} has no function {attribute!r}{near}")
+    return target
+
+
+def digest(reference: str) -> str:
+    """Identify the code, for a run's record; empty for a registered name.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
+    if not is_reference(reference):
+        return ""
+    file = f"{reference.partition('.py:')[0]}.py"
+    try:
+        return hashlib.blake2b(_place(file).read_bytes(), digest_size=16).hexdigest()
+    except OSError as error:
+        raise UsageError(f"{reference}: cannot read {file}: {error.strerror}") from None
+
+
+def line_of(error: BaseException, file: str) -> str:
+    """Locate an error in a file, as ``file, line N``; empty if it was raised elsewhere."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == file:
+            return f"{file}, line {frame.lineno}"
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return f"{file}, line {error.lineno}"
+    return ""
+
+
+def described(error: BaseException) -> str:
+    """Describe an error of a user's own code: ``file, line N: TypeError: …``.
+
+    The line is the innermost that is neither InterCode's nor of a package that is installed.
+    """
+    places = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        module = str(frame.f_globals.get("__name__", ""))
+        is_installed = any(part in INSTALLED for part in Path(file).parts)
+        if module.partition(".")[0] not in _NOT_THEIRS and not is_installed:
+            places.append(f"{file}, line {line}: ")
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"{places[-1] if places else ''}{text}"
+
+
+def _module(what: str, reference: str, path: Path) -> ModuleType:
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        reason = f": {error.strerror}" if path.exists() else ""
+        told = f"cannot read {path}" if reason else f"there is no file {path}"
+        raise UsageError(f"{what} {reference}: {told}{reason}") from None
+    # Files of the same name in two folders are two modules.
+    mark = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
+    name = f"{_PREFIX}{path.stem}_{mark}"
+    with _lock:
+        module = sys.modules.get(name)
+        if module is not None and module.__dict__["__source__"] == source:
+            return module
+        return _run(f"{what} {reference}", name, path, source)
+
+
+def _run(label: str, name: str, path: Path, source: bytes) -> ModuleType:
+    """Run a file's source as a module of this name."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and isinstance(spec.loader, SourceLoader)  # as for all .py files
+    module = importlib.util.module_from_spec(spec)
+    module.__dict__["__source__"] = source
+    before = sys.modules.get(name)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    # As for a script: its folder is importable; but last, so that it shadows nothing.
+    if (folder := str(path.parent.resolve())) not in sys.path:
+        sys.path.append(folder)
+    try:
+        # Not exec_module: its cache takes a file of the same second and size for the same.
+        exec(spec.loader.source_to_code(source, str(spec.origin)), module.__dict__)
+    except BaseException as error:
+        sys.modules.pop(name)
+        if before is not None:
+            sys.modules[name] = before
+        if is_handlers(error):
+            raise
+        where = line_of(error, str(path.absolute())) or line_of(error, str(path)) or path
+        raise UsageError(
+            f"{label}: {where} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    return module
