@@ -17,7 +17,8 @@ RELEASE ?= ../shared/upstream
 JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 # What an installation is made from, apart from the Python that it runs in place.
-BUILD := pyproject.toml hatch_build.py $(wildcard packages/sandbox/src/intercode_sandbox/native/static/*.[ch])
+BUILD := $(wildcard packages/*/pyproject.toml packages/*/hatch_build.py)
+BUILD += $(wildcard packages/sandbox/src/intercode_sandbox/native/static/*.[ch])
 
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
@@ -32,12 +33,12 @@ $(BIN)/python:
 
 $(VENV)/.demo: $(BIN)/python $(BUILD)
 	@echo "installing intercode into $(VENV) …"
-	@$(BIN)/pip install $(PIP_FLAGS) -e .
+	@$(BIN)/pip install $(PIP_FLAGS) -r requirements.txt
 	@touch $@
 
 $(VENV)/.test: $(BIN)/python $(BUILD)
 	@echo "installing intercode and its tests' tools into $(VENV) …"
-	@$(BIN)/pip install $(PIP_FLAGS) -e '.[test,lint]'
+	@$(BIN)/pip install $(PIP_FLAGS) -r requirements.txt -e 'packages/gym[test,lint]'
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## Watch an episode, then three scripted agents in all environments
@@ -45,7 +46,7 @@ demo: $(VENV)/.demo  ## Watch an episode, then three scripted agents in all envi
 
 set-up: $(VENV)/.test
 	@# Where Python writes no bytecode, each of the processes that tests start would compile it all.
-	@$(BIN)/python -m compileall -q src
+	@$(BIN)/python -m compileall -q packages
 	@# A dataset, by itself: what it would bring along, nothing of it is asked to run.
 	@[ -d $(VENV)/alfa/icalfa ] || \
 	    $(BIN)/pip install $(PIP_FLAGS) --no-deps --target $(VENV)/alfa icalfa==0.3.6
@@ -121,13 +122,13 @@ lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutati
 	@$(BIN)/lint-imports
 	@$(BIN)/python tests/rules.py
 	@$(BIN)/python -m tests.mutation --fit
-	@$(BIN)/codespell src docs examples README.md CONTRIBUTING.md CHANGELOG.md
+	@$(BIN)/codespell packages docs examples README.md CONTRIBUTING.md CHANGELOG.md
 	@$(BIN)/python tests/english.py
 
 # Not among the tests' packages: what it needs, nothing else does.
 $(VENV)/.docs: $(BIN)/python $(BUILD)
 	@echo "installing intercode and its site's tools into $(VENV) …"
-	@$(BIN)/pip install $(PIP_FLAGS) -e '.[docs]'
+	@$(BIN)/pip install $(PIP_FLAGS) -r requirements.txt -e 'packages/gym[docs]'
 	@touch $@ $(VENV)/.demo
 
 docs: $(VENV)/.docs  ## Build the site from docs/ and the source; its links are checked
@@ -137,7 +138,7 @@ docs: $(VENV)/.docs  ## Build the site from docs/ and the source; its links are 
 bench: $(VENV)/.test  ## Measure against the machine's physical limits; writes benchmarks/results/
 	@$(BIN)/python benchmarks/bench.py
 
-dist:  ## Build the sdist and the wheel into dist/, twice, and check them
+dist:  ## Build the sdists and the wheels into dist/, twice, and check them
 	@scripts/dist
 
 clean:  ## Remove what the other targets made here

@@ -34,9 +34,9 @@ import sql
 import swe
 from floors import median_ms
 from intercode.evaluate import evaluate
+from intercode.task import Dataset
 from intercode_sandbox import get_provider
 from intercode_sandbox.native import cgroup
-from intercode.task import Dataset
 from processes import descendants, pss
 from rows import Row, against, below
 

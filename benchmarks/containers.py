@@ -17,9 +17,9 @@ from typing import Any
 
 from floors import median_ms
 from intercode.envs.bash import BashEnv
+from intercode.task import Dataset, Task
 from intercode_sandbox import Limits
 from intercode_sandbox.docker.provider import DockerProvider
-from intercode.task import Dataset, Task
 from rows import Row, below
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -25,9 +25,9 @@ import intercode
 from endings import HEAD, MAKERS, PROCESSES, indented
 from episodes import ECHO
 from intercode.errors import InterCodeError
+from intercode.task import Dataset
 from intercode_sandbox import Limits
 from intercode_sandbox.native.provider import NativeProvider
-from intercode.task import Dataset
 from rows import Row
 
 BUSY = "busy loop"

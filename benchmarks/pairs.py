@@ -73,9 +73,11 @@ class Player:
     """A process that plays episodes by the sources of a tree."""
 
     def __init__(self, tree: Path, stack: ExitStack) -> None:
-        if not (tree / "packages/sandbox/src/intercode_sandbox/native/static/process1").exists():
+        programs = [*tree.glob("*/**/native/static/process1")]
+        if not programs:
             raise SystemExit(f"{tree} has no static process 1: build it by its hatch_build.py")
-        environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+        sources = [tree / "src", *tree.glob("packages/*/src")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sources))}
         pipe = subprocess.PIPE
         argv = [sys.executable, __file__, "--serve"]
         self.process = subprocess.Popen(argv, env=environment, stdin=pipe, stdout=pipe, text=True)

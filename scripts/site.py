@@ -96,7 +96,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 def modules() -> list[str]:
     """Return `intercode` and the modules that the page of the API has in its table."""
     text = (ROOT / "docs" / API).read_text(encoding="utf-8")
-    return ["intercode", *re.findall(r"^\| `(intercode\.[\w.]+)` \|", text, re.MULTILINE)]
+    return ["intercode", *re.findall(r"^\| `(intercode[_.][\w.]+)` \|", text, re.MULTILINE)]
 
 
 def path(module: str) -> str:
@@ -106,8 +106,9 @@ def path(module: str) -> str:
 
 def public_names(module: str) -> list[str]:
     """Return a module's `__all__`, without its version; or else its own classes and functions."""
-    file = ROOT.joinpath("src", *module.split("."))
-    file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    name = module.replace(".", "/")
+    files = (f"packages/*/src/{name}.py", f"packages/*/src/{name}/__init__.py")
+    file = next(file for pattern in files for file in ROOT.glob(pattern))
     body = ast.parse(file.read_text(encoding="utf-8")).body
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":

@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 CHECKED = (
-    "src",
+    "packages",
     "docs",
     "examples",
     "README.md",

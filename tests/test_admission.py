@@ -22,13 +22,13 @@ from intercode.guard import Guard
 from intercode.models.scripted import Line, Rule, script
 from intercode.report.live import Library
 from intercode.report.server import Viewer
-from intercode_sandbox.forward import Forward
 from intercode.serve.counts import Counts
 from intercode.serve.offers import Offer
 from intercode.serve.server import Server
 from intercode.serve.session import Terms
 from intercode.serve.workers import listen
 from intercode.testing import ScriptedServer
+from intercode_sandbox.forward import Forward
 from serve.served import say, serving
 from waiting import PATIENCE, eventually
 

@@ -114,7 +114,7 @@ from intercode.errors import SandboxUnavailableError
 for ask in (
     lambda: intercode.make("bash"),
     lambda: gymnasium.make("intercode-sql-v0"),
-    lambda: importlib.import_module("intercode_sandbox"),
+    lambda: importlib.import_module("intercode.sandbox"),
 ):
     try:
         ask()

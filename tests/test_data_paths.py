@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 import intercode
 from envs import swe_tasks
 from intercode import InterCodeEnv
-from intercode_sandbox.data_paths import within
 from intercode.datasets import load
 from intercode.envs.stage import CEILINGS, SandboxStage, limits_of
 from intercode.errors import ImageError, TaskError
-from intercode_sandbox import Limits
-from intercode_sandbox.images import resolve
 from intercode.task import Dataset, Task
+from intercode_sandbox import Limits
+from intercode_sandbox.data_paths import within
+from intercode_sandbox.images import resolve
 
 SECRET = "secret-of-the-operator"
 

@@ -46,6 +46,8 @@ def test_c_without_blank_lines_and_comments() -> None:
 def test_the_repository_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     if not (REPOSITORY / ".git").exists():
         pytest.skip("not for an export: git lists the files")
-    SCRIPT["main"](["--since", "HEAD", "scripts", "packages/gym/src/intercode/sandbox"])
+    SCRIPT["main"](["--since", "HEAD", "scripts", "packages/sandbox/src/intercode_sandbox"])
     rows = capsys.readouterr().out.splitlines()
-    assert any("packages/gym/src/intercode/sandbox (all)" in row and " C " in row for row in rows)
+    assert any(
+        "packages/sandbox/src/intercode_sandbox (all)" in row and " C " in row for row in rows
+    )

@@ -1,4 +1,4 @@
-"""What a release shows to others: its version, its addresses, what an index makes of the README."""
+"""What a release shows to others: its version, its addresses, what an index makes of each README."""
 
 from __future__ import annotations
 
@@ -7,48 +7,51 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import intercode
+import intercode_sandbox
+from sources import ROOT
 
-ROOT = Path(__file__).parents[1]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PACKAGES = sorted((ROOT / "packages").iterdir())
+PROJECTS: dict[str, Any] = {
+    folder.name: tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    for folder in PACKAGES
+}
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-HOME = PROJECT["project"]["urls"]["Homepage"]
+HOME = PROJECTS["gym"]["urls"]["Homepage"]
 
 
 def test_the_version_succeeds_that_of_2023_and_is_the_same_everywhere() -> None:
     assert int(intercode.__version__.partition(".")[0]) > 1  # it was 1.0.2
-    assert CITATION["version"] == intercode.__version__
-    assert "version" not in PROJECT["project"]  # read from the package
+    assert CITATION["version"] == intercode.__version__ == intercode_sandbox.__version__
+    assert all("version" in project["dynamic"] for project in PROJECTS.values())
+    stated = [
+        f for f in ROOT.glob("packages/*/src/*/__init__.py") if "\n__version__ = " in f.read_text()
+    ]
+    assert [file.parent.name for file in stated] == ["intercode_sandbox"]
 
 
 def test_one_address() -> None:
     assert CITATION["repository-code"] == HOME
-    for name in ("pyproject.toml", "CITATION.cff", "README.md"):
-        text = (ROOT / name).read_text(encoding="utf-8")
+    files = [*ROOT.glob("packages/*/pyproject.toml"), *ROOT.glob("packages/*/README.md")]
+    for file in (*files, ROOT / "CITATION.cff", ROOT / "README.md"):
+        text = file.read_text(encoding="utf-8")
         found = re.findall(r"https://(?:raw\.githubusercontent|github)\.com(/[\w-]+/[\w-]+)", text)
-        assert all(HOME.endswith(path) for path in found), name
+        assert all(HOME.endswith(path) for path in found), file
 
 
-def test_an_index_gets_a_readme_whose_links_and_pictures_are_absolute() -> None:
-    hook = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
-    assert hook["fragments"] == [{"path": "README.md"}]
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    before = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", text)
-    for change in hook["substitutions"]:
-        text = re.sub(change["pattern"], change["replacement"], text)
-    after = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", text)
-    path = HOME.partition("github.com/")[2]
-    assert len(before) == len(after) > 20
-    for (picture, old), (_, new) in zip(before, after, strict=True):
-        if old.startswith("https:"):
-            assert new == old
-        elif picture:
-            assert new == f"https://raw.githubusercontent.com/{path}/v$HFPR_VERSION/{old}"
-        else:
-            assert new == f"{HOME}/blob/v$HFPR_VERSION/{old}"
-    assert sum(bool(picture) for picture, _ in before) >= 2
+@pytest.mark.parametrize("folder", PACKAGES, ids=lambda folder: folder.name)
+def test_an_index_gets_a_readme_whose_links_are_absolute_and_the_license(folder: Path) -> None:
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert links and all(link.startswith(f"{HOME}") for link in links)
+    assert len(text.splitlines()) < 60  # one screen
+    for link in links:
+        path = re.fullmatch(rf"{HOME}(?:#readme|/(?:blob|tree)/main/(.+))?", link)
+        assert path and (ROOT / (path[1] or "README.md")).exists(), link
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_the_paper_is_cited_as_the_readme_cites_it() -> None:

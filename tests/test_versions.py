@@ -13,17 +13,21 @@ from suites.table import read
 from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
+PROJECTS = [tomllib.loads(f.read_text("utf-8")) for f in ROOT.glob("packages/*/pyproject.toml")]
 DECLARED = re.findall(
-    r"Programming Language :: Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text("utf-8")
+    r"Programming Language :: Python :: (3\.\d+)", " ".join(PROJECTS[0]["project"]["classifiers"])
 )
 
 
 def test_every_place_names_the_same_versions() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
     oldest = DECLARED[0]
-    assert project["project"]["requires-python"] == f">={oldest}"
-    assert project["tool"]["mypy"]["python_version"] == oldest
-    assert project["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
+    for package in PROJECTS:
+        assert package["project"]["requires-python"] == f">={oldest}"
+        declared = [f"Programming Language :: Python :: {version}" for version in DECLARED]
+        assert [c for c in package["project"]["classifiers"] if " :: 3." in c] == declared
+    assert tools["mypy"]["python_version"] == oldest
+    assert tools["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
     makefile = (ROOT / "Makefile").read_text("utf-8")
     assert f"\nVERSIONS ?= {' '.join(DECLARED)}\n" in makefile
     finder = (ROOT / "scripts/find-python").read_text("utf-8")

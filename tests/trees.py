@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from intercode_sandbox.base import Sandbox
 from intercode.task import Task
+from intercode_sandbox.base import Sandbox
 from waiting import PATIENCE
 
 ODD = Task(

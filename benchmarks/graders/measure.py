@@ -33,8 +33,8 @@ from intercode.paper.bash_reward import GoldRuns
 from intercode.paper.container import PaperImage
 from intercode.paper.results import task_of
 from intercode.rewards.answer import last_output
-from intercode_sandbox import Provider, Sandbox, get_provider
 from intercode.task import CANNOT, Dataset, Task
+from intercode_sandbox import Provider, Sandbox, get_provider
 
 HERE = Path(__file__).parent
 LABELS = [HERE / "labels" / f"{name}.jsonl" for name in ("first", "second", "third")]

@@ -1,6 +1,6 @@
 """The build of the static process 1: a hook of the package's build, and a command for developers.
 
-``python hatch_build.py OUT`` compiles it alone; CONTRIBUTING.md tells more.
+``python packages/sandbox/hatch_build.py OUT`` compiles it alone; CONTRIBUTING.md tells more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PLACE = "intercode/sandbox/native/static/process1"
+PLACE = "intercode_sandbox/native/static/process1"
 """The program in a wheel, and below ``src`` in an editable install."""
 TARGET = "INTERCODE_TARGET"
 """The variable that names the architecture to build for, by the compiler of releases; ``none``:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox.capabilities import CAPABILITIES
 from intercode.records import EPISODES, read_episodes
+from intercode_sandbox.capabilities import CAPABILITIES
 from soak.killed import adopting, cgroups_of, children, intercode
 from waiting import PATIENCE, eventually
 

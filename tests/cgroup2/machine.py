@@ -30,7 +30,7 @@ PACKAGES = (
 NEEDED = ("gymnasium", "hypothesis", "pytest", "pytest-timeout", "requests")
 """What the tests import, and what they import."""
 ROOT = Path(__file__).parents[2]
-FILES = ("src", "tests", "pyproject.toml", "README.md")
+FILES = ("packages", "tests", "pyproject.toml", "README.md")
 GUEST = "/intercode/tests/cgroup2/guest"
 LAYOUTS = ("service", "scope", "user", "container", "bare", "without-pids")
 """What `guest` runs them in."""

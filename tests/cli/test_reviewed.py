@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from databases.upstream import UPSTREAM, needs_upstream
-from intercode_sandbox.files import cache_root
 from intercode.records import EPISODES, read_episodes
+from intercode_sandbox.files import cache_root
 
 from .conftest import Run, parsed
 

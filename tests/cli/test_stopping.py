@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from intercode.records import EPISODES, MANIFEST, read_episodes
+from sources import SOURCES
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 from .conftest import Run, command, parsed, write
@@ -61,7 +62,7 @@ def console(
 ) -> Iterator[subprocess.Popen[str]]:
     """The console script, as pip writes it, in a process of its own."""
     script = "import sys; from intercode_console import main; sys.exit(main())"
-    source = str(Path(__file__).parents[2] / "src")
+    source = os.pathsep.join(map(str, SOURCES))
     with subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
         cwd=tmp_path,

@@ -22,13 +22,10 @@ from intercode.envs.options import described
 from intercode.errors import RecordError, TrustError
 from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
-from intercode_sandbox.names import Registry
 from intercode.paper.tables import rates
 from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, read_manifest
 from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
 from intercode.report.live import Library
-from intercode_sandbox import PROVIDERS
-from intercode_sandbox.images.resolve import SCHEMES
 from intercode.spec import (
     PARTS,
     How,
@@ -39,6 +36,9 @@ from intercode.spec import (
     recorded_options,
 )
 from intercode.trust import _DEEDS, INERT, effects
+from intercode_sandbox.images.resolve import SCHEMES
+from intercode_sandbox.names import Registry
+from intercode_sandbox.providers import PROVIDERS
 from waiting import PATIENCE
 
 Tell = pytest.CaptureFixture[str]

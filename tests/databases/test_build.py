@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from intercode import files
 from intercode.databases import find
 from intercode.databases.convert import build
 from intercode.databases.convert.build import as_sqlite, cached
 from intercode.databases.convert.dump import parse, plain, read, section
 from intercode.databases.source import names
 from intercode.errors import TaskError
+from intercode_sandbox import files
 from intercode_sandbox.files import cache_root
 
 from .upstream import SPIDER, WIKISQL, needs_upstream

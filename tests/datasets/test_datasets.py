@@ -12,10 +12,10 @@ from databases.upstream import UPSTREAM, needs_upstream
 from intercode import datasets
 from intercode.datasets import nl2bash
 from intercode.errors import TaskError, UsageError
-from intercode_sandbox.names import Registry
 from intercode.registry import DATASETS
 from intercode.rewards.answer import Answer
 from intercode.task import CANNOT, Dataset, Task
+from intercode_sandbox.names import Registry
 
 SIZES = {1: 60, 2: 53, 3: 60, 4: 27}
 """Tasks of the release, by file system."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox import Sandbox
 from intercode.task import Dataset, Task
+from intercode_sandbox import Sandbox
 from waiting import PATIENCE, becomes_readable
 
 from . import python_tasks, sql_tasks, swe_tasks

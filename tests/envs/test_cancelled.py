@@ -10,8 +10,8 @@ import pytest
 
 import intercode
 from intercode.interpreters.base import CANCELLATION, Cancellation
-from intercode_sandbox import Limits
 from intercode.task import Dataset, Task
+from intercode_sandbox import Limits
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 from .test_interrupted import ENDLESS, SHORT

@@ -16,8 +16,8 @@ from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError
 from intercode.evaluate.moved_clock import asks_for_time
 from intercode.evaluate.validate import validate
-from intercode_sandbox import get_provider
 from intercode.task import Dataset, Task
+from intercode_sandbox import get_provider
 
 DAY = 86400
 RECENT = "find /data -type f -mtime -7 | sort"

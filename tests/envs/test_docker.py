@@ -17,9 +17,9 @@ from intercode.databases import get_engine
 from intercode.envs.sql import SqlEnv
 from intercode.interpreters.python_start import PRELOAD
 from intercode.project import create
+from intercode.task import Task
 from intercode_sandbox import Provider, get_provider
 from intercode_sandbox.docker.provider import DockerProvider
-from intercode.task import Task
 from private_engine import PrivateEngine
 
 pytestmark = pytest.mark.skipif(

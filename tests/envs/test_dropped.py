@@ -16,8 +16,8 @@ import gymnasium
 import pytest
 
 import intercode
-from intercode_sandbox.files import cache_root
 from intercode.interpreters.base import DRAIN
+from intercode_sandbox.files import cache_root
 from waiting import eventually
 
 MANY = 3

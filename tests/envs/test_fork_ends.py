@@ -17,10 +17,10 @@ import pytest
 import intercode
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ForkError
+from intercode.task import Dataset, Task
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import sweep
-from intercode.task import Dataset, Task
 from soak.held import held, held_once
 from soak.killed import cgroups_of, kill
 

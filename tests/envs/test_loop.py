@@ -15,8 +15,8 @@ from intercode.errors import (
     TaskError,
     UsageError,
 )
-from intercode_sandbox import Limits, Sandbox
 from intercode.task import Dataset, Task
+from intercode_sandbox import Limits, Sandbox
 from waiting import eventually, new_marker, sleepers
 
 from .conftest import TASKS, MakeEnv

@@ -16,8 +16,8 @@ from cli.conftest import command
 from intercode import make
 from intercode.envs import programs
 from intercode.errors import ImageError, SandboxError
-from intercode_sandbox import Sandbox, get_provider
 from intercode.task import Dataset, Task
+from intercode_sandbox import Sandbox, get_provider
 from waiting import PATIENCE
 
 BASH = Path(shutil.which("bash") or "/bin/bash").resolve()

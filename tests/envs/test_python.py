@@ -14,8 +14,8 @@ import intercode
 from intercode.envs.python import PythonEnv
 from intercode.errors import TaskError
 from intercode.evaluate import evaluate
-from intercode_sandbox.base import Limits
 from intercode.task import Dataset, Task
+from intercode_sandbox.base import Limits
 
 from .python_tasks import ADD, TASKS, attempt, failures
 

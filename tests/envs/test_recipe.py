@@ -12,8 +12,8 @@ import intercode
 from intercode.envs.ctf import CtfStage
 from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError, UsageError
-from intercode_sandbox import get_provider
 from intercode.task import Task
+from intercode_sandbox import get_provider
 from trees import ODD, tree
 
 

@@ -14,8 +14,8 @@ import pytest
 import intercode
 from intercode.envs.sql import SqlEnv
 from intercode.errors import TaskError, UsageError
-from intercode_sandbox.base import Limits
 from intercode.task import Dataset, Task
+from intercode_sandbox.base import Limits
 
 from .conftest import MakeSql
 from .sql_tasks import TASKS, attempt

@@ -16,8 +16,8 @@ from conftest import PROVIDERS
 from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError, UsageError
 from intercode.evaluate import evaluate
-from intercode_sandbox import Limits, get_provider
 from intercode.task import Task
+from intercode_sandbox import Limits, get_provider
 
 TASK = Task("t", "q", ("ls",))
 

@@ -18,8 +18,8 @@ from intercode.envs.swe import SweEnv, apply_patch
 from intercode.errors import ImageError, TaskError
 from intercode.evaluate import evaluate
 from intercode.evaluate.validate import validate
-from intercode_sandbox import Limits
 from intercode.task import Dataset, Task
+from intercode_sandbox import Limits
 from intercode_sandbox.units import MIB
 
 from .swe_tasks import GOLD, TEST_PATCH, make_repository, task

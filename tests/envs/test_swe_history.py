@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from intercode.envs.swe import SweEnv
-from intercode_sandbox import Limits
 from intercode.task import Dataset, Task
+from intercode_sandbox import Limits
 from waiting import PATIENCE
 
 from .swe_tasks import TEST_PATCH, git, task, write

@@ -13,8 +13,8 @@ import intercode
 from intercode.envs.stage import SandboxStage
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError, SandboxError, VectorError
-from intercode_sandbox import Sandbox
 from intercode.task import Task
+from intercode_sandbox import Sandbox
 
 from .conftest import TASKS, kill_sandbox
 

@@ -169,10 +169,10 @@ def test_an_image_without_tools(tmp_path: Path) -> None:
 
 
 def test_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "src" / "intercode"
+    package = tmp_path / "packages" / "gym" / "src" / "intercode"
     package.mkdir(parents=True)
     (package / "a.py").write_text("a = 1\n")
-    monkeypatch.setattr(manifest, "_PACKAGE", package)
+    monkeypatch.setattr(manifest, "_PACKAGES", (package,))
 
     def versions() -> dict[str, str]:
         return own_versions.__wrapped__()

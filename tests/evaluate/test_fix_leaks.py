@@ -21,8 +21,8 @@ from intercode.cli.main import main
 from intercode.envs.swe import SweEnv
 from intercode.evaluate.leaks import Leak, leaks
 from intercode.evaluate.validate import validate
-from intercode_sandbox.images.base import SEARCH_PATH
 from intercode.task import Dataset, Task
+from intercode_sandbox.images.base import SEARCH_PATH
 
 OTHER = "def add(a, b):\n    return b + a\n"
 

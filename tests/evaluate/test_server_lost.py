@@ -24,8 +24,8 @@ from intercode.errors import DatabaseError
 from intercode.evaluate import evaluate
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.runner import RunResult
-from intercode_sandbox.files import remove_tree
 from intercode.task import Dataset, Task
+from intercode_sandbox.files import remove_tree
 from waiting import PATIENCE, eventually
 
 EPISODES = 60

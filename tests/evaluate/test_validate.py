@@ -21,8 +21,8 @@ from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, NOTHING, WRONG, Trial
 from intercode.evaluate.exclusion import Exclusion, read_exclusion
 from intercode.evaluate.validate import Clock, Validation, validate
 from intercode.records import latest, read_manifest
-from intercode_sandbox.base import Limits
 from intercode.task import Dataset, Task
+from intercode_sandbox.base import Limits
 from sandbox import rootfs
 from waiting import PATIENCE
 

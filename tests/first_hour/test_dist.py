@@ -14,13 +14,13 @@ import intercode
 from first_hour.conftest import REPOSITORY
 from waiting import PATIENCE
 
-PROGRAM = "intercode/sandbox/native/static/process1"
+PROGRAM = "intercode_sandbox/native/static/process1"
 MACHINES = {"x86_64": 62, "aarch64": 183}
 LOAD, INTERPRETER, STACK = 1, 3, 0x6474E551
 EXECUTE, WRITE = 1, 2
 
 
-def test_sdist_and_wheels_are_built_twice_and_checked(tmp_path: Path) -> None:
+def test_sdists_and_wheels_are_built_twice_and_checked(tmp_path: Path) -> None:
     done = subprocess.run(
         [str(REPOSITORY / "scripts/dist"), str(tmp_path / "dist")],
         capture_output=True,
@@ -30,15 +30,20 @@ def test_sdist_and_wheels_are_built_twice_and_checked(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"intercode {intercode.__version__}\n" in done.stdout
-    assert len(re.findall("PASSED", done.stdout)) == 3
+    assert len(re.findall("PASSED", done.stdout)) == 5
     made = {path.name for path in (tmp_path / "dist").iterdir()}
-    assert f"intercode_gym-{intercode.__version__}.tar.gz" in made and len(made) == 3
+    names = [f"intercode_{name}-{intercode.__version__}" for name in ("gym", "sandbox")]
+    assert {f"{name}.tar.gz" for name in names} < made and len(made) == 5
+    with zipfile.ZipFile(tmp_path / "dist" / f"{names[0]}-py3-none-any.whl") as archive:
+        # A place's own compiler makes this one, for the C library that is there.
+        assert sources(archive) == ["intercode/evaluate/moved_clock.c"]
+        (file,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        needs = f"Requires-Dist: intercode-sandbox=={intercode.__version__}\n"
+        assert needs in archive.read(file).decode()
     for architecture in MACHINES:
         (wheel,) = (tmp_path / "dist").glob(f"*-py3-none-manylinux*_{architecture}.whl")
         with zipfile.ZipFile(wheel) as archive:
-            # A place's own compiler makes this one, for the C library that is there.
-            sources = [name for name in archive.namelist() if name.endswith((".c", ".h"))]
-            assert sources == ["intercode/evaluate/moved_clock.c"]
+            assert not sources(archive)
             assert archive.getinfo(PROGRAM).external_attr >> 16 & 0o777 == 0o755
             check_program(archive.read(PROGRAM), architecture)
 
@@ -61,7 +66,7 @@ def test_an_architecture_that_there_is_not_is_refused() -> None:
     """A package without the program would be the silent outcome of a slip."""
     done = subprocess.run(
         [sys.executable, "-c", "import hatch_build; hatch_build.target()"],
-        cwd=REPOSITORY,
+        cwd=REPOSITORY / "packages/sandbox",
         env={**os.environ, "INTERCODE_TARGET": "x86-64"},
         capture_output=True,
         text=True,
@@ -72,13 +77,17 @@ def test_an_architecture_that_there_is_not_is_refused() -> None:
 
 def build(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(REPOSITORY / "hatch_build.py"), *map(str, arguments)],
+        [sys.executable, str(REPOSITORY / "packages/sandbox/hatch_build.py"), *map(str, arguments)],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
+
+
+def sources(archive: zipfile.ZipFile) -> list[str]:
+    return [name for name in archive.namelist() if name.endswith((".c", ".h"))]
 
 
 def check_program(program: bytes, architecture: str) -> None:

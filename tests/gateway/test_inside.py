@@ -11,9 +11,9 @@ import pytest
 from gateway.doors import BODIES, KEY
 from intercode.gateway import Gateway, Seat, Upstream
 from intercode.models.scripted import Line, Rule, script
+from intercode.testing import ScriptedServer
 from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode_sandbox.forward import Forwards
-from intercode.testing import ScriptedServer
 
 PORT = 8080
 ASK = """

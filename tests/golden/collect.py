@@ -29,9 +29,10 @@ from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import taken
 from intercode.evaluate.actors import PROVIDERS as AGENT_PROVIDERS
 from intercode.models.remote import MODELS
-from intercode_sandbox import PROVIDERS, Limits
+from intercode_sandbox import Limits
 from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.resolve import SCHEMES
+from intercode_sandbox.providers import PROVIDERS
 
 from .commands import ENDINGS, NOT_READ, TYPED, WITH_JSON, lay_out
 from .shape import ABSENT, Shape, shape

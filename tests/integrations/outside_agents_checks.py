@@ -25,9 +25,9 @@ from intercode.models.base import Message, Usage
 from intercode.models.prices import Price
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
+from intercode.testing import ScriptedServer, shell
 from intercode_sandbox import get_provider
 from intercode_sandbox.native import cgroup
-from intercode.testing import ScriptedServer, shell
 from soak.held import AHEAD, held
 
 KEY = "sk-very-secret-0123456789"

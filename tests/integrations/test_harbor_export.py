@@ -13,8 +13,8 @@ import intercode
 from intercode.errors import TaskError, UsageError
 from intercode.integrations.harbor.export import Exporter
 from intercode.integrations.harbor.writer import ANSWER, name_of
-from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode.task import Dataset, Task
+from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode_sandbox.units import MIB
 
 Export = Callable[..., Path]

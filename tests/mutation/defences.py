@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NATIVE = "intercode/sandbox/native/"
+NATIVE = "intercode_sandbox/native/"
 STATIC = NATIVE + "static/"
 MAIN = STATIC + "main.c"
 ENTER = STATIC + "enter.c"
@@ -30,18 +30,18 @@ QUANTITIES = "intercode/rewards/quantities.py"
 REWARDS = "intercode/rewards/"
 DOCKER = "docker_"
 """How the names of those begin that need an engine."""
-CONTAINER = "intercode/sandbox/docker/container.py"
-NETWORK = "intercode/sandbox/network.py"
-FORWARD = "intercode/sandbox/forward.py"
-PROXY = "intercode/sandbox/proxy.py"
+CONTAINER = "intercode_sandbox/docker/container.py"
+NETWORK = "intercode_sandbox/network.py"
+FORWARD = "intercode_sandbox/forward.py"
+PROXY = "intercode_sandbox/proxy.py"
 GUARD = "intercode/guard.py"
 VIEWER = "intercode/report/server.py"
 EPISODES = "intercode/report/episodes.py"
 SKILLS = "intercode/agents/skills.py"
 LAYERS = "intercode/agents/outside/layers.py"
 PLAY = "intercode/agents/outside/play.py"
-ARCHIVE = "intercode/sandbox/images/archive.py"
-REPOSITORY = "intercode/sandbox/images/repository.py"
+ARCHIVE = "intercode_sandbox/images/archive.py"
+REPOSITORY = "intercode_sandbox/images/repository.py"
 FIXES = "intercode/evaluate/fix_leaks.py"
 GATE = "intercode/gateway/gate.py"
 RULES = "intercode/gateway/rules.py"
@@ -49,14 +49,14 @@ DOOR = "intercode/gateway/door.py"
 INTAKE = "intercode/gateway/intake.py"
 JSON = "intercode/json_limits.py"
 PLAIN = "intercode/plain_data.py"
-FILES = "intercode/files.py"
-DOCKERFILE = "intercode/sandbox/images/dockerfile/parse.py"
+FILES = "intercode_sandbox/files.py"
+DOCKERFILE = "intercode_sandbox/images/dockerfile/parse.py"
 ADMISSION = "intercode/admission.py"
 RETENTION = "intercode/gateway/retention.py"
 LEDGER = "intercode/integrations/ray/ledger.py"
 TRUST = "intercode/trust.py"
 RECORDS = "intercode/records.py"
-OWNERSHIP = "intercode/sandbox/ownership.py"
+OWNERSHIP = "intercode_sandbox/ownership.py"
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,9 @@ DEFENCES = [
         (
             Edit(SPAWNER, "        if has_machines_id():", "        if False:"),
             # No defence: whose the files are that it can have.
-            Edit("intercode/rights.py", "return STAND_IN if needs_stand_in() else", "return"),
+            Edit(
+                "intercode_sandbox/rights.py", "return STAND_IN if needs_stand_in() else", "return"
+            ),
         ),
         needs_root=True,
     ),
@@ -488,7 +490,7 @@ DEFENCES = [
         "repositories = heads | refs & objects", "repositories = refs - refs",
     ),
     _one(
-        "long_verifications", "cheating", "intercode/sandbox/scripts.py",
+        "long_verifications", "cheating", "intercode_sandbox/scripts.py",
         "if len(data) <= _MOST:", "if True:",
     ),
     _one(
@@ -630,7 +632,7 @@ DEFENCES = [
         "isinstance(raised, StopIteration)", "False",
     ),
     _one(
-        "ends_by_what_ran", "cheating", "intercode/sandbox/base.py", " or evidence.starved", "",
+        "ends_by_what_ran", "cheating", "intercode_sandbox/base.py", " or evidence.starved", "",
         needs_root=True,
     ),
     _one(
@@ -654,7 +656,7 @@ DEFENCES = [
         "return not self.depends_on_clock and ", "return ",
     ),
     _one(
-        "times_of_layers", "clock", "intercode/sandbox/images/resolve.py",
+        "times_of_layers", "clock", "intercode_sandbox/images/resolve.py",
         "        set_times(layer, begin, _SCRIPT_TIME)\n", "",
     ),
     _one(
@@ -753,7 +755,7 @@ DEFENCES = [
         "Surroundings.of(env), task.shown()", "Surroundings.of(env), task",
     ),
     _one(
-        "golds_below_usr", "cheating", "intercode/sandbox/images/host.py",
+        "golds_below_usr", "cheating", "intercode_sandbox/images/host.py",
         ", *sorted(_told)]", "]", needs_root=True,
     ),
     _one(
@@ -851,7 +853,7 @@ DEFENCES = [
         'total = limits["memory"] + limits["disk"]', "total = 1 << 40",
     ),
     _one(
-        "output_kept", "host DoS", "intercode/sandbox/base.py",
+        "output_kept", "host DoS", "intercode_sandbox/base.py",
         "            if len(self._tail) > 2 * (self.limit // 2) + 65536:", "            if False:",
     ),
     _one(
@@ -892,7 +894,7 @@ DEFENCES = [
         "inside->contained ? failed : failed;\n", needs_root=True,
     ),
     _one(
-        "private_layers", "host leak", "intercode/rights.py",
+        "private_layers", "host leak", "intercode_sandbox/rights.py",
         "    mode = 0o700 if user is None else 0o710\n", "    mode = 0o755\n",
     ),
     _one(
@@ -900,7 +902,7 @@ DEFENCES = [
         "entry.mode & ~_SPECIAL_BITS", "entry.mode",
     ),
     _one(
-        "read_only_cache", "self DoS", "intercode/sandbox/images/cache.py",
+        "read_only_cache", "self DoS", "intercode_sandbox/images/cache.py",
         "                if not os.access(folder, os.W_OK):", "                if False:",
         needs_root=True,
     ),
@@ -952,11 +954,11 @@ DEFENCES = [
     ),
     Defence("owner_is_watched", "host DoS", (UNWATCHED,)),
     _one(
-        "forks_disown", "peer DoS", "intercode/sandbox/ownership.py",
+        "forks_disown", "peer DoS", "intercode_sandbox/ownership.py",
         "os.register_at_fork(after_in_child=_disown_all)\n", "",
     ),
     _one(
-        "finalizers_of_forks", "peer DoS", "intercode/sandbox/ownership.py",
+        "finalizers_of_forks", "peer DoS", "intercode_sandbox/ownership.py",
         "    if os.getpid() == pid:\n", "    if True:\n",
     ),
     _one(
@@ -1042,11 +1044,11 @@ DEFENCES = [
         "        if not is_known:", "        if False:",
     ),
     _one(
-        "private_places", "host leak", "intercode/sandbox/images/host.py",
+        "private_places", "host leak", "intercode_sandbox/images/host.py",
         "    places += _private_places(str(cache_root()))\n", "", needs_root=True,
     ),
     _one(
-        "cache_of_others", "lateral", "intercode/files.py",
+        "cache_of_others", "lateral", "intercode_sandbox/files.py",
         "        _check_owner(place, place.stat())\n", "        pass\n", needs_root=True,
     ),
     _one(
@@ -1054,7 +1056,7 @@ DEFENCES = [
         "            cuts.add(at + 1)\n", "",
     ),
     _one(
-        "archive_of_zeros", "host DoS", "intercode/sandbox/images/archive.py",
+        "archive_of_zeros", "host DoS", "intercode_sandbox/images/archive.py",
         "                self._budget.take(len(block))\n", "",
     ),
     _one(
@@ -1377,7 +1379,7 @@ DEFENCES = [
         '    for name in (*options_of(How), "exclude"):', "    for name in ():",
     ),
     _one(
-        "record_of_a_packages_name", "host leak", "intercode/names.py",
+        "record_of_a_packages_name", "host leak", "intercode_sandbox/names.py",
         "        return is_imported or name not in self._packages", "        return True",
     ),
     _one(
@@ -1409,14 +1411,14 @@ DEFENCES = [
         "    if len(data) > _LARGEST:", "    if False:",
     ),
     _one(
-        "task_with_an_image_of_code", "host leak", "intercode/sandbox/images/resolve.py",
+        "task_with_an_image_of_code", "host leak", "intercode_sandbox/images/resolve.py",
         "    if not is_recipe and not SCHEMES.is_trusted(parsed.scheme):",
         "    if not is_recipe and parsed.scheme not in SCHEMES:",
     ),
     _one("record_link", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
     _one("record_fifo", "host DoS", RECORDS, "    if not stat.S_ISREG(", "    if False and ("),
     _one(
-        "record_link_to_write", "host leak", "intercode/files.py",
+        "record_link_to_write", "host leak", "intercode_sandbox/files.py",
         "    temporary.unlink(missing_ok=True)  # a link there would be written through\n", "",
     ),
     _one("record_link_of_the_writer", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
@@ -1425,7 +1427,7 @@ DEFENCES = [
         "        if not path.is_symlink() or path.resolve().is_relative_to(root)\n", "",
     ),
     _one(
-        "record_digest_is_no_path", "host leak", "intercode/sandbox/images/cache.py",
+        "record_digest_is_no_path", "host leak", "intercode_sandbox/images/cache.py",
         "        if not digest.isalnum():", "        if False:",
     ),
     _one(
@@ -1479,7 +1481,7 @@ DEFENCES = [
         "        self.owes = True\n", "",
     ),
     _one(
-        "interrupted_message", "self DoS", "intercode/sandbox/native/wire.py",
+        "interrupted_message", "self DoS", "intercode_sandbox/native/wire.py",
         "    sock.recv(1, socket.MSG_PEEK)\n", "",
     ),
     _one(
@@ -1510,7 +1512,7 @@ DEFENCES = [
         DOCKER + "close", "host DoS",
         (
             Edit(
-                "intercode/sandbox/docker/sandbox.py",
+                "intercode_sandbox/docker/sandbox.py",
                 "        container.process,\n        hand_over=container.hand_over,\n",
                 "        None,\n",
             ),
@@ -1525,7 +1527,7 @@ DEFENCES = [
         "same_time(&status->stx_ctime, &old->stx_ctime) && ", "",
     ),
     _docker(
-        "shared_root", "host DoS", "intercode/sandbox/docker/home.py",
+        "shared_root", "host DoS", "intercode_sandbox/docker/home.py",
         "    if not has_own_users(info) and ", "    if False and ",
     ),
     _docker(

@@ -12,25 +12,31 @@ from pathlib import Path
 
 from .defences import Defence
 
-ROOT = Path(__file__).parents[2]
-SRC = ROOT / "src"
-sys.path.append(str(ROOT))
+_TESTS = Path(__file__).parents[1]
+ROOT = _TESTS.parent
+sys.path += [str(_TESTS), str(ROOT / "packages/sandbox")]
 import hatch_build  # noqa: E402 - beside the package, as a build finds it
 
-_TESTS = Path(__file__).parents[1]
+from sources import SOURCES, source_of  # noqa: E402
+
+SRC = os.pathsep.join(map(str, SOURCES))
 _SECONDS = 250
 
 
 def occurrences(defence: Defence) -> list[int]:
     """How often each text to replace is there; each once, or the table has rotted."""
-    return [(SRC / edit.file).read_text().count(edit.old) for edit in defence.edits]
+    return [source_of(edit.file).read_text().count(edit.old) for edit in defence.edits]
 
 
 def mutate(defence: Defence, folder: Path) -> Path:
     """A copy of the source without this defence."""
     # With compiled files, but those that another process is just writing.
     ignored = shutil.ignore_patterns("*.egg-info", "*.pyc.*")
-    copy = shutil.copytree(SRC, folder / "src", ignore=ignored, copy_function=link_or_copy)
+    copy = folder / "src"
+    for source in SOURCES:
+        shutil.copytree(
+            source, copy, ignore=ignored, copy_function=link_or_copy, dirs_exist_ok=True
+        )
     for edit in defence.edits:
         path = copy / edit.file
         text = path.read_text().replace(edit.old, edit.new)
@@ -54,7 +60,7 @@ def link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def probe(defence: Defence, src: Path = SRC) -> tuple[int, str]:
+def probe(defence: Defence, src: str | Path = SRC) -> tuple[int, str]:
     """Exit code and output; see `probes`."""
     done = subprocess.run(
         [sys.executable, "-m", "mutation.probes", _module(defence), defence.name, str(src)],

@@ -2,9 +2,9 @@
 
     python -m mutation.probes MODULE NAME SRC
 
-with MODULE, the one that has the function, and SRC, the source to probe, first on the path. The
-exit code is 0 if the defence holds, 1 if it is gone, 77 if that cannot be told on this machine, and
-2 for anything else that goes wrong.
+with MODULE, the one that has the function, and SRC, the folders of the sources to probe, first on
+the path. The exit code is 0 if the defence holds, 1 if it is gone, 77 if that cannot be told on
+this machine, and 2 for anything else that goes wrong.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import intercode
+import intercode_sandbox.base
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode_sandbox.rights import permitted
 from intercode_sandbox import get_provider
 from intercode_sandbox.images import host
 from intercode_sandbox.native import syscalls as sc
+from intercode_sandbox.rights import permitted
 from intercode_sandbox.units import MIB
 from waiting import new_marker
 
@@ -573,10 +575,10 @@ def spawner_killed() -> bool:
 
 def main(module: str, name: str, src: str) -> int:
     try:
-        import intercode_sandbox.base as loaded
-
-        if not Path(loaded.__file__).resolve().is_relative_to(Path(src).resolve()):
-            raise ProbeError(f"{loaded.__file__} is not in {src}")
+        folders = [Path(folder).resolve() for folder in src.split(os.pathsep)]
+        for loaded in (intercode, intercode_sandbox):
+            if not any(Path(str(loaded.__file__)).resolve().is_relative_to(f) for f in folders):
+                raise ProbeError(f"{loaded.__file__} is not in {src}")
         probe: Callable[[], bool] = getattr(importlib.import_module(module), name)
         return HOLDS if probe() else GONE
     except SkippedError as why:

@@ -19,8 +19,8 @@ from intercode.errors import (
     SandboxError,
     SandboxUnavailableError,
 )
-from intercode_sandbox.files import cache_root
 from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox.files import cache_root
 from intercode_sandbox.native import cgroup, frozen, process, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox

@@ -31,9 +31,9 @@ from intercode.models import Message, Reply, Settings
 from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
+from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode_sandbox.native.provider import NativeProvider
-from intercode.task import Dataset, Task
 from sandbox import rootfs
 from waiting import PATIENCE
 

@@ -22,9 +22,9 @@ from intercode.models.base import Answer, AttemptError
 from intercode.models.drain import draining
 from intercode.models.limits import Retry
 from intercode.models.remote import Around, Frame
+from intercode.task import Dataset, Task
 from intercode_sandbox.native import wire as messages
 from intercode_sandbox.ownership import OneCaller
-from intercode.task import Dataset, Task
 
 from .tools import one_of
 

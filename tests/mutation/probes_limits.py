@@ -12,14 +12,13 @@ from contextlib import closing
 from pathlib import Path
 
 from groups import groups_of, told
-from intercode import files
 from intercode.databases import find
 from intercode.databases.convert.build import as_sqlite
 from intercode.episode import Episode
 from intercode.errors import ImageError, SandboxError, TaskError, UsageError
 from intercode.integrations.trl.tokens import pieces
 from intercode.rewards.base import quiesced
-from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, Sandbox, files, get_provider
 from intercode_sandbox.images import resolve
 from intercode_sandbox.native.sandbox import NativeSandbox
 from restless import RESTLESS

@@ -11,8 +11,8 @@ from intercode import make
 from intercode.episode import ENDED
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.interpreters.base import Execution, execute
-from intercode_sandbox.native.provider import NativeProvider
 from intercode.task import Dataset, Task
+from intercode_sandbox.native.provider import NativeProvider
 
 from .tools import one_of
 

@@ -11,16 +11,16 @@ from typing import Any
 
 from intercode.envs.traits import check_imported
 from intercode.errors import ImageError, RecordError, TrustError, UsageError
-from intercode_sandbox.files import write_whole
-from intercode_sandbox.names import Registry
 from intercode.project import benchmark_of
 from intercode.project import read as read_project
 from intercode.records import EPISODES, MANIFEST, RecordWriter, read_manifest
 from intercode.registry import ENVS
 from intercode.report.live import Library
+from intercode.spec import RunSpec, recorded_options
+from intercode_sandbox.files import write_whole
 from intercode_sandbox.images.cache import RECORD, ImageCache
 from intercode_sandbox.images.resolve import SCHEMES, check
-from intercode.spec import RunSpec, recorded_options
+from intercode_sandbox.names import Registry
 
 from .tools import ProbeError, one_of
 

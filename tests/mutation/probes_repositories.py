@@ -14,8 +14,8 @@ from pathlib import Path
 from intercode.envs.swe import SweEnv
 from intercode.evaluate.leaks import leaks
 from intercode.evaluate.validate import validate
-from intercode_sandbox.images.base import SEARCH_PATH
 from intercode.task import Dataset, Task
+from intercode_sandbox.images.base import SEARCH_PATH
 
 from .tools import one_of
 

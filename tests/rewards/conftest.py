@@ -10,8 +10,8 @@ from intercode.databases import Engine, get_engine
 from intercode.episode import Episode, Score, Status
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.command import CommandReward
-from intercode_sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.task import Task
+from intercode_sandbox import Limits, Provider, Sandbox, get_provider
 from waiting import PATIENCE
 
 from .sql_store import Store

@@ -12,8 +12,8 @@ from intercode.episode import Episode, Status
 from intercode.errors import OutputLimitError, SandboxError, TaskError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.command import OPEN_PATHS, SYSTEM_PATHS, CommandReward
-from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode.task import Task
+from intercode_sandbox import Limits, Sandbox, get_provider
 from sandbox import rootfs
 from waiting import PATIENCE
 

@@ -15,8 +15,8 @@ from intercode.envs.bash import BashEnv
 from intercode.episode import Episode
 from intercode.evaluate.validate import validate
 from intercode.rewards.command import CommandReward
-from intercode_sandbox import Limits, Provider
 from intercode.task import Dataset, Task
+from intercode_sandbox import Limits, Provider
 from waiting import PATIENCE
 
 from .conftest import Grade

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from intercode.episode import Episode, Turn
 from intercode.errors import TaskError
 from intercode.rewards.flag import NOT_SOLVED, SUBMITTED, FlagReward, is_flag, subtasks
-from intercode_sandbox.base import Sandbox
 from intercode.task import Task
+from intercode_sandbox.base import Sandbox
 
 PARTS = [{"name": "user", "answer": "bob"}, {"name": "port", "answer": " 8080 "}]
 TASK = Task("t", "q", ("flag{One}", "flag{Two}"))

@@ -14,8 +14,8 @@ from intercode.errors import RewardError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards import gold as gold_module
 from intercode.rewards.gold import GoldCache, GoldResult, GoldRunner, LateError
-from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode.task import Dataset, Task
+from intercode_sandbox import Limits, Sandbox, get_provider
 from waiting import eventually
 
 

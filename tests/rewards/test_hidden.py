@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from intercode.envs.bash import BashEnv
-from intercode_sandbox.rights import is_root
 from intercode.task import Dataset, Task
+from intercode_sandbox.rights import is_root
 from ordinary import ordinary_user
+from sources import ROOT, SOURCES
 
 PROGRAM = "/root/prog"
 FORM = "S[0-9a-f]{16}Z"
@@ -154,7 +155,6 @@ assert scored("echo $(($1 + $2))", verification=HONEST.replace("PROGRAM", PROGRA
 
 
 def test_an_ordinary_users_sandboxes_hide_as_much() -> None:
-    root = Path(__file__).parents[2]
     with ordinary_user() as user:
         ways = (
             "ps",
@@ -165,7 +165,7 @@ def test_an_ordinary_users_sandboxes_hide_as_much() -> None:
         )
         done = subprocess.run(
             [*user.prefix, sys.executable, "-c", ORDINARY, *ways],
-            env={**user.env, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root / 'tests'}"},
+            env={**user.env, "PYTHONPATH": os.pathsep.join(map(str, (*SOURCES, ROOT / "tests")))},
             capture_output=True,
             text=True,
         )

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from intercode.task import Task
 from intercode_sandbox import Completed
 from intercode_sandbox.native.sandbox import NativeSandbox
-from intercode.task import Task
 
 from .conftest import Grade
 

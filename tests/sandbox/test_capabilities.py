@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox.capabilities import CAPABILITIES, mask
 from intercode.errors import UsageError
 from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox.capabilities import CAPABILITIES, mask
 from intercode_sandbox.docker.provider import DockerProvider
 from waiting import becomes_readable
 

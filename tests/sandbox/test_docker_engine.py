@@ -19,6 +19,7 @@ import pytest
 from intercode.cli.main import main
 from intercode.envs.bash import BashEnv
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
+from intercode.task import Dataset, Task
 from intercode_sandbox import Limits
 from intercode_sandbox.docker import provider as providers
 from intercode_sandbox.docker.engine import LEASE, Engine
@@ -26,7 +27,6 @@ from intercode_sandbox.docker.home import SHARED_ROOT
 from intercode_sandbox.docker.images import prune
 from intercode_sandbox.docker.provider import DockerProvider, sweep
 from intercode_sandbox.doctor import check_docker
-from intercode.task import Dataset, Task
 from private_engine import REMAPPED, PrivateEngine
 from waiting import PATIENCE, eventually, new_marker, sleepers
 

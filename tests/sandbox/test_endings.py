@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox.files import cache_root
 from intercode_sandbox import Sandbox
 from intercode_sandbox.doctor import check_native
+from intercode_sandbox.files import cache_root
 from intercode_sandbox.native import cgroup, process
 from intercode_sandbox.native.endings import (
     LEDGERS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from intercode.envs.bash import BashEnv
-from intercode_sandbox import Limits
 from intercode.task import Dataset, Task
+from intercode_sandbox import Limits
 
 pytestmark = pytest.mark.ordinary
 

@@ -16,9 +16,9 @@ import pytest
 from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxClosedError, SandboxError
 from intercode.interpreters.bash import BashInterpreter
+from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Provider, Sandbox, get_provider
 from intercode_sandbox.native.provider import NativeProvider
-from intercode.task import Dataset, Task
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 from . import Run, Start

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode import rights
 from intercode.errors import SandboxUnavailableError
-from intercode_sandbox import doctor
+from intercode_sandbox import doctor, rights
 from intercode_sandbox.native import obstacles, restrictions
 from intercode_sandbox.native.provider import NativeProvider
 from ordinary import UID, OrdinaryUser, ordinary_user

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from intercode.databases.servers.names import is_left_over, new_name
-from intercode_sandbox.rights import is_root
 from intercode_sandbox.ownership import has_ended, is_gone, new_lease, start_time
+from intercode_sandbox.rights import is_root
 
 QUESTION = """
 import sys

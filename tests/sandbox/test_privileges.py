@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
-from intercode_sandbox.capabilities import CAPABILITIES, mask
 from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox.capabilities import CAPABILITIES, mask
 from waiting import PATIENCE
 
 from . import Run

@@ -15,11 +15,11 @@ from typing import Any, cast
 import pytest
 
 from intercode.errors import InterCodeError, SandboxError
-from intercode_sandbox.files import cache_root
 from intercode_sandbox import Provider, Sandbox, Snapshot
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.docker.sandbox import DockerSnapshot
+from intercode_sandbox.files import cache_root
 from intercode_sandbox.native import archive, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import NativeSnapshot

@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intercode.errors import SandboxError
-from intercode_sandbox.rights import is_root
 from intercode_sandbox import Limits
 from intercode_sandbox.native import bootstrap, wire
 from intercode_sandbox.native.bootstrap import PROGRAM, SOCKET
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
+from intercode_sandbox.rights import is_root
 from waiting import PATIENCE, eventually
 
 from .test_static_walk import COMMON, OWN, SANITIZERS, STATIC

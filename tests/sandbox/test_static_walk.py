@@ -25,9 +25,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from intercode_sandbox.rights import is_root
 from intercode_sandbox.native import archive, wire
 from intercode_sandbox.native import syscalls as sc
+from intercode_sandbox.rights import is_root
 
 from . import walk_oracle
 

@@ -23,8 +23,8 @@ from intercode.envs.swe import apply_patch
 from intercode.episode import Turn
 from intercode.evaluate import evaluate
 from intercode.interpreters import python_start
-from intercode_sandbox import Provider, get_provider
 from intercode.task import Dataset, Task
+from intercode_sandbox import Provider, get_provider
 
 from .held import AHEAD, held, held_once
 

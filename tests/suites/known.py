@@ -26,10 +26,13 @@ from suites.table import ROOT, TABLE, Suite, matches
 RECORD = ROOT / "tests" / "passed.json"
 DAYS = 14
 """A pass that is older says nothing any more."""
-PACKAGES = ("src", "packages/*/src")
+PACKAGES = ("packages/*/src",)
 OTHERS = ("tests", "packages/*/tests", "tests/integrations", "examples/*", "benchmarks")
 """Folders from which modules are imported: see `Graph`."""
-ALWAYS = ("/pyproject.toml", "/hatch_build.py", "/tests/conftest.py")
+ALWAYS = (
+    *("/pyproject.toml", "/requirements.txt", "packages/*/pyproject.toml"),
+    *("packages/*/hatch_build.py", "/tests/conftest.py"),
+)
 """Inputs of every suite."""
 EXTRA = "test"
 """The extra with the packages of the tests."""

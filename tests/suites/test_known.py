@@ -11,6 +11,7 @@ import pytest
 
 from mutation.checks import defences_of
 from mutation.defences import DEFENCES
+from sources import source_of
 from suites.known import DAYS, Inputs, Passed, load, machine, save, why_unknown
 from suites.table import CORE, ROOT, read, suite_of
 
@@ -60,7 +61,8 @@ def test_what_a_mutation_edits_is_needed_by_its_suite(inputs: Inputs) -> None:
         needed = inputs.of(SUITES[f"mutation-{file.stem.removeprefix('test_')}"])
         for defence in defences_of(*probes):
             checked.add(defence.name)
-            assert {f"src/{edit.file}" for edit in defence.edits} <= needed, defence.name
+            files = {str(source_of(edit.file).relative_to(ROOT)) for edit in defence.edits}
+            assert files <= needed, defence.name
     assert checked == {defence.name for defence in DEFENCES}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import intercode
+import intercode_sandbox
 from intercode.errors import ImageError
 from intercode_sandbox.images import host, resolve
 from intercode_sandbox.images.cache import ImageCache
@@ -56,18 +57,23 @@ def test_host_has_nothing_of_its_owner() -> None:
 
 
 @as_root
-@pytest.mark.parametrize("layout", ["lib/site-packages", "src"])
+@pytest.mark.parametrize("layout", ["lib/site-packages", "packages/{}/src"])
 def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
     """Golds, and the puzzles' generator, wherever below /usr it is installed or checked out."""
     with tempfile.TemporaryDirectory(dir="/usr/local", prefix="intercode-test-") as top:
         Path(top).chmod(0o755)
-        package = Path(top, layout, "intercode")
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(Path(intercode.__file__).parent, package, ignore=ignored)
+        sites = []
+        for name, module in {"gym": intercode, "sandbox": intercode_sandbox}.items():
+            sites.append(Path(top, layout.format(name)))
+            package = sites[-1] / module.__name__
+            shutil.copytree(Path(str(module.__file__)).parent, package, ignore=ignored)
+            info = sites[-1] / f"intercode_{name}-0.dist-info"
+            info.mkdir()
+            Path(info, "direct_url.json").write_text("{}")
+            if layout != "lib/site-packages":
+                Path(sites[-1].parent, "pyproject.toml").touch()
         Path(top, "pyproject.toml").touch()
-        info = package.parent / "intercode_gym-0.dist-info"
-        info.mkdir()
-        Path(info, "direct_url.json").write_text("{}")
         Path(top, "others").mkdir()
         Path(top, "others", "program").touch()
         code = """
@@ -83,15 +89,15 @@ def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
             cwd=tmp_path,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(package.parent), *sys.path]),
+                "PYTHONPATH": os.pathsep.join([*map(str, sites), *sys.path]),
                 "INTERCODE_CACHE": f"{top}/cache",
             },
             capture_output=True,
             text=True,
             check=True,
         )
-        others = [f"{top}/others/program", f"{top}/pyproject.toml"] if layout != "src" else []
-        assert json.loads(done.stdout) == [str(package / "__init__.py"), others]
+        seen = [f"{top}/others/program", f"{top}/pyproject.toml"] if len(set(sites)) == 1 else []
+        assert json.loads(done.stdout) == [str(sites[0] / "intercode/__init__.py"), seen]
 
 
 @as_root

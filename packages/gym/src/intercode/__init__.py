@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intercode_sandbox import __version__ as __version__
 from intercode_sandbox.extensions import FOLDERS, PACKAGES
 
 if TYPE_CHECKING:
@@ -67,11 +68,9 @@ if TYPE_CHECKING:
     )
     from intercode.project import create as make
     from intercode.project import create_vec as make_vec
-    from intercode_sandbox.base import Limits
     from intercode.serve.client import connect, connect_vec
     from intercode.task import Dataset, Task
-
-__version__ = "2.0.0"
+    from intercode_sandbox.base import Limits
 
 PACKAGES[__name__] = Path(__file__).parent
 FOLDERS["builtin:"] = Path(__file__).parent / "datasets" / "builtin"

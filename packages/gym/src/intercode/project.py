@@ -29,10 +29,10 @@ from intercode.datasets import load as load_dataset
 from intercode.datasets import name_in
 from intercode.envs.options import LimitOptions, Option, taken
 from intercode.errors import ImageError, InterCodeError, UsageError
-from intercode_sandbox.files import open_regular
-from intercode_sandbox.interruption import is_handlers
 from intercode.registry import ENVS, VECTORS, environment, scheme_of
 from intercode_sandbox.base import Limits
+from intercode_sandbox.files import open_regular
+from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.spelling import meant
 from intercode_sandbox.units import LIMITS
 from intercode_sandbox.user_code import absolute, is_reference, line_of, reference_of
@@ -507,9 +507,9 @@ _NO_CODE = "may not name code, as the folder may be a stranger's"
 def _runs_code(option: str, value: str) -> bool:
     """Tell whether a value names code that no benchmark's file may name: only its user may."""
     from intercode.databases import ENGINES
-    from intercode_sandbox import PROVIDERS
     from intercode_sandbox.images.base import parse
     from intercode_sandbox.images.resolve import SCHEMES
+    from intercode_sandbox.providers import PROVIDERS
 
     registry = {"engine": ENGINES, "image": SCHEMES, "sandbox": PROVIDERS}.get(option)
     try:

@@ -26,12 +26,12 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from intercode.episode import Episode, NoAction, Status, Turn
 from intercode.errors import RecordError, RecordWriteError, RunLockedError
 from intercode.failure_modes import failure_modes
-from intercode_sandbox.files import sync_folder, write_whole
 from intercode.json_limits import load_record
 from intercode.manifest_types import check_manifest
 from intercode.outcomes import UNSCORED, OutcomeKind
 from intercode.redaction import Redactor
 from intercode.talks import calls_made, cost_of, judge_talks, talks_of, tokens_of
+from intercode_sandbox.files import sync_folder, write_whole
 
 MANIFEST = "run.json"
 EPISODES = "episodes.jsonl"

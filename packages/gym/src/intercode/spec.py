@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from intercode import project, units
+from intercode import project
 from intercode.agents import presets
 from intercode.datasets import name_in
 from intercode.envs.options import (
@@ -44,8 +44,9 @@ from intercode.records import MANIFEST, Difference, diff
 from intercode.redaction import GONE
 from intercode.registry import ENVS, MODELS, environment, scheme_of
 from intercode.rewards.judge import VOTES
-from intercode_sandbox.spelling import meant
 from intercode.trust import INERT, Effect, check, effects
+from intercode_sandbox import units
+from intercode_sandbox.spelling import meant
 from intercode_sandbox.units import LIMITS
 from intercode_sandbox.user_code import absolute, is_reference
 

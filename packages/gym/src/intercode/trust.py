@@ -266,7 +266,7 @@ def _is_reward(value: str, options: Mapping[str, Any]) -> bool:
 
 
 def _is_provider(value: str, options: Mapping[str, Any]) -> bool:
-    from intercode_sandbox import PROVIDERS
+    from intercode_sandbox.providers import PROVIDERS
 
     return PROVIDERS.is_trusted(value)
 

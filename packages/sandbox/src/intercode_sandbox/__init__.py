@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Sequence
-from pathlib import Path
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from intercode_sandbox.errors import SandboxUnavailableError, UsageError
-from intercode_sandbox.names import Registry
-from intercode_sandbox.rights import other_system
+if TYPE_CHECKING:
+    from intercode_sandbox.base import (
+        Change,
+        Completed,
+        Limits,
+        Process,
+        Provider,
+        Sandbox,
+        Snapshot,
+        Worker,
+    )
+    from intercode_sandbox.providers import get_provider
 
-if system := other_system():  # before something is imported that only Linux has
-    raise SandboxUnavailableError(system)
-
-from intercode_sandbox.base import (
-    Change,
-    Completed,
-    Limits,
-    Process,
-    Provider,
-    Sandbox,
-    Snapshot,
-    Worker,
-)
-from intercode_sandbox.user_code import absolute
+__version__ = "2.0.0"
+"""The version of all packages of InterCode."""
 
 __all__ = [
     "Change",
@@ -38,45 +33,24 @@ __all__ = [
     "get_provider",
 ]
 
-PROVIDERS = Registry(
-    "sandbox provider",
-    {
-        "native": "intercode_sandbox.native.provider:NativeProvider",
-        "docker": "intercode_sandbox.docker.provider:DockerProvider",
-    },
-    "intercode.sandboxes",
-)
-"""Name → a function or class that makes a `Provider`; from ``preload`` and ``path`` where it is to
-run modules."""
 
-_shared: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Provider] = {}
-_lock = threading.Lock()
-
-
-def get_provider(
-    name: str = "native", preload: Sequence[str] = (), path: Sequence[str | os.PathLike[str]] = ()
-) -> Provider:
-    """Return the process-wide provider of that name: all environments share what it has started.
-
-    There is one for each list of modules to preload.
-
-    Args:
-        name: ``native`` or ``docker``; or your own, as ``path/to/file.py:name`` or by an entry
-            point.
-        preload: The modules that its sandboxes' workers run: they have ``main(socket)``. They can
-            import Python's standard library, and what is in `path`.
-        path: Folders with modules of your own.
+def __getattr__(name: str) -> Any:
+    """A public name, imported now.
 
     Raises:
-        UsageError: There is none of that name.
+        SandboxUnavailableError: This system is not Linux.
     """
-    for option, given in {"preload": preload, "path": path}.items():
-        if isinstance(given, str | os.PathLike):
-            raise UsageError(f"{option} is a list, as [{os.fspath(given)!r}]")
-    folders = tuple(str(Path(folder).absolute()) for folder in path)
-    key = (absolute(name), tuple(preload), folders)
-    with _lock:
-        if key not in _shared:
-            make = PROVIDERS.resolve(name)
-            _shared[key] = make(preload=preload, path=folders) if preload else make()
-        return _shared[key]
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from intercode_sandbox.errors import SandboxUnavailableError
+    from intercode_sandbox.rights import other_system
+
+    if system := other_system():  # before something is imported that only Linux has
+        raise SandboxUnavailableError(system)
+    module = "providers" if name == "get_provider" else "base"
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -52,8 +52,8 @@ class Limits:
     """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
     """The capabilities that root has, all of them over the sandbox's own files, users, processes
-    and ports: names of `intercode_sandbox.capabilities.CAPABILITIES`, also as a text with commas between
-    them."""
+    and ports: names of `intercode_sandbox.capabilities.CAPABILITIES`, also as a text with commas
+    between them."""
     debugger: bool = False
     """Whether a program may trace another one and change its memory, as gdb and strace do. Code
     that is under test could then control what tests it."""

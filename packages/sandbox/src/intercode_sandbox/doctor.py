@@ -13,8 +13,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from intercode_sandbox.base import cause_of_death
+from intercode_sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
+from intercode_sandbox.docker.home import REMAP, SHARED, has_own_users, has_quota
+from intercode_sandbox.docker.images import SCHEME
+from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.errors import InterCodeError, SandboxUnavailableError, UsageError
 from intercode_sandbox.files import cache_root
+from intercode_sandbox.native import cgroup
+from intercode_sandbox.native.obstacles import more_open_files, set_kernel
+from intercode_sandbox.native.process import read_if_there
+from intercode_sandbox.native.provider import NativeProvider
+from intercode_sandbox.native.restrictions import Restriction, in_force, lifted_by
+from intercode_sandbox.native.snapshot import endings
 from intercode_sandbox.rights import (
     STAND_IN,
     in_container,
@@ -22,17 +33,6 @@ from intercode_sandbox.rights import (
     needs_stand_in,
     why_stand_in,
 )
-from intercode_sandbox.base import cause_of_death
-from intercode_sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
-from intercode_sandbox.docker.home import REMAP, SHARED, has_own_users, has_quota
-from intercode_sandbox.docker.images import SCHEME
-from intercode_sandbox.docker.provider import DockerProvider
-from intercode_sandbox.native import cgroup
-from intercode_sandbox.native.obstacles import more_open_files, set_kernel
-from intercode_sandbox.native.process import read_if_there
-from intercode_sandbox.native.provider import NativeProvider
-from intercode_sandbox.native.restrictions import Restriction, in_force, lifted_by
-from intercode_sandbox.native.snapshot import endings
 
 _FILES_FOR_MANY = 4096
 _PROCESSES_FOR_MANY = 512

@@ -1,4 +1,4 @@
-"""What packages above this one register: where their files lie that sandboxes use."""
+"""Folders of the packages above this one, which register them: sandboxes use files of theirs."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def bare_packages(modules: Iterable[str]) -> dict[str, str]:
 
 
 def is_packaged(path: Path) -> bool:
-    """Whether a file comes with a package, and so is no user's."""
+    """Whether a file comes with a package and not from a user."""
     return any(path.is_relative_to(folder) for folder in FOLDERS.values())

@@ -86,7 +86,9 @@ def cache_place() -> Path:
     try:
         return Path.home() / ".cache" / "intercode"
     except RuntimeError as error:
-        from intercode_sandbox.errors import SandboxUnavailableError  # not where containers load this
+        from intercode_sandbox.errors import (
+            SandboxUnavailableError,  # not where containers load this
+        )
 
         why = f"user {os.geteuid()} has no home folder, and HOME is not set: images have no place"
         raise SandboxUnavailableError(why, "export INTERCODE_CACHE=/a/folder/of/yours") from error

@@ -17,7 +17,7 @@ from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.spelling import meant
 
 INSTALLED = ("site-packages", "dist-packages")
-_NOT_THEIRS = sys.stdlib_module_names | {"intercode"}
+_NOT_THEIRS = sys.stdlib_module_names | {"intercode", "intercode_sandbox"}
 _lock = threading.RLock()
 """Held while a file is run: two threads would make two classes of one."""
 _PREFIX = "intercode_file_"

@@ -24,8 +24,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from intercode.errors import UsageError
-from intercode_sandbox.files import digest_of, open_regular
 from intercode.plain_data import read_yaml
+from intercode_sandbox.files import digest_of, open_regular
 from intercode_sandbox.images.archive import pack
 from intercode_sandbox.units import MIB
 

@@ -23,10 +23,10 @@ from typing import Any
 
 from intercode.cli.terminal import print_json, safe, size, table
 from intercode.errors import UsageError
-from intercode_sandbox.files import cache_root, empty, tree_size
 from intercode_sandbox import images
 from intercode_sandbox.docker.images import prune
 from intercode_sandbox.docker.provider import sweep_all
+from intercode_sandbox.files import cache_root, empty, tree_size
 from intercode_sandbox.native.snapshot import endings, sweep
 from intercode_sandbox.units import counted
 

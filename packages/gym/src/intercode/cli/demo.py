@@ -31,8 +31,8 @@ from intercode.report.page import Episodes, write_page
 from intercode.report.runs import Run, read_runs
 from intercode.report.tables import by_agent, matrix
 from intercode.spec import RunSpec
-from intercode_sandbox.units import counted
 from intercode_console import INTERRUPTED
+from intercode_sandbox.units import counted
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")
 STAND_IN = StandIn()

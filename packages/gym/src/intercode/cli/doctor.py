@@ -22,7 +22,7 @@ from intercode import __version__, make
 from intercode.cli.terminal import indented, print_json, safe
 from intercode.errors import SandboxError, UsageError
 from intercode.evaluate.manifest import own_versions, version
-from intercode_sandbox.rights import installing
+from intercode_console import clash
 from intercode_sandbox.doctor import (
     DOCKER_SANDBOX,
     Check,
@@ -33,7 +33,7 @@ from intercode_sandbox.doctor import (
 )
 from intercode_sandbox.images.base import SEARCH_PATH
 from intercode_sandbox.native.obstacles import apparmor_profile
-from intercode_console import clash
+from intercode_sandbox.rights import installing
 
 if TYPE_CHECKING:
     from intercode.envs.base import InterCodeEnv

@@ -14,11 +14,11 @@ from typing import Any, TextIO
 from intercode.cli.terminal import print_json, safe
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
-from intercode_sandbox.files import replaced
 from intercode.records import last_attempts, read_manifest
 from intercode.redaction import Redactor
 from intercode.report import export
 from intercode.report.text import without_formula
+from intercode_sandbox.files import replaced
 from intercode_sandbox.units import counted
 
 

@@ -28,9 +28,9 @@ from intercode.errors import (
     TaskNotFoundError,
     UsageError,
 )
+from intercode_console import INTERRUPTED, interruptible
 from intercode_sandbox.names import Registry
 from intercode_sandbox.user_code import described, is_reference
-from intercode_console import INTERRUPTED, interruptible
 
 _DEEDS = {
     "demo": "see it work: three scripted agents on all bundled tasks",

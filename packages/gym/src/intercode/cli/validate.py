@@ -23,7 +23,6 @@ from intercode.evaluate.prepare import Plan, environment, load, narrowed, settin
 from intercode.evaluate.validate import Validation
 from intercode.evaluate.validate import validate as run
 from intercode.registry import DATASETS, scheme_of
-from intercode_sandbox import Limits
 from intercode.spec import (
     RunSpec,
     environments,
@@ -31,6 +30,7 @@ from intercode.spec import (
     given,
 )
 from intercode.task import Dataset
+from intercode_sandbox import Limits
 from intercode_sandbox.units import counted
 from intercode_sandbox.user_code import is_reference
 

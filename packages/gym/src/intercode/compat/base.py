@@ -17,11 +17,11 @@ from rich.logging import RichHandler
 
 from intercode.compat.utils import Container, IntercodeDataLoader, Record, place_of
 from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
-from intercode_sandbox.interruption import is_callers
 from intercode.paper.bash import LIMITS, MALFORMED
+from intercode.task import Task
 from intercode_sandbox import get_provider
 from intercode_sandbox.images import hide
-from intercode.task import Task
+from intercode_sandbox.interruption import is_callers
 
 AGENT_OBS = "agent_obs"
 EVAL_OBS = "eval_obs"

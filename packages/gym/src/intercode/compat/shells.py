@@ -26,10 +26,10 @@ from intercode.paper.bash_env import prepared
 from intercode.paper.container import md5sum, pairs
 from intercode.paper.python import submitted
 from intercode.rewards.swe import SweReward
+from intercode.task import Task
 from intercode_sandbox import Sandbox, get_provider
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.repository import FULL
-from intercode.task import Task
 
 GIT_RESET_SCRIPT = "git reset --hard; git clean -fd;"
 GIT_STATUS_SCRIPT = "git status --short;"

@@ -51,10 +51,10 @@ from intercode.errors import (
     SandboxError,
     UsageError,
 )
-from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.base import Limits, Provider, Sandbox, Worker, cause_of_death
-from intercode_sandbox.native.provider import NativeProvider
 from intercode.syntax import quoted
+from intercode_sandbox.base import Limits, Provider, Sandbox, Worker, cause_of_death
+from intercode_sandbox.interruption import is_callers
+from intercode_sandbox.native.provider import NativeProvider
 
 _WORKERS = "intercode.databases.inside."
 _IMAGE = "scratch"

@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from intercode_sandbox.data_paths import within
 from intercode.errors import TaskError
+from intercode_sandbox.data_paths import within
 
 Kind = Literal["sqlite", "duckdb", "script", "dump"]
 _SUFFIXES: dict[str, Kind] = {

@@ -26,9 +26,9 @@ from intercode.datasets.catalog import Entry, find
 from intercode.datasets.files import home
 from intercode.downloads import Progress, download
 from intercode.errors import FetchError, TaskError, UsageError
-from intercode_sandbox.files import locked, remove_tree
 from intercode.registry import DATASETS
 from intercode.task import Dataset
+from intercode_sandbox.files import locked, remove_tree
 from intercode_sandbox.units import counted
 
 LIMIT = 16 << 30

@@ -23,9 +23,9 @@ from typing import Any
 
 from intercode.datasets.shared import seen, shared
 from intercode.errors import TaskError
-from intercode_sandbox.files import cache_root
 from intercode.plain_data import check_plain, read_yaml, unique
 from intercode.task import CANNOT, FIELDS, Dataset, Task, fixed
+from intercode_sandbox.files import cache_root
 
 Row = tuple[str, Any]
 """A row's place, such as ``row 3 (line 7)``, and its content."""

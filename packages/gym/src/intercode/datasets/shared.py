@@ -20,8 +20,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import ParamSpec
 
-from intercode_sandbox.files import cache_root
 from intercode.task import Dataset
+from intercode_sandbox.files import cache_root
 
 Parameters = ParamSpec("Parameters")
 Signature = tuple[object, ...]

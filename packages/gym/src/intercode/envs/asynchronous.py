@@ -29,8 +29,8 @@ from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.episode import Episode, Score
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.models.base import Tool
-from intercode_sandbox.base import Change, Completed, Sandbox, Snapshot
 from intercode.task import Dataset, Task
+from intercode_sandbox.base import Change, Completed, Sandbox, Snapshot
 from intercode_sandbox.units import MIB
 
 T = TypeVar("T")

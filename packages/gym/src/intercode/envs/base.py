@@ -54,13 +54,13 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.interpreters.base import Execution, Interpreter, act, cancellable, execute, recorded
-from intercode_sandbox.names import Registry
 from intercode.registry import MESSAGES
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function, choose
-from intercode_sandbox.images import hide
-from intercode_sandbox.ownership import OneCaller
 from intercode.task import LOOKS, Dataset, Task
+from intercode_sandbox.images import hide
+from intercode_sandbox.names import Registry
+from intercode_sandbox.ownership import OneCaller
 
 SETTING_LENGTH = 200
 """Characters of a setting's name that are kept: an image may say anything of itself."""

@@ -21,8 +21,8 @@ from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
 from intercode.rewards.own import choose
-from intercode_sandbox import Sandbox
 from intercode.task import Dataset, Task
+from intercode_sandbox import Sandbox
 
 
 class BashEnv(InterCodeEnv[Sandbox]):

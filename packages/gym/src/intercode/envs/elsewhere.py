@@ -32,8 +32,8 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.registry import MESSAGES
-from intercode_sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
+from intercode_sandbox.ownership import OneCaller
 
 
 @dataclass(frozen=True, slots=True)

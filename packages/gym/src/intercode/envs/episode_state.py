@@ -23,9 +23,9 @@ from intercode.errors import (
     TaskError,
     UsageError,
 )
-from intercode_sandbox.interruption import is_callers
 from intercode.outcomes import failure_kind
 from intercode.task import Task
+from intercode_sandbox.interruption import is_callers
 
 VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
 """The errors that ``errors="value"`` turns into values: no caller's, no agent's, and none that

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from intercode.envs.options import CacheLike, EngineLike, PathLike, ProviderLike, RewardLike
-from intercode_sandbox.base import Limits
 from intercode.task import Dataset
+from intercode_sandbox.base import Limits
 
 
 class Keywords(TypedDict, total=False):

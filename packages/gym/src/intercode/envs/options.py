@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from intercode_sandbox.capabilities import CAPABILITIES
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
+from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.network import Policy
 from intercode_sandbox.spelling import meant
 from intercode_sandbox.units import LIMITS

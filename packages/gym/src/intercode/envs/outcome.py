@@ -9,11 +9,11 @@ from typing import Any
 
 from intercode.episode import ENDED, decode, encode
 from intercode.errors import RewardError, TaskError
-from intercode_sandbox.files import sha256
 from intercode.rewards.answer import last_output
 from intercode.rewards.gold import TROUBLES, differing
-from intercode_sandbox.base import Change, FileType, Sandbox
 from intercode.task import Task
+from intercode_sandbox.base import Change, FileType, Sandbox
+from intercode_sandbox.files import sha256
 
 _TYPES: Mapping[int, FileType] = {
     stat.S_IFREG: "file",

@@ -21,9 +21,9 @@ from intercode.rewards.command import CommandReward
 from intercode.rewards.own import choose
 from intercode.rewards.python import PythonReward
 from intercode.rewards.python_plan import has_tests, stdio_cases
-from intercode_sandbox.base import Sandbox
 from intercode.syntax import parse
 from intercode.task import Dataset, Task
+from intercode_sandbox.base import Sandbox
 
 _FIELDS = {"cases", "stdio", "entry_point"}
 """The metadata that only tasks for Python have."""

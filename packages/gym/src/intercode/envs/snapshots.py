@@ -20,8 +20,8 @@ from intercode.envs.episode_state import EpisodeState
 from intercode.episode import Episode, Fork, Turn
 from intercode.errors import EnvironmentStateError, ForkError, TaskNotFoundError
 from intercode.interpreters.base import Interpreter, Saved, SavesState
-from intercode_sandbox.ownership import when_gone
 from intercode.task import Dataset, Task
+from intercode_sandbox.ownership import when_gone
 
 How = Literal["auto", "state", "replay"]
 """By what an episode is forked; ``auto``: by its state where possible, else by its actions."""

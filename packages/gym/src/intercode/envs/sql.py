@@ -24,9 +24,9 @@ from intercode.interpreters.sql import SqlInterpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.own import Function, OwnReward, choose
+from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits
 from intercode_sandbox.images import hide
-from intercode.task import Dataset, Task
 
 _EMPTY_SELECT = "SELECT x FROM (SELECT NULL AS x) AS t WHERE 1 = 0"
 

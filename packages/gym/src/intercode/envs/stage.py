@@ -14,22 +14,22 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
-from intercode_sandbox.data_paths import within
 from intercode.envs.programs import try_programs
 from intercode.envs.recipe import OWN_START, Recipe, Service, Start, Writer
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
-from intercode_sandbox.extensions import is_packaged
 from intercode.interpreters.base import Place
 from intercode.interpreters.bash import not_started
-from intercode_sandbox.rights import is_root
+from intercode.task import SANDBOX_LIMITS, Task
 from intercode_sandbox import Limits, Provider, Sandbox, get_provider
 from intercode_sandbox.base import Completed, GrantsSome
+from intercode_sandbox.data_paths import within
+from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.resolve import admit, check
 from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.rights import is_root
 from intercode_sandbox.scripts import SHELL, script
-from intercode.task import SANDBOX_LIMITS, Task
 
 if TYPE_CHECKING:
     from intercode.envs.options import EnvOptions

@@ -15,18 +15,18 @@ from intercode.envs.options import EnvOptions, SweOptions
 from intercode.envs.stage import SandboxStage, place_of
 from intercode.envs.traits import SHELL, Dice, Traits
 from intercode.errors import ImageError, TaskError
-from intercode_sandbox.files import sha256
 from intercode.interpreters.base import Interpreter
 from intercode.interpreters.bash import shell_in
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.own import choose
 from intercode.rewards.swe import SweReward
 from intercode.rewards.swe_plan import APPLY, Plan, make_plan
+from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox.files import sha256
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.repository import NONE, is_url, prepare, refuse_links
 from intercode_sandbox.network import Network
-from intercode.task import Dataset, Task
 
 _FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
 """The metadata that only issues have."""

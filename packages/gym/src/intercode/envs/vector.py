@@ -18,10 +18,10 @@ from intercode.envs.elsewhere import Elsewhere, StandIn
 from intercode.envs.episode_state import choices
 from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
-from intercode_sandbox.interruption import is_callers
 from intercode.outcomes import failure_kind
-from intercode_sandbox.ownership import OneCaller
 from intercode.task import Task
+from intercode_sandbox.interruption import is_callers
+from intercode_sandbox.ownership import OneCaller
 from intercode_sandbox.units import counted
 
 Texts = tuple[str, ...]

@@ -19,9 +19,9 @@ from intercode.agents.skills import Skill
 from intercode.envs.options import taken
 from intercode.errors import UsageError
 from intercode.evaluate.rewards import model_options
-from intercode_sandbox.names import Registry
 from intercode.registry import environment
 from intercode.spec import AgentSpec, ModelSpec, RunSpec, options_of
+from intercode_sandbox.names import Registry
 from intercode_sandbox.user_code import is_reference, split
 
 if TYPE_CHECKING:

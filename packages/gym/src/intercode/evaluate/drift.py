@@ -13,11 +13,11 @@ from intercode.errors import ImageError, RecordError, UsageError
 from intercode.evaluate.manifest import flat
 from intercode.records import diff
 from intercode.redaction import Redactor
+from intercode.spec import identified
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.host import SPEC as HOST
 from intercode_sandbox.images.host import changes
-from intercode.spec import identified
 from intercode_sandbox.units import counted
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")

@@ -27,10 +27,10 @@ from typing import Any, BinaryIO
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, OutputLimitError, TaskError
 from intercode.rewards.swe_plan import Plan, make_plan, touched
+from intercode.task import Task
 from intercode_sandbox.base import Sandbox
 from intercode_sandbox.images.archive import DAMAGE
 from intercode_sandbox.images.repository import Git
-from intercode.task import Task
 from intercode_sandbox.units import MIB
 
 LARGEST = 512 * MIB

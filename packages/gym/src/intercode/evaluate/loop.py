@@ -36,8 +36,8 @@ from intercode.errors import (
     TaskError,
     UsageError,
 )
-from intercode_sandbox.interruption import is_handlers
 from intercode.redaction import Redactor
+from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.user_code import described
 
 if TYPE_CHECKING:

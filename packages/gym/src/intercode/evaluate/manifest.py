@@ -14,12 +14,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import intercode_sandbox
 from intercode import __version__
 from intercode.manifest_types import FORMAT
 from intercode.task import Dataset
 
 DISTRIBUTION = "intercode-gym"
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGES = (Path(__file__).parents[1], Path(intercode_sandbox.__file__).parent)
 _GIT_SECONDS = 10.0
 
 
@@ -128,10 +129,11 @@ def own_versions() -> dict[str, str]:
 
 
 def _code() -> str:
-    """Return a digest of the package's files, without those that Python has made of them."""
+    """Return a digest of the packages' files, without those that Python has made of them."""
     hasher = hashlib.blake2b(digest_size=16)
-    for path in sorted(_PACKAGE.rglob("*")):
-        name = path.relative_to(_PACKAGE)
+    for path in (path for package in _PACKAGES for path in sorted(package.rglob("*"))):
+        package = next(package for package in _PACKAGES if path.is_relative_to(package))
+        name = path.relative_to(package.parent)
         # In a __pycache__ files come and go under other names while another process imports us.
         if path.suffix != ".pyc" and "__pycache__" not in name.parts and path.is_file():
             data = path.read_bytes()
@@ -142,11 +144,11 @@ def _code() -> str:
 
 def _checkout() -> str:
     """Return the commit that is checked out, with a ``+`` if files were changed since."""
-    root = _PACKAGE.parents[1]
+    root = _PACKAGES[0].parents[3]
     if not (root / ".git").exists():
         return ""
     commit = _git(root, "rev-parse", "HEAD")
-    changed = commit and _git(root, "status", "--porcelain", "--", str(_PACKAGE))
+    changed = commit and _git(root, "status", "--porcelain", "--", *map(str, _PACKAGES))
     return f"{commit}+" if changed else commit
 
 

@@ -22,16 +22,16 @@ from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.rewards import ModelReward, model_reward
 from intercode.evaluate.tools import tool_versions
-from intercode_sandbox.files import same_folder
 from intercode.project import FILE, benchmark_of, create
 from intercode.records import MANIFEST, read_manifest
 from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES
 from intercode.registry import environment as registered
 from intercode.rewards.gold import GoldCache
-from intercode_sandbox import Limits, Provider
 from intercode.spec import RunSpec, environments, in_any_folder, recorded_options
-from intercode_sandbox.spelling import meant
 from intercode.task import OF_ALL_TASKS, Dataset, Task
+from intercode_sandbox import Limits, Provider
+from intercode_sandbox.files import same_folder
+from intercode_sandbox.spelling import meant
 from intercode_sandbox.user_code import absolute, digest, is_reference
 
 if TYPE_CHECKING:

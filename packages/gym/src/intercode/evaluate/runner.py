@@ -34,7 +34,6 @@ from intercode.evaluate.progress import Progress
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.versions import rules_of
 from intercode.evaluate.worker import Interrupts, Job
-from intercode_sandbox.files import same_folder
 from intercode.models.local import PROVIDER as LOCAL
 from intercode.records import (
     EPISODES,
@@ -46,9 +45,10 @@ from intercode.records import (
     read_episodes,
     read_manifest,
 )
-from intercode_sandbox.images import hide
 from intercode.spec import CODE, RunSpec, in_any_folder
 from intercode.task import Dataset
+from intercode_sandbox.files import same_folder
+from intercode_sandbox.images import hide
 from intercode_sandbox.user_code import absolute, remember
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from intercode.errors import (
 )
 from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed, without_odd_data
 from intercode.evaluate.progress import Progress
-from intercode_sandbox.files import same_folder
-from intercode_sandbox.interruption import is_handlers
 from intercode.models.drain import Drain, draining
 from intercode.records import Key
+from intercode_sandbox.files import same_folder
+from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.user_code import described
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import UsageError
-from intercode_sandbox.files import replaced, sha256
 from intercode.models.base import Reply, Request, Settings, ToolCall, Trace, Usage
+from intercode_sandbox.files import replaced, sha256
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from numbers import Integral
 from typing import Any, get_args
 
 from intercode.errors import InterCodeError, ModelError, UsageError
-from intercode_sandbox.interruption import is_handlers
 from intercode.models.base import (
     Answer,
     AttemptError,
@@ -26,6 +25,7 @@ from intercode.models.base import (
     Trace,
     Usage,
 )
+from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.user_code import described
 
 log = logging.getLogger(__name__)

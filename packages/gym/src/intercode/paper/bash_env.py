@@ -27,8 +27,8 @@ from intercode.paper.container import PaperImage
 from intercode.paper.report import Progress, ReplayedTurn, ReplayReport, together
 from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode.paper.session import PaperOptions, ending, refuse_limits
-from intercode_sandbox import Provider, Sandbox
 from intercode.task import Dataset, Task
+from intercode_sandbox import Provider, Sandbox
 
 IMAGE = "nl2bash"
 """The image of tasks that name none."""

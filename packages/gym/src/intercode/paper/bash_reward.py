@@ -14,8 +14,8 @@ from intercode.episode import Score
 from intercode.errors import RewardError
 from intercode.paper.bash import GOLD_HOST, MALFORMED, run_gold, variables
 from intercode.paper.container import IGNORED, Pair, PaperImage, md5sum
-from intercode_sandbox.base import Sandbox
 from intercode.task import Task
+from intercode_sandbox.base import Sandbox
 
 COMPARED = frozenset({"A", "??", "C"})
 """The statuses of which the content is compared; modified files never were."""

@@ -32,8 +32,8 @@ from intercode.paper.report import Progress, RegradedReport, ReplayedTurn, toget
 from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode.paper.session import PaperCtfOptions, ending, refuse_limits
 from intercode.rewards.flag import SUBMITTED, submissions
-from intercode_sandbox.base import Provider, Sandbox
 from intercode.task import Dataset, Task
+from intercode_sandbox.base import Provider, Sandbox
 
 WRONG = "Submitted flag is incorrect. Keep trying!"
 """The observation after a wrong flag."""

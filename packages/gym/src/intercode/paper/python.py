@@ -30,8 +30,8 @@ from intercode.paper.python_server import FAILED
 from intercode.paper.report import Progress, RegradedReport, ReplayedTurn, together
 from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode.paper.session import PaperOptions, PaperStage, TextInterpreter, ending, refuse_limits
-from intercode_sandbox.base import Limits, Provider, Sandbox
 from intercode.task import Dataset, Task
+from intercode_sandbox.base import Limits, Provider, Sandbox
 
 TIMEOUT = 30.0
 """Seconds that the client of 2023 waited for one request, an action or a test."""

@@ -13,8 +13,8 @@ from intercode.envs.stage import NoRecipe, PlaceT, Stage
 from intercode.episode import Status
 from intercode.errors import UsageError
 from intercode.interpreters.base import Execution
-from intercode_sandbox.base import Limits
 from intercode.task import Task
+from intercode_sandbox.base import Limits
 
 AnswerT = TypeVar("AnswerT")
 

@@ -30,8 +30,8 @@ from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
 from intercode.paper.session import PaperStage, TextInterpreter, ending
 from intercode.paper.sql_databases import ERROR, Answer, Connection, EngineDatabases
-from intercode_sandbox.base import Limits
 from intercode.task import Dataset, Task
+from intercode_sandbox.base import Limits
 
 Version = Literal["released", "early", "first"]
 VERSIONS: tuple[Version, ...] = ("released", "early", "first")

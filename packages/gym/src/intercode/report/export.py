@@ -20,13 +20,13 @@ from intercode.agents.retelling import as_said
 from intercode.envs.traits import check_imported, traits_of, turns_of
 from intercode.episode import Episode, Turn
 from intercode.errors import RecordWriteError, UsageError
-from intercode_sandbox.files import replaced
 from intercode.models.base import as_openai
 from intercode.records import Outcome, ending_of
 from intercode.registry import MESSAGES
 from intercode.syntax import quoted
 from intercode.talks import Call, Talk, talk_of
 from intercode.task import Task
+from intercode_sandbox.files import replaced
 
 _TURNS = 10
 """The default number of turns of every environment of 2023."""

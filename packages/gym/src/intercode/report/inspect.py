@@ -20,11 +20,11 @@ from intercode.episode import Episode
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import clustered_error
 from intercode.evaluate.summary import Statistics, by_attempts, summarize
-from intercode_sandbox.files import sha256
 from intercode.records import Outcome, ending_of
 from intercode.report.export import cleaned
 from intercode.report.runs import Coverage, covered, judge_of, rate_name
 from intercode.talks import Talk, talk_of, talks_of
+from intercode_sandbox.files import sha256
 
 VERSION = 2
 """The version of the log's format."""

@@ -23,13 +23,13 @@ from typing import Any
 from intercode import __version__
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError
-from intercode_sandbox.files import write_whole
 from intercode.records import Key, Outcome, key_of
 from intercode.report.episodes import Row, body_of, columns, row_of
 from intercode.report.overview import overview
 from intercode.report.runs import Run
 from intercode.report.text import printable
 from intercode.report.verdict import Held
+from intercode_sandbox.files import write_whole
 
 CHUNK = 100
 """Episodes that are packed together."""

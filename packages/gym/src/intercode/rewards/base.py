@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from intercode.episode import Episode, Score
+from intercode.task import Task
 from intercode_sandbox.base import Freezes, Limits, Provider, Sandbox, Snapshot, SupportsPrivacy
 from intercode_sandbox.network import Network
-from intercode.task import Task
 
 PlaceT = TypeVar("PlaceT", contravariant=True)
 

@@ -36,8 +36,8 @@ from intercode.rewards.answer import Answer, last_output, normalise, similarity
 from intercode.rewards.gold import GoldResult, GoldRunner, content, differing
 from intercode.rewards.judge import Judge
 from intercode.rewards.words import is_named, temporary_names
-from intercode_sandbox.base import Change, Sandbox
 from intercode.task import Task
+from intercode_sandbox.base import Change, Sandbox
 
 NOT_EXACT = 0.99
 """The highest value below that of an exact result."""

@@ -45,6 +45,7 @@ from intercode.rewards import leftovers
 from intercode.rewards.base import copied, quiesced
 from intercode.rewards.gold import differing
 from intercode.rewards.leftovers import Leftovers
+from intercode.task import Task
 from intercode_sandbox.base import (
     Change,
     Completed,
@@ -56,7 +57,6 @@ from intercode_sandbox.base import (
 )
 from intercode_sandbox.network import Network
 from intercode_sandbox.scripts import script
-from intercode.task import Task
 from intercode_sandbox.units import MIB
 
 SYSTEM_PATHS = re.compile(

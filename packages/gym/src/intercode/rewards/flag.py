@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
-from intercode_sandbox.base import Sandbox
 from intercode.task import Task
+from intercode_sandbox.base import Sandbox
 
 NOT_SOLVED = 0.99
 """The highest value of an episode without the flag."""

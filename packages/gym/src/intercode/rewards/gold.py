@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 from intercode.episode import decode, encode
 from intercode.errors import CausedInsideError, OutputLimitError, RewardError, SandboxError
 from intercode.interpreters.base import Interpreter
-from intercode_sandbox.interruption import is_callers
 from intercode.rewards import archive
 from intercode.rewards.answer import Answer, normalise
-from intercode_sandbox.base import Change, Sandbox
 from intercode.task import Task
+from intercode_sandbox.base import Change, Sandbox
+from intercode_sandbox.interruption import is_callers
 
 T = TypeVar("T")
 

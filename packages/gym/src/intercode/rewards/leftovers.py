@@ -31,8 +31,8 @@ from intercode.rewards.aliases import (
     separate,
     within,
 )
-from intercode_sandbox.base import Change, Sandbox
 from intercode.task import Task
+from intercode_sandbox.base import Change, Sandbox
 
 # -- the environment -------------------------------------------------------------------------------
 

@@ -16,10 +16,10 @@ from typing import Any, Generic
 
 from intercode.episode import Episode, Score, not_json
 from intercode.errors import InterCodeError, RewardError, UsageError
-from intercode_sandbox.interruption import is_handlers
 from intercode.registry import REWARDS
 from intercode.rewards.base import PlaceT, Reward
 from intercode.task import Task
+from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.user_code import is_reference, line_of
 
 Function = Callable[..., "Score | float"]

@@ -21,9 +21,9 @@ from intercode.rewards.base import quiesced
 from intercode.rewards.gold import own_fault
 from intercode.rewards.python_plan import Plan, make_plan, session_source, stdio_cases, submission
 from intercode.rewards.python_run import Bench, Result, Trial, run_cases
+from intercode.task import Task
 from intercode_sandbox.base import Provider, Sandbox
 from intercode_sandbox.network import Network
-from intercode.task import Task
 
 
 class PythonReward:

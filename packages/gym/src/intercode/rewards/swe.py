@@ -44,9 +44,9 @@ from intercode.rewards.swe_names import collect, is_cut, resolved
 from intercode.rewards.swe_plan import APPLY, Plan, make_plan
 from intercode.rewards.swe_run import Run, check_runner, run
 from intercode.rewards.swe_twins import Twins, confront, find
+from intercode.task import Task
 from intercode_sandbox.base import Change, Completed, Sandbox
 from intercode_sandbox.scripts import SHELL
-from intercode.task import Task
 from intercode_sandbox.units import MIB
 
 NOT_SOLVED = 0.99

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from intercode.errors import TaskError
 from intercode.rewards.swe_plan import Plan
-from intercode_sandbox.base import Sandbox
 from intercode.task import Task
+from intercode_sandbox.base import Sandbox
 from intercode_sandbox.units import MIB
 
 _OUTPUT = 64 * MIB

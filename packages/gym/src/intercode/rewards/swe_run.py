@@ -14,9 +14,9 @@ from intercode.episode import decode
 from intercode.errors import InterCodeError, TaskError
 from intercode.rewards import swe_runner
 from intercode.rewards.swe_plan import Plan
+from intercode.task import Task
 from intercode_sandbox.base import Sandbox, SupportsPrivacy
 from intercode_sandbox.scripts import script
-from intercode.task import Task
 
 _GRACE = 5.0
 _OUTPUT = 4000

@@ -37,8 +37,8 @@ from typing import Any, cast
 from intercode.errors import OutputLimitError
 from intercode.rewards.swe_plan import Plan
 from intercode.rewards.swe_run import Run, run
-from intercode_sandbox.base import Sandbox
 from intercode.syntax import parse
+from intercode_sandbox.base import Sandbox
 from intercode_sandbox.units import MIB
 
 MOST = 8

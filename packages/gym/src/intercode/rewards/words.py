@@ -11,8 +11,8 @@ from collections.abc import Collection
 from posixpath import basename, dirname, join, normpath
 
 from intercode.rewards.aliases import TEMPORARY, Link, lies_in, within
-from intercode_sandbox.base import Sandbox
 from intercode.task import Task
+from intercode_sandbox.base import Sandbox
 
 _IN_TEMPORARY = re.compile(
     r"(?<![\w.-])(?<!outside )(?:/var/tmp|/dev/shm|/tmp)(?![\w-])(?:/[\w./-]*)?", re.ASCII

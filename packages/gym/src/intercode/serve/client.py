@@ -33,11 +33,11 @@ from intercode.errors import (
     SandboxError,
     UsageError,
 )
-from intercode_sandbox.interruption import is_callers
 from intercode.registry import ENVS
 from intercode.serve import TOKEN
-from intercode_sandbox.spelling import meant
 from intercode.task import FIELDS, Dataset, Task
+from intercode_sandbox.interruption import is_callers
+from intercode_sandbox.spelling import meant
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode_sandbox.capabilities import mask
-from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
 from intercode_sandbox.accounts import LONGEST, Account, account_of
 from intercode_sandbox.base import Evidence, Limits
+from intercode_sandbox.capabilities import mask
 from intercode_sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThereError
 from intercode_sandbox.docker.home import INSIDE, Home
 from intercode_sandbox.docker.images import EngineImage
+from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
 from intercode_sandbox.images.base import HOSTNAME
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import OWN_THREADS

@@ -26,8 +26,8 @@ from intercode_sandbox.native.bootstrap import PROGRAM, Workers, command
 from intercode_sandbox.native.obstacles import no_program
 from intercode_sandbox.ownership import new_lease, when_gone
 
-_OWN = Path(__file__).parents[2]
-_MODULES = [f"sandbox/native/{name}.py" for name in ("bootstrap", "syscalls", "wire", "worker")]
+_OWN = Path(__file__).parents[1]
+_MODULES = [f"native/{name}.py" for name in ("bootstrap", "syscalls", "wire", "worker")]
 """The modules that a worker's Python loads, in addition to the worker's own packages."""
 INSIDE = "/dev/.intercode"
 """The folder of our things in a container: in memory, so that its files are as the image's."""

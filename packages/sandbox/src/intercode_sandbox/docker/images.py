@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from intercode_sandbox.docker.engine import LABEL, LEASE, Engine, NotThereError
 from intercode_sandbox.errors import ImageError, SandboxError
 from intercode_sandbox.files import digest_of, sha256
-from intercode_sandbox.docker.engine import LABEL, LEASE, Engine, NotThereError
 from intercode_sandbox.images import (
     BuildScript,
     Image,

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from intercode_sandbox.errors import SandboxError
-from intercode_sandbox.files import cache_root, digest_of
-from intercode_sandbox.rights import make_private
 from intercode_sandbox.base import Change, Evidence, Limits
 from intercode_sandbox.docker.container import Container
 from intercode_sandbox.docker.images import EngineImage
+from intercode_sandbox.errors import SandboxError
+from intercode_sandbox.files import cache_root, digest_of
 from intercode_sandbox.images import Image
 from intercode_sandbox.native.process import Seat
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.ownership import new_lease, when_gone
+from intercode_sandbox.rights import make_private
 
 _FILES_SECONDS = 60.0
 

@@ -18,12 +18,19 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Protocol
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import DiskBudget, cache_root, digest_of, file_digest, open_regular, sha256
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.files import (
+    DiskBudget,
+    cache_root,
+    digest_of,
+    file_digest,
+    open_regular,
+    sha256,
+)
 from intercode_sandbox.images.base import Addition, Context, Image
 from intercode_sandbox.images.cache import keep_tarball
 from intercode_sandbox.images.host import host_mounts
 from intercode_sandbox.images.tree import Found, Parts, Tree, look
+from intercode_sandbox.rights import is_root
 
 VERSION = "1"
 REPLACES = "INTERCODE.replaces"

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
+from intercode_sandbox.extensions import PACKAGES
 from intercode_sandbox.files import cache_root, digest_of, write_whole
 from intercode_sandbox.images.base import HOSTNAME, SEARCH_PATH, Cache, Context, Image
 
@@ -195,11 +196,17 @@ def _outermost(*places: Path) -> tuple[str, ...]:
 
 def _own_folders() -> set[Path]:
     """InterCode as installed; or the checkout that it runs from, with its tests and history."""
-    package = Path(__file__).resolve().parents[2]
+    return set().union(*map(_around, (Path(__file__).parents[1], *PACKAGES.values())))
+
+
+def _around(package: Path) -> set[Path]:
+    """A package as installed, or the checkout of ``packages/NAME/src`` in which it lies."""
+    package = package.resolve()
     site = package.parent
+    checkout = site.parent.parent.parent
     if site.name == "src" and (site.parent / "pyproject.toml").is_file():
-        return {site.parent}
-    return {package, *site.glob("intercode_gym-*.dist-info")}
+        return {checkout} if (checkout / "pyproject.toml").is_file() else {site.parent}
+    return {package, *site.glob("intercode_*.dist-info")}
 
 
 def make(argument: str, context: Context) -> Image:

@@ -18,8 +18,6 @@ from typing import NoReturn, cast
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.files import digest_of, open_regular
-from intercode_sandbox.names import Registry
-from intercode_sandbox.rights import sandboxes_user
 from intercode_sandbox.images.archive import add_archive
 from intercode_sandbox.images.base import (
     UNDERSTOOD,
@@ -34,6 +32,8 @@ from intercode_sandbox.images.base import (
 from intercode_sandbox.images.cache import ImageCache, sweep
 from intercode_sandbox.images.debian import RECIPES, make_system
 from intercode_sandbox.images.tree import set_times
+from intercode_sandbox.names import Registry
+from intercode_sandbox.rights import sandboxes_user
 from intercode_sandbox.spelling import meant
 from intercode_sandbox.user_code import is_reference
 

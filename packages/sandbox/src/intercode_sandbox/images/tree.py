@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from intercode_sandbox.accounts import LONGEST, Account, account_of
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.files import digest_of, file_digest
-from intercode_sandbox.accounts import LONGEST, Account, account_of
 
 Parts = tuple[str, ...]
 _MAX_LINKS = 40

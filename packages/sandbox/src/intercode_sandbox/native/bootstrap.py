@@ -12,9 +12,9 @@ PROGRAM = os.path.join(os.path.dirname(__file__), "static", "process1")
 """The static program, which the build of this package makes."""
 SOCKET = 3
 """The descriptor of the zygote's socket, and of a worker's."""
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-_PACKAGES = ("intercode", "intercode_sandbox", "intercode_sandbox.native")
-# The packages' own __init__ is stood in for: it imports Gymnasium, for which there is no use.
+_ROOT = os.path.dirname(os.path.dirname(__file__))
+_PACKAGES = ("intercode_sandbox", "intercode_sandbox.native")
+# The packages' own __init__ is stood in for: those above import much for which there is no use.
 _BEGIN = """
 import importlib, json, os, signal, sys, types
 # What its caller ignores or blocks, it would ignore or block. Python itself ignores two of them.
@@ -65,7 +65,7 @@ def command(
         path: Folders in which imports are looked for after the standard library.
         packages: Other packages whose ``__init__`` is not run → their folders.
         python: The Python that runs it.
-        root: The folder of the package ``intercode`` there.
+        root: The folder of the package ``intercode_sandbox`` there.
     """
     own = {name: os.path.join(root, *name.split(".")[1:]) for name in _PACKAGES}
     setup = {"module": module, "arguments": arguments, "path": [*path]}

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from intercode_sandbox.rights import permitted
 from intercode_sandbox.native import syscalls as sc
 from intercode_sandbox.native import wire
+from intercode_sandbox.rights import permitted
 
 ID_COUNT = 65_536
 """User and group ids in a sandbox, as root."""

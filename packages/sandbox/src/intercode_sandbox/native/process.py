@@ -17,8 +17,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.errors import SandboxError
 from intercode_sandbox.base import Completed, Evidence, OutputBuffer, Process
+from intercode_sandbox.errors import SandboxError
 from intercode_sandbox.native import wire
 from intercode_sandbox.native.channels import channel, close_all
 from intercode_sandbox.native.frozen import FrozenLayer

@@ -20,15 +20,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from intercode_sandbox.base import Evidence, Limits, Snapshot
 from intercode_sandbox.capabilities import OF_SEVERAL_USERS
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.files import cache_root
-from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.rights import is_root, one_user
-from intercode_sandbox.base import Evidence, Limits, Snapshot
 from intercode_sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode_sandbox.images.tree import look
+from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native import cgroup, frozen, wire
 from intercode_sandbox.native.bootstrap import PROGRAM, Workers, command
 from intercode_sandbox.native.channels import close_all
@@ -55,6 +54,7 @@ from intercode_sandbox.ownership import (
     free_when_gone,
     new_lease,
 )
+from intercode_sandbox.rights import is_root, one_user
 
 
 class NativeProvider:

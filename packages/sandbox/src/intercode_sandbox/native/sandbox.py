@@ -11,17 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-from intercode_sandbox.errors import (
-    ActionError,
-    CausedInsideError,
-    OutputLimitError,
-    SandboxClosedError,
-    SandboxEndedError,
-    SandboxError,
-    SandboxTimeoutError,
-    UsageError,
-)
-from intercode_sandbox.interruption import is_callers
 from intercode_sandbox import proxy
 from intercode_sandbox.accounts import look_up_user
 from intercode_sandbox.base import (
@@ -36,6 +25,16 @@ from intercode_sandbox.base import (
     Snapshot,
     caused_inside,
 )
+from intercode_sandbox.errors import (
+    ActionError,
+    CausedInsideError,
+    OutputLimitError,
+    SandboxClosedError,
+    SandboxEndedError,
+    SandboxError,
+    SandboxTimeoutError,
+    UsageError,
+)
 from intercode_sandbox.forward import (
     CONNECTIONS,
     IDLE_SECONDS,
@@ -46,6 +45,7 @@ from intercode_sandbox.forward import (
     own_socket,
 )
 from intercode_sandbox.images import Image
+from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native import wire
 from intercode_sandbox.native.channels import Channel, close_all, exit_pipe, open_channels
 from intercode_sandbox.native.process import (

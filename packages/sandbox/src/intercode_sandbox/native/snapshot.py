@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from intercode_sandbox.base import Limits, Sandbox
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.errors import ImageError, OutputLimitError, SandboxError
 from intercode_sandbox.files import cache_root, digest_of, remove_tree
-from intercode_sandbox.rights import hand_over, is_root, make_private
-from intercode_sandbox.base import Limits, Sandbox
 from intercode_sandbox.images import Command, Image
 from intercode_sandbox.images.base import SCRIPT
 from intercode_sandbox.native import archive
@@ -24,6 +23,7 @@ from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all
 from intercode_sandbox.native.endings import LEDGERS, Ending, read_ledgers
 from intercode_sandbox.native.frozen import FrozenLayer
 from intercode_sandbox.ownership import is_gone, new_lease, when_gone
+from intercode_sandbox.rights import hand_over, is_root, make_private
 
 _SUFFIX = " (snapshot)"
 _MOST_FROZEN = 30

@@ -17,7 +17,6 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
-from intercode_sandbox.rights import STAND_IN, has_machines_id, lacking
 from intercode_sandbox.native import cgroup, wire
 from intercode_sandbox.native import syscalls as sc
 from intercode_sandbox.native.bootstrap import Workers
@@ -27,6 +26,7 @@ from intercode_sandbox.native.identity import OWN_THREADS, Identities, write_map
 from intercode_sandbox.native.syscalls import hide_arguments
 from intercode_sandbox.native.vault import Vault
 from intercode_sandbox.native.zygote import NotLoadedError, Zygote, look_around, plan
+from intercode_sandbox.rights import STAND_IN, has_machines_id, lacking
 
 STAGE = "/dev/pts"
 """The folder of the spawner's mounts, in its own mount namespace. Every machine has this folder,

@@ -37,13 +37,13 @@ import msgspec
 from intercode.agents.outside import pythons
 from intercode.agents.outside.profile import SYSTEM, Install, Profile, names, profile_of
 from intercode.errors import FetchError, ImageError, UsageError
-from intercode_sandbox.files import cache_root, locked, remove_tree, sha256, write_whole
-from intercode_sandbox.rights import installing
 from intercode_sandbox import proxy
 from intercode_sandbox.base import Limits, Sandbox
+from intercode_sandbox.files import cache_root, locked, remove_tree, sha256, write_whole
 from intercode_sandbox.images.base import SEARCH_PATH, Progress
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
 from intercode_sandbox.network import Gate, Policy, free_port, handlers, proxy_variables
+from intercode_sandbox.rights import installing
 from intercode_sandbox.spelling import meant
 
 PREFIX = "/opt/agents"

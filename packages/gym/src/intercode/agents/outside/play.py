@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from intercode.agents.base import Surroundings
     from intercode.agents.held import HeldEnv
     from intercode.gateway import Call, Gateway, Seat
+    from intercode.task import Task
     from intercode_sandbox import Sandbox
     from intercode_sandbox.base import Process
-    from intercode.task import Task
 
 SECONDS = 1800.0
 """The time of an episode where none is given."""

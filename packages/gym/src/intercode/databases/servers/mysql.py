@@ -25,8 +25,8 @@ from intercode.databases.servers.schemas import Schema, mysql_schema, without_de
 from intercode.databases.servers.session import Clone, Relation, ServerSession
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
-from intercode_sandbox.base import Limits
 from intercode.syntax import quoted
+from intercode_sandbox.base import Limits
 
 _RIGHTS = (
     "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, REFERENCES, INDEX, ALTER, "

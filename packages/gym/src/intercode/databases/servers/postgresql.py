@@ -34,8 +34,8 @@ from intercode.databases.servers.session import (
 )
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
-from intercode_sandbox.base import Limits
 from intercode.syntax import quoted
+from intercode_sandbox.base import Limits
 
 _OLDEST = 140000
 _FILE_COPY = 150000

@@ -19,8 +19,8 @@ from intercode.databases.base import Failure, Outcome, Result, Row
 from intercode.databases.servers import driver
 from intercode.databases.servers.session import Connection, ConnectionLost, Keeper, Unreachable
 from intercode.errors import DatabaseError
-from intercode_sandbox.base import Limits
 from intercode.syntax import quoted
+from intercode_sandbox.base import Limits
 
 psycopg = driver("PostgreSQL")
 pq = psycopg.pq

@@ -23,8 +23,8 @@ from intercode.databases.servers.schemas import Schema
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import ActionError, DatabaseError, OutputLimitError, SandboxClosedError
-from intercode_sandbox.interruption import reraise_callers
 from intercode_sandbox.base import Limits
+from intercode_sandbox.interruption import reraise_callers
 
 _GRACE_SECONDS = 0.5
 """How much later than the server's own time limit ours strikes."""

@@ -26,9 +26,9 @@ from intercode.datasets.generated import python as python_tasks
 from intercode.datasets.generated.draw import SPLITS, Draft, Draw, Family, Pool, held_out
 from intercode.datasets.generated.sql import DATABASES, Queries, name_of, script
 from intercode.errors import TaskError, UsageError
+from intercode.task import LOOKS, Dataset, Task
 from intercode_sandbox.files import cache_root, replaced, sha256
 from intercode_sandbox.spelling import meant
-from intercode.task import LOOKS, Dataset, Task
 
 __all__ = [
     "KINDS",

@@ -19,15 +19,15 @@ from intercode.envs.recipe import Recipe, Start, Writer
 from intercode.envs.stage import SandboxStage
 from intercode.episode import encode
 from intercode.errors import TaskError, UsageError
-from intercode_sandbox.files import sha256
 from intercode.integrations.harbor.checks import query
 from intercode.integrations.harbor.files import Files
 from intercode.integrations.harbor.writer import ANSWER, Judged, check, name_of, write
 from intercode.rewards.python_plan import has_tests, make_plan, stdio_cases
 from intercode.rewards.sql_run import Grader
-from intercode_sandbox import Limits
-from intercode_sandbox.images.base import parse
 from intercode.task import Task
+from intercode_sandbox import Limits
+from intercode_sandbox.files import sha256
+from intercode_sandbox.images.base import parse
 
 HOST = "host"
 _FOLDER = "/data"

@@ -17,12 +17,12 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.outcome import GoldOutcome
 from intercode.episode import decode, encode
 from intercode.errors import SandboxError, TaskError
-from intercode_sandbox.files import sha256
 from intercode.integrations.harbor.writer import ANSWER, TESTS, Judged, check
 from intercode.rewards.answer import Answer, normalise
-from intercode_sandbox.base import Change, Sandbox
-from intercode_sandbox.images.base import parse
 from intercode.task import Task
+from intercode_sandbox.base import Change, Sandbox
+from intercode_sandbox.files import sha256
+from intercode_sandbox.images.base import parse
 from intercode_sandbox.units import MIB
 
 _SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")

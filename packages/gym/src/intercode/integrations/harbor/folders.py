@@ -15,9 +15,9 @@ from typing import Any, Literal
 import msgspec
 
 from intercode.errors import TaskError, UsageError
+from intercode.task import CANNOT, Dataset, Task
 from intercode_sandbox.files import digest_of
 from intercode_sandbox.network import Policy
-from intercode.task import CANNOT, Dataset, Task
 from intercode_sandbox.units import MIB
 
 CONFIG = "task.toml"

@@ -20,8 +20,8 @@ from intercode.integrations.harbor.verifier import HarborReward
 from intercode.interpreters.base import Interpreter
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.own import choose
-from intercode_sandbox import Sandbox
 from intercode.task import Dataset
+from intercode_sandbox import Sandbox
 
 
 class HarborOptions(SandboxOptions, frozen=True, kw_only=True):

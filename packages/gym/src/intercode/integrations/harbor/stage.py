@@ -11,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.capabilities import CAPABILITIES
 from intercode.envs.stage import SandboxStage
 from intercode.episode import decode
 from intercode.errors import TaskError
@@ -24,12 +23,13 @@ from intercode.integrations.harbor.folders import (
     read_config,
     resolved,
 )
+from intercode.task import CANNOT, Task
 from intercode_sandbox import Limits, Provider, Sandbox
 from intercode_sandbox.accounts import LONGEST, account_of
 from intercode_sandbox.base import Completed, GrantsSome
+from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.scripts import script
-from intercode.task import CANNOT, Task
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """The folders that every place has. Every user may write to them."""

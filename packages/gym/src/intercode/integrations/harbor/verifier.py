@@ -24,9 +24,9 @@ from intercode.integrations.harbor.tampering import TamperedError, as_before
 from intercode.json_limits import load_record
 from intercode.rewards.base import copied, quiesced
 from intercode.rewards.leftovers import variables
+from intercode.task import Task
 from intercode_sandbox.base import Change, Sandbox
 from intercode_sandbox.scripts import SHELL, script
-from intercode.task import Task
 from intercode_sandbox.units import MIB
 
 VERIFIER_SECONDS = 600.0

@@ -15,8 +15,8 @@ from typing import Any
 
 from intercode.envs.recipe import Recipe
 from intercode.errors import TaskError, UsageError
-from intercode_sandbox.files import sha256
 from intercode.task import Task
+from intercode_sandbox.files import sha256
 from intercode_sandbox.units import MIB
 
 ANSWER = "/logs/agent/answer.txt"

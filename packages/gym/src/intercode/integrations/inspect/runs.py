@@ -29,8 +29,8 @@ from intercode.envs.traits import SHELL, Traits
 from intercode.episode import Episode, Score, decode
 from intercode.errors import RewardError, TaskError, UsageError
 from intercode.integrations.inspect.sandbox import InterCodeSandbox, SandboxConfig
-from intercode_sandbox import Sandbox
 from intercode.task import Dataset, Task
+from intercode_sandbox import Sandbox
 
 _SETUP = "/tmp/.inspect-setup"
 _ZEROS = {"i", "n", "no", "false"}

@@ -30,9 +30,9 @@ from intercode.integrations.ray.cluster import connected, nodes_with_room, on_no
 from intercode.integrations.ray.ledger import Ledger
 from intercode.integrations.ray.station import Assignment, Opened, Played, Station
 from intercode.registry import ENVS
+from intercode.serve.client import raised
 from intercode_sandbox.images.carry import export_image
 from intercode_sandbox.images.resolve import resolve
-from intercode.serve.client import raised
 from intercode_sandbox.units import counted
 
 if TYPE_CHECKING:

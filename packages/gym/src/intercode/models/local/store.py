@@ -17,10 +17,10 @@ from pathlib import Path
 
 from intercode.downloads import Progress, download, tenths
 from intercode.errors import FetchError, UsageError
-from intercode_sandbox.files import cache_root, locked, remove_tree, replaced, sha256, tree_size
 from intercode.models.local import PROVIDER
 from intercode.models.local.catalog import HOST, Entry, find_entry
 from intercode.models.local.gguf import Header, read_header
+from intercode_sandbox.files import cache_root, locked, remove_tree, replaced, sha256, tree_size
 
 SUFFIX = ".gguf"
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.rights import one_user
 from intercode_sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
 from intercode_sandbox.images.dockerfile.copying import Item, Writer, documents, find, is_archive
 from intercode_sandbox.images.dockerfile.copying import digest as copy_digest
@@ -25,6 +24,7 @@ from intercode_sandbox.images.dockerfile.parse import (
     expand,
 )
 from intercode_sandbox.images.tree import Tree, account_in, owner_in
+from intercode_sandbox.rights import one_user
 
 ORDINARY_USER = (
     "in an ordinary user's sandboxes there is no user but root: run as root, or leave USER out"
