@@ -1,4 +1,4 @@
-"""What a release shows to others: its version, its addresses, what an index makes of each README."""
+"""What a release shows to others: its version, its addresses, each package's README."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ def test_the_version_succeeds_that_of_2023_and_is_the_same_everywhere() -> None:
     assert int(intercode.__version__.partition(".")[0]) > 1  # it was 1.0.2
     assert CITATION["version"] == intercode.__version__ == intercode_sandbox.__version__
     assert all("version" in project["dynamic"] for project in PROJECTS.values())
-    stated = [
-        f for f in ROOT.glob("packages/*/src/*/__init__.py") if "\n__version__ = " in f.read_text()
-    ]
-    assert [file.parent.name for file in stated] == ["intercode_sandbox"]
+    faces = {f.parent.name: f.read_text() for f in ROOT.glob("packages/*/src/*/__init__.py")}
+    stated = [name for name, text in faces.items() if "\n__version__ = " in text]
+    assert stated == ["intercode_sandbox"]
 
 
 def test_one_address() -> None:

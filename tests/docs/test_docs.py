@@ -34,7 +34,9 @@ from intercode.cli.main import main
 from warm import Warm
 
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    page
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "packages/*/*.md")
+    for page in ROOT.glob(pattern)
 )
 SECONDS = 3000.0
 """For a command. `make demo` takes six, and two minutes on a machine that is busy with others."""
