@@ -19,7 +19,7 @@ from statistics import median
 import caller
 import floors
 from intercode_sandbox import get_provider
-from intercode_sandbox.forward import Forwards
+from intercode_sandbox.forwarding import Forwards
 from processes import own, pss
 from rounds import Figures, take_turns
 from rows import Row, below, spread
@@ -40,7 +40,7 @@ with ScriptedServer(lambda _: line, plan=plan) as server:
 GATE = """
 import logging, socket, sys, threading
 from intercode.gateway import Gateway, Upstream
-from intercode_sandbox.forward import at_once
+from intercode_sandbox.forwarding import at_once
 
 # Nobody has to know that what is scripted has no price.
 logging.getLogger("intercode").setLevel(logging.ERROR)

@@ -28,7 +28,7 @@ from intercode.serve.server import Server
 from intercode.serve.session import Terms
 from intercode.serve.workers import listen
 from intercode.testing import ScriptedServer
-from intercode_sandbox.forward import Forward
+from intercode_sandbox.forwarding import Forward
 from serve.served import say, serving
 from waiting import PATIENCE, eventually
 

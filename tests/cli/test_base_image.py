@@ -22,9 +22,9 @@ from intercode_sandbox import get_provider
 from intercode_sandbox.docker.engine import Engine
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.images import resolve
-from intercode_sandbox.images.carry import export_image
 from intercode_sandbox.images.debian import MIRROR
 from intercode_sandbox.images.pinned import trees
+from intercode_sandbox.images.transfer import export_image
 from ordinary import ordinary_user
 from trees import ODD, tree
 from waiting import PATIENCE

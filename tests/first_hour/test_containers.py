@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from intercode_sandbox.rights import STAND_IN
+from intercode_sandbox.privileges import STAND_IN
 from private_engine import PrivateEngine
 from waiting import PATIENCE
 

@@ -13,7 +13,7 @@ from intercode.gateway import Gateway, Seat, Upstream
 from intercode.models.scripted import Line, Rule, script
 from intercode.testing import ScriptedServer
 from intercode_sandbox import Limits, Sandbox, get_provider
-from intercode_sandbox.forward import Forwards
+from intercode_sandbox.forwarding import Forwards
 
 PORT = 8080
 ASK = """

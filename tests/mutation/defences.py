@@ -32,7 +32,7 @@ DOCKER = "docker_"
 """How the names of those begin that need an engine."""
 CONTAINER = "intercode_sandbox/docker/container.py"
 NETWORK = "intercode_sandbox/network.py"
-FORWARD = "intercode_sandbox/forward.py"
+FORWARD = "intercode_sandbox/forwarding.py"
 PROXY = "intercode_sandbox/proxy.py"
 GUARD = "intercode/guard.py"
 VIEWER = "intercode/report/server.py"
@@ -265,7 +265,8 @@ DEFENCES = [
             Edit(SPAWNER, "        if has_machines_id():", "        if False:"),
             # No defence: whose the files are that it can have.
             Edit(
-                "intercode_sandbox/rights.py", "return STAND_IN if needs_stand_in() else", "return"
+                "intercode_sandbox/privileges.py",
+                "return STAND_IN if needs_stand_in() else", "return",
             ),
         ),
         needs_root=True,
@@ -399,7 +400,7 @@ DEFENCES = [
         "        if used <= room:\n", "        if True:\n",
     ),
     _one(
-        "frozen_for_good", "cheating", NATIVE + "vault.py",
+        "frozen_for_good", "cheating", NATIVE + "frozen_mounts.py",
         "                sc.make_read_only(tree)\n", "",
     ),
     _one(
@@ -894,7 +895,7 @@ DEFENCES = [
         "inside->contained ? failed : failed;\n", needs_root=True,
     ),
     _one(
-        "private_layers", "host leak", "intercode_sandbox/rights.py",
+        "private_layers", "host leak", "intercode_sandbox/privileges.py",
         "    mode = 0o700 if user is None else 0o710\n", "    mode = 0o755\n",
     ),
     _one(
@@ -968,7 +969,9 @@ DEFENCES = [
     Defence(
         "signals_of_the_caller", "self DoS",
         (
-            Edit(NATIVE + "bootstrap.py", "signal.pthread_sigmask(signal.SIG_SETMASK, ())\n", ""),
+            Edit(
+                NATIVE + "process_start.py", "signal.pthread_sigmask(signal.SIG_SETMASK, ())\n", ""
+            ),
             Edit(MAIN, "    unfit = reset_signals();\n", ""),
             Edit(PROGRAM, "CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &none, 0, sizeof none);", "0;"),
             Edit(SERVE, "SIG_SETMASK, &children", "SIG_BLOCK, &children"),
@@ -1527,7 +1530,7 @@ DEFENCES = [
         "same_time(&status->stx_ctime, &old->stx_ctime) && ", "",
     ),
     _docker(
-        "shared_root", "host DoS", "intercode_sandbox/docker/home.py",
+        "shared_root", "host DoS", "intercode_sandbox/docker/runtime_mounts.py",
         "    if not has_own_users(info) and ", "    if False and ",
     ),
     _docker(

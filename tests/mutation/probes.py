@@ -36,7 +36,7 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode_sandbox import get_provider
 from intercode_sandbox.images import host
 from intercode_sandbox.native import syscalls as sc
-from intercode_sandbox.rights import permitted
+from intercode_sandbox.privileges import permitted
 from intercode_sandbox.units import MIB
 from waiting import new_marker
 

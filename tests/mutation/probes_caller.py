@@ -21,7 +21,7 @@ from intercode.errors import (
 )
 from intercode_sandbox import Sandbox, get_provider
 from intercode_sandbox.files import cache_root
-from intercode_sandbox.native import cgroup, frozen, process, wire
+from intercode_sandbox.native import cgroup, frozen_layers, process, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import NativeSnapshot, endings
@@ -79,13 +79,13 @@ def frozen_bound() -> bool:
     sandbox = start()
     assert isinstance(sandbox, NativeSandbox)
     sandbox.write_file("/x", bytes(MIB))
-    os.environ[frozen.MOST] = "1"
+    os.environ[frozen_layers.MOST] = "1"
     try:
         sandbox.freeze()
     except SandboxError:
         return True
     finally:
-        del os.environ[frozen.MOST]
+        del os.environ[frozen_layers.MOST]
     return False
 
 

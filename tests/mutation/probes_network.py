@@ -10,7 +10,7 @@ from typing import Any
 
 from intercode.errors import SandboxError, UsageError
 from intercode_sandbox import get_provider, network, proxy
-from intercode_sandbox.forward import Forwards, own_socket
+from intercode_sandbox.forwarding import Forwards, own_socket
 from intercode_sandbox.network import Gate, Host, Policy, RefusedError
 
 from .tools import ProbeError, one_of

@@ -15,7 +15,7 @@ import pytest
 
 from intercode.envs.bash import BashEnv
 from intercode.task import Dataset, Task
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.privileges import is_root
 from ordinary import ordinary_user
 from sources import ROOT, SOURCES
 

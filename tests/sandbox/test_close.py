@@ -16,7 +16,7 @@ from intercode_sandbox import Provider, Sandbox
 from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.ownership import when_gone
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.privileges import is_root
 from waiting import eventually, new_marker, sleepers
 
 from . import Run, Start

@@ -15,7 +15,7 @@ from typing import Any
 import docker
 import pytest
 
-from intercode_sandbox.rights import STAND_IN
+from intercode_sandbox.privileges import STAND_IN
 from private_engine import PrivateEngine
 
 pytestmark = pytest.mark.skipif(

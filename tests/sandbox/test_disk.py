@@ -23,7 +23,7 @@ from intercode_sandbox.docker.sandbox import DockerSnapshot
 from intercode_sandbox.native import archive
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import NativeSnapshot
-from intercode_sandbox.rights import is_root, needs_stand_in
+from intercode_sandbox.privileges import is_root, needs_stand_in
 from intercode_sandbox.units import MIB
 from ordinary import ordinary_user
 from restless import ENDING, RESTLESS

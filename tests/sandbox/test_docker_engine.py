@@ -23,9 +23,9 @@ from intercode.task import Dataset, Task
 from intercode_sandbox import Limits
 from intercode_sandbox.docker import provider as providers
 from intercode_sandbox.docker.engine import LEASE, Engine
-from intercode_sandbox.docker.home import SHARED_ROOT
 from intercode_sandbox.docker.images import prune
 from intercode_sandbox.docker.provider import DockerProvider, sweep
+from intercode_sandbox.docker.runtime_mounts import SHARED_ROOT
 from intercode_sandbox.doctor import check_docker
 from private_engine import REMAPPED, PrivateEngine
 from waiting import PATIENCE, eventually, new_marker, sleepers

@@ -11,7 +11,7 @@ from intercode.errors import SandboxError
 from intercode_sandbox import Sandbox
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.docker.sandbox import DockerSandbox
-from intercode_sandbox.native import frozen as frozen_layers
+from intercode_sandbox.native import frozen_layers as frozen_layers
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.units import MIB

@@ -12,7 +12,7 @@ from intercode_sandbox.base import Freezes, Snapshot
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native.provider import NativeProvider
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.privileges import is_root
 from waiting import becomes_readable
 
 from . import Start

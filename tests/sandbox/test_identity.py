@@ -18,7 +18,7 @@ from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a 
 from intercode_sandbox import Provider, Sandbox
 from intercode_sandbox.native import identity
 from intercode_sandbox.native.provider import NativeProvider
-from intercode_sandbox.rights import STAND_IN, is_root
+from intercode_sandbox.privileges import STAND_IN, is_root
 from waiting import eventually, new_marker
 
 from . import Run, Start, not_for_docker

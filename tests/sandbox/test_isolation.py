@@ -19,7 +19,7 @@ from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a 
 from intercode_sandbox import Provider, Sandbox
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native.zygote import MASKED
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.privileges import is_root
 from waiting import eventually
 
 from . import Run, Start, not_for_docker

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import SandboxUnavailableError
-from intercode_sandbox import doctor, rights
-from intercode_sandbox.native import obstacles, restrictions
+from intercode_sandbox import doctor, privileges
+from intercode_sandbox.native import preflight, restrictions
 from intercode_sandbox.native.provider import NativeProvider
 from ordinary import UID, OrdinaryUser, ordinary_user
 from waiting import PATIENCE
@@ -117,7 +117,7 @@ def test_a_cache_that_cannot_map_ids(tmp_path: Path) -> None:
 
 @needs_root
 def test_too_few_open_files(user: OrdinaryUser) -> None:
-    may_raise = bool(rights.permitted() >> obstacles._CAP_SYS_RESOURCE & 1)
+    may_raise = bool(privileges.permitted() >> preflight._CAP_SYS_RESOURCE & 1)
     few = f"ulimit -n 512; {FOLLOW}"
     said = as_root("sh", "-c", few, sys.executable, ASK)
     assert said.endswith("\nstarted\n") if may_raise else "fix: \n" in said, said
@@ -161,20 +161,20 @@ PROFILE = "/proc/self/attr/current"
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The files by which a machine tells of its rules: this one has none, and an ordinary user."""
     files: dict[str, str] = {}
-    for module in (obstacles, restrictions):
+    for module in (preflight, restrictions):
         monkeypatch.setattr(module, "read_if_there", lambda path: files.get(path, ""))
-    for module in (obstacles, restrictions):
+    for module in (preflight, restrictions):
         monkeypatch.setattr(module, "permitted", lambda: 0)
         monkeypatch.setattr(module, "in_container", lambda: bool(files.get("container")))
     monkeypatch.setattr(restrictions, "in_pod", lambda: files.get("container") == "pod")
-    monkeypatch.setattr(rights.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(rights, "_finds", lambda program: True)
+    monkeypatch.setattr(privileges.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(privileges, "_finds", lambda program: True)
     return files
 
 
 def fix_of(failed: str, number: int) -> tuple[str, str]:
     """The cause and the remedy of a failed start."""
-    error = obstacles.unavailable({"failed": f"{failed}: {os.strerror(number)}", "errno": number})
+    error = preflight.unavailable({"failed": f"{failed}: {os.strerror(number)}", "errno": number})
     assert isinstance(error, SandboxUnavailableError), error
     return error.why, error.fix
 
@@ -236,21 +236,21 @@ def test_a_profile_of_a_container(machine: dict[str, str]) -> None:
 
 
 def test_a_failure_that_no_rule_explains_is_none_of_the_machines(machine: dict[str, str]) -> None:
-    error = obstacles.unavailable({"failed": "pivot_root: busy", "errno": errno.EBUSY})
+    error = preflight.unavailable({"failed": "pivot_root: busy", "errno": errno.EBUSY})
     assert not isinstance(error, SandboxUnavailableError)  # another attempt may succeed
 
 
 def test_pods_are_told_from_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    rights.in_pod.cache_clear()
-    rights.in_container.cache_clear()
+    privileges.in_pod.cache_clear()
+    privileges.in_container.cache_clear()
     try:
-        assert rights.in_container() and restrictions.lifted_by("--x", "a pod's") == "a pod's"
+        assert privileges.in_container() and restrictions.lifted_by("--x", "a pod's") == "a pod's"
         assert "hostUsers: false" in restrictions.unmasked()
-        assert "docker" not in obstacles.more_open_files()
+        assert "docker" not in preflight.more_open_files()
     finally:
-        rights.in_pod.cache_clear()
-        rights.in_container.cache_clear()
+        privileges.in_pod.cache_clear()
+        privileges.in_container.cache_clear()
 
 
 @needs_root
@@ -289,7 +289,7 @@ def test_seccomp_profile() -> None:
     said = done.stdout + done.stderr
     assert "seccomp profile forbids namespaces" in said
     in_docker = "docker run --security-opt seccomp=unconfined"
-    assert f"fix: {in_docker if rights.in_container() else 'start this from a shell'}" in said
+    assert f"fix: {in_docker if privileges.in_container() else 'start this from a shell'}" in said
 
 
 CHROOTS = {

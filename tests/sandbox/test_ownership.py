@@ -11,7 +11,7 @@ import pytest
 
 from intercode.databases.servers.names import is_left_over, new_name
 from intercode_sandbox.ownership import has_ended, is_gone, new_lease, start_time
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.privileges import is_root
 
 QUESTION = """
 import sys

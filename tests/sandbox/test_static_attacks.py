@@ -17,7 +17,7 @@ from intercode.errors import SandboxError
 from intercode_sandbox import Limits, Sandbox
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.privileges import is_root
 from restless import RESTLESS
 from soak.held import children
 from waiting import eventually

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from intercode.errors import SandboxError
 from intercode_sandbox import Limits
-from intercode_sandbox.native import bootstrap, wire
-from intercode_sandbox.native.bootstrap import PROGRAM, SOCKET
+from intercode_sandbox.native import process_start, wire
+from intercode_sandbox.native.process_start import PROGRAM, SOCKET
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.privileges import is_root
 from waiting import PATIENCE, eventually
 
 from .test_static_walk import COMMON, OWN, SANITIZERS, STATIC
@@ -328,9 +328,9 @@ def test_a_plan_that_is_not_whole_is_refused(
     """What is missing would be a limit, a filter, or a folder to hide."""
     place = tmp_path / "odd"
     begin = BEGIN_ODDLY.replace("PLACE", repr(str(place)))
-    text = bootstrap._BEGIN.replace("\nimportlib", begin)
-    assert text != bootstrap._BEGIN
-    monkeypatch.setattr(bootstrap, "_BEGIN", text)
+    text = process_start._BEGIN.replace("\nimportlib", begin)
+    assert text != process_start._BEGIN
+    monkeypatch.setattr(process_start, "_BEGIN", text)
     started = []
     with closing(NativeProvider()) as provider:
         for number, (name, odd) in enumerate([("none", 0), *ODD_PLANS, ("none", 1)]):

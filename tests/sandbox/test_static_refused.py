@@ -23,7 +23,7 @@ import pytest
 
 from intercode.errors import InterCodeError
 from intercode_sandbox import Limits
-from intercode_sandbox.native import bootstrap, provider
+from intercode_sandbox.native import process_start, provider
 from intercode_sandbox.native.process import NativeProcess
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
@@ -93,12 +93,12 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """With a program that a filter is installed by."""
     folder = tmp_path_factory.mktemp("machine")
     source = Path(__file__).parent / "static/refusing.c"
-    paths = [f'-DFOLDER="{folder}"', f'-DPROGRAM="{bootstrap.PROGRAM}"']
+    paths = [f'-DFOLDER="{folder}"', f'-DPROGRAM="{process_start.PROGRAM}"']
     output = ["-o", str(folder / "refusing")]
     subprocess.run(["gcc", "-O1", "-Wall", "-Werror", *paths, *output, str(source)], check=True)
     # A copy of the package in which it has the place of process 1.
     copy = shutil.copytree(PACKAGE, folder / "intercode", copy_function=os.symlink)
-    program = copy / Path(bootstrap.PROGRAM).relative_to(PACKAGE)
+    program = copy / Path(process_start.PROGRAM).relative_to(PACKAGE)
     program.unlink()
     program.symlink_to(folder / "refusing")
     return Machine(folder)
@@ -107,10 +107,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 def confine(machine: Machine, extent: str, patch: pytest.MonkeyPatch) -> None:
     """Put the filter around what the zygote is and starts, or around the spawner, too."""
     if extent == "process 1":
-        patch.setattr(bootstrap, "_ROOT", str(machine.folder / "intercode"))
+        patch.setattr(process_start, "_ROOT", str(machine.folder / "intercode"))
     else:
         wrapped = [str(machine.folder / "refusing")]
-        patch.setattr(provider, "command", lambda *a: [*wrapped, *bootstrap.command(*a)])
+        patch.setattr(provider, "command", lambda *a: [*wrapped, *process_start.command(*a)])
 
 
 PROCESSES = ("program", "worker")

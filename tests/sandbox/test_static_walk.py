@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from intercode_sandbox.native import archive, wire
 from intercode_sandbox.native import syscalls as sc
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.privileges import is_root
 
 from . import walk_oracle
 

@@ -54,7 +54,7 @@ def main() -> int:
         if not found.is_ours:
             return 1
     if sys.platform != "linux":
-        from intercode_sandbox.rights import other_system
+        from intercode_sandbox.privileges import other_system
 
         print(f"intercode: error: {other_system()}", file=sys.stderr)
         return 1

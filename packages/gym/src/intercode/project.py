@@ -33,7 +33,7 @@ from intercode.registry import ENVS, VECTORS, environment, scheme_of
 from intercode_sandbox.base import Limits
 from intercode_sandbox.files import open_regular
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 from intercode_sandbox.units import LIMITS
 from intercode_sandbox.user_code import absolute, is_reference, line_of, reference_of
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode_sandbox.names import OR_YOUR_OWN, Registry
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 
 DATASETS = Registry(
     "dataset",

@@ -46,7 +46,7 @@ from intercode.registry import ENVS, MODELS, environment, scheme_of
 from intercode.rewards.judge import VOTES
 from intercode.trust import INERT, Effect, check, effects
 from intercode_sandbox import units
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 from intercode_sandbox.units import LIMITS
 from intercode_sandbox.user_code import absolute, is_reference
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
 from intercode_sandbox.files import sha256
-from intercode_sandbox.spelling import meant, nearest
+from intercode_sandbox.suggestions import meant, nearest
 from intercode_sandbox.units import LIMITS, counted
 
 if TYPE_CHECKING:

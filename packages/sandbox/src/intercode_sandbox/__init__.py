@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from intercode_sandbox.errors import SandboxUnavailableError
-    from intercode_sandbox.rights import other_system
+    from intercode_sandbox.privileges import other_system
 
     if system := other_system():  # before something is imported that only Linux has
         raise SandboxUnavailableError(system)

@@ -15,18 +15,18 @@ from typing import Any
 
 from intercode_sandbox.base import cause_of_death
 from intercode_sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
-from intercode_sandbox.docker.home import REMAP, SHARED, has_own_users, has_quota
 from intercode_sandbox.docker.images import SCHEME
 from intercode_sandbox.docker.provider import DockerProvider
+from intercode_sandbox.docker.runtime_mounts import REMAP, SHARED, has_own_users, has_quota
 from intercode_sandbox.errors import InterCodeError, SandboxUnavailableError, UsageError
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native import cgroup
-from intercode_sandbox.native.obstacles import more_open_files, set_kernel
+from intercode_sandbox.native.preflight import more_open_files, set_kernel
 from intercode_sandbox.native.process import read_if_there
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.restrictions import Restriction, in_force, lifted_by
 from intercode_sandbox.native.snapshot import endings
-from intercode_sandbox.rights import (
+from intercode_sandbox.privileges import (
     STAND_IN,
     in_container,
     is_root,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from intercode_sandbox.errors import SandboxUnavailableError, UsageError
-from intercode_sandbox.rights import cache_place, needs_stand_in, other_system
+from intercode_sandbox.privileges import cache_place, needs_stand_in, other_system
 
 try:
     import fcntl

@@ -31,7 +31,7 @@ from operator import attrgetter
 from typing import Any
 
 from intercode_sandbox.errors import UsageError
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 from intercode_sandbox.user_code import is_reference, load, reference_of
 
 

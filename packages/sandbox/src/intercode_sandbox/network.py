@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from intercode_sandbox.errors import UsageError
-from intercode_sandbox.forward import Handler, address, join
+from intercode_sandbox.forwarding import Handler, address, join
 
 Network = bool | str | Sequence[str]
 """False: nothing. True: all that this machine reaches. ``HOST:PORT`` or ``http://HOST:PORT``: that

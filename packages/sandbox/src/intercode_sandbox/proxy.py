@@ -14,7 +14,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from intercode_sandbox.errors import UsageError
-from intercode_sandbox.forward import address, join
+from intercode_sandbox.forwarding import address, join
 from intercode_sandbox.network import Gate, RefusedError
 
 _LONGEST_HEAD = 65_536

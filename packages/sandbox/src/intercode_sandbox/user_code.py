@@ -14,7 +14,7 @@ from typing import Any
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 
 INSTALLED = ("site-packages", "dist-packages")
 _NOT_THEIRS = sys.stdlib_module_names | {"intercode", "intercode_sandbox"}

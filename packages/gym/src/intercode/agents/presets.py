@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from intercode.errors import UsageError
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 
 MODELS: Mapping[str, str] = {
     "gpt-3.5": "openai/gpt-3.5-turbo",

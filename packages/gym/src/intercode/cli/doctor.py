@@ -32,8 +32,8 @@ from intercode_sandbox.doctor import (
     of_error,
 )
 from intercode_sandbox.images.base import SEARCH_PATH
-from intercode_sandbox.native.obstacles import apparmor_profile
-from intercode_sandbox.rights import installing
+from intercode_sandbox.native.preflight import apparmor_profile
+from intercode_sandbox.privileges import installing
 
 if TYPE_CHECKING:
     from intercode.envs.base import InterCodeEnv

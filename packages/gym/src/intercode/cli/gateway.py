@@ -256,7 +256,7 @@ def _served(seat: Seat, port: int) -> Iterator[int]:
         UsageError: The port cannot be had.
     """
     from intercode.admission import Admission
-    from intercode_sandbox.forward import Forward
+    from intercode_sandbox.forwarding import Forward
 
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 
 USAGE = 2
 """The exit code for wrong usage."""

@@ -16,7 +16,7 @@ from intercode.datasets.catalog import VERSIONS
 from intercode.errors import InterCodeError, TaskError, UsageError
 from intercode.registry import DATASETS, SOURCES, scheme_of
 from intercode.task import Dataset
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 from intercode_sandbox.user_code import is_reference, line_of, split
 
 __all__ = ["load", "load_seeded", "name_in", "splits", "takes"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from intercode.errors import UsageError
 from intercode.registry import DATASETS
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 
 
 @dataclass(frozen=True, slots=True)

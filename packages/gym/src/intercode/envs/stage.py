@@ -28,7 +28,7 @@ from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.resolve import admit, check
 from intercode_sandbox.network import Network, Policy
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.privileges import is_root
 from intercode_sandbox.scripts import SHELL, script
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from intercode.spec import RunSpec, environments, in_any_folder, recorded_option
 from intercode.task import OF_ALL_TASKS, Dataset, Task
 from intercode_sandbox import Limits, Provider
 from intercode_sandbox.files import same_folder
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 from intercode_sandbox.user_code import absolute, digest, is_reference
 
 if TYPE_CHECKING:

@@ -288,7 +288,7 @@ class Seat:
         self._ended(self)
 
     def serve(self, connection: socket.socket, admit: Callable[[], None] = lambda: None) -> None:
-        """Serve one connection: an `intercode_sandbox.forward.Handler`.
+        """Serve one connection: an `intercode_sandbox.forwarding.Handler`.
 
         Args:
             connection: The socket.

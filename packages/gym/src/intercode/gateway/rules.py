@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from intercode.errors import UsageError
 from intercode.gateway.tables import BETAS, INCLUDES, TABLES, Name, Table
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 
 _MOST_TOKENS = 1_000_000
 """The longest reply that counts: all clients wait for the rate of tokens that one asks for."""

@@ -25,7 +25,7 @@ from intercode.interpreters.inside.session import DONE
 from intercode.interpreters.inside.wire import STARTED, Frames, frame
 from intercode_sandbox import Process, Provider, Sandbox, get_provider
 from intercode_sandbox.base import Freezes, cause_of_death
-from intercode_sandbox.native.channels import close_all
+from intercode_sandbox.native.pipes import close_all
 from intercode_sandbox.ownership import disown_in_forks, free_when_gone
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from intercode.registry import ENVS
 from intercode.serve import TOKEN
 from intercode.task import FIELDS, Dataset, Task
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection

@@ -16,7 +16,7 @@ from intercode.project import create, is_project
 from intercode.project import read as read_project
 from intercode.rewards.gold import GoldCache
 from intercode.task import Dataset
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 from intercode_sandbox.units import MIB
 
 ALL = "all"

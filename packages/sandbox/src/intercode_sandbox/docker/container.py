@@ -25,13 +25,13 @@ from intercode_sandbox.accounts import LONGEST, Account, account_of
 from intercode_sandbox.base import Evidence, Limits
 from intercode_sandbox.capabilities import mask
 from intercode_sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThereError
-from intercode_sandbox.docker.home import INSIDE, Home
 from intercode_sandbox.docker.images import EngineImage
+from intercode_sandbox.docker.runtime_mounts import INSIDE, Home
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
 from intercode_sandbox.images.base import HOSTNAME
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import OWN_THREADS
-from intercode_sandbox.native.obstacles import not_loaded
+from intercode_sandbox.native.preflight import not_loaded
 from intercode_sandbox.native.process import END_SECONDS, ProcessOne
 from intercode_sandbox.native.zygote import MASKED, spelled_out
 from intercode_sandbox.ownership import disown_in_forks

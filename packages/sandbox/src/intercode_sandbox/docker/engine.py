@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode_sandbox.rights import as_root, in_container, installing
+from intercode_sandbox.privileges import as_root, in_container, installing
 
 if TYPE_CHECKING:
     from docker import APIClient

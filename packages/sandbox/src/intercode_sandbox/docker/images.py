@@ -29,7 +29,7 @@ from intercode_sandbox.images import (
 )
 from intercode_sandbox.images.archive import replaced
 from intercode_sandbox.images.base import Addition, Spec, clean_environment, parse
-from intercode_sandbox.images.carry import write_tree
+from intercode_sandbox.images.transfer import write_tree
 from intercode_sandbox.images.tree import look
 from intercode_sandbox.ownership import new_lease
 

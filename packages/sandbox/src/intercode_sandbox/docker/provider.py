@@ -20,14 +20,14 @@ from typing import Any
 from intercode_sandbox.base import Limits, Snapshot
 from intercode_sandbox.docker.container import Container, Key, start_container
 from intercode_sandbox.docker.engine import LABEL, LEASE, Engine
-from intercode_sandbox.docker.home import PARENT, RUNS, Home, check_users, has_own_users
 from intercode_sandbox.docker.images import EngineImage, Images
+from intercode_sandbox.docker.runtime_mounts import PARENT, RUNS, Home, check_users, has_own_users
 from intercode_sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, Saved
 from intercode_sandbox.errors import ImageError, InterCodeError, SandboxError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.images import Command, Image, Progress
-from intercode_sandbox.native.bootstrap import Workers
+from intercode_sandbox.native.process_start import Workers
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import build_script
 from intercode_sandbox.network import Network, Policy

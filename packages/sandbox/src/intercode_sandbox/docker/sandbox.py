@@ -23,7 +23,7 @@ from intercode_sandbox.images import Image
 from intercode_sandbox.native.process import Seat
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.ownership import new_lease, when_gone
-from intercode_sandbox.rights import make_private
+from intercode_sandbox.privileges import make_private
 
 _FILES_SECONDS = 60.0
 

@@ -30,7 +30,7 @@ from intercode_sandbox.images.base import Addition, Context, Image
 from intercode_sandbox.images.cache import keep_tarball
 from intercode_sandbox.images.host import host_mounts
 from intercode_sandbox.images.tree import Found, Parts, Tree, look
-from intercode_sandbox.rights import is_root
+from intercode_sandbox.privileges import is_root
 
 VERSION = "1"
 REPLACES = "INTERCODE.replaces"

@@ -31,7 +31,7 @@ from typing import Any
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.files import cache_root, locked, remove_tree, tree_size
 from intercode_sandbox.images.base import Fill, Image, Progress
-from intercode_sandbox.rights import hand_over, make_private
+from intercode_sandbox.privileges import hand_over, make_private
 
 LAYER = "layer"
 RECORD = "image.json"

@@ -29,7 +29,7 @@ from intercode_sandbox.files import digest_of, remove_tree, sha256
 from intercode_sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
 from intercode_sandbox.images.base import Context, Image, clean_environment
 from intercode_sandbox.images.tree import Parts, account_in
-from intercode_sandbox.rights import one_user
+from intercode_sandbox.privileges import one_user
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<name>[^\[\]]*)\])?", re.DOTALL)

@@ -33,8 +33,8 @@ from intercode_sandbox.images.cache import ImageCache, sweep
 from intercode_sandbox.images.debian import RECIPES, make_system
 from intercode_sandbox.images.tree import set_times
 from intercode_sandbox.names import Registry
-from intercode_sandbox.rights import sandboxes_user
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.privileges import sandboxes_user
+from intercode_sandbox.suggestions import meant
 from intercode_sandbox.user_code import is_reference
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from intercode_sandbox.native import syscalls as sc
 from intercode_sandbox.native import wire
-from intercode_sandbox.rights import permitted
+from intercode_sandbox.privileges import permitted
 
 ID_COUNT = 65_536
 """User and group ids in a sandbox, as root."""

@@ -20,8 +20,8 @@ from typing import Any
 from intercode_sandbox.base import Completed, Evidence, OutputBuffer, Process
 from intercode_sandbox.errors import SandboxError
 from intercode_sandbox.native import wire
-from intercode_sandbox.native.channels import channel, close_all
-from intercode_sandbox.native.frozen import FrozenLayer
+from intercode_sandbox.native.frozen_layers import FrozenLayer
+from intercode_sandbox.native.pipes import channel, close_all
 from intercode_sandbox.native.zygote import packed
 from intercode_sandbox.ownership import disown_in_forks, free_when_gone
 

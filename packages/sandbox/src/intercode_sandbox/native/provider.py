@@ -28,13 +28,12 @@ from intercode_sandbox.files import cache_root
 from intercode_sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode_sandbox.images.tree import look
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.native import cgroup, frozen, wire
-from intercode_sandbox.native.bootstrap import PROGRAM, Workers, command
-from intercode_sandbox.native.channels import close_all
+from intercode_sandbox.native import cgroup, frozen_layers, wire
 from intercode_sandbox.native.endings import LEDGERS, open_ledger
-from intercode_sandbox.native.frozen import FrozenLayer
+from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.native.identity import ID_COUNT
-from intercode_sandbox.native.obstacles import (
+from intercode_sandbox.native.pipes import close_all
+from intercode_sandbox.native.preflight import (
     in_view,
     more_open_files,
     no_place,
@@ -44,6 +43,7 @@ from intercode_sandbox.native.obstacles import (
     unavailable,
 )
 from intercode_sandbox.native.process import END_SECONDS, First, ProcessOne, Seat
+from intercode_sandbox.native.process_start import PROGRAM, Workers, command
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
 from intercode_sandbox.native.zygote import spelled_out
@@ -54,7 +54,7 @@ from intercode_sandbox.ownership import (
     free_when_gone,
     new_lease,
 )
-from intercode_sandbox.rights import is_root, one_user
+from intercode_sandbox.privileges import is_root, one_user
 
 
 class NativeProvider:
@@ -358,7 +358,7 @@ class SpawnerProcess:
             SandboxError: They are too large, or the spawner has ended.
         """
         try:
-            found = self._ask({"freeze": name, "room": frozen.room()}, _START_SECONDS)
+            found = self._ask({"freeze": name, "room": frozen_layers.room()}, _START_SECONDS)
         except (EOFError, OSError) as error:
             raise SandboxError(f"the files could not be frozen: {error}") from error
         if "failed" in found:
@@ -366,8 +366,8 @@ class SpawnerProcess:
         if "name" in found:
             used = found["bytes"], found["files"]
             return FrozenLayer(found["name"], self.name, used, self.thaw)
-        if found.get("bytes", 0) > frozen.room():
-            raise frozen.no_room(found["bytes"])
+        if found.get("bytes", 0) > frozen_layers.room():
+            raise frozen_layers.no_room(found["bytes"])
         return None
 
     def thaw(self, name: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.process import read_if_there
-from intercode_sandbox.rights import as_root, in_container, in_pod, permitted
+from intercode_sandbox.privileges import as_root, in_container, in_pod, permitted
 
 APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
 REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)

@@ -35,7 +35,7 @@ from intercode_sandbox.errors import (
     SandboxTimeoutError,
     UsageError,
 )
-from intercode_sandbox.forward import (
+from intercode_sandbox.forwarding import (
     CONNECTIONS,
     IDLE_SECONDS,
     Forward,
@@ -47,7 +47,7 @@ from intercode_sandbox.forward import (
 from intercode_sandbox.images import Image
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native import wire
-from intercode_sandbox.native.channels import Channel, close_all, exit_pipe, open_channels
+from intercode_sandbox.native.pipes import Channel, close_all, exit_pipe, open_channels
 from intercode_sandbox.native.process import (
     END_SECONDS,
     First,

@@ -21,9 +21,9 @@ from intercode_sandbox.native import archive
 from intercode_sandbox.native.archive import SHARED_MEMORY
 from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all
 from intercode_sandbox.native.endings import LEDGERS, Ending, read_ledgers
-from intercode_sandbox.native.frozen import FrozenLayer
+from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.ownership import is_gone, new_lease, when_gone
-from intercode_sandbox.rights import hand_over, is_root, make_private
+from intercode_sandbox.privileges import hand_over, is_root, make_private
 
 _SUFFIX = " (snapshot)"
 _MOST_FROZEN = 30

@@ -19,14 +19,14 @@ from typing import Any
 
 from intercode_sandbox.native import cgroup, wire
 from intercode_sandbox.native import syscalls as sc
-from intercode_sandbox.native.bootstrap import Workers
 from intercode_sandbox.native.child import Child
 from intercode_sandbox.native.endings import write_ledger
+from intercode_sandbox.native.frozen_mounts import Vault
 from intercode_sandbox.native.identity import OWN_THREADS, Identities, write_maps
+from intercode_sandbox.native.process_start import Workers
 from intercode_sandbox.native.syscalls import hide_arguments
-from intercode_sandbox.native.vault import Vault
 from intercode_sandbox.native.zygote import NotLoadedError, Zygote, look_around, plan
-from intercode_sandbox.rights import STAND_IN, has_machines_id, lacking
+from intercode_sandbox.privileges import STAND_IN, has_machines_id, lacking
 
 STAGE = "/dev/pts"
 """The folder of the spawner's mounts, in its own mount namespace. Every machine has this folder,
@@ -388,7 +388,7 @@ def main(
         owner: A descriptor of the caller's process.
         ledger: The descriptor of its ledger; see `endings`.
         name: See `lease`.
-        root: Whether the caller has the rights of `rights.is_root`.
+        root: Whether the caller has the rights of `privileges.is_root`.
         workers: The fields of the `Workers` of its sandboxes.
     """
     with socket.socket(fileno=caller) as sock:

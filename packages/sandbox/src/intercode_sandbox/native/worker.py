@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from intercode_sandbox.native import wire
-from intercode_sandbox.native.bootstrap import PROGRAM, SOCKET
+from intercode_sandbox.native.process_start import PROGRAM, SOCKET
 from intercode_sandbox.native.syscalls import hide_arguments, with_line
 
 _TOLD = 4000

@@ -18,9 +18,9 @@ from typing import Any
 
 from intercode_sandbox.capabilities import mask
 from intercode_sandbox.native import seccomp, wire
-from intercode_sandbox.native.bootstrap import PROGRAM, SOCKET, Workers, command
 from intercode_sandbox.native.identity import Identity
-from intercode_sandbox.rights import permitted
+from intercode_sandbox.native.process_start import PROGRAM, SOCKET, Workers, command
+from intercode_sandbox.privileges import permitted
 
 MASKED = (
     *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),

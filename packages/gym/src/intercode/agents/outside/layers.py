@@ -43,8 +43,8 @@ from intercode_sandbox.files import cache_root, locked, remove_tree, sha256, wri
 from intercode_sandbox.images.base import SEARCH_PATH, Progress
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
 from intercode_sandbox.network import Gate, Policy, free_port, handlers, proxy_variables
-from intercode_sandbox.rights import installing
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.privileges import installing
+from intercode_sandbox.suggestions import meant
 
 PREFIX = "/opt/agents"
 _LOCK = "/tmp/lock"

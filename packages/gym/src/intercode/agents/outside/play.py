@@ -34,7 +34,7 @@ from intercode.errors import (
 from intercode.models.limits import Budget, Hold
 from intercode.redaction import Redactor
 from intercode_sandbox.base import OutputBuffer
-from intercode_sandbox.forward import Forwards
+from intercode_sandbox.forwarding import Forwards
 
 if TYPE_CHECKING:
     from intercode.agents.base import Surroundings

@@ -27,7 +27,7 @@ from msgspec import Meta
 
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
-from intercode_sandbox.spelling import meant, nearest
+from intercode_sandbox.suggestions import meant, nearest
 
 log = logging.getLogger(__name__)
 

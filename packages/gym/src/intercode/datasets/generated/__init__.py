@@ -28,7 +28,7 @@ from intercode.datasets.generated.sql import DATABASES, Queries, name_of, script
 from intercode.errors import TaskError, UsageError
 from intercode.task import LOOKS, Dataset, Task
 from intercode_sandbox.files import cache_root, replaced, sha256
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 
 __all__ = [
     "KINDS",

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from intercode.envs.asynchronous import AsyncSandbox, threads
 from intercode.errors import SandboxError
 from intercode_sandbox import Completed, Process, Sandbox
-from intercode_sandbox.native.channels import Channel
+from intercode_sandbox.native.pipes import Channel
 from intercode_sandbox.native.process import run_to_end
 from intercode_sandbox.scripts import END, script
 

@@ -31,8 +31,8 @@ from intercode.integrations.ray.ledger import Ledger
 from intercode.integrations.ray.station import Assignment, Opened, Played, Station
 from intercode.registry import ENVS
 from intercode.serve.client import raised
-from intercode_sandbox.images.carry import export_image
 from intercode_sandbox.images.resolve import resolve
+from intercode_sandbox.images.transfer import export_image
 from intercode_sandbox.units import counted
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from intercode.project import admit, admit_protocol
 from intercode.redaction import Redactor
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.cache import ImageCache
-from intercode_sandbox.images.carry import import_image
 from intercode_sandbox.images.resolve import carried
+from intercode_sandbox.images.transfer import import_image
 
 if TYPE_CHECKING:
     from intercode.evaluate.actors import Actors

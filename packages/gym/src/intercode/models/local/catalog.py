@@ -9,7 +9,7 @@ from importlib import resources
 import msgspec
 
 from intercode.errors import UsageError
-from intercode_sandbox.spelling import meant
+from intercode_sandbox.suggestions import meant
 
 HOST = "https://huggingface.co"
 """The hub on which the publishers' repositories are."""

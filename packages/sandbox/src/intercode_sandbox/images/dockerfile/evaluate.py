@@ -24,7 +24,7 @@ from intercode_sandbox.images.dockerfile.parse import (
     expand,
 )
 from intercode_sandbox.images.tree import Tree, account_in, owner_in
-from intercode_sandbox.rights import one_user
+from intercode_sandbox.privileges import one_user
 
 ORDINARY_USER = (
     "in an ordinary user's sandboxes there is no user but root: run as root, or leave USER out"

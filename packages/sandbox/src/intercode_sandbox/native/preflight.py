@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError, UsageError
-from intercode_sandbox.native.bootstrap import PROGRAM
 from intercode_sandbox.native.process import read_if_there
+from intercode_sandbox.native.process_start import PROGRAM
 from intercode_sandbox.native.restrictions import (
     APPARMOR,
     in_force,
@@ -24,7 +24,7 @@ from intercode_sandbox.native.restrictions import (
     unmasked,
     without_filter,
 )
-from intercode_sandbox.rights import as_root, has_machines_id, in_container, permitted
+from intercode_sandbox.privileges import as_root, has_machines_id, in_container, permitted
 
 _A_USER = "--user 1000:1000 -e HOME=/tmp"
 _POD_USER = "in the container's securityContext runAsUser: 1000, and HOME=/tmp"

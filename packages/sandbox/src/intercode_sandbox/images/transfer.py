@@ -26,7 +26,7 @@ from intercode_sandbox.images.archive import DAMAGE, unpack
 from intercode_sandbox.images.base import ARCHIVES, Image, Progress
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.tree import Found, Tree, content_digest
-from intercode_sandbox.rights import one_user
+from intercode_sandbox.privileges import one_user
 
 _HEADER = "INTERCODE.image"
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]

@@ -22,12 +22,12 @@ from typing import Any
 
 from intercode_sandbox.errors import SandboxUnavailableError
 from intercode_sandbox.files import cache_root, digest_of, hold, locked
-from intercode_sandbox.native.bootstrap import PROGRAM, Workers, command
-from intercode_sandbox.native.obstacles import no_program
+from intercode_sandbox.native.preflight import no_program
+from intercode_sandbox.native.process_start import PROGRAM, Workers, command
 from intercode_sandbox.ownership import new_lease, when_gone
 
 _OWN = Path(__file__).parents[1]
-_MODULES = [f"native/{name}.py" for name in ("bootstrap", "syscalls", "wire", "worker")]
+_MODULES = [f"native/{name}.py" for name in ("process_start", "syscalls", "wire", "worker")]
 """The modules that a worker's Python loads, in addition to the worker's own packages."""
 INSIDE = "/dev/.intercode"
 """The folder of our things in a container: in memory, so that its files are as the image's."""
@@ -190,7 +190,7 @@ def runtime(owner: int) -> Path:
     """Return the folder with this Python, made if need be.
 
     Args:
-        owner: Whose it is, where we are root: see `home.closed_to`.
+        owner: Whose it is, where we are root: see `runtime_mounts.closed_to`.
 
     Raises:
         SandboxUnavailableError: This Python cannot be copied.
