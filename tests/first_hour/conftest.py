@@ -1,4 +1,4 @@
-"""A new user's machine: a wheel of this checkout in a fresh virtual environment, outside of it."""
+"""A new user's machine: this checkout's wheels in a fresh virtual environment, outside of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OURS = re.compile(r"INTERCODE_|PYTHON|CI$|OPENAI_|ANTHROPIC_|VIRTUAL_ENV$")
 
 @dataclass(frozen=True)
 class Someone:
-    """A new user: commands run in an empty folder of theirs, with the wheel's environment."""
+    """A new user: commands run in an empty folder of theirs, with the wheels' environment."""
 
     venv: Path
     home: Path
@@ -75,17 +75,18 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def wheel(place: Path) -> Path:
-    """A wheel of this checkout."""
-    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(place), str(REPOSITORY))
-    return next(place.glob("*.whl"))
+def wheels(place: Path) -> dict[str, Path]:
+    """The wheels of this checkout's packages, by the packages' names."""
+    packages = sorted((REPOSITORY / "packages").iterdir())
+    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(place), *map(str, packages))
+    return {p.name: next(place.glob(f"intercode_{p.name}-*.whl")) for p in packages}
 
 
 @pytest.fixture(scope="session")
-def venv(place: Path, wheel: Path) -> Path:
-    """A virtual environment with the wheel and what it depends on. A test changes it only
+def venv(place: Path, wheels: dict[str, Path]) -> Path:
+    """A virtual environment with the wheels and what they depend on. A test changes it only
     where it puts it back."""
-    return install(place / "venv", str(wheel))
+    return install(place / "venv", *map(str, wheels.values()))
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ AGAIN = ("--no-deps", "--force-reinstall")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def put_back(venv: Path, wheel: Path) -> Iterator[None]:
-    """Whatever fails here, the other tests have the wheel alone."""
+def put_back(venv: Path, wheels: dict[str, Path]) -> Iterator[None]:
+    """Whatever fails here, the other tests have our wheels alone."""
     yield
-    pip(str(venv / "bin/python"), "install", *AGAIN, str(wheel))
+    pip(str(venv / "bin/python"), "install", *AGAIN, str(wheels["gym"]))
     for folder in ("intercode_bench-0.1.22", "intercode-0.0.7"):
         assert not list(venv.glob(f"lib/python*/site-packages/{folder}.dist-info"))
 
@@ -48,9 +48,9 @@ def test_theirs_after_ours(root: Someone) -> None:
         assert root.run("intercode", "--version").stderr == ""
 
 
-def test_theirs_before_ours(root: Someone, wheel: Path) -> None:
+def test_theirs_before_ours(root: Someone, wheels: dict[str, Path]) -> None:
     root.run("pip", "install", "-q", "--no-deps", "intercode-bench==0.1.22")
-    root.run("pip", "install", "-q", *AGAIN, str(wheel))
+    root.run("pip", "install", "-q", *AGAIN, str(wheels["gym"]))
     said = root.run("intercode", "doctor", code=1)
     assert "FAIL  intercode" in said.stdout and "would remove files" in said.stdout
     assert "pip uninstall -y intercode-bench && pip install" in said.stdout and not said.stderr

@@ -17,6 +17,7 @@ import pytest
 
 from intercode_sandbox.privileges import STAND_IN
 from private_engine import PrivateEngine
+from sources import SOURCES
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="not for ordinary users: they start no engine"
@@ -90,7 +91,7 @@ def run(api: Any) -> Iterator[Any]:
             environment={
                 "HOME": home,
                 "PATH": os.environ["PATH"],
-                "PYTHONPATH": f"{REPOSITORY}/src",
+                "PYTHONPATH": os.pathsep.join(map(str, SOURCES)),
             },
             user=user,
         )["Id"]

@@ -1,0 +1,37 @@
+"""Each package by itself, from its wheel, with what it depends on and nothing else of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from docs.pages import blocks
+from first_hour.conftest import REPOSITORY, Someone, install, variables
+
+
+@pytest.fixture(scope="module")
+def alone(place: Path, wheels: dict[str, Path]) -> Path:
+    """A virtual environment with the sandbox's package and what it depends on."""
+    return install(place / "sandbox-alone", str(wheels["sandbox"]))
+
+
+def test_the_sandbox_alone(alone: Path, tmp_path: Path) -> None:
+    someone = Someone(alone, tmp_path, env=variables(alone, tmp_path))
+    someone.run("python", "-c", "import importlib.util as u; assert not u.find_spec('intercode')")
+    (example,) = blocks(REPOSITORY / "packages/sandbox/README.md")
+    done = someone.run("python", str(someone.file("example.py", example.text)))
+    assert done.stdout.splitlines() == [r"0 b'hello\n'", "['/root/note']"]
+    someone.run("python", "-c", LISTED)
+
+
+LISTED = """
+import importlib, pkgutil
+import intercode_sandbox
+for module in pkgutil.walk_packages(intercode_sandbox.__path__, "intercode_sandbox."):
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        assert error.name == "docker", error
+"""
+"""Imports all modules: none needs more than the package's dependencies, but for Docker's extra."""
