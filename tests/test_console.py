@@ -94,6 +94,9 @@ def test_what_is_installed_again_is_what_was_installed(site: Path, tmp_path: Pat
     assert start(site)[2][1:] == [again + "intercode-gym"]
     installed_from(site, url="https://a.example/b", vcs_info={"vcs": "git", "commit_id": "abc"})
     assert start(site)[2][1:] == [again + "git+https://a.example/b@abc"]
+    vcs = {"vcs": "git", "commit_id": "abc"}
+    installed_from(site, url="https://a.example/b", vcs_info=vcs, subdirectory="packages/gym")
+    assert start(site)[2][1:] == [again + "git+https://a.example/b@abc#subdirectory=packages/gym"]
     # A checkout in use: none of its files was replaced.
     (site / "intercode_bench-0.1.22.dist-info").mkdir()
     installed_from(site, url=tmp_path.as_uri(), dir_info={"editable": True})

@@ -165,7 +165,8 @@ def _source(site: Path) -> str:
         if Path(found["url"].removeprefix("file://")).exists():
             return str(found["url"])
         if "vcs_info" in found:
-            return f"{found['vcs_info']['vcs']}+{found['url']}@{found['vcs_info']['commit_id']}"
+            origin = f"{found['vcs_info']['vcs']}+{found['url']}@{found['vcs_info']['commit_id']}"
+            return "#subdirectory=".join(filter(None, (origin, found.get("subdirectory"))))
     return "intercode-gym"
 
 

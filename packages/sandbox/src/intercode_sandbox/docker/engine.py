@@ -22,7 +22,7 @@ LEASE = "intercode.lease"
 """The label with the owner's lease: a sweep removes things of processes that are gone."""
 _SECONDS = 120
 DOCKER = "export DOCKER_HOST=unix:///var/run/docker.sock"
-INSTALL = "pip install 'intercode-gym[docker]'"
+INSTALL = "pip install 'intercode-sandbox[docker]'"
 _SOCKETS = ("/var/run/docker.sock", "{run}/docker.sock")
 
 

@@ -56,7 +56,7 @@ def no_program() -> SandboxUnavailableError:
     return SandboxUnavailableError(
         "intercode was installed without the program of sandboxes, which there is for Linux on "
         f"x86-64 and aarch64: {PROGRAM}",
-        "pip install --force-reinstall --no-deps intercode-gym  # or -e . of a checkout",
+        "pip install --force-reinstall --no-deps intercode-sandbox  # or -e packages/sandbox",
     )
 
 
