@@ -144,7 +144,8 @@ def _directives(name: str, text: str) -> dict[str, str]:
 def _ask(text: str) -> dict[str, Any]:
     if importlib.util.find_spec("dockerfile") is None:
         raise ImageError(
-            "reading a Dockerfile needs the package dockerfile: pip install 'intercode-sandbox[images]'"
+            "reading a Dockerfile needs the package dockerfile: "
+            "pip install 'intercode-sandbox[images]'"
         )
     paths = [path for path in sys.path if path]
     try:
