@@ -116,6 +116,18 @@ def install(venv: Path, *what: str) -> Path:
     return venv
 
 
+def publish(checkout: Path, repository: Path) -> None:
+    """Commit the files of a checkout, as they are now, to a new repository."""
+    git = ("git", "--git-dir", str(repository), "--work-tree", str(checkout))
+    author = ("-c", "user.name=Test", "-c", "user.email=test@localhost")
+    for command in (
+        ("git", "init", "--quiet", "--bare", str(repository)),
+        (*git, "add", "--all"),
+        (*git, *author, "commit", "--quiet", "--message", "All files"),
+    ):
+        subprocess.run(command, cwd=checkout, check=True, timeout=PATIENCE)
+
+
 def pip(python: str, *arguments: str) -> None:
     quiet = ("--quiet", "--disable-pip-version-check", "--timeout", "60", "--retries", "10")
     done = subprocess.run(

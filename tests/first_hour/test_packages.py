@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from docs.pages import blocks
-from first_hour.conftest import REPOSITORY, Someone, install, variables
+from first_hour.conftest import REPOSITORY, Someone, install, publish, variables
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +25,18 @@ def test_the_sandbox_alone(alone: Path, tmp_path: Path) -> None:
     done = someone.run("python", str(someone.file("example.py", example.text)))
     assert done.stdout.splitlines() == [r"0 b'hello\n'", "['/root/note']"]
     someone.run("python", "-c", LISTED)
+
+
+def test_a_workspace_of_uv(tmp_path: Path) -> None:
+    """One command installs all packages from a clone, though some extras exclude each other."""
+    tools = install(tmp_path / "tools", "uv>=0.9,<1")
+    clone = tmp_path / "clone"
+    publish(REPOSITORY, tmp_path / "published")
+    subprocess.run(["git", "clone", "-q", tmp_path / "published", clone], check=True)
+    someone = Someone(tools, clone, env=variables(tools, tmp_path))
+    someone.run("uv", "sync", "--quiet", "--system-certs")
+    done = someone.run(".venv/bin/intercode", "run", "bash", "--limit", "1", "--json")
+    assert json.loads(done.stdout)["statistics"]["episodes"] == 1
 
 
 LISTED = """

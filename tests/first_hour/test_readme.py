@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from docs.pages import OBSERVED, Block, blocks, check_output, check_python, commands
-from first_hour.conftest import REPOSITORY, Someone, variables
+from first_hour.conftest import REPOSITORY, Someone, publish, variables
 from intercode.models.scripted import Rule, script
 from intercode.testing import Line, ScriptedServer
 from waiting import PATIENCE
@@ -48,18 +48,6 @@ def reader(tmp_path: Path) -> Someone:
     user = Someone(machine, home, env=variables(machine, home))
     user.file(".gitconfig", f'[url "{tmp_path / "published"}"]\n\tinsteadOf = {ADDRESS}\n')
     return user
-
-
-def publish(checkout: Path, repository: Path) -> None:
-    """Commit the files of a checkout, as they are now, to a new repository."""
-    git = ("git", "--git-dir", str(repository), "--work-tree", str(checkout))
-    author = ("-c", "user.name=Test", "-c", "user.email=test@localhost")
-    for command in (
-        ("git", "init", "--quiet", "--bare", str(repository)),
-        (*git, "add", "--all"),
-        (*git, *author, "commit", "--quiet", "--message", "All files"),
-    ):
-        subprocess.run(command, cwd=checkout, check=True, timeout=PATIENCE)
 
 
 def test_readme(reader: Someone) -> None:
