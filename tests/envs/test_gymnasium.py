@@ -76,7 +76,8 @@ def test_public_names_are_there_and_lazy() -> None:
         [sys.executable, "-c", "import sys, intercode; print(*sorted(sys.modules))"],
         check=True, capture_output=True, text=True,
     ).stdout.split()  # fmt: skip
-    assert [name for name in imported if name.startswith("intercode")] == ["intercode"]
+    ours = ["intercode", "intercode_sandbox", "intercode_sandbox.extensions"]
+    assert [name for name in imported if name.startswith("intercode")] == ours
 
 
 def steps(env: Any) -> list[Any]:

@@ -214,6 +214,15 @@ def test_a_thread_floods_meanwhile(open_python: OpenPython) -> None:
     assert done.output.startswith(b"xxx")
 
 
+@pytest.mark.parametrize(
+    "module", ["intercode", "intercode.interpreters", "intercode_sandbox.native.wire"]
+)
+def test_no_module_of_ours_can_be_imported(python: PythonInterpreter, module: str) -> None:
+    """The worker's packages are there while it starts, and show nothing of the machine's."""
+    name = module.partition(".")[0]
+    assert f"No module named '{name}'" in python.execute(f"import {module}").observation
+
+
 def test_forged_answers_harm_only_their_own_episode(open_python: OpenPython) -> None:
     python = open_python(timeout=PATIENCE)
     python.execute(

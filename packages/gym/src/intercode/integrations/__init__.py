@@ -26,7 +26,7 @@ def needing(framework: str, package: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "intercode":
+        if (error.name or "").partition(".")[0] in ("intercode", "intercode_sandbox"):
             raise
         raise UsageError(
             f"{framework} is not installed, which this needs: pip install '{package}' ({error})"

@@ -106,6 +106,7 @@ def _settle() -> None:
     program = "/usr/bin/python3"
     sys.executable = program if os.access(program, os.X_OK) else ""
     sys.prefix = sys.exec_prefix = sys.base_prefix = sys.base_exec_prefix = "/usr"
-    del sys.modules["intercode"]  # and with it nothing below can be imported
+    for package in ("intercode", "intercode_sandbox"):
+        del sys.modules[package]  # and with it nothing below can be imported
     site.setquit()
     site.sethelper()
