@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.pages import blocks
+from docs.pages import blocks, check_output, commands
 from first_hour.conftest import REPOSITORY, Someone, install, publish, variables
 
 
@@ -21,9 +21,12 @@ def alone(place: Path, wheels: dict[str, Path]) -> Path:
 def test_the_sandbox_alone(alone: Path, tmp_path: Path) -> None:
     someone = Someone(alone, tmp_path, env=variables(alone, tmp_path))
     someone.run("python", "-c", "import importlib.util as u; assert not u.find_spec('intercode')")
-    (example,) = blocks(REPOSITORY / "packages/sandbox/README.md")
-    done = someone.run("python", str(someone.file("example.py", example.text)))
+    python, console = blocks(REPOSITORY / "packages/sandbox/README.md")
+    done = someone.run("python", str(someone.file("example.py", python.text)))
     assert done.stdout.splitlines() == [r"0 b'hello\n'", "['/root/note']"]
+    for command, stated in commands(console):
+        done = someone.run("sh", "-c", command)
+        check_output(stated, done.stdout + done.stderr, console.where)
     someone.run("python", "-c", LISTED)
 
 

@@ -1,0 +1,68 @@
+"""``python -m intercode_sandbox``, as a user types it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import intercode_sandbox
+from waiting import PATIENCE
+
+pytestmark = pytest.mark.ordinary
+
+
+def call(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "intercode_sandbox", *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_a_program_has_its_output_its_code_and_its_changes() -> None:
+    script = "echo out; echo err >&2; echo x > /root/new; exit 7"
+    done = call("run", "--changes", "--", "bash", "-c", script)
+    assert (done.returncode, done.stdout) == (7, b"out\n")
+    assert done.stderr == b"err\nadded file /root/new\n"
+
+
+def test_it_has_an_input_only_if_asked_for() -> None:
+    assert call("run", "-i", "--", "cat", stdin=b"a\xff").stdout == b"a\xff"
+    assert call("run", "--", "cat", stdin=b"a").stdout == b""
+
+
+def test_limits() -> None:
+    done = call("run", "--timeout", "0.3", "--", "sleep", "999")  # allow limit: it has no end
+    assert done.returncode == 124
+    cut = call("run", "--output", "4K", "--", "seq", "9999").stdout
+    assert cut.startswith(b"1\n2\n") and len(cut) < 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--memory", "9", "--", "true"), "limit 'memory' must be at least 32M"),
+        (("--image", "nothing", "--", "true"), "there is no image called 'nothing'"),
+        (("--user", "nobody-here", "--", "true"), "nobody-here"),
+        (("--sandbox", "mine", "--", "true"), "no sandbox provider 'mine'"),
+        (("--network", "a b", "--", "true"), "network"),
+        ((), "arguments are required: program"),
+    ],
+)
+def test_what_makes_no_sense_is_told(arguments: tuple[str, ...], message: str) -> None:
+    done = call("run", *arguments)
+    assert done.returncode == 2 and not done.stdout
+    assert message in done.stderr.decode() and b"Traceback" not in done.stderr
+
+
+def test_the_machine_is_checked() -> None:
+    done = call("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert b"ok    sandbox " in done.stdout
+    assert (
+        call("--version").stdout.decode() == f"intercode_sandbox {intercode_sandbox.__version__}\n"
+    )
