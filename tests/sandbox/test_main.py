@@ -36,7 +36,7 @@ def test_it_has_an_input_only_if_asked_for() -> None:
 
 
 def test_limits() -> None:
-    done = call("run", "--timeout", "0.3", "--", "sleep", "999")  # allow limit: it has no end
+    done = call("run", "--timeout", "0.3", "--", "sleep", "999")
     assert done.returncode == 124
     cut = call("run", "--output", "4K", "--", "seq", "9999").stdout
     assert cut.startswith(b"1\n2\n") and len(cut) < 5000
