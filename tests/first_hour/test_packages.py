@@ -30,6 +30,15 @@ def test_the_sandbox_alone(alone: Path, tmp_path: Path) -> None:
     someone.run("python", "-c", LISTED)
 
 
+def test_the_gym_has_the_public_names_of_sandboxes(root: Someone) -> None:
+    root.run(
+        *("python", "-c"),
+        "import intercode.sandbox as gym, intercode_sandbox as sandbox\n"
+        "assert gym.__all__ == sandbox.__all__\n"
+        "assert all(getattr(gym, name) is getattr(sandbox, name) for name in gym.__all__)\n",
+    )
+
+
 def test_a_workspace_of_uv(tmp_path: Path) -> None:
     """One command installs all packages from a clone, though some extras exclude each other."""
     tools = install(tmp_path / "tools", "uv>=0.9,<1")

@@ -39,7 +39,10 @@ pytestmark = pytest.mark.skipif(
 
 NATIVE = STATIC.parent
 PACKAGE = NATIVE.parents[1]
-SPAWNER = ("spawner", "zygote", "identity", "vault", "cgroup", "wire", "channels", "syscalls")
+SPAWNER = (
+    *("spawner", "zygote", "identity", "frozen_mounts"),
+    *("cgroup", "wire", "pipes", "syscalls"),
+)
 """The modules of the process that starts process 1."""
 VARIANTS = ("{}", "{}at", "{}2", "{}3", "{}4", "{}64", "{}at2", "new{}at")
 """How a call of the kernel's is named that has come to stand for another one."""

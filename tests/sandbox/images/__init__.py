@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import intercode_sandbox.images as images
 from intercode_sandbox.images import Image, list_images
+from sources import SOURCES
 
 ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not ROOT, reason="needs root")
-SOURCE = Path(images.__file__).parents[3]
 NOBODY = 65534
 
 Member = tuple[str, bytes | None] | tarfile.TarInfo
@@ -47,7 +46,7 @@ def header(name: str, kind: bytes, link: str = "", mode: int = 0o644) -> tarfile
 
 
 def run_python(code: str, *args: object) -> subprocess.Popen[str]:
-    path = (SOURCE, os.environ["PYTHONPATH"], *sys.path)
+    path = (*map(str, SOURCES), os.environ["PYTHONPATH"], *sys.path)
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},

@@ -13,8 +13,9 @@ import pytest
 
 from intercode.cli.main import main
 from intercode_sandbox.images import list_images, prune, resolve
+from sources import SOURCES
 
-from . import SOURCE, make_tar, two_images
+from . import make_tar, two_images
 
 
 def test_prune_everything(tmp_path: Path, cache: Path) -> None:
@@ -46,7 +47,7 @@ def test_prune_keeps_what_is_in_use(tmp_path: Path, cache: Path) -> None:
     """
     worker = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), f"scratch+{tar}"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (SOURCE, *sys.path)))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*SOURCES, *sys.path)))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from intercode.datasets.builtin import FOLDER
 from intercode.errors import ImageError
 from intercode_sandbox.images import Image, resolve
-
-from . import SOURCE
 
 
 def test_script_is_run_once_over_its_base(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_script_without_a_sandbox_to_run_in(tmp_path: Path) -> None:
 
 
 def test_builtin_addition() -> None:
-    files = sorted((SOURCE / "intercode/datasets/builtin").glob("*.sh"))
+    files = sorted(FOLDER.glob("*.sh"))
     seen: list[bytes] = []
     resolve(f"host+builtin:{files[0].name}", build_script=lambda image, s, layer: seen.append(s))
     assert seen == [files[0].read_bytes()]
