@@ -11,8 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from intercode import records
 from intercode.episode import Episode, Fork, Score, Turn, decode

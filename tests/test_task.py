@@ -6,8 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.errors import InterCodeError, TaskError, TaskNotFoundError
 from intercode.task import Dataset, Task

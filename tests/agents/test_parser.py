@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from intercode.agents.parser import TAGS, blocks, find_code
 from intercode.agents.strategies import read_plan, split

@@ -21,8 +21,7 @@ from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode.talks import talk_of
 from intercode.testing import ScriptedServer
-from soak.killed import intercode as command
-from soak.killed import kill
+from soak.killed import intercode as command, kill
 from waiting import PATIENCE
 
 from .talking import fenced, spoken

@@ -6,8 +6,7 @@ import random
 from contextlib import closing
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.agents.parser import find_code
 from intercode.agents.stand_in import NAME, StandIn, plan, replies

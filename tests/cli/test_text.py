@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.cli.terminal import duration, one_line, safe, shortened, table
 from intercode.report.text import without_formula

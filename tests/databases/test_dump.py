@@ -5,8 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.databases.convert.dump import parse, plain, read, section, statements
 from intercode.databases.convert.dump_sqlite import convert_table

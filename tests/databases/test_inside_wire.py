@@ -10,8 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from intercode.databases.inside import wire
 

@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode.databases import Source
-from intercode.databases import embedded as module
+from intercode.databases import Source, embedded as module
 from intercode.databases.base import Session
 from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
 from intercode.errors import ForkError

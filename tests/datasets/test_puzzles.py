@@ -17,8 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import intercode
 from intercode.datasets import load_seeded, puzzles

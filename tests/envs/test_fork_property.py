@@ -6,8 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import intercode
 from intercode.envs.base import InterCodeEnv

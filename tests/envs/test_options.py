@@ -15,8 +15,7 @@ from msgspec import Meta
 
 import intercode
 from intercode import Limits, UsageError
-from intercode.envs import keywords
-from intercode.envs import options as module
+from intercode.envs import keywords, options as module
 from intercode.envs.options import (
     BashOptions,
     CtfOptions,

@@ -8,8 +8,7 @@ from contextlib import closing
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import intercode
 from intercode import exact, plain

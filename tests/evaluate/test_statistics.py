@@ -8,8 +8,7 @@ import math
 import numpy as np
 import pytest
 import scipy  # its parts are loaded when they are used: collecting tests is quick
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from intercode.evaluate.comparison import (
     bootstrap,

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
 from intercode.gateway import Gateway, Seat, Terms, Upstream

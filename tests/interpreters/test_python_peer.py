@@ -11,8 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.interpreters.inside.grader import alike, refresh
 from intercode.interpreters.inside.peer import Peer

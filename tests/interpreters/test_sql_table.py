@@ -6,8 +6,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.interpreters.sql import MAX_CELL, has_long_text, records, render, shown
 

@@ -6,8 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.errors import BudgetError, UsageError
 from intercode.models import Budget, Message, Settings, Usage

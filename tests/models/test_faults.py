@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate, parsedate_to_datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
 from intercode.models import Budget, Message, Retry, get_model

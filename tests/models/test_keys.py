@@ -7,8 +7,7 @@ import traceback
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.errors import ModelError, UsageError
 from intercode.known_secrets import hide, parse

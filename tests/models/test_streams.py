@@ -12,8 +12,7 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from openai._streaming import SSEDecoder
 
 from intercode.testing import Fault, Line, Rule, ScriptedServer, first, script, status, too_many

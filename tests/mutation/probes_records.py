@@ -11,8 +11,7 @@ from typing import Any
 
 from intercode.envs.traits import check_imported
 from intercode.errors import ImageError, RecordError, TrustError, UsageError
-from intercode.project import benchmark_of
-from intercode.project import read as read_project
+from intercode.project import benchmark_of, read as read_project
 from intercode.records import EPISODES, MANIFEST, RecordWriter, read_manifest
 from intercode.registry import ENVS
 from intercode.report.live import Library

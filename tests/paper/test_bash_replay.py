@@ -15,8 +15,12 @@ from intercode.datasets import load
 from intercode.datasets.nl2bash import image_for
 from intercode.errors import RecordError, SandboxError
 from intercode.paper.bash import TIMED_OUT, PaperBash, run, split
-from intercode.paper.bash_env import PaperBashEnv, recorded_elsewhere, same_text
-from intercode.paper.bash_env import replay_bash as replay
+from intercode.paper.bash_env import (
+    PaperBashEnv,
+    recorded_elsewhere,
+    replay_bash as replay,
+    same_text,
+)
 from intercode.paper.causes import cause_of
 from intercode.paper.report import together
 from intercode.paper.results import RecordedEpisode, RecordedRun, load_results

@@ -5,8 +5,7 @@ import math
 import warnings
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from intercode.paper.bash_reward import Outcome, cosine, early, score, similarity
 

@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from intercode.paper.container import IGNORED, Index, pairs, quoted, seen_by_git, short, status
 from intercode_sandbox.base import Change

@@ -1,8 +1,7 @@
 """ONLY_FULL_GROUP_BY as MySQL 8 decides it; and MySQL 8 made of MariaDB."""
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from intercode.paper.sql_group_by import Relation, refusal
 from intercode.paper.sql_server import as_mysql8, unsorted

@@ -4,8 +4,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from intercode.paper.sql_env import rewards, score
 

@@ -6,8 +6,7 @@ import dataclasses
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.rewards.bash import NOT_EXACT, compare
 from intercode.rewards.gold import GoldResult, differing

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.databases.base import Row
 from intercode.errors import RewardError

@@ -11,8 +11,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import intercode
 from agents.talking import PRICE, model

@@ -9,8 +9,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.databases.base import Result, Row, Table
 from intercode.rewards import sql_compare

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from intercode.databases.base import Row
 from intercode.rewards.sql_compare import Group

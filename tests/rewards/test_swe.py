@@ -11,8 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from intercode.rewards import swe_runner
 from intercode.rewards.swe_plan import make_plan, touched

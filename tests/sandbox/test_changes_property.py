@@ -9,8 +9,7 @@ import tarfile
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from intercode_sandbox import Limits, Provider, Sandbox
 from intercode_sandbox.docker.provider import DockerProvider

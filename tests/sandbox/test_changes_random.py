@@ -11,8 +11,7 @@ import tarfile
 from collections import defaultdict
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from intercode_sandbox import Change, Limits, Provider, Sandbox
 from intercode_sandbox.docker.provider import DockerProvider

@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from intercode.errors import ImageError
 from intercode_sandbox.images.dockerfile.copying import Ignore, glob

@@ -13,8 +13,7 @@ import pytest
 
 from forks import in_a_fork
 from intercode.errors import CausedInsideError, SandboxError, UsageError
-from intercode_sandbox import Provider, Sandbox, get_provider
-from intercode_sandbox import forwarding as forwards
+from intercode_sandbox import Provider, Sandbox, forwarding as forwards, get_provider
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.forwarding import Forward, Forwards, own_socket
 from waiting import PATIENCE, becomes_readable, eventually

@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode_sandbox.native import archive, wire
-from intercode_sandbox.native import syscalls as sc
+from intercode_sandbox.native import archive, syscalls as sc, wire
 from intercode_sandbox.privileges import is_root
 
 from . import walk_oracle

@@ -7,8 +7,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import intercode
 from serve.served import Served, told

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from intercode_sandbox.native import cgroup
-from intercode_sandbox.native import syscalls as sc
+from intercode_sandbox.native import cgroup, syscalls as sc
 from waiting import eventually
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -11,8 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from intercode_sandbox.images import Image, archive, resolve
 from intercode_sandbox.images.tree import look

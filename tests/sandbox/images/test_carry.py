@@ -15,8 +15,7 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import ImageError
-from intercode_sandbox.images import list_images, pinned, resolve
-from intercode_sandbox.images import transfer as carrying
+from intercode_sandbox.images import list_images, pinned, resolve, transfer as carrying
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.tree import content_digest
 

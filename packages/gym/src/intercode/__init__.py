@@ -66,8 +66,7 @@ if TYPE_CHECKING:
         UsageError,
         VectorError,
     )
-    from intercode.project import create as make
-    from intercode.project import create_vec as make_vec
+    from intercode.project import create as make, create_vec as make_vec
     from intercode.serve.client import connect, connect_vec
     from intercode.task import Dataset, Task
     from intercode_sandbox.base import Limits

@@ -7,41 +7,17 @@ from typing import Any
 
 from intercode_sandbox.errors import (
     ActionError as ActionError,
-)
-from intercode_sandbox.errors import (
     CausedInsideError as CausedInsideError,
-)
-from intercode_sandbox.errors import (
     DockerfileError as DockerfileError,
-)
-from intercode_sandbox.errors import (
     EnvironmentStateError as EnvironmentStateError,
-)
-from intercode_sandbox.errors import (
     ImageError as ImageError,
-)
-from intercode_sandbox.errors import (
     InterCodeError as InterCodeError,
-)
-from intercode_sandbox.errors import (
     OutputLimitError as OutputLimitError,
-)
-from intercode_sandbox.errors import (
     SandboxClosedError as SandboxClosedError,
-)
-from intercode_sandbox.errors import (
     SandboxEndedError as SandboxEndedError,
-)
-from intercode_sandbox.errors import (
     SandboxError as SandboxError,
-)
-from intercode_sandbox.errors import (
     SandboxTimeoutError as SandboxTimeoutError,
-)
-from intercode_sandbox.errors import (
     SandboxUnavailableError as SandboxUnavailableError,
-)
-from intercode_sandbox.errors import (
     UsageError as UsageError,
 )
 

@@ -25,8 +25,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from intercode.datasets import load as load_dataset
-from intercode.datasets import name_in
+from intercode.datasets import load as load_dataset, name_in
 from intercode.envs.options import LimitOptions, Option, taken
 from intercode.errors import ImageError, InterCodeError, UsageError
 from intercode.registry import ENVS, VECTORS, environment, scheme_of

@@ -11,8 +11,7 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from intercode.cli import results as shown
-from intercode.cli import run
+from intercode.cli import results as shown, run
 from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult

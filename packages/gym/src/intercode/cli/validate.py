@@ -20,8 +20,7 @@ from intercode.errors import UsageError
 from intercode.evaluate.checks import GOLD, NOTHING, WRONG, guesses
 from intercode.evaluate.exclusion import Exclusion, not_gradable, select
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
-from intercode.evaluate.validate import Validation
-from intercode.evaluate.validate import validate as run
+from intercode.evaluate.validate import Validation, validate as run
 from intercode.registry import DATASETS, scheme_of
 from intercode.spec import (
     RunSpec,

@@ -16,8 +16,7 @@ from intercode.redaction import Redactor
 from intercode.spec import identified
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.cache import ImageCache
-from intercode_sandbox.images.host import SPEC as HOST
-from intercode_sandbox.images.host import changes
+from intercode_sandbox.images.host import SPEC as HOST, changes
 from intercode_sandbox.units import counted
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")

@@ -131,8 +131,8 @@ def own_versions() -> dict[str, str]:
 def _code() -> str:
     """Return a digest of the packages' files, without those that Python has made of them."""
     hasher = hashlib.blake2b(digest_size=16)
-    for path in (path for package in _PACKAGES for path in sorted(package.rglob("*"))):
-        package = next(package for package in _PACKAGES if path.is_relative_to(package))
+    files = ((package, path) for package in _PACKAGES for path in sorted(package.rglob("*")))
+    for package, path in files:
         name = path.relative_to(package.parent)
         # In a __pycache__ files come and go under other names while another process imports us.
         if path.suffix != ".pyc" and "__pycache__" not in name.parts and path.is_file():

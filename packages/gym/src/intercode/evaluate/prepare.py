@@ -24,8 +24,7 @@ from intercode.evaluate.rewards import ModelReward, model_reward
 from intercode.evaluate.tools import tool_versions
 from intercode.project import FILE, benchmark_of, create
 from intercode.records import MANIFEST, read_manifest
-from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES
-from intercode.registry import environment as registered
+from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES, environment as registered
 from intercode.rewards.gold import GoldCache
 from intercode.spec import RunSpec, environments, in_any_folder, recorded_options
 from intercode.task import OF_ALL_TASKS, Dataset, Task

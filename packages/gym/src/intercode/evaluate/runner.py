@@ -27,8 +27,7 @@ from intercode.evaluate.drift import (
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.executor import Executor, Threads, Work, executor_of
 from intercode.evaluate.loop import EpisodeEnv
-from intercode.evaluate.manifest import dataset_facts, describe, finish
-from intercode.evaluate.manifest import session as session_record
+from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
 from intercode.evaluate.prepare import Plan, Setting, check, check_tasks, plan, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize

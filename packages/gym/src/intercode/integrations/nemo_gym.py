@@ -13,9 +13,13 @@ from intercode_sandbox import Limits, get_provider
 from intercode_sandbox.network import Network
 
 with needing("NeMo Gym", "nemo-gym"):
-    from nemo_gym.sandbox.providers.base import SandboxCreateError, SandboxExecResult, SandboxSpec
-    from nemo_gym.sandbox.providers.base import SandboxHandle as Handle
-    from nemo_gym.sandbox.providers.base import SandboxStatus as Status
+    from nemo_gym.sandbox.providers.base import (
+        SandboxCreateError,
+        SandboxExecResult,
+        SandboxHandle as Handle,
+        SandboxSpec,
+        SandboxStatus as Status,
+    )
 
 
 class InterCodeProvider:

@@ -20,8 +20,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
-from datetime import time as clock
+from datetime import date, datetime, time as clock, timedelta
 from decimal import Decimal
 
 from intercode.databases.base import Failure, Outcome, Result, Row, SavesSession, Session, Value

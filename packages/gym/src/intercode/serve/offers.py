@@ -12,8 +12,7 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import taken
 from intercode.episode import plain
 from intercode.errors import TaskError, UsageError
-from intercode.project import create, is_project
-from intercode.project import read as read_project
+from intercode.project import create, is_project, read as read_project
 from intercode.rewards.gold import GoldCache
 from intercode.task import Dataset
 from intercode_sandbox.suggestions import meant

@@ -22,8 +22,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from intercode_sandbox.native import syscalls as sc
-from intercode_sandbox.native import wire
+from intercode_sandbox.native import syscalls as sc, wire
 from intercode_sandbox.privileges import permitted
 
 ID_COUNT = 65_536

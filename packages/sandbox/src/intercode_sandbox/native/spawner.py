@@ -17,8 +17,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
-from intercode_sandbox.native import cgroup, wire
-from intercode_sandbox.native import syscalls as sc
+from intercode_sandbox.native import cgroup, syscalls as sc, wire
 from intercode_sandbox.native.child import Child
 from intercode_sandbox.native.endings import write_ledger
 from intercode_sandbox.native.frozen_mounts import Vault

@@ -7,8 +7,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from datetime import date, datetime, timedelta
-from datetime import time as clock_time
+from datetime import date, datetime, time as clock_time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar

@@ -21,8 +21,7 @@ from functools import lru_cache, partial
 from numbers import Integral
 from typing import Any
 
-from intercode.datasets.generated import bash as bash_tasks
-from intercode.datasets.generated import python as python_tasks
+from intercode.datasets.generated import bash as bash_tasks, python as python_tasks
 from intercode.datasets.generated.draw import SPLITS, Draft, Draw, Family, Pool, held_out
 from intercode.datasets.generated.sql import DATABASES, Queries, name_of, script
 from intercode.errors import TaskError, UsageError

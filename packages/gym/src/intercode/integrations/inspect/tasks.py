@@ -13,8 +13,7 @@ from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import ChatMessageSystem, ChatMessageUser
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
-from inspect_ai.tool import Tool, ToolDef, ToolParams
-from inspect_ai.tool import bash as inspects_bash
+from inspect_ai.tool import Tool, ToolDef, ToolParams, bash as inspects_bash
 from inspect_ai.util import (
     SandboxEnvironment,
     SandboxEnvironmentSpec,

@@ -15,8 +15,14 @@ from typing import Any, Protocol
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
-from intercode_sandbox.images.dockerfile.copying import Item, Writer, documents, find, is_archive
-from intercode_sandbox.images.dockerfile.copying import digest as copy_digest
+from intercode_sandbox.images.dockerfile.copying import (
+    Item,
+    Writer,
+    digest as copy_digest,
+    documents,
+    find,
+    is_archive,
+)
 from intercode_sandbox.images.dockerfile.parse import (
     Instruction,
     Source,
