@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 NATIVE = STATIC.parent
-PACKAGE = NATIVE.parents[1]
+PACKAGE = NATIVE.parent
 SPAWNER = (
     *("spawner", "zygote", "identity", "frozen_mounts"),
     *("cgroup", "wire", "pipes", "syscalls"),
@@ -100,7 +100,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     output = ["-o", str(folder / "refusing")]
     subprocess.run(["gcc", "-O1", "-Wall", "-Werror", *paths, *output, str(source)], check=True)
     # A copy of the package in which it has the place of process 1.
-    copy = shutil.copytree(PACKAGE, folder / "intercode", copy_function=os.symlink)
+    copy = shutil.copytree(PACKAGE, folder / PACKAGE.name, copy_function=os.symlink)
     program = copy / Path(process_start.PROGRAM).relative_to(PACKAGE)
     program.unlink()
     program.symlink_to(folder / "refusing")
@@ -110,7 +110,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 def confine(machine: Machine, extent: str, patch: pytest.MonkeyPatch) -> None:
     """Put the filter around what the zygote is and starts, or around the spawner, too."""
     if extent == "process 1":
-        patch.setattr(process_start, "_ROOT", str(machine.folder / "intercode"))
+        root = str(machine.folder / PACKAGE.name)
+        patch.setattr(provider, "command", lambda *a: process_start.command(*a, root=root))
     else:
         wrapped = [str(machine.folder / "refusing")]
         patch.setattr(provider, "command", lambda *a: [*wrapped, *process_start.command(*a)])
