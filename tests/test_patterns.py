@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import intercode
+import intercode_sandbox
 
 PARTS = ("agents", "databases", "envs", "evaluate", "interpreters", "models", "rewards")
 PUMPS = ("1", "a", " ", "\t", "'", "`", "<", "1,", "a ", "x.", "11 ", "111,")
@@ -23,9 +24,10 @@ SECONDS = 20
 
 
 def modules() -> Iterator[str]:
-    for module in pkgutil.iter_modules(intercode.__path__, "intercode."):
-        if not module.ispkg:
-            yield module.name
+    for package in (intercode, intercode_sandbox):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if not module.ispkg and not module.name.endswith("__main__"):
+                yield module.name
     for part in PARTS:
         package = importlib.import_module(f"intercode.{part}")
         for module in pkgutil.walk_packages(package.__path__, f"intercode.{part}."):

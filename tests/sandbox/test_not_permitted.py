@@ -146,7 +146,7 @@ def test_too_few_open_files(user: OrdinaryUser) -> None:
 
 
 def test_an_installation_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("provider", "obstacles"):
+    for module in ("provider", "preflight"):
         monkeypatch.setattr(f"intercode_sandbox.native.{module}.PROGRAM", "/nowhere/process1")
     with closing(NativeProvider()) as provider, pytest.raises(SandboxUnavailableError) as raised:
         provider.start()
