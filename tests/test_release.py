@@ -1,4 +1,4 @@
-"""What a release shows to others: its version, its addresses, each package's README."""
+"""Facts of a release: its version, its addresses, and the README of each package in an index."""
 
 from __future__ import annotations
 
