@@ -1,4 +1,4 @@
-"""`intercode.compat`: scripts of 2023, with one import changed."""
+"""`intercode_paper.compat`: scripts of 2023, with one import changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Dict, List  # noqa: UP035 - as scripts of 2023 wrote it
 import pytest
 from docker.models.containers import Container as DockerContainer
 
-from intercode.compat import (
+from intercode_paper.compat import (
     ACTION_EXEC,
     AGENT_OBS,
     GIT_RESET_SCRIPT,
@@ -377,9 +377,9 @@ def test_the_file_system_of_the_data(tmp_path):
 @pytest.mark.parametrize("module", NAMES)
 def test_an_old_import_says_the_new_one(module):
     for name in NAMES[module].split():
-        with pytest.raises(ImportError, match=f"from intercode.compat import {name} "):
+        with pytest.raises(ImportError, match=f"from intercode_paper.compat import {name} "):
             exec(f"from {module} import {name}")
-        exec(f"from intercode.compat import {name}")
+        exec(f"from intercode_paper.compat import {name}")
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         exec(f"from {module} import nothing")
 

@@ -23,7 +23,7 @@ from intercode.datasets import nl2bash, spider
 from intercode.episode import decode
 from intercode.errors import OutputLimitError
 from intercode.interpreters.bash import BashInterpreter
-from intercode.paper.results import RecordedEpisode, RecordedTurn, load_results, task_of
+from intercode_paper.results import RecordedEpisode, RecordedTurn, load_results, task_of
 from intercode_sandbox import Limits, Sandbox, get_provider
 
 SEED = 2026

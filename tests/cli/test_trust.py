@@ -22,7 +22,7 @@ from intercode.envs.options import described
 from intercode.errors import RecordError, TrustError
 from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
-from intercode.paper.tables import rates
+from intercode_paper.tables import rates
 from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, read_manifest
 from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
 from intercode.report.live import Library

@@ -13,7 +13,7 @@ from first_hour.conftest import REPOSITORY, Someone, pip
 GYM = "gym==0.26.2"
 QUICK_START = """\
 import readline
-from intercode.compat import bash_build_docker, bash_image_name, bash_test_data, BashEnv
+from intercode_paper.compat import bash_build_docker, bash_image_name, bash_test_data, BashEnv
 
 if __name__ == '__main__':
     bash_build_docker()
@@ -78,4 +78,4 @@ def test_an_old_import_says_the_new_one(root: Someone) -> None:
         "-c",
         "try:\n from intercode.envs import BashEnv\nexcept ImportError as error: print(error)",
     ).stdout
-    assert "from intercode.compat import BashEnv" in said
+    assert "from intercode_paper.compat import BashEnv" in said

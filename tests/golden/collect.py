@@ -128,7 +128,7 @@ def names() -> dict[str, Any]:
         "gymnasium": sorted(name for name in gymnasium.registry if name.startswith("intercode")),
         "image recipes": sorted(RECIPES),
         "intercode": sorted(intercode.__all__),
-        "intercode.compat": sorted(compat.__all__),
+        "intercode_paper.compat": sorted(compat.__all__),
         "presets": sorted(presets.names()),
     }
 

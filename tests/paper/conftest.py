@@ -7,8 +7,8 @@ import pytest
 
 from intercode.databases.servers.private import mysql_recipe, start_mariadb
 from intercode.errors import SandboxUnavailableError, UsageError
-from intercode.paper.container import PaperImage
-from intercode.paper.sql_server import open_databases
+from intercode_paper.container import PaperImage
+from intercode_paper.sql_server import open_databases
 from intercode_sandbox import get_provider
 
 

@@ -1,6 +1,6 @@
 """The loop of the SQL experiments of 2023: an action, then its reward, on one connection."""
 
-from intercode.paper.sql_env import score
+from intercode_paper.sql_env import score
 
 
 class Experiment:

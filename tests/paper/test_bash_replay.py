@@ -14,16 +14,16 @@ import pytest
 from intercode.datasets import load
 from intercode.datasets.nl2bash import image_for
 from intercode.errors import RecordError, SandboxError
-from intercode.paper.bash import TIMED_OUT, PaperBash, run, split
-from intercode.paper.bash_env import (
+from intercode_paper.bash import TIMED_OUT, PaperBash, run, split
+from intercode_paper.bash_env import (
     PaperBashEnv,
     recorded_elsewhere,
     replay_bash as replay,
     same_text,
 )
-from intercode.paper.causes import cause_of
-from intercode.paper.report import together
-from intercode.paper.results import RecordedEpisode, RecordedRun, load_results
+from intercode_paper.causes import cause_of
+from intercode_paper.report import together
+from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
 
@@ -190,7 +190,7 @@ def test_recorded_runs(provider, monkeypatch):
         return run(sandbox, split(gold), environment, timeout=PATIENCE)
 
     monkeypatch.setattr(PaperBash, "execute", execute_as_then)
-    monkeypatch.setattr("intercode.paper.bash_reward.run_gold", run_to_its_end)
+    monkeypatch.setattr("intercode_paper.bash_reward.run_gold", run_to_its_end)
     monkeypatch.setattr("intercode_sandbox.native.sandbox._FILES_SECONDS", PATIENCE)
     reports = together([partial(replayed, path, provider) for path in paths], workers=3)
     for path, report in zip(paths, reports, strict=True):

@@ -7,7 +7,7 @@ import warnings
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from intercode.paper.bash_reward import Outcome, cosine, early, score, similarity
+from intercode_paper.bash_reward import Outcome, cosine, early, score, similarity
 
 from .upstream import BASH_RESULTS, needs_upstream
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode.paper.container import IGNORED, Index, pairs, quoted, seen_by_git, short, status
+from intercode_paper.container import IGNORED, Index, pairs, quoted, seen_by_git, short, status
 from intercode_sandbox.base import Change
 
 NAMES = ["a", "b.txt", "c d", "é", 'q"', "-x", "new\nline", "usr", "back\\slash", "tab\t", "\udcff"]

@@ -6,7 +6,7 @@ import intercode
 from intercode.datasets import load
 from intercode.envs.ctf import CtfEnv
 from intercode.errors import TaskError, UsageError
-from intercode.paper.ctf import WRONG, PaperCtfEnv, split
+from intercode_paper.ctf import WRONG, PaperCtfEnv, split
 from intercode.task import Dataset, Task
 
 from .upstream import UPSTREAM

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from intercode.cli.main import main
-from intercode.paper.ctf import RIGHT, WRONG, PaperCtfEnv
+from intercode_paper.ctf import RIGHT, WRONG, PaperCtfEnv
 from intercode.task import Dataset, Task
 
 pytestmark = pytest.mark.usefixtures("provider")

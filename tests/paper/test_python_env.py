@@ -7,7 +7,7 @@ import pytest
 import intercode
 from intercode.errors import RewardError, SandboxUnavailableError, TaskError, UsageError
 from intercode.interpreters.python_start import provider
-from intercode.paper.python import (
+from intercode_paper.python import (
     ENDED,
     LATE,
     LIMITS,
@@ -18,7 +18,7 @@ from intercode.paper.python import (
     score,
     submitted,
 )
-from intercode.paper.python_server import FAILED
+from intercode_paper.python_server import FAILED
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
 

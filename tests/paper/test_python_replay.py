@@ -7,7 +7,7 @@ import pytest
 from intercode.cli.main import main
 from intercode.errors import SandboxUnavailableError
 from intercode.interpreters.python_start import provider
-from intercode.paper.python import Trial, told
+from intercode_paper.python import Trial, told
 from intercode.syntax import parse
 
 from .upstream import UPSTREAM

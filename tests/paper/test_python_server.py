@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.paper.python_server import Server, printed
+from intercode_paper.python_server import Server, printed
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from intercode.paper.sql_group_by import Relation, refusal
-from intercode.paper.sql_server import as_mysql8, unsorted
+from intercode_paper.sql_group_by import Relation, refusal
+from intercode_paper.sql_server import as_mysql8, unsorted
 
 TABLES = {
     "t": Relation("t", {"id": "Id", "a": "A", "b": "B"}, (frozenset({"id"}),)),

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from intercode.paper.sql_env import rewards, score
+from intercode_paper.sql_env import rewards, score
 
 rows = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", None])), max_size=12)
 

@@ -10,7 +10,7 @@ import pytest
 
 from intercode.databases.servers.private import start_mariadb
 from intercode.errors import UsageError
-from intercode.paper.sql_server import MySQLDatabases, open_databases
+from intercode_paper.sql_server import MySQLDatabases, open_databases
 
 from .conftest import needs_mariadb
 
@@ -185,7 +185,7 @@ def test_a_statement_without_end_is_interrupted(connection, monkeypatch):
     count = "SELECT COUNT(*) FROM animal"
     assert connection.execute(count) == [(4,)]
     # Only for what has no end: on a busy machine a moment is too short for anything else.
-    monkeypatch.setattr("intercode.paper.sql_server.TIMEOUT", 0.3)  # allow limit: see above
+    monkeypatch.setattr("intercode_paper.sql_server.TIMEOUT", 0.3)  # allow limit: see above
     connection._reopen()
     assert "interrupted" in connection.execute(endless)
     assert connection.execute("SET max_statement_time = 0") is None

@@ -10,8 +10,8 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import RecordError
-from intercode.paper.results import load_results
-from intercode.paper.tables import Skipped, rates, tables
+from intercode_paper.results import load_results
+from intercode_paper.tables import Skipped, rates, tables
 
 from .upstream import UPSTREAM, needs_upstream
 

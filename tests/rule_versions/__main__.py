@@ -75,7 +75,7 @@ def versions() -> dict[str, int]:
 def sources(rule: str) -> list[Path]:
     """Return the modules of a rule: its own, and those for grading that this imports."""
     if rule == "paper":
-        modules = {f"intercode.paper.{name}" for name in _PAPER}
+        modules = {f"intercode_paper.{name}" for name in _PAPER}
     else:
         targets = {name.partition(":")[2]: target for name, target in _entries(REWARDS)}
         targets |= dict(_entries(RULES))

@@ -15,7 +15,7 @@ NAMES = {
     """,
     "intercode.utils": "IntercodeDataLoader get_container timeout START_UP_DELAY",
 }
-"""Module of 2023 → its names, all of which are in `intercode.compat`."""
+"""Module of 2023 → its names, all of which are in `intercode_paper.compat`."""
 
 
 def getter(module: str) -> Callable[[str], object]:
@@ -25,7 +25,7 @@ def getter(module: str) -> Callable[[str], object]:
     def find(name: str) -> object:
         if name in names:
             raise ImportError(
-                f"{name} is of the InterCode of 2023. Change the import to: from intercode.compat "
+                f"{name} is of the InterCode of 2023. Change the import to: from intercode_paper.compat "
                 f"import {name} (docs/how-to/coming-from-2023.md)"
             )
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

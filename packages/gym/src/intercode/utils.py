@@ -1,4 +1,4 @@
-"""A module of the 2023 release: its names are in `intercode.compat`."""
+"""A module of the 2023 release: its names are in `intercode_paper.compat`."""
 
 from intercode.moved import getter
 

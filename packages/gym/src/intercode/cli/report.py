@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
 def _paper(args: argparse.Namespace) -> int:
     if args.run or args.html or args.csv or args.plot:
         raise UsageError("--paper goes with no runs, no --html, no --csv and no --plot")
-    from intercode.paper.tables import Skipped, rates, tables
+    from intercode_paper.tables import Skipped, rates, tables
 
     skipped: list[Skipped] = []
     found = rates(args.paper, skipped.append)

@@ -1,7 +1,7 @@
 """Runs in the forms of other programs: dialogues to train on, tables, and the files of 2023.
 
 `inspect` has the log of Inspect AI. In the form of 2023, which its notebooks and
-`intercode.paper.results` read, a strategy had a form of its own: ReAct's episodes have
+`intercode_paper.results` read, a strategy had a form of its own: ReAct's episodes have
 ``thoughts``, write ``execute[…]`` around commands, and always end by an action, whose reward is the
 episode's; those of Plan & Solve have ``steps``, and their file describes itself.
 """

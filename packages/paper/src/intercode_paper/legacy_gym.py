@@ -65,7 +65,7 @@ def register() -> None:
         if ":" not in env:
             add(
                 f"intercode-{env}-v0",
-                "intercode.legacy_gym:make",
+                "intercode_paper.legacy_gym:make",
                 kwargs={"env": env},
                 # gym's wrappers expect five values, and names that NumPy 2 no longer has.
                 order_enforce=False,

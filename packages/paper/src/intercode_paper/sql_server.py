@@ -30,7 +30,7 @@ from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import Server, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
-from intercode.paper.sql_databases import (
+from intercode_paper.sql_databases import (
     MAX_ROWS,
     TIMEOUT,
     USES,
@@ -40,7 +40,7 @@ from intercode.paper.sql_databases import (
     failed,
     rows,
 )
-from intercode.paper.sql_group_by import UNREADABLE, Relation, Tables, refusal
+from intercode_paper.sql_group_by import UNREADABLE, Relation, Tables, refusal
 from intercode.syntax import quoted
 from intercode_sandbox.interruption import reraise_callers
 

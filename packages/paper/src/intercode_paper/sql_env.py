@@ -28,8 +28,8 @@ from intercode.envs.sql import DatabaseStage
 from intercode.envs.traits import SQL, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
-from intercode.paper.session import PaperStage, TextInterpreter, ending
-from intercode.paper.sql_databases import ERROR, Answer, Connection, EngineDatabases
+from intercode_paper.session import PaperStage, TextInterpreter, ending
+from intercode_paper.sql_databases import ERROR, Answer, Connection, EngineDatabases
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits
 

@@ -26,10 +26,10 @@ from intercode.envs.traits import PYTHON, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import RewardError, TaskError
 from intercode.interpreters.python import PythonInterpreter
-from intercode.paper.python_server import FAILED
-from intercode.paper.report import Progress, RegradedReport, ReplayedTurn, together
-from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
-from intercode.paper.session import PaperOptions, PaperStage, TextInterpreter, ending, refuse_limits
+from intercode_paper.python_server import FAILED
+from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, together
+from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode_paper.session import PaperOptions, PaperStage, TextInterpreter, ending, refuse_limits
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits, Provider, Sandbox
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import rate
-from intercode.paper.results import RecordedEpisode, RecordedRun, load_results
+from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
 from intercode.records import open_record
 from intercode.report.tables import Table
 from intercode_sandbox.units import counted

@@ -20,13 +20,13 @@ from intercode.envs.traits import SHELL, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
 from intercode.interpreters.base import Interpreter
-from intercode.paper.bash import AGENT_HOST, PaperBash, variables
-from intercode.paper.bash_reward import GoldRuns, early
-from intercode.paper.causes import CUT, cause_of
-from intercode.paper.container import PaperImage
-from intercode.paper.report import Progress, ReplayedTurn, ReplayReport, together
-from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
-from intercode.paper.session import PaperOptions, ending, refuse_limits
+from intercode_paper.bash import AGENT_HOST, PaperBash, variables
+from intercode_paper.bash_reward import GoldRuns, early
+from intercode_paper.causes import CUT, cause_of
+from intercode_paper.container import PaperImage
+from intercode_paper.report import Progress, ReplayedTurn, ReplayReport, together
+from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode_paper.session import PaperOptions, ending, refuse_limits
 from intercode.task import Dataset, Task
 from intercode_sandbox import Provider, Sandbox
 

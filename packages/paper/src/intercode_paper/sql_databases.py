@@ -23,7 +23,7 @@ from intercode.databases.base import Outcome
 from intercode.databases.convert.build import as_sqlite
 from intercode.databases.convert.schema import Schema, TableSchema, read_schema
 from intercode.errors import ActionError, TaskError
-from intercode.paper.sql_group_by import UNREADABLE, Relation, Tables, refusal
+from intercode_paper.sql_group_by import UNREADABLE, Relation, Tables, refusal
 from intercode_sandbox.base import Limits
 from intercode_sandbox.ownership import when_gone
 

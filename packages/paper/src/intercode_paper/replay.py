@@ -25,11 +25,11 @@ from intercode.evaluate.prepare import provider_of
 from intercode_sandbox.units import counted
 
 if TYPE_CHECKING:
-    from intercode.paper.ctf import CtfReplayReport
-    from intercode.paper.python import PythonReplayReport
-    from intercode.paper.report import Progress, RegradedReport, ReplayReport
-    from intercode.paper.results import RecordedRun
-    from intercode.paper.sql_replay import Hardness, SqlReplayReport
+    from intercode_paper.ctf import CtfReplayReport
+    from intercode_paper.python import PythonReplayReport
+    from intercode_paper.report import Progress, RegradedReport, ReplayReport
+    from intercode_paper.results import RecordedRun
+    from intercode_paper.sql_replay import Hardness, SqlReplayReport
     from intercode.task import Dataset
 
 _SUITES = {
@@ -44,7 +44,7 @@ _LEVELS = ("easy", "medium", "hard", "extra")
 
 def execute(args: argparse.Namespace) -> int:
     """Replay, and print the report."""
-    from intercode.paper.results import in_todays_words, load_results
+    from intercode_paper.results import in_todays_words, load_results
 
     _check(args)
     whole = load_results(args.results)
@@ -95,7 +95,7 @@ def _bash(
     args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
 ) -> Found:
     from intercode.datasets.nl2bash import image_for
-    from intercode.paper.bash_env import recorded_elsewhere, replay_bash
+    from intercode_paper.bash_env import recorded_elsewhere, replay_bash
 
     image = args.image or tasks[0].image or "nl2bash"
     elsewhere: dict[str, str] = {}
@@ -119,8 +119,8 @@ def _bash(
 def _sql(
     args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
 ) -> Found:
-    from intercode.paper.sql_replay import replay_sql
-    from intercode.paper.sql_server import open_databases, usual_engine
+    from intercode_paper.sql_replay import replay_sql
+    from intercode_paper.sql_server import open_databases, usual_engine
 
     place = args.databases or tasks.databases
     if place is None:
@@ -135,7 +135,7 @@ def _sql(
 def _python(
     args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
 ) -> Found:
-    from intercode.paper.python import replay_python
+    from intercode_paper.python import replay_python
 
     provider = provider_of("python", say=tell)
     report: PythonReplayReport = replay_python(
@@ -147,7 +147,7 @@ def _python(
 def _ctf(
     args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
 ) -> Found:
-    from intercode.paper.ctf import replay_ctf
+    from intercode_paper.ctf import replay_ctf
 
     provider = provider_of("bash", say=tell)
     if args.image is not None:

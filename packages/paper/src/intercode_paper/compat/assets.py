@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intercode.compat.images import DATA, image_for
+from intercode_paper.compat.images import DATA, image_for
 from intercode_sandbox import get_provider
 
 bash_image_name = "intercode-bash"

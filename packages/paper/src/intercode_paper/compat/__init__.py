@@ -2,13 +2,13 @@
 
 One changed import runs a script of 2023::
 
-    from intercode.compat import BashEnv, bash_build_docker, bash_image_name, bash_test_data
+    from intercode_paper.compat import BashEnv, bash_build_docker, bash_image_name, bash_test_data
 
 Observations and rewards are those of ``protocol="paper"``. `docs/how-to/coming-from-2023.md` lists
 the differences, and leads to the new interface.
 """
 
-from intercode.compat.assets import (
+from intercode_paper.compat.assets import (
     bash_build_docker,
     bash_image_name,
     bash_test_data,
@@ -16,7 +16,7 @@ from intercode.compat.assets import (
     sql_image_name,
     sql_test_data,
 )
-from intercode.compat.base import (
+from intercode_paper.compat.base import (
     ACTION_EXEC,
     AGENT_OBS,
     CORRUPT_GOLD,
@@ -24,16 +24,16 @@ from intercode.compat.base import (
     REWARD,
     IntercodeEnv,
 )
-from intercode.compat.python import PythonEnv
-from intercode.compat.shells import (
+from intercode_paper.compat.python import PythonEnv
+from intercode_paper.compat.shells import (
     GIT_RESET_SCRIPT,
     GIT_STATUS_SCRIPT,
     BashEnv,
     CTFEnv,
     SWEEnv,
 )
-from intercode.compat.sql import SqlEnv
-from intercode.compat.utils import (
+from intercode_paper.compat.sql import SqlEnv
+from intercode_paper.compat.utils import (
     START_UP_DELAY,
     TIMEOUT_DURATION,
     Container,

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from intercode.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
-from intercode.compat.utils import Container
+from intercode_paper.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
+from intercode_paper.compat.utils import Container
 from intercode.datasets.ic_ctf import fields_of
 from intercode.envs.ctf import CtfStage
 from intercode.envs.swe import SweStage
 from intercode.episode import Episode
-from intercode.paper import bash_reward
-from intercode.paper.bash import (
+from intercode_paper import bash_reward
+from intercode_paper.bash import (
     GOLD_HOST,
     LIMITS,
     MALFORMED,
@@ -22,9 +22,9 @@ from intercode.paper.bash import (
     run,
     words_of,
 )
-from intercode.paper.bash_env import prepared
-from intercode.paper.container import md5sum, pairs
-from intercode.paper.python import submitted
+from intercode_paper.bash_env import prepared
+from intercode_paper.container import md5sum, pairs
+from intercode_paper.python import submitted
 from intercode.rewards.swe import SweReward
 from intercode.task import Task
 from intercode_sandbox import Sandbox, get_provider

@@ -57,6 +57,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Replay, and print the report."""
-    from intercode.cli import replay
+    from intercode_paper import replay
 
     return replay.execute(args)

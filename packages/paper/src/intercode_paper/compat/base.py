@@ -15,9 +15,9 @@ import gymnasium
 import numpy
 from rich.logging import RichHandler
 
-from intercode.compat.utils import Container, IntercodeDataLoader, Record, place_of
+from intercode_paper.compat.utils import Container, IntercodeDataLoader, Record, place_of
 from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
-from intercode.paper.bash import LIMITS, MALFORMED
+from intercode_paper.bash import LIMITS, MALFORMED
 from intercode.task import Task
 from intercode_sandbox import get_provider
 from intercode_sandbox.images import hide
@@ -55,7 +55,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
 
     def __init__(self, image_name: str, **kwargs: Any) -> None:
         self.kwargs = kwargs
-        self.logger = logging.Logger("intercode.compat")
+        self.logger = logging.Logger("intercode_paper.compat")
         self.logger.addHandler(RichHandler(show_time=False, show_path=False))
         self.logger.disabled = kwargs.get("verbose") is not True
         self.preprocess: Callable[[Record], str | list[str]] | None = kwargs.get("preprocess")

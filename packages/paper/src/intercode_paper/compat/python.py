@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from intercode.compat.base import ACTION_EXEC, REWARD, IntercodeEnv
-from intercode.compat.utils import Container
+from intercode_paper.compat.base import ACTION_EXEC, REWARD, IntercodeEnv
+from intercode_paper.compat.utils import Container
 from intercode.envs.traits import PYTHON
-from intercode.paper.python import LIMITS, PaperPython, is_error, score, submitted
+from intercode_paper.python import LIMITS, PaperPython, is_error, score, submitted
 
 
 class PythonEnv(IntercodeEnv):
