@@ -11,6 +11,8 @@ from typing import Any, Dict, List  # noqa: UP035 - as scripts of 2023 wrote it
 import pytest
 from docker.models.containers import Container as DockerContainer
 
+from intercode.errors import EnvironmentStateError, ImageError, TaskError, UsageError
+from intercode.moved import NAMES
 from intercode_paper.compat import (
     ACTION_EXEC,
     AGENT_OBS,
@@ -32,8 +34,6 @@ from intercode_paper.compat import (
     sql_test_data,
     timeout,
 )
-from intercode.errors import EnvironmentStateError, ImageError, TaskError, UsageError
-from intercode.moved import NAMES
 from paper.upstream import UPSTREAM, needs_upstream
 from waiting import PATIENCE
 

@@ -29,11 +29,11 @@ from intercode.datasets import nl2bash, spider
 from intercode.episode import ENDED, Episode, Score
 from intercode.errors import RewardError
 from intercode.evaluate.statistics import wilson
+from intercode.rewards.answer import last_output
+from intercode.task import CANNOT, Dataset, Task
 from intercode_paper.bash_reward import GoldRuns
 from intercode_paper.container import PaperImage
 from intercode_paper.results import task_of
-from intercode.rewards.answer import last_output
-from intercode.task import CANNOT, Dataset, Task
 from intercode_sandbox import Provider, Sandbox, get_provider
 
 HERE = Path(__file__).parent

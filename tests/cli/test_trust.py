@@ -22,7 +22,6 @@ from intercode.envs.options import described
 from intercode.errors import RecordError, TrustError
 from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
-from intercode_paper.tables import rates
 from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, read_manifest
 from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
 from intercode.report.live import Library
@@ -36,6 +35,7 @@ from intercode.spec import (
     recorded_options,
 )
 from intercode.trust import _DEEDS, INERT, effects
+from intercode_paper.tables import rates
 from intercode_sandbox.images.resolve import SCHEMES
 from intercode_sandbox.names import Registry
 from intercode_sandbox.providers import PROVIDERS

@@ -30,6 +30,34 @@ def test_the_sandbox_alone(alone: Path, tmp_path: Path) -> None:
     someone.run("python", "-c", LISTED)
 
 
+@pytest.fixture(scope="module")
+def gym(place: Path, wheels: dict[str, Path]) -> Path:
+    """A virtual environment with the gym's package, and no other but what it depends on."""
+    return install(place / "gym-alone", str(wheels["sandbox"]), str(wheels["gym"]))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("replay", "--results", "x.json"),
+        ("run", "bash", "--protocol", "paper", "--limit", "1"),
+        ("report", "--paper", "."),
+    ],
+)
+def test_what_another_package_has_names_it(gym: Path, tmp_path: Path, command: str) -> None:
+    someone = Someone(gym, tmp_path, env=variables(gym, tmp_path))
+    done = someone.run("intercode", *command, code=2)
+    assert "needs the package intercode-paper: pip install intercode-paper" in done.stderr
+
+
+def test_the_gym_alone(gym: Path, tmp_path: Path) -> None:
+    someone = Someone(gym, tmp_path, env=variables(gym, tmp_path))
+    someone.run(
+        "python", "-c", "import importlib.util as u; assert not u.find_spec('intercode_paper')"
+    )
+    assert "100.0 %" in someone.run("intercode", "run", "sql", "--limit", "2").stdout
+
+
 def test_the_gym_has_the_public_names_of_sandboxes(root: Someone) -> None:
     root.run(
         *("python", "-c"),

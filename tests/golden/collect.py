@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib import metadata
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +21,7 @@ from unittest.mock import patch
 import gymnasium
 
 import intercode
-from intercode import compat, registry
+from intercode import registry
 from intercode.agents import presets
 from intercode.agents.registry import AGENTS
 from intercode.cli.main import COMMANDS, main
@@ -29,9 +31,11 @@ from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import taken
 from intercode.evaluate.actors import PROVIDERS as AGENT_PROVIDERS
 from intercode.models.remote import MODELS
+from intercode_paper import compat
 from intercode_sandbox import Limits
 from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.resolve import SCHEMES
+from intercode_sandbox.names import OURS
 from intercode_sandbox.providers import PROVIDERS
 
 from .commands import ENDINGS, NOT_READ, TYPED, WITH_JSON, lay_out
@@ -115,10 +119,13 @@ def collect(folder: Path) -> Files:
 def names() -> dict[str, Any]:
     """What can be imported, registered and asked for by name."""
     groups: list[str] = []
+    installed = metadata.entry_points
 
-    def entry_points(*, group: str) -> tuple[()]:
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        """Return those of our packages: this machine may have others."""
         groups.append(group)
-        return ()
+        points = installed(group=group)
+        return [point for point in points if point.module.partition(".")[0] in OURS]
 
     with patch("importlib.metadata.entry_points", entry_points):
         registered = {kind: registry.names() for kind, registry in REGISTRIES.items()}

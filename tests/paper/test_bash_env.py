@@ -3,9 +3,9 @@
 import pytest
 
 from intercode.errors import TaskError
+from intercode.task import Dataset, Task
 from intercode_paper.bash_env import PaperBashEnv
 from intercode_paper.bash_reward import GoldRuns
-from intercode.task import Dataset, Task
 
 GOLDS = {
     "list": "ls /data",

@@ -14,6 +14,7 @@ import pytest
 from intercode.datasets import load
 from intercode.datasets.nl2bash import image_for
 from intercode.errors import RecordError, SandboxError
+from intercode.task import Dataset, Task
 from intercode_paper.bash import TIMED_OUT, PaperBash, run, split
 from intercode_paper.bash_env import (
     PaperBashEnv,
@@ -24,7 +25,6 @@ from intercode_paper.bash_env import (
 from intercode_paper.causes import cause_of
 from intercode_paper.report import together
 from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
-from intercode.task import Dataset, Task
 from waiting import PATIENCE
 
 from .upstream import BASH_RESULTS, UPSTREAM, needs_upstream

@@ -6,8 +6,8 @@ import intercode
 from intercode.datasets import load
 from intercode.envs.ctf import CtfEnv
 from intercode.errors import TaskError, UsageError
-from intercode_paper.ctf import WRONG, PaperCtfEnv, split
 from intercode.task import Dataset, Task
+from intercode_paper.ctf import WRONG, PaperCtfEnv, split
 
 from .upstream import UPSTREAM
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from intercode.cli.main import main
-from intercode_paper.ctf import RIGHT, WRONG, PaperCtfEnv
 from intercode.task import Dataset, Task
+from intercode_paper.ctf import RIGHT, WRONG, PaperCtfEnv
 
 pytestmark = pytest.mark.usefixtures("provider")
 FLAG = "picoCTF{1|/|_4_p34|\\|ut}"

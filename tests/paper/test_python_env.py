@@ -7,6 +7,7 @@ import pytest
 import intercode
 from intercode.errors import RewardError, SandboxUnavailableError, TaskError, UsageError
 from intercode.interpreters.python_start import provider
+from intercode.task import Dataset, Task
 from intercode_paper.python import (
     ENDED,
     LATE,
@@ -19,7 +20,6 @@ from intercode_paper.python import (
     submitted,
 )
 from intercode_paper.python_server import FAILED
-from intercode.task import Dataset, Task
 from waiting import PATIENCE
 
 TASK = Task(

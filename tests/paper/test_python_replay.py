@@ -7,8 +7,8 @@ import pytest
 from intercode.cli.main import main
 from intercode.errors import SandboxUnavailableError
 from intercode.interpreters.python_start import provider
-from intercode_paper.python import Trial, told
 from intercode.syntax import parse
+from intercode_paper.python import Trial, told
 
 from .upstream import UPSTREAM
 

@@ -18,10 +18,10 @@ import pytest
 from intercode.cli.main import main
 from intercode.datasets import load
 from intercode.errors import RecordError
+from intercode.task import Task
 from intercode_paper.results import load_results
 from intercode_paper.sql_replay import replay_sql, same_answer as same
 from intercode_paper.sql_server import open_databases
-from intercode.task import Task
 
 from .conftest import needs_mariadb
 from .experiment import Experiment

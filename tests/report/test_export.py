@@ -17,10 +17,10 @@ from intercode.cli.main import main
 from intercode.cli.terminal import safe
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate.manifest import describe
-from intercode_paper.results import load_results
-from intercode_paper.tables import rates
 from intercode.records import load_actions
 from intercode.report.export import to_chat
+from intercode_paper.results import load_results
+from intercode_paper.tables import rates
 
 ODD = 'odd \udcff "quoted", line\nand = more \u202e'
 

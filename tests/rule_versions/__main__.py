@@ -20,8 +20,9 @@ from intercode.registry import REWARDS, RULES
 
 RECORDED = Path(__file__).with_name("recorded.json")
 PACKAGE = Path(intercode.__file__).parent
+SOURCES = sorted(Path(__file__).parents[2].glob("packages/*/src"))
 DATASETS = PACKAGE / "datasets"
-_GRADING = ("rewards/", "paper/", "interpreters/inside/", "integrations/harbor/")
+_GRADING = ("rewards/", "interpreters/inside/", "integrations/harbor/")
 """Where the modules lie that belong to a rule if it imports them, directly or not."""
 _PAPER = ("bash_env", "ctf", "python", "sql_env")
 FILES = {
@@ -122,7 +123,8 @@ def _entries(registry: Any) -> list[tuple[str, str]]:
 
 
 def _path(module: str) -> Path:
-    return PACKAGE.parent / f"{module.replace('.', '/')}.py"
+    name = f"{module.replace('.', '/')}.py"
+    return next((f / name for f in SOURCES if (f / name).is_file()), PACKAGE.parent / name)
 
 
 def _imported(path: Path) -> Iterator[str]:
@@ -132,13 +134,21 @@ def _imported(path: Path) -> Iterator[str]:
             for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
                 place = _path(name)
                 is_ours = place.is_file() and place.is_relative_to(PACKAGE)
-                if is_ours and place.relative_to(PACKAGE).as_posix().startswith(_GRADING):
+                is_paper = name.startswith("intercode_paper.") and place.is_file()
+                if is_paper or (
+                    is_ours and place.relative_to(PACKAGE).as_posix().startswith(_GRADING)
+                ):
                     yield name
 
 
 def _digest(paths: list[Path]) -> str:
-    parts = [f"{path.relative_to(PACKAGE)}\0{normalised(path)}" for path in paths]
+    parts = [f"{_name(path)}\0{normalised(path)}" for path in paths]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _name(path: Path) -> Path:
+    folders = (PACKAGE, *SOURCES)
+    return path.relative_to(next(folder for folder in folders if path.is_relative_to(folder)))
 
 
 def _dump(node: Any) -> str:

@@ -25,8 +25,9 @@ def getter(module: str) -> Callable[[str], object]:
     def find(name: str) -> object:
         if name in names:
             raise ImportError(
-                f"{name} is of the InterCode of 2023. Change the import to: from intercode_paper.compat "
-                f"import {name} (docs/how-to/coming-from-2023.md)"
+                f"{name} is of the InterCode of 2023: pip install intercode-paper, and change the "
+                f"import to: from intercode_paper.compat import {name} "
+                "(docs/how-to/coming-from-2023.md)"
             )
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 

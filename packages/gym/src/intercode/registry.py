@@ -8,6 +8,8 @@ from intercode.errors import UsageError
 from intercode_sandbox.names import OR_YOUR_OWN, Registry
 from intercode_sandbox.suggestions import meant
 
+PAPER = "intercode-paper"
+"""The package with the protocol of 2023."""
 DATASETS = Registry(
     "dataset",
     {
@@ -47,16 +49,13 @@ ENVS = Registry(
     "environment",
     {
         "bash": "intercode.envs.bash:BashEnv",
-        "bash:paper": "intercode_paper.bash_env:PaperBashEnv",
         "ctf": "intercode.envs.ctf:CtfEnv",
-        "ctf:paper": "intercode_paper.ctf:PaperCtfEnv",
         "python": "intercode.envs.python:PythonEnv",
-        "python:paper": "intercode_paper.python:PaperPythonEnv",
         "sql": "intercode.envs.sql:SqlEnv",
-        "sql:paper": "intercode_paper.sql_env:PaperSqlEnv",
         "swe": "intercode.envs.swe:SweEnv",
     },
     "intercode.environments",
+    {f"{env}:paper": PAPER for env in ("bash", "ctf", "python", "sql")},
 )
 """Name, or ``name:protocol``, → an environment's class."""
 
@@ -124,7 +123,7 @@ def environment(name: str, protocol: str = "default") -> Any:
     entry = name if protocol == "default" else f"{name}:{protocol}"
     if entry not in ENVS and entry in SOURCES:
         return SOURCES.get(entry)
-    if name in ENVS and entry not in ENVS:
+    if name in ENVS and entry not in ENVS and entry not in ENVS.homes:
         known = [
             "default",
             *(one[len(name) + 1 :] for one in ENVS.names() if one.startswith(f"{name}:")),
@@ -165,11 +164,15 @@ RULES = Registry(
         "flag": "intercode.rewards.flag:FlagReward.VERSION",
         "harbor": "intercode.integrations.harbor.verifier:HarborReward.VERSION",
         "judge": "intercode.rewards.judge:Judge.VERSION",
-        "paper": "intercode_paper:VERSION",
         "python": "intercode.rewards.python:PythonReward.VERSION",
         "sql": "intercode.rewards.sql:SqlReward.VERSION",
         "swe": "intercode.rewards.swe:SweReward.VERSION",
     },
+    "intercode.rules",
+    {"paper": PAPER},
 )
 """Name of a rule of grading → its version, which stands beside it. An environment's traits name the
 rules of its own reward."""
+
+TABLES = Registry("kind of tables", {}, "intercode.tables", {"paper": PAPER})
+"""Name → a module whose `rates` reads recorded files, and whose `tables` makes tables of them."""

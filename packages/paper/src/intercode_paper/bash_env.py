@@ -20,6 +20,7 @@ from intercode.envs.traits import SHELL, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
 from intercode.interpreters.base import Interpreter
+from intercode.task import Dataset, Task
 from intercode_paper.bash import AGENT_HOST, PaperBash, variables
 from intercode_paper.bash_reward import GoldRuns, early
 from intercode_paper.causes import CUT, cause_of
@@ -27,7 +28,6 @@ from intercode_paper.container import PaperImage
 from intercode_paper.report import Progress, ReplayedTurn, ReplayReport, together
 from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode_paper.session import PaperOptions, ending, refuse_limits
-from intercode.task import Dataset, Task
 from intercode_sandbox import Provider, Sandbox
 
 IMAGE = "nl2bash"

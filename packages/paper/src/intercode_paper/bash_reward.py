@@ -12,9 +12,9 @@ from typing import Any
 
 from intercode.episode import Score
 from intercode.errors import RewardError
+from intercode.task import Task
 from intercode_paper.bash import GOLD_HOST, MALFORMED, run_gold, variables
 from intercode_paper.container import IGNORED, Pair, PaperImage, md5sum
-from intercode.task import Task
 from intercode_sandbox.base import Sandbox
 
 COMPARED = frozenset({"A", "??", "C"})

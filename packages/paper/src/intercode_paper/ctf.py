@@ -26,13 +26,13 @@ from intercode.envs.traits import Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
+from intercode.rewards.flag import SUBMITTED, submissions
+from intercode.task import Dataset, Task
 from intercode_paper.bash import AGENT_HOST, LIMITS, TIMED_OUT, PaperBash, variables, words_of
 from intercode_paper.causes import cause_of
 from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, together
 from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode_paper.session import PaperCtfOptions, ending, refuse_limits
-from intercode.rewards.flag import SUBMITTED, submissions
-from intercode.task import Dataset, Task
 from intercode_sandbox.base import Provider, Sandbox
 
 WRONG = "Submitted flag is incorrect. Keep trying!"

@@ -26,11 +26,11 @@ from intercode.envs.traits import PYTHON, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import RewardError, TaskError
 from intercode.interpreters.python import PythonInterpreter
+from intercode.task import Dataset, Task
 from intercode_paper.python_server import FAILED
 from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, together
 from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode_paper.session import PaperOptions, PaperStage, TextInterpreter, ending, refuse_limits
-from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits, Provider, Sandbox
 
 TIMEOUT = 30.0

@@ -25,12 +25,12 @@ from intercode.evaluate.prepare import provider_of
 from intercode_sandbox.units import counted
 
 if TYPE_CHECKING:
+    from intercode.task import Dataset
     from intercode_paper.ctf import CtfReplayReport
     from intercode_paper.python import PythonReplayReport
     from intercode_paper.report import Progress, RegradedReport, ReplayReport
     from intercode_paper.results import RecordedRun
     from intercode_paper.sql_replay import Hardness, SqlReplayReport
-    from intercode.task import Dataset
 
 _SUITES = {
     "sql": ("SQL", "spider", "spider"),

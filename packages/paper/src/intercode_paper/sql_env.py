@@ -28,9 +28,9 @@ from intercode.envs.sql import DatabaseStage
 from intercode.envs.traits import SQL, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
+from intercode.task import Dataset, Task
 from intercode_paper.session import PaperStage, TextInterpreter, ending
 from intercode_paper.sql_databases import ERROR, Answer, Connection, EngineDatabases
-from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits
 
 Version = Literal["released", "early", "first"]

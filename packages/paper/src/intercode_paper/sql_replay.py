@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from intercode.errors import TaskError
+from intercode.task import Task
 from intercode_paper.causes import CUT
 from intercode_paper.report import Progress, ReplayedTurn, ReplayReport
 from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode_paper.sql_databases import ERROR, Answer, Connection, Databases
 from intercode_paper.sql_env import VERSIONS, Rewards, Version, rewards
-from intercode.task import Task
 
 _RANDOM = 4
 """Episodes that a part must have on average, or the order of the tasks was random."""

@@ -30,6 +30,7 @@ from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import Server, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
+from intercode.syntax import quoted
 from intercode_paper.sql_databases import (
     MAX_ROWS,
     TIMEOUT,
@@ -41,7 +42,6 @@ from intercode_paper.sql_databases import (
     rows,
 )
 from intercode_paper.sql_group_by import UNREADABLE, Relation, Tables, refusal
-from intercode.syntax import quoted
 from intercode_sandbox.interruption import reraise_callers
 
 

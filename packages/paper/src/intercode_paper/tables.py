@@ -17,9 +17,9 @@ from typing import Any
 
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import rate
-from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
 from intercode.records import open_record
 from intercode.report.tables import Table
+from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
 from intercode_sandbox.units import counted
 
 _NAME = re.compile(

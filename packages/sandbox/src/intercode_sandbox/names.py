@@ -42,12 +42,18 @@ class Registry:
         kind: What they are, for messages: ``"dataset"``.
         entries: Name → ``"module:attribute"``, ``"module"``, or the thing itself.
         group: The group of entry points by which installed packages add to them.
+        homes: Name that another package of ours adds → that package.
     """
 
     def __init__(
-        self, kind: str, entries: Mapping[str, Any] | None = None, group: str | None = None
+        self,
+        kind: str,
+        entries: Mapping[str, Any] | None = None,
+        group: str | None = None,
+        homes: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
+        self.homes = dict(homes or {})
         self._entries: dict[str, Any] = dict(entries or {})
         self._group = group
         self._takes_files = group is not None
@@ -136,6 +142,8 @@ class Registry:
             name: The name.
             names: The names that would do; default: all.
         """
+        if (home := self.homes.get(name)) and name not in self:
+            return UsageError(f"{self.kind} {name!r} needs the package {home}: pip install {home}")
         near = meant(name, self.names() if names is None else names)
         own = OR_YOUR_OWN if self._takes_files else ""
         return UsageError(f"there is no {self.kind} {name!r}{near}{own}")
@@ -153,8 +161,11 @@ class Registry:
         for point in entry_points(group=self._group):
             if point.name not in self._entries:  # none takes a name of ours
                 self._entries[point.name] = point.value
-                self._packages.add(point.name)
+                if point.value.partition(".")[0].partition(":")[0] not in OURS:
+                    self._packages.add(point.name)
         self._group = None
 
 
+OURS = frozenset({"intercode", "intercode_sandbox", "intercode_paper"})
+"""The modules of our packages: what these add is none of a stranger's."""
 OR_YOUR_OWN = " (or your own, as path/to/file.py:name)"

@@ -28,6 +28,7 @@ from intercode.errors import (
     TaskNotFoundError,
     UsageError,
 )
+from intercode.registry import PAPER
 from intercode_console import INTERRUPTED, interruptible
 from intercode_sandbox.names import Registry
 from intercode_sandbox.user_code import described, is_reference
@@ -58,13 +59,16 @@ _DEEDS = {
     "clean": "remove the remains of killed runs",
 }
 """Name → what it does; the module is ``intercode.cli.NAME``, or one of `intercode.cli.commands`."""
-_LIGHT = "demo doctor export mcp play replay report rescore resume run score show sweep validate"
+_LIGHT = "demo doctor export mcp play report rescore resume run score show sweep validate"
+_HOMES = {"replay": PAPER}
+"""Command that another package of ours adds → that package."""
 _DECLARED = {name: f"intercode.cli.commands.{name}" for name in _LIGHT.split()}
 """Commands whose options are declared apart from what they do, which takes long to import."""
 COMMANDS = Registry(
     "command",
-    {name: f"intercode.cli.{name}" for name in _DEEDS} | _DECLARED,
+    {name: f"intercode.cli.{name}" for name in _DEEDS if name not in _HOMES} | _DECLARED,
     "intercode.commands",
+    _HOMES,
 )
 
 _GROUPS = {

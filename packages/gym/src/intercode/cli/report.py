@@ -15,6 +15,7 @@ from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference
 from intercode.evaluate.summary import by_attempts, by_level, by_place, by_turn, spending
 from intercode.records import read_manifest, run_folders
+from intercode.registry import TABLES
 from intercode.report.page import Episodes, write_page
 from intercode.report.runs import Run, as_data, read_runs
 from intercode.report.tables import of_run, of_runs
@@ -55,10 +56,9 @@ def execute(args: argparse.Namespace) -> int:
 def _paper(args: argparse.Namespace) -> int:
     if args.run or args.html or args.csv or args.plot:
         raise UsageError("--paper goes with no runs, no --html, no --csv and no --plot")
-    from intercode_paper.tables import Skipped, rates, tables
-
-    skipped: list[Skipped] = []
-    found = rates(args.paper, skipped.append)
+    paper = TABLES.get("paper")
+    skipped: list[Any] = []
+    found = paper.rates(args.paper, skipped.append)
     for one in skipped:
         tell(f"intercode: skipped {one.path}: {one.reason}")
     if args.json:
@@ -71,7 +71,7 @@ def _paper(args: argparse.Namespace) -> int:
         )
     else:
         form = to_markdown if args.markdown else results.written
-        print("\n".join(form(table) for table in tables(found)), end="")
+        print("\n".join(form(table) for table in paper.tables(found)), end="")
     return 0
 
 

@@ -11,16 +11,19 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import intercode_sandbox
 from intercode import __version__
 from intercode.manifest_types import FORMAT
 from intercode.task import Dataset
+from intercode_sandbox.names import OURS
 
 DISTRIBUTION = "intercode-gym"
-_PACKAGES = (Path(__file__).parents[1], Path(intercode_sandbox.__file__).parent)
+_PACKAGES = tuple(
+    Path(spec.origin).parent for name in sorted(OURS) if (spec := find_spec(name)) and spec.origin
+)
 _GIT_SECONDS = 10.0
 
 

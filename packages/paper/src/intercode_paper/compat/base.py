@@ -15,10 +15,10 @@ import gymnasium
 import numpy
 from rich.logging import RichHandler
 
-from intercode_paper.compat.utils import Container, IntercodeDataLoader, Record, place_of
 from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
-from intercode_paper.bash import LIMITS, MALFORMED
 from intercode.task import Task
+from intercode_paper.bash import LIMITS, MALFORMED
+from intercode_paper.compat.utils import Container, IntercodeDataLoader, Record, place_of
 from intercode_sandbox import get_provider
 from intercode_sandbox.images import hide
 from intercode_sandbox.interruption import is_callers

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from intercode.envs.traits import PYTHON
 from intercode_paper.compat.base import ACTION_EXEC, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
-from intercode.envs.traits import PYTHON
 from intercode_paper.python import LIMITS, PaperPython, is_error, score, submitted
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from intercode_paper.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
-from intercode_paper.compat.utils import Container
 from intercode.datasets.ic_ctf import fields_of
 from intercode.envs.ctf import CtfStage
 from intercode.envs.swe import SweStage
 from intercode.episode import Episode
+from intercode.rewards.swe import SweReward
+from intercode.task import Task
 from intercode_paper import bash_reward
 from intercode_paper.bash import (
     GOLD_HOST,
@@ -23,10 +23,10 @@ from intercode_paper.bash import (
     words_of,
 )
 from intercode_paper.bash_env import prepared
+from intercode_paper.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
+from intercode_paper.compat.utils import Container
 from intercode_paper.container import md5sum, pairs
 from intercode_paper.python import submitted
-from intercode.rewards.swe import SweReward
-from intercode.task import Task
 from intercode_sandbox import Sandbox, get_provider
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.repository import FULL

@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
-from intercode_paper.compat.base import ACTION_EXEC, IntercodeEnv
-from intercode_paper.compat.images import databases_for
-from intercode_paper.compat.utils import stands_for
 from intercode.databases import find, shared_engine
 from intercode.errors import ActionError, EnvironmentStateError, TaskError
 from intercode_paper import sql_env
+from intercode_paper.compat.base import ACTION_EXEC, IntercodeEnv
+from intercode_paper.compat.images import databases_for
+from intercode_paper.compat.utils import stands_for
 from intercode_paper.sql_databases import ERROR, Answer, EngineConnection, EngineDatabases, failed
 from intercode_sandbox.images import hide
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from intercode_paper.compat.images import image_for
 from intercode.datasets.files import read_rows
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode_paper.bash import AGENT_HOST, LIMITS, Output, run, variables, words_of
+from intercode_paper.compat.images import image_for
 from intercode_sandbox import Sandbox, get_provider
 from intercode_sandbox.images.resolve import check
 
