@@ -117,7 +117,7 @@ def _distributions() -> str:
     """Return a digest of the names and versions of the packages that the tests use."""
     found: dict[str, str] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
-    to_do = [("intercode", frozenset({EXTRA}))]
+    to_do = [("intercode-gym", frozenset({EXTRA}))]
     while to_do:
         name, extras = wanted = to_do.pop()
         if wanted in seen:
