@@ -29,7 +29,7 @@ THOUGHT = 0.05
 PORT = 8080
 SERVER = f"""
 import sys
-from intercode.testing import Fault, Line, ScriptedServer
+from intercode_integrations.testing import Fault, Line, ScriptedServer
 slow = Fault("slow", delay=float(sys.argv[1]))
 line = Line("word " * {caller.WORDS})
 plan = lambda number: slow if slow.delay else None
@@ -39,7 +39,7 @@ with ScriptedServer(lambda _: line, plan=plan) as server:
 """
 GATE = """
 import logging, socket, sys, threading
-from intercode.gateway import Gateway, Upstream
+from intercode_integrations.gateway import Gateway, Upstream
 from intercode_sandbox.forwarding import at_once
 
 # Nobody has to know that what is scripted has no price.

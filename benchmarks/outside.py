@@ -28,7 +28,7 @@ FEW = 2
 LOOK = 0.05
 SERVER = f"""
 import sys
-from intercode.testing import Fault, Line, ScriptedServer, shell
+from intercode_integrations.testing import Fault, Line, ScriptedServer, shell
 slow, calls = Fault("slow", delay={THOUGHT}), int(sys.argv[1])
 text = "word " * {caller.WORDS}
 end = {{"mini-swe-agent": shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", text)}}

@@ -35,7 +35,7 @@ RULES = """{"turn": 0, "say": "```bash\\necho hello\\n```"}\n{"say": "submit"}\n
 SERVER = """
 import sys
 from intercode.models.scripted import Line
-from intercode.testing import ScriptedServer
+from intercode_integrations.testing import ScriptedServer
 with ScriptedServer(lambda _: Line("```bash\\necho hello\\n```")) as server:
     print(server.url, flush=True)
     sys.stdin.read()

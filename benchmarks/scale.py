@@ -1,7 +1,7 @@
 """A capacity model of the Ray executor: episodes a second of 1 to 1,000 nodes, and the first limit.
 
 A small simulation of one driver and its stations, from figures that ``bench.py --only cluster``
-measures on three nodes. The driver does as `intercode.integrations.ray.driver`, in one thread:
+measures on three nodes. The driver does as `intercode_integrations.ray.driver`, in one thread:
 it hands out batches whose size follows the time of recent episodes, waits, looks at all calls
 under way, takes the answers, and writes. ``python benchmarks/scale.py --help`` lists all figures.
 """
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from heapq import heappop, heappush
 from random import Random
 
-from intercode.integrations.ray.driver import BATCH, LARGEST
+from intercode_integrations.ray.driver import BATCH, LARGEST
 
 NODES = (1, 10, 100, 1_000)
 FULL = 0.9

@@ -15,6 +15,8 @@ from typing import Any, get_args
 
 import pytest
 from hypothesis import given, strategies as st
+from intercode_integrations.trl.environments import environments
+from intercode_integrations.trl.rollouts import env_reward
 
 import intercode
 import intercode.rewards
@@ -27,8 +29,6 @@ from intercode.cli.main import main
 from intercode.episode import ENDED, Episode, Score, Status, Turn
 from intercode.errors import InterCodeError, SandboxError
 from intercode.evaluate import RunResult, evaluate, summarize
-from intercode.integrations.trl.environments import environments
-from intercode.integrations.trl.rollouts import env_reward
 from intercode.models import get_model
 from intercode.outcomes import ENDED_BY, OUTCOMES, UNSCORED, OutcomeKind, failure_kind
 from intercode.records import Outcome, read_episodes

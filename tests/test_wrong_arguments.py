@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from intercode_integrations.trl.rows import as_dataset
 
 import intercode
 from envs.toy import many, toy
@@ -21,7 +22,6 @@ from intercode.envs.options import taken
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError, TaskError, UsageError
 from intercode.evaluate.runner import evaluate
-from intercode.integrations.trl.rows import as_dataset
 from intercode.registry import ENVS
 from intercode.task import Dataset, Task
 
@@ -145,7 +145,7 @@ def test_an_unknown_option_of_a_loader_is_told_with_its_own(tmp_path: Path) -> N
         intercode.load_dataset(f"{tmp_path}/qa.py:bare:wrd=no")
 
 
-INTEGRATIONS = "intercode.integrations"  # what is named below is imported by no other test
+INTEGRATIONS = "intercode_integrations"  # what is named below is imported by no other test
 
 
 def _nemo() -> None:

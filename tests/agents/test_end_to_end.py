@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from intercode_integrations.testing import ScriptedServer, some, usual
 
 from evaluate import fakes
 from intercode import datasets, make
@@ -20,7 +21,6 @@ from intercode.evaluate import evaluate
 from intercode.models import Usage
 from intercode.records import read_episodes
 from intercode.task import Dataset
-from intercode.testing import ScriptedServer, some, usual
 
 from .talking import KEY, PRICE, model, solver
 

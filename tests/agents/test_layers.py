@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from intercode_integrations.external_agents import layers, profile
 
-from intercode.agents.outside import layers, profile
 from intercode.cli.main import main
 from intercode.errors import ImageError
 from intercode_sandbox import get_provider
@@ -285,7 +285,7 @@ def test_a_killed_build_leaves_nothing(index: Index) -> None:
     index.stop = "/tiny-linux.tgz"
     code = (
         "import sys; from pathlib import Path\n"
-        "from intercode.agents.outside import layers, profile\n"
+        "from intercode_integrations.external_agents import layers, profile\n"
         "profile.FOLDER = Path(sys.argv[1]); layers.install('tiny', print)"
     )
     builder = subprocess.Popen([sys.executable, "-c", code, str(profile.FOLDER)])

@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from intercode_integrations.external_agents.profile import NO_MODEL, Record, profile_of
+from intercode_integrations.external_agents.turns import action_of, retell
+from intercode_integrations.gateway import Call
+from intercode_integrations.testing import ScriptedServer, shell
+from intercode_integrations.testing.server import Fault, status
 
 import intercode
-from intercode.agents.outside.profile import NO_MODEL, Record, profile_of
-from intercode.agents.outside.turns import action_of, retell
 from intercode.calls import ToolCall
 from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
 from intercode.episode import Episode
 from intercode.errors import UsageError
-from intercode.gateway import Call
 from intercode.models import Message
 from intercode.models.prices import Prices
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
-from intercode.testing import ScriptedServer, shell
-from intercode.testing.server import Fault, status
 
 KEY = "sk-very-secret-0123456789"
 TINY = Path(__file__).with_name("tiny.py")
@@ -177,7 +177,7 @@ def test_a_gate_that_fails_makes_no_score(play: Play, monkeypatch: pytest.Monkey
     def fail(*_: Any) -> None:
         raise RuntimeError("there is no h11")
 
-    monkeypatch.setattr("intercode.gateway.gate.Door", fail)
+    monkeypatch.setattr("intercode_integrations.gateway.gate.Door", fail)
     episode = play("true", options=["--retries", "0"], code=1)
     assert episode.score is None and "RuntimeError: there is no h11" in str(episode.error)
 
@@ -259,7 +259,7 @@ def test_dollars_end_the_calls_of_the_model(
 def test_a_program_that_goes_on_without_its_model_is_killed(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intercode.agents.outside.play.GRACE", 0.1)
+    monkeypatch.setattr("intercode_integrations.external_agents.play.GRACE", 0.1)
     stubborn = "cli:bash -c 'python3 /opt/tiny.py x; exec sleep 1000'"
     episode = play("echo more", agent=stubborn, options=["--max-turns", "1"])
     assert episode.metadata["ended_by"] == "calls"

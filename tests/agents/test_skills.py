@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from intercode_integrations.testing import ScriptedServer
 
 import intercode
 from intercode.agents import skills
@@ -18,7 +19,6 @@ from intercode.errors import UsageError
 from intercode.models.base import Message
 from intercode.models.scripted import Line
 from intercode.records import read_episodes
-from intercode.testing import ScriptedServer
 
 EXAMPLE = Path(__file__).parents[2] / "examples/skills/ledger-totals"
 FRONT = "name: greet\ndescription: How to greet.\n"

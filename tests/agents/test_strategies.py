@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from intercode_integrations.testing import ScriptedServer
 
 from intercode.agents import registry
 from intercode.agents.language import EpisodeLimits
@@ -17,7 +18,6 @@ from intercode.evaluate import evaluate
 from intercode.models import Message, Reply, ToolCall
 from intercode.models.scripted import Line
 from intercode.task import Dataset, Task
-from intercode.testing import ScriptedServer
 
 from .talking import TASK, WARM, Says, model, play
 

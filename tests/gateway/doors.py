@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from typing import Any
 
-from intercode.gateway import Seat
+from intercode_integrations.gateway import Seat
 
 KEY = "sk-the-real-key-of-the-provider"
 BODIES: dict[str, dict[str, Any]] = {

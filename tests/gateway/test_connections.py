@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from intercode_integrations.gateway.upstream import Connections, Upstream
 
 from forks import in_a_fork
 from intercode.errors import UsageError
-from intercode.gateway.upstream import Connections, Upstream
 from intercode.models.base import AttemptError
 
 KEY = "sk-the-real-key"

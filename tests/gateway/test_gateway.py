@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
+from intercode_integrations.gateway.calls import answered
+from intercode_integrations.gateway.gate import FREE_COUNTS
+from intercode_integrations.gateway.rules import Refusal, admitted
+from intercode_integrations.gateway.streams import Assembly
+from intercode_integrations.gateway.tables import TABLES, Name
+from intercode_integrations.testing import Fault, ScriptedServer, first, status
+from intercode_integrations.testing.asked import shell
 
 from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
-from intercode.gateway import Gateway, Seat, Terms, Upstream
-from intercode.gateway.calls import answered
-from intercode.gateway.gate import FREE_COUNTS
-from intercode.gateway.rules import Refusal, admitted
-from intercode.gateway.streams import Assembly
-from intercode.gateway.tables import TABLES, Name
 from intercode.models.cache import Cache
 from intercode.models.limits import Budget, RateLimit, Retry
 from intercode.models.prices import Price
 from intercode.models.remote import Around
 from intercode.models.scripted import Line, Rule, script
-from intercode.testing import Fault, ScriptedServer, first, status
-from intercode.testing.asked import shell
 
 PATHS = tuple(BODIES)
 QUICK = Retry(retries=3, first_wait=0.0)

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
+from intercode_integrations.gateway.calls import Call
+from intercode_integrations.gateway.intake import SMALL, Intake, check_embedded_tokens
+from intercode_integrations.gateway.retention import MAX_CHARACTERS, MAX_OF_FAILED, Dialogues
+from intercode_integrations.gateway.rules import Refusal
+from intercode_integrations.testing import ScriptedServer
 
 from gateway.doors import BODIES, KEY, ask, raw, said
-from intercode.gateway import Gateway, Seat, Terms, Upstream
-from intercode.gateway.calls import Call
-from intercode.gateway.intake import SMALL, Intake, check_embedded_tokens
-from intercode.gateway.retention import MAX_CHARACTERS, MAX_OF_FAILED, Dialogues
-from intercode.gateway.rules import Refusal
 from intercode.json_limits import MAX_DEPTH, MAX_TOKENS, count_tokens
 from intercode.models.limits import Budget, Retry
 from intercode.models.remote import Around
 from intercode.models.scripted import Line, Rule, script
-from intercode.testing import ScriptedServer
 from waiting import eventually
 
 CHAT = "/v1/chat/completions"
@@ -205,7 +205,7 @@ def test_a_message_that_is_sent_again_is_held_once(gateway: Gateway) -> None:
 def test_a_seat_whose_dialogues_are_full_makes_no_call(
     gateway: Gateway, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intercode.gateway.retention.MAX_CHARACTERS", 100)
+    monkeypatch.setattr("intercode_integrations.gateway.retention.MAX_CHARACTERS", 100)
     server.exchanges.clear()
     with gateway.seat() as seat:
         assert ask(seat, CHAT, message(content="x" * 100))[0] == 200

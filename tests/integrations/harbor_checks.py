@@ -17,18 +17,18 @@ from harbor.environments.base import BaseEnvironment
 from harbor.models.task.config import EnvironmentConfig, NetworkPolicy
 from harbor.models.task.task import Task
 from harbor.models.trial.paths import TrialPaths
+from intercode_integrations.harbor import InterCodeEnvironment
+from intercode_integrations.harbor.writer import ANSWER
 from recorded import played
 
 from intercode.errors import SandboxTimeoutError
-from intercode.integrations.harbor import InterCodeEnvironment
-from intercode.integrations.harbor.writer import ANSWER
 from sandbox import rootfs
 from sandbox.layouts import layout
 from sandbox.local_registry import push, serving
 from waiting import eventually
 
-BACK_END = "intercode.integrations.harbor:InterCodeEnvironment"
-VERIFIER = "intercode.integrations.harbor:InterCodeVerifier"
+BACK_END = "intercode_integrations.harbor:InterCodeEnvironment"
+VERIFIER = "intercode_integrations.harbor:InterCodeVerifier"
 TASKS = {"bash": 57, "sql": 73, "python": 49, "ctf": 19, "swe": 6}
 """How many tasks are exported: three of CTF have a program beside the agent."""
 PROGRAMS = "bash tar gzip sed tr cut diff stat sha256sum head tee readlink dirname true"

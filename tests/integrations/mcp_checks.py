@@ -15,6 +15,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from intercode_integrations.mcp.seats import Seat, Seats
+from intercode_integrations.mcp.serving import Http, server
 from mcp import Client, StdioServerParameters
 from recorded import Played, played
 
@@ -24,8 +26,6 @@ from intercode.envs.tools import call_of
 from intercode.envs.traits import traits_of
 from intercode.episode import Episode
 from intercode.evaluate import Progress, evaluate
-from intercode.integrations.mcp.seats import Seat, Seats
-from intercode.integrations.mcp.serving import Http, server
 from intercode.records import read_episodes, read_manifest
 from waiting import PATIENCE, eventually, new_marker, sleepers
 

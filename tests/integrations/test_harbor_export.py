@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from intercode_integrations.harbor.export import Exporter
+from intercode_integrations.harbor.writer import ANSWER, name_of
 
 import intercode
 from intercode.errors import TaskError, UsageError
-from intercode.integrations.harbor.export import Exporter
-from intercode.integrations.harbor.writer import ANSWER, name_of
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode_sandbox.units import MIB

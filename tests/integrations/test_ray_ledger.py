@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
+from intercode_integrations.ray.ledger import Ledger
 
 from intercode.errors import BudgetError
-from intercode.integrations.ray.ledger import Ledger
 from intercode.models.limits import Spending
 from waiting import PATIENCE
 

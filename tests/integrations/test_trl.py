@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from intercode_integrations.trl import Environments, Rollouts, env_reward, environments
 
 import intercode
 from intercode.errors import EnvironmentStateError, UsageError
-from intercode.integrations.trl import Environments, Rollouts, env_reward, environments
 from intercode_sandbox import get_provider
 from soak.killed import adopting, children
 
@@ -150,7 +150,7 @@ def test_closed_when_dropped(bash: Environments) -> None:
 
 
 LEFT = """
-from intercode.integrations.trl import environments
+from intercode_integrations.trl import environments
 bash = environments("bash")
 kept = [bash() for _ in range(2)]
 for one in kept:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from intercode_integrations.gateway.upstream import serving
 
 from file_server import Place, serve
 from intercode.errors import FetchError, ModelAccessError, UsageError
-from intercode.gateway.upstream import serving
 from intercode.models import Message, get_model
 from intercode.models.local import catalog, gguf, server, store
 from intercode.models.local.catalog import entries, find_entry

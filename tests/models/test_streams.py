@@ -13,10 +13,19 @@ import anthropic
 import openai
 import pytest
 from hypothesis import given, settings, strategies as st
+from intercode_integrations.testing import (
+    Fault,
+    Line,
+    Rule,
+    ScriptedServer,
+    first,
+    script,
+    status,
+    too_many,
+)
+from intercode_integrations.testing.streams import frame, tokens
 from openai._streaming import SSEDecoder
 
-from intercode.testing import Fault, Line, Rule, ScriptedServer, first, script, status, too_many
-from intercode.testing.streams import frame, tokens
 from waiting import eventually
 
 ASKED: Any = {"model": "any", "messages": [{"role": "user", "content": "one two"}]}

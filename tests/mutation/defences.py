@@ -38,22 +38,22 @@ GUARD = "intercode/guard.py"
 VIEWER = "intercode/report/server.py"
 EPISODES = "intercode/report/episodes.py"
 SKILLS = "intercode/agents/skills.py"
-LAYERS = "intercode/agents/outside/layers.py"
-PLAY = "intercode/agents/outside/play.py"
+LAYERS = "intercode_integrations/external_agents/layers.py"
+PLAY = "intercode_integrations/external_agents/play.py"
 ARCHIVE = "intercode_sandbox/images/archive.py"
 REPOSITORY = "intercode_sandbox/images/repository.py"
 FIXES = "intercode/evaluate/fix_leaks.py"
-GATE = "intercode/gateway/gate.py"
-RULES = "intercode/gateway/rules.py"
-DOOR = "intercode/gateway/door.py"
-INTAKE = "intercode/gateway/intake.py"
+GATE = "intercode_integrations/gateway/gate.py"
+RULES = "intercode_integrations/gateway/rules.py"
+DOOR = "intercode_integrations/gateway/door.py"
+INTAKE = "intercode_integrations/gateway/intake.py"
 JSON = "intercode/json_limits.py"
 PLAIN = "intercode/plain_data.py"
 FILES = "intercode_sandbox/files.py"
 DOCKERFILE = "intercode_sandbox/images/dockerfile/parse.py"
 ADMISSION = "intercode/admission.py"
-RETENTION = "intercode/gateway/retention.py"
-LEDGER = "intercode/integrations/ray/ledger.py"
+RETENTION = "intercode_integrations/gateway/retention.py"
+LEDGER = "intercode_integrations/ray/ledger.py"
 TRUST = "intercode/trust.py"
 RECORDS = "intercode/records.py"
 OWNERSHIP = "intercode_sandbox/ownership.py"
@@ -1055,7 +1055,7 @@ DEFENCES = [
         "        _check_owner(place, place.stat())\n", "        pass\n", needs_root=True,
     ),
     _one(
-        "tokens_of_data", "cheating", "intercode/integrations/trl/tokens.py",
+        "tokens_of_data", "cheating", "intercode_integrations/trl/tokens.py",
         "            cuts.add(at + 1)\n", "",
     ),
     _one(
@@ -1106,18 +1106,18 @@ DEFENCES = [
         "if key not in readable)", "if True)",
     ),
     _one(
-        "serve_admission", "peer DoS", "intercode/serve/front.py",
+        "serve_admission", "peer DoS", "intercode_integrations/serve/front.py",
         '        self._admission.enter(self, transport.get_extra_info("socket"), drop)\n', "",
     ),
     _one(
         "view_head", "host DoS", VIEWER, "        if self._remaining < 0:", "        if False:",
     ),
     _one(
-        "serve_wishes", "host leak", "intercode/serve/wire.py",
+        "serve_wishes", "host leak", "intercode_integrations/serve/wire.py",
         "class Reset(msgspec.Struct, forbid_unknown_fields=True):", "class Reset(msgspec.Struct):",
     ),
     _one(
-        "serve_capacity", "host DoS", "intercode/serve/counts.py",
+        "serve_capacity", "host DoS", "intercode_integrations/serve/counts.py",
         'free = self.total("sessions") < most', "free = True",
     ),
     _one(
@@ -1226,7 +1226,7 @@ DEFENCES = [
     Defence(
         "gateway_key", "host leak",
         (
-            Edit("intercode/gateway/upstream.py", "if len(self.key) >= SHORTEST", "if False"),
+            Edit("intercode_integrations/gateway/upstream.py", "if len(self.key) >= SHORTEST", "if False"),
             Edit(GATE, "self._body = hide_in(found, gateway.upstream.key)", "self._body = found"),
         ),
     ),
@@ -1239,7 +1239,7 @@ DEFENCES = [
         "    prctl(PR_SET_DUMPABLE, 0)\n", "    pass\n",
     ),
     _one(
-        "gateway_key_in_pieces", "host leak", "intercode/gateway/veil.py",
+        "gateway_key_in_pieces", "host leak", "intercode_integrations/gateway/veil.py",
         "        if self.secret in text:", "        if False:",
     ),
     _one(
@@ -1308,12 +1308,12 @@ DEFENCES = [
     ),
     _one("gateway_record", "self DoS", GATE, "messages=spoken(name, sent),", "messages=(),"),
     _one(
-        "serve_orphans", "host DoS", "intercode/serve/session.py",
+        "serve_orphans", "host DoS", "intercode_integrations/serve/session.py",
         "tasks: set[asyncio.Task[Any]] = {work, gone, over}",
         "tasks: set[asyncio.Task[Any]] = {work, over}",
     ),
     _one(
-        "ray_passwords", "host leak", "intercode/integrations/ray/cluster.py",
+        "ray_passwords", "host leak", "intercode_integrations/ray/cluster.py",
         "if portable(value) != value:", "if False:",
     ),
     _one(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from intercode_integrations.ray.ledger import Ledger
+
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
-from intercode.integrations.ray.ledger import Ledger
 from intercode.models.limits import Spending
 from intercode.spec import RunSpec
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from intercode_integrations.serve.client import TOKEN
 
 import intercode
 from intercode.cli.main import main
-from intercode.serve.client import TOKEN
 from serve.served import Served, serving
 from striking import struck_in_a_call
 from waiting import eventually, new_marker, sleepers
@@ -122,7 +122,7 @@ def test_a_proxy_is_not_for_this_machine(server: Served, monkeypatch: pytest.Mon
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intercode.serve.client.find_spec", lambda name: None)
+    monkeypatch.setattr("intercode_integrations.serve.client.find_spec", lambda name: None)
     with pytest.raises(intercode.UsageError, match="pip install"):
         intercode.connect("http://127.0.0.1:1")
 

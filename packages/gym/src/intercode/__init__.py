@@ -14,10 +14,12 @@ from intercode_sandbox import __version__ as __version__
 from intercode_sandbox.extensions import FOLDERS, PACKAGES
 
 if TYPE_CHECKING:
+    from intercode_integrations.asynchronous import AsyncEnv, AsyncSandbox
+    from intercode_integrations.pool import SandboxPool
+    from intercode_integrations.serve.client import connect, connect_vec
+
     from intercode.datasets import load as load_dataset
-    from intercode.envs.asynchronous import AsyncEnv, AsyncSandbox
     from intercode.envs.base import InterCodeEnv
-    from intercode.envs.pool import SandboxPool
     from intercode.envs.snapshots import EpisodeSnapshot
     from intercode.envs.time_limit import TimeLimit
     from intercode.envs.tools import tools
@@ -67,7 +69,6 @@ if TYPE_CHECKING:
         VectorError,
     )
     from intercode.project import create as make, create_vec as make_vec
-    from intercode.serve.client import connect, connect_vec
     from intercode.task import Dataset, Task
     from intercode_sandbox.base import Limits
 
@@ -134,8 +135,8 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "AsyncEnv": "intercode.envs.asynchronous:AsyncEnv",
-    "AsyncSandbox": "intercode.envs.asynchronous:AsyncSandbox",
+    "AsyncEnv": "intercode_integrations.asynchronous:AsyncEnv",
+    "AsyncSandbox": "intercode_integrations.asynchronous:AsyncSandbox",
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
     "EpisodeSnapshot": "intercode.envs.snapshots:EpisodeSnapshot",
@@ -143,15 +144,15 @@ _ELSEWHERE = {
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode_sandbox.base:Limits",
-    "SandboxPool": "intercode.envs.pool:SandboxPool",
+    "SandboxPool": "intercode_integrations.pool:SandboxPool",
     "Score": "intercode.episode:Score",
     "Task": "intercode.task:Task",
     "TimeLimit": "intercode.envs.time_limit:TimeLimit",
     "Tokens": "intercode.episode:Tokens",
     "Turn": "intercode.episode:Turn",
     "TurnChanges": "intercode.episode:TurnChanges",
-    "connect": "intercode.serve.client:connect",
-    "connect_vec": "intercode.serve.client:connect_vec",
+    "connect": "intercode_integrations.serve.client:connect",
+    "connect_vec": "intercode_integrations.serve.client:connect_vec",
     "exact": "intercode.episode:exact",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",

@@ -310,7 +310,7 @@ def create_vec(
         autoreset_mode: A value of `gymnasium.vector.AutoresetMode`.
         wrappers: Each is called with an environment, and returns a wrapper of it.
         backend: Where the environments are: in this process, or with ``ray`` in processes of the
-            cluster that this process is connected to, or else of `intercode.integrations.ray.Ray`'s
+            cluster that this process is connected to, or else of `intercode_integrations.ray.Ray`'s
             default; wrappers and options go there by pickle.
         options: As in `create`, the same for all.
 

@@ -63,10 +63,10 @@ ENVS = Registry(
 SOURCES = Registry(
     "kind of source",
     {
-        "harbor": "intercode.integrations.harbor.runs:HarborEnv",
-        "inspect": "intercode.integrations.inspect.runs:InspectEnv",
-        "openenv": "intercode.integrations.openenv:OpenEnvEnv",
-        "verifiers": "intercode.integrations.verifiers.runs:VerifiersEnv",
+        "harbor": "intercode_integrations.harbor.runs:HarborEnv",
+        "inspect": "intercode_integrations.inspect.runs:InspectEnv",
+        "openenv": "intercode_integrations.openenv:OpenEnvEnv",
+        "verifiers": "intercode_integrations.verifiers.runs:VerifiersEnv",
     },
     "intercode.sources",
 )
@@ -92,13 +92,13 @@ MODELS = Registry(
 """A provider's name → the factory of its `intercode.models.base.Client`."""
 
 EXECUTORS = Registry(
-    "place to run on", {"ray": "intercode.integrations.ray:Ray"}, "intercode.executors"
+    "place to run on", {"ray": "intercode_integrations.ray:Ray"}, "intercode.executors"
 )
 """Scheme of ``--on SCHEME[://ADDRESS]`` → its executor (`intercode.evaluate.executor`), which takes
 all of that text."""
 
 VECTORS = Registry(
-    "backend of vectors", {"ray": "intercode.integrations.ray.vector:make"}, "intercode.vectors"
+    "backend of vectors", {"ray": "intercode_integrations.ray.vector:make"}, "intercode.vectors"
 )
 """Name → a function that makes a vector, from the arguments of `intercode.project.create_vec`."""
 
@@ -162,7 +162,7 @@ RULES = Registry(
         "bash": "intercode.rewards.bash:BashReward.VERSION",
         "command": "intercode.rewards.command:CommandReward.VERSION",
         "flag": "intercode.rewards.flag:FlagReward.VERSION",
-        "harbor": "intercode.integrations.harbor.verifier:HarborReward.VERSION",
+        "harbor": "intercode_integrations.harbor.verifier:HarborReward.VERSION",
         "judge": "intercode.rewards.judge:Judge.VERSION",
         "python": "intercode.rewards.python:PythonReward.VERSION",
         "sql": "intercode.rewards.sql:SqlReward.VERSION",

@@ -18,7 +18,7 @@ from intercode_sandbox.units import counted
 
 def execute(args: argparse.Namespace) -> int:
     """Write the folders; say which tasks were left out, and why."""
-    from intercode.integrations.harbor.export import Exporter
+    from intercode_integrations.harbor.export import Exporter
 
     line, watcher = LiveLine(args.quiet), Watcher(quiet=args.quiet)
     spec, everything = load(spec_of(args))

@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intercode.agents.outside.profile import Needs, is_profile
+from intercode_integrations.external_agents.profile import Needs, is_profile
+
 from intercode.cli import results
 from intercode.cli.recorded import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_spec
 from intercode.cli.results import Watcher

@@ -32,7 +32,7 @@ PROVIDERS = Registry(
     "kind of agent",
     {
         "language-model": "intercode.evaluate.language_agents:LanguageAgentProvider",
-        "program": "intercode.integrations.external_agents:ExternalAgentProvider",
+        "program": "intercode_integrations.external_agents.provider:ExternalAgentProvider",
     },
     "intercode.agent_providers",
 )

@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intercode_integrations.external_agents.profile import is_outside
+
 from intercode.agents import registry, skills
 from intercode.agents.language import EpisodeLimits, LanguageAgents, Options, Search, Strategy
-from intercode.agents.outside.profile import is_outside
 from intercode.agents.skills import Skill
 from intercode.envs.traits import traits_of
 from intercode.errors import UsageError

@@ -163,7 +163,7 @@ def evaluate(
         agent: A factory, or a name as `intercode.agents.registry.get` takes it.
         env_factory: Makes an environment over this dataset; called in each worker.
         progress: Is told how it goes.
-        executor: Runs the episodes of a `RunSpec`, as ``intercode.integrations.ray.Ray()`` does on
+        executor: Runs the episodes of a `RunSpec`, as ``intercode_integrations.ray.Ray()`` does on
             a cluster; None: the one that the spec names, or else threads.
         options: See `Options`.
 

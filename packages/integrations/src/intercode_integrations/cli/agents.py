@@ -1,0 +1,100 @@
+"""Command-line agents of others: install, list and remove them.
+
+An agent is installed as a layer, which is laid over the image of a task. It is built in a sandbox
+that reaches the package index alone; the packages' own install scripts do not run.
+
+Examples:
+  intercode agents list
+  intercode agents install codex
+  intercode agents install claude-code codex --json
+  intercode agents remove codex
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import msgspec
+from intercode_integrations.external_agents import layers
+
+from intercode.cli.terminal import print_json, safe, size, table
+from intercode_sandbox.files import cache_root
+from intercode_sandbox.images.base import Progress
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="print one JSON object")
+    actions.add_parser("list", parents=[as_json], help="the agents, and which are installed")
+    install = actions.add_parser("install", parents=[as_json], help="build the layers of agents")
+    install.add_argument("name", nargs="+", help="an agent's name: see list")
+    install.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    remove = actions.add_parser("remove", parents=[as_json], help="remove the layers of agents")
+    remove.add_argument("name", nargs="+", help="an agent's name")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run the action."""
+    {"list": _list, "install": _install, "remove": _remove}[args.action](args)
+    return 0
+
+
+def _list(args: argparse.Namespace) -> None:
+    found = [(recipe, layers.installed(recipe)) for recipe in layers.recipes().values()]
+    if args.json:
+        listed = [
+            {**_plain(recipe), "installed": _plain(layer) if layer else None}
+            for recipe, layer in found
+        ]
+        print_json({"folder": str(cache_root() / "agents"), "agents": listed})
+        return
+    rows = [
+        (
+            recipe.name,
+            recipe.version,
+            recipe.licence,
+            recipe.install.source,
+            size(layer.size) if layer else "",
+            "installed" if layer else "",
+        )
+        for recipe, layer in found
+    ]
+    print(table(("agent", "version", "licence", "from", "size", ""), rows, left=4))
+
+
+def _install(args: argparse.Namespace) -> None:
+    for name in args.name:
+        layers.recipe_of(name)  # before any work
+    progress: Progress = (lambda line: None) if args.quiet else _show
+    built = [layers.install(name, progress) for name in args.name]
+    if args.json:
+        print_json({"installed": [_plain(layer) for layer in built]})
+        return
+    for layer in built:
+        print(layer.name, layer.version, size(layer.size), safe(layer.path), sep="  ")
+
+
+def _remove(args: argparse.Namespace) -> None:
+    for name in args.name:
+        layers.recipe_of(name)
+    removed = [layer for layer in map(layers.remove, args.name) if layer]
+    if args.json:
+        print_json({"removed": [_plain(layer) for layer in removed]})
+        return
+    for layer in removed:
+        print(f"removed {layer.name} {layer.version}, {size(layer.size)}")
+    if not removed:
+        print("nothing was installed")
+
+
+def _plain(found: layers.Recipe | layers.Layer) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain
+
+
+def _show(line: str) -> None:
+    print(safe(line), file=sys.stderr, flush=True)

@@ -1,0 +1,558 @@
+r"""Serve a model on this machine within limits, with every call recorded, and without its key.
+
+Clients of OpenAI's and Anthropic's APIs reach it at a port of 127.0.0.1 with a token; the key stays
+in this process. What is not on the gateway's list of fields is refused: tools that the provider
+carries out, URLs that it fetches, responses that it stores, unless you say otherwise.
+
+Examples:
+  intercode gateway --upstream openai/gpt-5 --port 8080 --record calls.jsonl --max-cost 5
+  intercode gateway --upstream anthropic/claude-sonnet-4-5 --max-calls 200 -- python agent.py
+  intercode gateway --upstream openai-compatible/mine --base-url http://localhost:8000/v1 \
+      --token-file token.txt --allow-model fast=mine
+
+With a command after '--' it serves that command alone, tells it the address by OPENAI_BASE_URL and
+ANTHROPIC_BASE_URL and the token by OPENAI_API_KEY and ANTHROPIC_API_KEY, and ends with it.
+Otherwise SIGTERM or Ctrl-C lets the calls under way end; a second one ends them. Then it says what
+was spent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import resource
+import secrets
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import SimpleQueue
+from shutil import which
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from intercode.cli.terminal import dollars, one_line, output, safe, tell
+from intercode.errors import InterCodeError, UsageError
+from intercode.spec import How, ModelSpec, add_options, options_of, port, positive, seconds, size
+from intercode_sandbox.units import counted
+
+if TYPE_CHECKING:
+    from intercode_integrations.gateway import Call, Seat, Terms, Upstream
+
+    from intercode.models.limits import Budget
+
+LOOPBACK = "127.0.0.1"
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_COMPATIBLE_API_KEY")
+"""Variables that a command's environment does not inherit: it asks by the gateway only."""
+_CONNECTIONS = 1024
+"""Clients at a time; each has a thread. Further ones wait to be accepted."""
+_RESERVE = 128
+"""Descriptors for all but clients and their calls, which need one each."""
+_SHORTEST_TOKEN = 16
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    model = options_of(ModelSpec)
+    for name, unit in (("max_cost", ""), ("max_tokens", "tokens that ")):
+        end = "may take" if unit else "may cost"
+        text = f"{unit or 'what '}all calls together {end}"
+        model = {**model, name: msgspec.structs.replace(model[name], help=text)}
+    parser.add_argument(
+        "command", nargs="*", metavar="COMMAND", help="after '--': serve it alone, end with it"
+    )
+    parser.add_argument(
+        "--upstream", required=True, metavar="NAME", help="PROVIDER/NAME, for instance openai/gpt-5"
+    )
+    add_options(parser, model, "base_url")
+    parser.add_argument(
+        "--port", type=port, default=0, metavar="N", help="of 127.0.0.1 (default: any free one)"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="has the token that clients bring; made, for you alone, if it is not there "
+        "(default: a token that is printed)",
+    )
+    parser.add_argument(
+        "--record", metavar="FILE", help="append each call to it, as a line of JSON, without keys"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the addresses, and what was spent, as JSON lines"
+    )
+    limits = parser.add_argument_group("limits")
+    add_options(limits, model, "max_cost", "max_tokens", "prices", "reply_tokens")
+    limits.add_argument("--max-calls", type=positive, metavar="N", help="calls that are answered")
+    limits.add_argument("--rate", type=positive, metavar="N", help="calls a minute; others wait")
+    limits.add_argument(
+        "--token-rate", type=positive, metavar="N", help="tokens a minute; other calls wait"
+    )
+    limits.add_argument(
+        "--at-once", type=positive, default=64, metavar="N", help="calls at a time (default: 64)"
+    )
+    add_options(limits, options_of(How), "model_timeout")
+    limits.add_argument(
+        "--max-context", type=size, metavar="SIZE", help="of a dialogue with its tools"
+    )
+    limits.add_argument(
+        "--drain",
+        type=seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="for calls under way, once the gateway is to end (default: 30)",
+    )
+    allowed = parser.add_argument_group("what clients may ask for")
+    allowed.add_argument(
+        "--allow-model",
+        action="append",
+        metavar="NAME[=MODEL]",
+        help="a model that they may name, and the provider's own name of it; may be given several "
+        "times (default: every name means the model of --upstream)",
+    )
+    allowed.add_argument(
+        "--hosted",
+        choices=("refuse", "drop", "pass"),
+        default="refuse",
+        help="requests for tools that the provider carries out, as web search (default: refuse)",
+    )
+    allowed.add_argument(
+        "--remote", action="store_true", help="URLs that the provider fetches, files that it keeps"
+    )
+    allowed.add_argument("--stored", action="store_true", help="responses that the provider stores")
+    cache = parser.add_argument_group("cache")
+    add_options(cache, model, "cache")
+    cache.add_argument(
+        "--cache-sampled",
+        action="store_true",
+        help="also replies at a temperature above 0 without a seed: equal requests get equal ones",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Serve until a signal, or the command's end, ends it.
+
+    Returns:
+        The exit code: the command's, or 0.
+    """
+    from intercode_integrations.gateway import Gateway
+    from intercode_integrations.gateway.upstream import serving
+
+    from intercode.models.cache import Cache
+    from intercode.models.limits import Budget, RateLimit, Retry
+    from intercode.models.local.store import ensure
+    from intercode.models.prices import Prices
+    from intercode.models.remote import Around
+
+    if args.command and which(args.command[0]) is None:
+        raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
+    budget = Budget(args.max_cost, args.max_tokens)
+    around = Around(
+        rate_limit=RateLimit(args.rate, args.token_rate),
+        budget=budget,
+        cache=Cache(args.cache) if args.cache else None,
+        retry=Retry() if args.model_timeout is None else Retry(timeout=args.model_timeout),
+    )
+    prices = Prices(args.prices)
+    with ExitStack() as stack:
+        stack.enter_context(_refusals())
+        ensure(args.upstream, tell)
+        upstream = stack.enter_context(serving(args.upstream, args.base_url, args.at_once or 1))
+        _hide(upstream)
+        gateway = Gateway(upstream, around=around, terms=_terms(args), prices=prices)
+        stack.enter_context(gateway)
+        token = _token(args.token_file)
+        ledger = Ledger(budget)
+        if args.record is not None:
+            ledger.file = stack.enter_context(closing(Journal(args.record, upstream.key, token)))
+        seat = stack.enter_context(gateway.seat(record=ledger.note, token=token, keep=False))
+        heard = stack.enter_context(_signals())
+        ledger.failed = lambda: heard.put(0)
+        port = stack.enter_context(_served(seat, args.port))
+        places = _places(upstream, port, token)
+        if args.command:
+            code = _run(args.command, {**_inherited(upstream), **places}, heard)
+        else:
+            print(_greeting(args, upstream, port, places), file=output(), flush=True)
+            heard.get()
+            code = 0
+        with suppress(KeyboardInterrupt):  # the second signal
+            seat.drain(args.drain)
+    spent = ledger.spent()
+    if args.json or not args.command:
+        print(json.dumps(spent) if args.json else _said(spent), file=output(), flush=True)
+    else:
+        tell(_said(spent))  # standard output is the command's
+    if ledger.error is not None:
+        raise ledger.error
+    return code
+
+
+def _terms(args: argparse.Namespace) -> Terms:
+    from intercode_integrations.gateway import Terms
+
+    models = None
+    if args.allow_model:
+        pairs = (one.partition("=") for one in args.allow_model)
+        models = {name: other or name for name, _, other in pairs}
+        if not all(models):
+            raise UsageError("--allow-model needs a name: NAME, or NAME=MODEL")
+    return Terms(
+        hosted=args.hosted,
+        remote=args.remote,
+        stored=args.stored,
+        models=models,
+        max_calls=args.max_calls,
+        max_context=args.max_context,
+        reply_tokens=args.reply_tokens,
+        cache_sampled=args.cache_sampled,
+        at_once=args.at_once,
+    )
+
+
+def _token(file: str | None) -> str:
+    """Read the token, or make one, and its file, which no one else can read.
+
+    Raises:
+        UsageError: The file cannot be read or made, others can read it, or it has no token.
+    """
+    made = secrets.token_urlsafe(32)
+    if file is None:
+        return made
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(file, flags, 0o600), "w", encoding="ascii") as new:
+            new.write(made + "\n")
+        return made
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise UsageError(f"--token-file {file}: cannot be made: {error.strerror}") from None
+    try:
+        with Path(file).open(encoding="ascii") as kept:
+            if os.fstat(kept.fileno()).st_mode & 0o077:
+                raise UsageError(f"--token-file {file}: others can read it: chmod 600 {file}")
+            token = kept.read().strip()
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--token-file {file}: cannot be read: {error}") from None
+    if len(token) < _SHORTEST_TOKEN or not token.isprintable() or " " in token:
+        raise UsageError(
+            f"--token-file {file}: a token has at least {_SHORTEST_TOKEN} characters, and no blanks"
+        )
+    return token
+
+
+@contextmanager
+def _served(seat: Seat, port: int) -> Iterator[int]:
+    """Serve a seat at a port of the loopback; give its number.
+
+    Raises:
+        UsageError: The port cannot be had.
+    """
+    from intercode.admission import Admission
+    from intercode_sandbox.forwarding import Forward
+
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    admission = Admission()
+
+    def serve(connection: socket.socket) -> None:
+        with admission.entered(connection) as admit:
+            seat.serve(connection, admit)
+
+    connections = max(1, min(_CONNECTIONS, (limit - _RESERVE) // 2))
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        forward = Forward(listener, port, serve, connections)
+    except InterCodeError as error:
+        raise UsageError(f"port {port} of {LOOPBACK} cannot be had: {error.__cause__}") from None
+    with closing(forward):
+        yield listener.getsockname()[1]
+    if forward.error is not None:
+        tell(f"{counted(forward.counts.failed, 'connection')} failed: {forward.error!r}")
+
+
+def _places(upstream: Upstream, port: int, token: str) -> dict[str, str]:
+    """Return the variables by which clients of the provider's protocols find the gateway."""
+    from intercode_integrations.gateway.gate import SPOKEN
+
+    url, found = f"http://{LOOPBACK}:{port}", dict[str, str]()
+    spoken = SPOKEN.get(upstream.provider, ("chat", "messages"))
+    if "chat" in spoken:
+        found |= {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": token}
+    if "messages" in spoken:
+        found |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": token}
+    return found
+
+
+def _greeting(
+    args: argparse.Namespace, upstream: Upstream, port: int, places: Mapping[str, str]
+) -> str:
+    """Say where the gateway is, and how clients are pointed at it; a token with a file is there."""
+    url = f"http://{LOOPBACK}:{port}"
+    if args.json:
+        kept = {"token_file": args.token_file} if args.token_file else {}
+        env = {k: v for k, v in places.items() if not (kept and k.endswith("_KEY"))}
+        return json.dumps({"url": url, "upstream": upstream.name, "env": env, **kept})
+    lines = [f"{safe(upstream.name)} at {url}, for clients with"]
+    for name in ("OPENAI", "ANTHROPIC"):
+        if (base := places.get(f"{name}_BASE_URL")) is not None:
+            shown = f'"$(cat {safe(args.token_file)})"' if args.token_file else None
+            key = shown or places[f"{name}_API_KEY"]
+            lines.append(f"  export {name}_BASE_URL={base} {name}_API_KEY={key}")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _signals() -> Iterator[SimpleQueue[int]]:
+    """Give a queue that has each SIGINT or SIGTERM; from the second one on they raise, too.
+
+    Python runs a handler between two instructions of its main thread. A signal that arrives when
+    this thread is about to wait would be handled after the wait; the descriptor of the C handler
+    tells of it at once.
+    """
+    heard: SimpleQueue[int] = SimpleQueue()
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer, False)
+
+    def pass_on() -> None:
+        with os.fdopen(reader, "rb", buffering=0) as signals:
+            while number := signals.read(1):
+                heard.put(number[0])
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.default_int_handler)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    threading.Thread(target=pass_on, daemon=True).start()
+    descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(descriptor)
+        os.close(writer)
+
+
+def _hide(upstream: Upstream) -> None:
+    """Hide keys from the command and from clients: they may have this process's user."""
+    from intercode_sandbox.native.syscalls import hide_variables
+
+    hide_variables(os.environ.keys() - _inherited(upstream).keys())
+
+
+def _inherited(upstream: Upstream) -> dict[str, str]:
+    """Return the environment without keys of models."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in KEYS and not (upstream.key and upstream.key in value)
+    }
+
+
+def _run(command: Sequence[str], env: Mapping[str, str], heard: SimpleQueue[int]) -> int:
+    """Run a command until it ends, or a second signal ends it; return its exit code.
+
+    A terminal sends Ctrl-C to the command, too; SIGTERM is passed on.
+    """
+    try:
+        process = subprocess.Popen(command, env=dict(env))
+    except OSError as error:
+        raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+    def pass_on() -> None:
+        if heard.get() in (0, signal.SIGTERM):
+            process.terminate()
+
+    threading.Thread(target=pass_on, daemon=True).start()
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.kill()
+        code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+class Journal:
+    """A file of calls, a line each. A crash costs the line that is being written, at most.
+
+    Args:
+        path: The file, which is continued; a new one is for its owner alone.
+        key: The provider's key.
+        token: The token of clients: an agent may print its environment.
+
+    Raises:
+        UsageError: It cannot be opened.
+    """
+
+    def __init__(self, path: str, key: str, token: str) -> None:
+        from intercode.redaction import Redactor
+
+        self.path = path
+        self._redactor = Redactor()
+        self._hidden = {json.dumps(key)[1:-1]: "[key]", token: "[token]"}
+        self._lock = threading.Lock()
+        try:
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(path, flags, 0o600), "a+b", buffering=0)
+            end = self._file.seek(0, os.SEEK_END)
+            if end and os.pread(self._file.fileno(), 1, end - 1) != b"\n":
+                self._file.write(b"\n")  # a crash broke the last line off
+        except OSError as error:
+            raise UsageError(f"--record {path}: cannot be written: {error.strerror}") from None
+
+    def write(self, call: Call) -> None:
+        """Append a call.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        line = json.dumps(self._redactor.dialogue(_plain(call)))
+        for secret, name in self._hidden.items():
+            line = line.replace(secret, name) if secret else line
+        data = memoryview(f"{line}\n".encode())
+        with self._lock:
+            while data:
+                data = data[self._file.write(data) or 0 :]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _plain(call: Call) -> dict[str, Any]:
+    """Return a call as JSON data, with the names that an episode's record has."""
+    from intercode.models.base import Message
+    from intercode.models.transcript import plain
+
+    answered = call.text or call.tool_calls
+    traced = {name: getattr(call, name) for name in ("token_ids", "prompt_token_ids", "logprobs")}
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "protocol": call.protocol,
+        "path": call.path,
+        "model": call.model,
+        "messages": [plain(message) for message in call.messages],
+        "tools": list(call.tools),
+        "reply": plain(Message("assistant", call.text, call.tool_calls)) if answered else None,
+        **asdict(call.usage),
+        "cost": call.cost,
+        "finish": call.finish,
+        "cached": call.cached,
+        "seconds": round(call.seconds, 6),
+        "retries": call.retries,
+        "status": call.status,
+        "streamed": call.streamed,
+        "error": call.error,
+        **{name: list(value) for name, value in traced.items() if value is not None},
+    }
+
+
+class Ledger:
+    """Counts calls, and has them written."""
+
+    def __init__(self, budget: Budget) -> None:
+        from intercode.models.base import Usage
+
+        self.file: Journal | None = None
+        self.error: OSError | None = None
+        """The reason why a call could not be recorded: none is answered from then on."""
+        self.failed: Callable[[], None] = lambda: None
+        """Called then."""
+        self._budget = budget
+        self._calls = self._cached = self._errors = 0
+        self._usage = Usage()
+        self._is_priced = True
+        self._lock = threading.Lock()
+
+    def note(self, call: Call) -> None:
+        """Count and write a call; counting tokens is none, and is written only.
+
+        Raises:
+            OSError: It could not be written. No client gets its answer.
+        """
+        with self._lock:
+            self._calls += not call.is_count
+            self._cached += call.cached
+            self._errors += bool(call.error) and not call.is_count
+            if not call.cached:
+                self._usage += call.usage
+            self._is_priced = self._is_priced and (call.cost is not None or bool(call.error))
+        if self.file is not None:
+            try:
+                self.file.write(call)
+            except OSError as error:
+                error.filename = self.file.path
+                self.error = self.error or error
+                self.failed()
+                raise
+
+    def spent(self) -> dict[str, Any]:
+        """Return what all calls took. Its cost is None where a price is not known."""
+        with self._lock:
+            presumed = self._budget.presumed
+            return {
+                "calls": self._calls,
+                "cached": self._cached,
+                "errors": self._errors,
+                **asdict(self._usage),
+                "cost": self._budget.spent.cost if self._is_priced else None,
+                "presumed_tokens": presumed.tokens,
+                "presumed_cost": presumed.cost if self._is_priced else None,
+            }
+
+
+def _said(spent: Mapping[str, Any]) -> str:
+    """Return the sum for people."""
+    notes = [f"{spent['cached']} from the cache"] if spent["cached"] else []
+    notes += [f"{spent['errors']} without a whole answer"] if spent["errors"] else []
+    noted = f" ({', '.join(notes)})" if notes else ""
+    cost = "at a price that is not known" if spent["cost"] is None else dollars(spent["cost"])
+    text = (
+        f"{counted(spent['calls'], 'call')}{noted}: {spent['input_tokens']} input and "
+        f"{spent['output_tokens']} output tokens, {cost}"
+    )
+    if spent["presumed_tokens"]:
+        most = f", {dollars(spent['presumed_cost'])}" if spent["presumed_cost"] else ""
+        text += f"; and at most {spent['presumed_tokens']} tokens{most} for answers that were lost"
+    return text
+
+
+class _Refusals(logging.Handler):
+    """Prints what the gateway refuses, and what it meets with its provider."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.INFO:
+            tell(one_line(record.getMessage(), 400))
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Print refusals while the block runs."""
+    handler = _Refusals()
+    loggers = [
+        logging.getLogger(name)
+        for name in ("intercode_integrations.gateway", "intercode.models.remote")
+    ]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)

@@ -1,0 +1,69 @@
+"""Let a client of the Model Context Protocol solve tasks: Claude Code, Codex, or a framework.
+
+The client starts this command, and has the environment's tools: bash, sql or python, and submit.
+What it does is recorded as by 'intercode run', and the score is in the record only. A client that
+leaves without submit has handed in what is there; one that has done nothing leaves no record.
+
+With --http you start this command, and it prints for each episode that begins the URL at which its
+client acts.
+
+Examples:
+  claude mcp add puzzle -- intercode mcp bash --task archive-01 --out ~/runs/archive-01
+  codex mcp add puzzle -- intercode mcp bash --task archive-01 --out ~/runs/archive-01
+  intercode mcp sql --http --workers 8 --epochs 4 --out runs/mcp
+  intercode show ~/runs/archive-01
+
+exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from intercode_integrations.serve import TOKEN
+
+from intercode.cli.commands.run import add_tasks
+from intercode.errors import UsageError
+from intercode.spec import add_environment, port, positive
+
+LOOPBACK = "127.0.0.1"
+IDLE = 900
+"""Seconds without a call after which a client over HTTP is taken to have left."""
+_NOT_OURS = "retries on locked accept show json max_connections model_timeout"
+"""Options of runs that make no sense: what a client has done cannot be repeated, for instance."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_environment(parser)
+    client = parser.add_argument_group("the client")
+    client.add_argument(
+        "--show-score", action="store_true", help="tell the client the reward at the end"
+    )
+    client.add_argument(
+        "--idle",
+        type=positive,
+        metavar="S",
+        help=f"seconds without a call after which it has left (default: none; {IDLE} with --http)",
+    )
+    http = parser.add_argument_group("over HTTP")
+    http.add_argument("--http", action="store_true", help="over HTTP, several episodes at a time")
+    http.add_argument("--host", help=f"the address to listen on (default: {LOOPBACK})")
+    http.add_argument("--port", type=port, metavar="N", help="default: any that is free")
+    http.add_argument(
+        "--token-file", metavar="FILE", help=f"has a token to ask for (default: ${TOKEN})"
+    )
+    http.add_argument("--token", help="itself: others on this machine can see it in 'ps'")
+    http.add_argument("--json", action="store_true", help="print the URLs as lines of JSON")
+    add_tasks(parser, less=_NOT_OURS)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Serve until every episode has ended, or the client has left."""
+    from intercode_integrations.mcp import run as mcp
+
+    if not args.http and (args.host or args.port or args.token or args.token_file or args.json):
+        raise UsageError("--host, --port, --token, --token-file and --json are for --http")
+    args.host = args.host or LOOPBACK
+    args.idle = args.idle or (IDLE if args.http else None)
+    return mcp.execute(args)

@@ -1,0 +1,150 @@
+"""Serve environments: each client has a session with a sandbox of its own, by OpenEnv's WebSocket.
+
+A client chooses environment, split, task and seed; all else is said here, or in a benchmark's
+intercode.toml. Only this machine can connect, unless --host says otherwise, and that needs a token.
+SIGTERM or Ctrl-C lets the episodes that run end; a second one ends them.
+
+Examples:
+  intercode serve bash
+  intercode serve bash sql my-benchmark/ --port 8000 --max-sessions 500 --workers 2
+  intercode serve bash --host 0.0.0.0 --token-file token.txt
+
+The log is JSON, a line for each event, on standard error. Programs then play by
+intercode.connect("http://127.0.0.1:8000"), or by OpenEnv's GenericEnvClient(base_url=...).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote
+
+from intercode_integrations.serve import TOKEN
+
+from intercode.cli.terminal import output
+from intercode.errors import UsageError
+from intercode.spec import port, positive, seconds, size
+from intercode_sandbox.units import MIB
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "env", nargs="+", metavar="ENV", help="an environment, or a benchmark's folder"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
+    parser.add_argument("--port", type=port, default=8000, help="0: any that is free (8000)")
+    parser.add_argument(
+        "--json", action="store_true", help="print the environments' URLs as a line of JSON"
+    )
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (1)")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name by which clients call this server, beside localhost and this machine's own",
+    )
+    secret = parser.add_argument_group("the token that clients bring")
+    secret.add_argument("--token-file", metavar="FILE", help=f"has it (default: ${TOKEN})")
+    secret.add_argument(
+        "--token", metavar="TOKEN", help="itself: others on this machine can see it in 'ps'"
+    )
+    terms = parser.add_argument_group("sessions")
+    terms.add_argument(
+        "--max-sessions", type=positive, metavar="N", default=64, help="at a time (64)"
+    )
+    terms.add_argument(
+        "--idle", type=seconds, default=600.0, metavar="SECONDS", help="without a message (600)"
+    )
+    terms.add_argument(
+        "--lifetime", type=seconds, metavar="SECONDS", help="of a session (no limit)"
+    )
+    terms.add_argument(
+        "--drain",
+        type=seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="for episodes to end, once the server is to end (30)",
+    )
+    terms.add_argument(
+        "--patience",
+        type=seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="for a client to take what it is sent (30)",
+    )
+    terms.add_argument(
+        "--max-message", type=size, default=MIB, metavar="SIZE", help="from a client (1M)"
+    )
+    terms.add_argument(
+        "--rate",
+        type=positive,
+        default=1000,
+        metavar="N",
+        help="messages a second from a client (1000)",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Serve until a signal ends it."""
+    if find_spec("websockets") is None:
+        raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
+    from intercode_integrations.serve.offers import Offer, named
+    from intercode_integrations.serve.session import Terms
+    from intercode_integrations.serve.workers import listen, run
+
+    from intercode.guard import Guard, is_loopback
+
+    token = token_of(args)
+    if token is None and not is_loopback(args.host):
+        raise UsageError(
+            f"--host {args.host}: others than this machine need a token, for instance "
+            "openssl rand -hex 32 > token.txt; then --token-file token.txt"
+        )
+    offers = named(Offer(address, args.max_message) for address in args.env)
+    terms = Terms(
+        max_sessions=args.max_sessions,
+        idle=args.idle,
+        lifetime=args.lifetime,
+        drain=args.drain,
+        patience=args.patience,
+        max_message=args.max_message,
+        rate=args.rate,
+    )
+    listeners = listen(args.host, args.port, args.workers)
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    url = f"http://{host}:{listeners[0].getsockname()[1]}"
+
+    def ready() -> None:
+        urls = {name: f"{url}/{quote(name)}" for name in offers}
+        said = json.dumps({"urls": urls}) if args.json else f"serving {', '.join(offers)} at {url}"
+        print(said, file=output(), flush=True)
+
+    guard = Guard(token, [args.host, *args.allow_host], option="--allow-host")
+    run(list(offers.values()), terms, guard, listeners, ready)
+    return 0
+
+
+def token_of(args: argparse.Namespace) -> str | None:
+    """Find the token; None: there is none.
+
+    Raises:
+        UsageError: It cannot be read, or is empty.
+    """
+    token = os.environ.pop(TOKEN, None)  # not for the programs that are started from here
+    if args.token_file is not None:
+        try:
+            token = Path(args.token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError) as error:
+            raise UsageError(f"--token-file {args.token_file}: cannot be read: {error}") from None
+    token = token if args.token is None else args.token
+    if token is None:
+        return None
+    token = token.strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise UsageError("the token is empty, or has characters that no header can have")
+    return token

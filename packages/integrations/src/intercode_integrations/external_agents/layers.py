@@ -1,0 +1,487 @@
+"""Command-line agents as layers of images: built from the package indexes, in our own sandbox.
+
+::
+
+    ROOT/agents/NAME-VERSION-MACHINE.tar    the layer, with /opt/agents/NAME; whole or absent
+    ROOT/agents/NAME-VERSION-MACHINE.json   what it was made of: each package with its checksum
+    ROOT/agents/.NAME-X/                    being built; torn, if NAME's lock is free
+
+npm or pip runs in a sandbox that reaches its index and nothing else, and installs no package whose
+checksum is not the one that the index, or a build of the same version before, has told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import select
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from intercode.errors import FetchError, ImageError, UsageError
+from intercode_integrations.external_agents import pythons
+from intercode_integrations.external_agents.profile import (
+    SYSTEM,
+    Install,
+    Profile,
+    names,
+    profile_of,
+)
+from intercode_sandbox import proxy
+from intercode_sandbox.base import Limits, Sandbox
+from intercode_sandbox.files import cache_root, locked, remove_tree, sha256, write_whole
+from intercode_sandbox.images.base import SEARCH_PATH, Progress
+from intercode_sandbox.images.cache import keep_tarball, take_tarball
+from intercode_sandbox.network import Gate, Policy, free_port, handlers, proxy_variables
+from intercode_sandbox.privileges import installing
+from intercode_sandbox.suggestions import meant
+
+PREFIX = "/opt/agents"
+_LOCK = "/tmp/lock"
+_PIP = "/tmp/pip"
+_CARRIED = "/tmp/python.tar"
+_CERTIFICATES = "/tmp/certificates.pem"
+_LIMITS = Limits(
+    timeout=1800.0, memory=4 << 30, disk=6 << 30, files=400_000, processes=512, open_files=4096
+)
+_DEFAULT = {"npm": "https://registry.npmjs.org/", "pypi": "https://pypi.org/simple"}
+_FILES_OF = {"pypi.org": ("files.pythonhosted.org",)}
+"""An index's host → other hosts that its files are at."""
+_REGISTRY = "npm_config_registry"
+_CPUS = {"x86_64": "x64", "aarch64": "arm64"}
+"""Machines, as npm calls them."""
+_WAIT = 10.0
+_SAID = 2000
+_CHUNK = 1 << 20
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a profile that a layer is built from."""
+
+    name: str
+    version: str
+    licence: str
+    install: Install
+
+    @classmethod
+    def of(cls, profile: Profile) -> Recipe | None:
+        """Return a profile's recipe; None: nothing is to be installed for it."""
+        if profile.install is None:
+            return None
+        return cls(
+            name=profile.name,
+            version=profile.version,
+            licence=profile.licence,
+            install=profile.install,
+        )
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """An installed agent's layer."""
+
+    name: str
+    version: str
+    machine: str
+    path: str
+    """The archive: an image with the agent is ``IMAGE+PATH``."""
+    size: int
+    """Bytes."""
+    sha256: str
+    seconds: float
+    """Time of the build."""
+    packages: dict[str, str]
+    """Each downloaded package, by name and version → its checksum."""
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """The file beside a layer. It outlives the layer: the next build is compared with it."""
+
+    layer: Layer
+    lock: str
+    """The package manager's own lock."""
+
+
+def recipes() -> dict[str, Recipe]:
+    """Return the agents that can be installed, by name."""
+    found = {name: Recipe.of(profile_of(name)) for name in names()}
+    return {name: recipe for name, recipe in found.items() if recipe is not None}
+
+
+def recipe_of(name: str) -> Recipe:
+    """Return an agent's recipe.
+
+    Raises:
+        UsageError: There is none of this name.
+    """
+    known = recipes()
+    if name not in known:
+        raise UsageError(f"there is no agent {name!r} to install{meant(name, known)}")
+    return known[name]
+
+
+def installed(recipe: Recipe) -> Layer | None:
+    """Return the layer of an agent, in the version of its profile; None: it is not installed."""
+    place = _place(recipe)
+    record = _recorded(place)
+    return record.layer if record and take_tarball(place) else None
+
+
+def layer_of(profile: Profile) -> Path | None:
+    """Return the archive that an agent's profile needs laid over an image.
+
+    Returns:
+        Its path; None: nothing is to be installed.
+
+    Raises:
+        UsageError: The agent is not installed.
+    """
+    if (recipe := Recipe.of(profile)) is None:
+        return None
+    if (found := installed(recipe)) is None:
+        name = profile.name
+        raise UsageError(f"agent {name} is not installed: intercode agents install {name}")
+    return Path(found.path)
+
+
+def install(name: str, progress: Progress) -> Layer:
+    """Build an agent's layer, unless there is one.
+
+    Args:
+        name: The agent's name.
+        progress: Told of the steps.
+
+    Raises:
+        UsageError: There is no such agent, or its installer is not on this machine.
+        FetchError: The package index cannot be reached.
+        ImageError: It could not be built, or the index has other files than before.
+    """
+    recipe = recipe_of(name)
+    if found := installed(recipe):
+        return found
+    place = _place(recipe)
+    _check_tools(recipe)
+    index = _index(recipe.install.source)
+    _check_reached(index)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    waiting = partial(progress, f"waiting for another process that installs {name}")
+    with locked(place.parent / f".{name}.lock", waiting=waiting):
+        if found := installed(recipe):
+            return found
+        for torn in place.parent.glob(f".{name}-*"):  # of a builder that was killed
+            remove_tree(torn)
+        scratch = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{name}-"))
+        try:
+            return _build(recipe, place, index, scratch, progress)
+        finally:
+            remove_tree(scratch)
+
+
+def remove(name: str) -> Layer | None:
+    """Remove an agent's layer; images that were built with it stay until they are pruned.
+
+    Returns:
+        It; None: there was none. The list of its packages is kept, to compare the next build with.
+    """
+    found = installed(recipe_of(name))
+    if found:
+        Path(found.path).unlink(missing_ok=True)
+    return found
+
+
+def _place(recipe: Recipe) -> Path:
+    machine = platform.machine()
+    return cache_root() / "agents" / f"{recipe.name}-{recipe.version}-{machine}.tar"
+
+
+def _recorded(place: Path) -> _Record | None:
+    try:
+        return msgspec.json.decode(place.with_suffix(".json").read_bytes(), type=_Record)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ImageError(f"cannot read {place.with_suffix('.json')}: {error}; remove it") from None
+
+
+# --- the index ---------------------------------------------------------------------------------
+
+
+def _index(source: str) -> str:
+    """Return the URL of the package index that this machine's operator has set, or the public one.
+
+    It may hold a password, which is neither shown nor kept.
+    """
+    if source == "npm":
+        found = os.environ.get(_REGISTRY) or _asked("npm", "config", "get", "registry")
+    else:
+        pip = (sys.executable, "-m", "pip", "config", "get")
+        found = os.environ.get("PIP_INDEX_URL") or _asked(*pip, "global.index-url")
+    url = found or _DEFAULT[source]
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise UsageError(f"the index of {source} packages is not a URL of http or https: {url!r}")
+    return url
+
+
+def _asked(*command: str) -> str:
+    """Return a client's own setting; empty: it has none, or is not there."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _endpoint(index: str) -> tuple[str, int]:
+    parts = urlsplit(index)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _check_reached(index: str) -> None:
+    host, port = _endpoint(index)
+    try:
+        socket.create_connection((host, port), timeout=_WAIT).close()
+    except OSError as error:
+        raise FetchError(
+            f"the package index {host}:{port} cannot be reached: {error.strerror or error}; "
+            "connect this machine, name an index that it reaches (PIP_INDEX_URL, "
+            f"{_REGISTRY}), or copy {cache_root() / 'agents'} from a machine that is connected"
+        ) from None
+
+
+def _policy(index: str) -> Policy:
+    host, port = _endpoint(index)
+    others = _FILES_OF.get(host, ())
+    return Policy.of([f"{name}:{port}" for name in (host, *others)])
+
+
+def _check_tools(recipe: Recipe) -> None:
+    if recipe.install.source == "pypi" and recipe.install.python != SYSTEM:
+        pythons.find(recipe.install.python, recipe.name)
+        return
+    npm = recipe.install.source == "npm"
+    program, package = ("npm", "npm") if npm else ("python3", "python3-pip")
+    if shutil.which(program, path=SEARCH_PATH) is None:
+        raise UsageError(
+            f"{recipe.name} is installed by {program}, which is not in {SEARCH_PATH}: "
+            f"{installing(package)}"
+        )
+
+
+# --- the build ---------------------------------------------------------------------------------
+
+
+def _build(recipe: Recipe, place: Path, index: str, scratch: Path, progress: Progress) -> Layer:
+    started = time.monotonic()
+    before = _recorded(place)
+    progress(f"installing {recipe.name} {recipe.version} from {_endpoint(index)[0]}")
+    build = _npm if recipe.install.source == "npm" else _pypi
+    made = scratch / "layer.tar"
+    with _sandbox(index) as (sandbox, env):
+        run = partial(_run, sandbox, env)
+        lock, packages = build(recipe, index, sandbox, run, before.lock if before else None)
+        progress(f"packing {len(packages)} packages")
+        with made.open("wb") as file:
+            _pack(sandbox, f"{PREFIX}/{recipe.name}", file)
+    _check_members(made, recipe.name)
+    layer = Layer(
+        name=recipe.name,
+        version=recipe.version,
+        machine=platform.machine(),
+        path=str(place),
+        size=made.stat().st_size,
+        sha256=sha256(made),
+        seconds=round(time.monotonic() - started, 1),
+        packages=packages,
+    )
+    record = msgspec.json.encode(_Record(layer=layer, lock=before.lock if before else lock))
+    write_whole(place.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n")
+    keep_tarball(made, place)  # last: with it, the agent is installed
+    return layer
+
+
+@contextmanager
+def _sandbox(index: str) -> Iterator[tuple[Sandbox, dict[str, str]]]:
+    """Start a sandbox that reaches an index; the environment in which clients find it."""
+    from intercode_sandbox.native.provider import NativeProvider
+
+    policy = _policy(index)
+    with closing(NativeProvider()) as provider:
+        sandbox = provider.start("host", _LIMITS)
+        # The operator has named the index: other than a benchmark's hosts it may be a private one.
+        for port, serve in handlers(Gate(policy, private=True), proxy.serve).items():
+            sandbox.forward(port, serve)
+        sandbox.write_file(_CERTIFICATES, _certificates())
+        names = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+        env = dict.fromkeys(names, _CERTIFICATES)
+        if policy.hosts:
+            env |= proxy_variables(free_port(policy))
+        yield sandbox, env
+
+
+def _certificates() -> bytes:
+    """Return the certificates that this machine trusts, which an operator may have added to."""
+    named = [os.environ.get(name) for name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")]
+    for path in (*named, ssl.get_default_verify_paths().cafile):
+        if path and Path(path).is_file():
+            return Path(path).read_bytes()
+    return b""
+
+
+def _run(sandbox: Sandbox, env: Mapping[str, str], *argv: str, **more: str) -> bytes:
+    """Run a step; its output.
+
+    Raises:
+        ImageError: It failed; the end of its words, without passwords, is in the message.
+    """
+    done = sandbox.exec(argv, env={**env, **more}, cwd="/")
+    if not done.ok:
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-_SAID:]
+        said = re.sub(r"//[^/@\s]*@", "//", said)
+        what = "did not end in time" if done.timed_out else f"failed with {done.exit_code}"
+        raise ImageError(f"{argv[0]} {what} in the sandbox:\n{said}")
+    return done.stdout
+
+
+_Lock = tuple[str, dict[str, str]]
+"""A package manager's lock, and the checksums in it."""
+
+
+def _npm(
+    recipe: Recipe, index: str, sandbox: Sandbox, run: Callable[..., bytes], before: str | None
+) -> _Lock:
+    home = f"{PREFIX}/{recipe.name}"
+    wanted = _pinned(recipe, "@")
+    manifest = {"private": True, "dependencies": dict(each.rsplit("@", 1) for each in wanted)}
+    sandbox.write_file(f"{home}/package.json", msgspec.json.encode(manifest))
+    if before is not None:
+        sandbox.write_file(f"{home}/package-lock.json", before.encode())
+    scripts = "false" if recipe.install.scripts else "true"
+    command = "ci" if before is not None else "install"
+    run("npm", command, f"--prefix={home}", f"--ignore-scripts={scripts}",
+        "--no-audit", "--no-fund", "--no-update-notifier", "--omit-lockfile-registry-resolved",
+        "--cache=/tmp/npm", npm_config_registry=index)  # fmt: skip
+    lock = sandbox.read_file(f"{home}/package-lock.json").decode()
+    there = msgspec.json.decode(sandbox.read_file(f"{home}/node_modules/.package-lock.json"))
+    found = {
+        f"{path.rpartition('node_modules/')[2]}@{package['version']}": package.get("integrity", "")
+        for path, package in there["packages"].items()
+    }
+    if bare := [name for name, checksum in found.items() if not checksum]:
+        raise ImageError(f"the index tells no checksum of {', '.join(bare)}")
+    # Without a word, npm leaves out an optional package that it cannot have, or that is another.
+    listed = msgspec.json.decode(lock)["packages"]
+    needed = {path for path, package in listed.items() if path and _fits(package)}
+    if missing := sorted(needed - there["packages"].keys()):
+        raise ImageError(
+            f"npm did not install {', '.join(missing)}: the index does not have it, or not as "
+            "its checksum says"
+        )
+    main = wanted[0].rpartition("@")[0]
+    text = sandbox.read_file(f"{home}/node_modules/{main}/package.json")
+    programs = msgspec.json.decode(text).get("bin", {})
+    if isinstance(programs, str):
+        programs = {main.rpartition("/")[2]: programs}
+    run("mkdir", "-p", f"{home}/bin")
+    for name, script in programs.items():
+        native = _native(name, home, run)
+        target = native or f"{home}/node_modules/{main}/{script}"
+        run("chmod", "a+rx", target)
+        run("ln", "-s", target, f"{home}/bin/{name}")
+    return lock, found
+
+
+def _fits(package: Mapping[str, Any]) -> bool:
+    """Return whether a package of npm's lock is meant for this machine."""
+    here = {"os": "linux", "cpu": _CPUS.get(platform.machine(), ""), "libc": "glibc"}
+    return all(mine in package.get(kind, [mine]) for kind, mine in here.items())
+
+
+def _native(name: str, home: str, run: Callable[..., bytes]) -> str:
+    """Return the binary for this machine of a program's name, which needs no node; empty: none."""
+    listed = run("find", f"{home}/node_modules", "-type", "f", "-name", name, "-size", "+1000k")
+    paths = listed.decode().split("\n")[:-1]
+    # Of several, those for another C library; the image's own is the GNU one, as pip's wheels need.
+    paths = [path for path in paths if f"-musl/{name}" not in path] or paths
+    return paths[0] if len(paths) == 1 else ""
+
+
+def _pypi(
+    recipe: Recipe, index: str, sandbox: Sandbox, run: Callable[..., bytes], before: str | None
+) -> _Lock:
+    home = f"{PREFIX}/{recipe.name}"
+    python, pip, found = "python3", "python3", dict[str, str]()
+    if recipe.install.python != SYSTEM:
+        carried = pythons.find(recipe.install.python, recipe.name)
+        packed = pythons.packed(carried, f"{home}/python")
+        sandbox.write_file(_CARRIED, packed)
+        run("tar", "-C", "/", "-xf", _CARRIED)
+        python, pip = f"{home}/python/bin/python{carried.release}", f"{_PIP}/bin/python"
+        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for it
+        found[f"python=={carried.version}"] = f"sha256:{hashlib.sha256(packed).hexdigest()}"
+    run(python, "-m", "venv", "--without-pip", home)
+    wanted = _pinned(recipe, "==")
+    if before is not None:
+        sandbox.write_file(_LOCK, before.encode())
+        wanted = ["--require-hashes", "-r", _LOCK]
+    built = [] if recipe.install.scripts else ["--only-binary=:all:"]
+    built += [f"--no-binary={name}" for name in recipe.install.built]
+    # By the environment, as a command line would be told with every error.
+    run(pip, "-m", "pip", f"--python={home}/bin/python", "install", "--no-compile", *built,
+        "--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check",
+        "--report=/tmp/report.json", *wanted,
+        PIP_INDEX_URL=index, PIP_CONFIG_FILE="/dev/null")  # fmt: skip
+    report = msgspec.json.decode(sandbox.read_file("/tmp/report.json"))
+    lines = []
+    for each in report["install"]:
+        checksum = each["download_info"]["archive_info"].get("hashes", {}).get("sha256")
+        name = f"{each['metadata']['name']}=={each['metadata']['version']}"
+        if not checksum:
+            raise ImageError(f"the index tells no SHA-256 of {name}")
+        found[name] = f"sha256:{checksum}"
+        lines.append(f"{name} --hash={found[name]}\n")
+    return "".join(sorted(lines)), found
+
+
+def _pinned(recipe: Recipe, joined: str) -> list[str]:
+    first, *others = recipe.install.packages
+    return [f"{first}{joined}{recipe.version}", *others]
+
+
+def _pack(sandbox: Sandbox, path: str, file: IO[bytes]) -> None:
+    """Write a folder of the sandbox as a tarball, the same for the same content."""
+    process = sandbox.popen(
+        ["tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0",
+         "--format=gnu", "-C", "/", "-cf", "-", path.lstrip("/")],
+        channels={1: "w"},
+        merge_stderr=True,
+    )  # fmt: skip
+    with closing(process):
+        os.set_blocking(process.fds[1], True)
+        while data := os.read(process.fds[1], _CHUNK):
+            file.write(data)
+        select.select([process.exit_fd], [], [])
+        code = process.poll()
+    if code != 0:
+        raise ImageError(f"tar failed with {code} in the sandbox")
+
+
+def _check_members(made: Path, name: str) -> None:
+    """Check that a layer has files of its agent only: a sandbox made it."""
+    inside = f"{PREFIX}/{name}".lstrip("/")
+    with tarfile.open(made) as archive:
+        for member in archive:
+            parts = member.name.split("/")
+            if ".." in parts or "/".join(parts[:3]) != inside:
+                raise ImageError(f"the layer of {name} has a file elsewhere: {member.name!r}")

@@ -1,0 +1,110 @@
+"""The provider of command-line agents of others, which act in the sandbox by themselves."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from intercode.agents import skills
+from intercode.envs.options import taken
+from intercode.errors import UsageError
+from intercode.evaluate.actors import AGENT_OPTIONS, Actors, AgentProvider, calls_at_once
+from intercode.registry import environment
+from intercode.spec import RunSpec
+from intercode_integrations.external_agents.profile import NO_MODEL, WHOLE, is_outside, profile_of
+
+if TYPE_CHECKING:
+    from intercode.models import Budget
+    from intercode.models.limits import RateLimit
+
+_OF_MODEL = {"base_url", "prices", "max_cost", "max_tokens", "episode_cost", "episode_tokens"}
+"""The options that say something of a model."""
+_OPTIONS = {"agent", "skill", "episode_seconds", "model", *_OF_MODEL}
+"""The options of an agent and its model that an external one takes."""
+
+
+class ExternalAgentProvider(AgentProvider):
+    """Makes the agents of a profile, with a gateway to their model."""
+
+    calls_model = True
+
+    @classmethod
+    def claims(cls, name: str) -> bool:
+        """Tell whether a name means a profile, or a command."""
+        return is_outside(name)
+
+    @property
+    def skill_homes(self) -> tuple[str, ...]:
+        """The common folder, which a skill's text may name, and the agent's own, if it has one."""
+        own = profile_of(self.name).home_of_skills
+        return (skills.HOME, *([own] if own else []))
+
+    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
+        """Make the agent that a spec names: see `AgentProvider.make`."""
+        from intercode.agents.language import EpisodeLimits
+        from intercode.evaluate.budget_spent import budget_of, patience_of
+        from intercode.models.limits import RateLimit
+        from intercode.models.prices import Prices
+        from intercode.models.remote import Around
+        from intercode_integrations.external_agents import play
+        from intercode_integrations.external_agents.layers import layer_of
+        from intercode_integrations.gateway import Gateway
+        from intercode_integrations.gateway.upstream import serving
+
+        told, name = spec.agent, spec.agent.name
+        has_model = spec.model.name not in (None, NO_MODEL)
+        profile = profile_of(name, has_model=has_model)
+        given = spec.flat()
+        if wrong := [one for one in AGENT_OPTIONS if one in given and one not in _OPTIONS]:
+            raise UsageError(
+                f"agent {name} decides that by itself: it takes no {AGENT_OPTIONS[wrong[0]].flag}"
+            )
+        if spec.model.name is None or (profile.needs_model and not has_model):
+            either = "" if profile.needs_model else f", or --model {NO_MODEL}"
+            raise UsageError(f"agent {name} needs --model PROVIDER/NAME{either}")
+        if not has_model and (idle := sorted(_OF_MODEL & given.keys())):
+            raise UsageError(f"agent {name} without a model takes no {AGENT_OPTIONS[idle[0]].flag}")
+        _check_environment(spec)
+        offered = skills.read_all(spec.agent.skill)
+        calls = spec.env.options.get("max_turns", play.CALLS)
+        gateway, stack = None, ExitStack()
+        if has_model:
+            prices = Prices(spec.model.prices)
+            price = prices.find(spec.model.name)
+            if told.episode_cost is not None and price is None:
+                raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
+            retry = patience_of(spec)
+            around = Around(
+                pace or RateLimit(), budget or budget_of(spec), price=price, retry=retry
+            )
+            upstream = stack.enter_context(
+                serving(spec.model.name, spec.model.base_url, calls_at_once(spec))
+            )
+            gateway = Gateway(upstream, around=around, prices=prices)
+            stack.callback(gateway.close)
+        limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
+        offer = ""
+        if profile.home_of_skills is None:  # else it finds them by itself
+            offer = skills.offer(offered, readable=profile.run.skills != WHOLE)
+        agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls, offer)
+        asks: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
+        if needs := profile.limits.needed():
+            asks["limits"] = needs
+        if (layer := layer_of(profile)) is not None:
+            asks["layers"] = [str(layer)]
+        delay = (lambda: None) if gateway is None else gateway.delay
+        return Actors(agents, name, {}, asks, offered, close=stack.close, delay=delay)
+
+
+def _check_environment(spec: RunSpec) -> None:
+    """Refuse an environment in which a program cannot act by itself."""
+    env, agent = spec.env, spec.agent.name
+    if "ignore" not in taken(environment(env.name, env.protocol)):
+        raise UsageError(
+            f"agent {agent} acts by itself in a sandbox with a shell: environment {env.name!r}, "
+            f"protocol {env.protocol!r}, has none; take bash or swe"
+        )
+    if (sandbox := env.options.get("sandbox", "native")) != "native":
+        raise UsageError(f"agent {agent} reaches its model by --sandbox native, not {sandbox}")
+    if env.options.get("network"):
+        raise UsageError(f"agent {agent} reaches its model without --network, and nothing else")

@@ -1,0 +1,173 @@
+"""The record of an agent that acts by itself: turns, from what it asked its model and was answered.
+
+An agent that calls tools acts by their calls, and its next request has the results. One that does
+not acts by the code in its model's replies, or by what its profile finds in them, and the message
+after a reply has what came of it. An action of which no request tells the result is in the
+dialogue only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from intercode.agents.parser import find_code
+from intercode.calls import ToolCall
+from intercode.episode import Turn
+from intercode.errors import ModelError
+from intercode.models.base import Finish, Message, Reply, Settings, Tool, Trace
+from intercode.models.transcript import Transcript
+from intercode_integrations.external_agents.profile import MEMBER, Record
+
+if TYPE_CHECKING:
+    from intercode_integrations.gateway import Call
+
+_SHELL_FLAGS = ("-c", "-lc", "-ic", "-lic")
+_EXIT_CODE = re.compile(r"-?[0-9]{1,10}")  # what a program printed may stand there instead
+_FINISH: dict[str, Finish] = {"length": "length", "filter": "filter"}
+
+
+class _Retold:
+    """A model that answers what was answered before."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.call: Call | None = None
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        tools: Sequence[Tool] = (),
+    ) -> Reply:
+        """Return the reply of the call that is told now."""
+        call = self.call
+        assert call is not None  # set by `retell`
+        if call.error:
+            error = ModelError(call.error)
+            error.unsent = call.unpaid
+            raise error
+        return Reply(
+            call.text,
+            call.tool_calls,
+            call.usage,
+            call.cost,
+            call.model,
+            _FINISH.get(call.finish, "tool_calls" if call.tool_calls else "stop"),
+            call.cached,
+            call.seconds,
+            call.retries,
+            Trace.of(call.prompt_token_ids, call.token_ids, call.logprobs),
+        )
+
+
+def retell(name: str, calls: Sequence[Call], record: Record) -> tuple[list[Turn], Transcript]:
+    """Make an episode's turns, and the record of its dialogue.
+
+    Args:
+        name: The model's name.
+        calls: All of an episode, in order. Those that only count tokens are left out.
+        record: How the agent's tools are read.
+    """
+    calls = [call for call in calls if not call.is_count]
+    model = _Retold(name)
+    transcript, turns = Transcript(model), list[Turn]()
+    by_tools = any(call.tool_calls for call in calls)
+    results = {
+        message.call_id: message.content
+        for call in reversed(calls)  # the first one that tells a result counts
+        for message in call.messages
+        if message.role == "tool" and message.call_id
+    }
+    for number, call in enumerate(calls):
+        model.call, transcript.turn = call, len(turns)
+        try:
+            transcript.complete(call.messages)
+        except ModelError:
+            continue
+        if not by_tools:
+            done = _by_text(call, calls[number + 1 :], record)
+            turns += done
+        else:
+            done = [
+                _turn(action_of(asked, record), results[asked.call_id], record)
+                for asked in call.tool_calls
+                if asked.call_id in results
+            ]
+            turns += done
+        if done and call.text:
+            transcript.note(thought=call.text)
+    return turns, transcript
+
+
+def _by_text(call: Call, later: Sequence[Call], record: Record) -> list[Turn]:
+    """Return the turn of a reply with code, if a later request tells what came of it."""
+    if (action := _said(call.text, record)) is None:
+        return []
+    for following in later:
+        said = [message.content for message in following.messages]
+        if call.text in said:
+            at = len(said) - said[::-1].index(call.text)
+            answers = [m.content for m in following.messages[at:] if m.role in ("user", "tool")]
+            if answers:
+                return [_turn(action, answers[0], record)]
+    return []
+
+
+def _said(text: str, record: Record) -> str | None:
+    """Return the action that a reply's text has."""
+    if record.reply is None:
+        return find_code(text, "bash")
+    found = re.finditer(record.reply, text, re.DOTALL)
+    return "".join(_unquoted(each[1] or "") for each in found) or None
+
+
+def _unquoted(text: str) -> str:
+    """Read a string of JSON; any other text stands for itself."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, str) else text
+
+
+def action_of(call: ToolCall, record: Record) -> str:
+    """Return the action that a tool's call stands for."""
+    arguments: Mapping[str, Any] = call.arguments
+    for name in record.action:
+        found = arguments.get(name)
+        if isinstance(found, str):
+            return found
+        if isinstance(found, (list, tuple)) and all(isinstance(word, str) for word in found):
+            in_shell = len(found) == 3 and found[1] in _SHELL_FLAGS
+            return str(found[2]) if in_shell else shlex.join(found)
+    return json.dumps({call.name: dict(arguments)}, ensure_ascii=False)
+
+
+def _turn(action: str, result: str, record: Record) -> Turn:
+    output, code = _found(record.output, result), _found(record.exit_code, result)
+    exit_code = int(code) if code is not None and _EXIT_CODE.fullmatch(code) else None
+    return Turn(
+        action,
+        result if output is None else output,
+        ok=not exit_code,
+        exit_code=exit_code,
+    )
+
+
+def _found(where: str | None, text: str) -> str | None:
+    """Find a part of a tool's result, as a profile's record says."""
+    if where is None:
+        return None
+    if where.startswith(MEMBER):
+        try:
+            members = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        value = members.get(where.removeprefix(MEMBER)) if isinstance(members, dict) else None
+        return None if value is None else str(value)
+    found = re.search(where, text, re.DOTALL)
+    return found[1] if found else None

@@ -1,0 +1,10 @@
+"""The gateway: the one way from an agent in a sandbox to its model, recorded and within limits."""
+
+from __future__ import annotations
+
+from intercode_integrations.gateway.calls import Call
+from intercode_integrations.gateway.gate import Gateway, Seat
+from intercode_integrations.gateway.rules import Terms
+from intercode_integrations.gateway.upstream import Upstream
+
+__all__ = ["Call", "Gateway", "Seat", "Terms", "Upstream"]

@@ -1,0 +1,244 @@
+"""A call as it is recorded: what was asked and what was answered, read from either protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from intercode.models import anthropic, openai, wire
+from intercode.models.base import Answer, Message, Role, ToolCall, Usage
+from intercode_integrations.gateway.tables import Name
+
+NOT_PAID = 402
+"""The status of a call that no budget allows."""
+LEFT = "the client left"
+"""The error of a call whose client ended the connection."""
+CUT = "the episode ended before the answer"
+"""The error of a call that was under way when its seat was closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call through the gate.
+
+    Attributes:
+        protocol: ``chat``, ``responses`` or ``messages``; ``count``: tokens were only counted, and
+            `text` is the answer to that.
+        path: The path that the client called.
+        model: The model that answered, as its provider names it; else the one that was asked.
+        messages: The dialogue that was sent. Images are ``[image]``.
+        text: The answer's text.
+        tool_calls: The calls that the model asks for.
+        usage: The tokens that were charged, as far as the provider says.
+        cost: US dollars; None where the price or the tokens are unknown.
+        seconds: Duration of the call that answered, without waiting and retries.
+        retries: The number of calls that failed before it.
+        status: The HTTP status that the client was sent.
+        streamed: Whether the answer was a stream.
+        cached: Whether it came from our cache: it cost 0.
+        error: The reason why there is no whole answer; empty if there is one.
+        finish: The reason why the answer ended.
+        token_ids: Tokens of the answer, where the server gives them.
+        prompt_token_ids: Those of the prompt.
+        logprobs: Log-probabilities of the answer's tokens, where the server gives them.
+        tools: Names of the tools that were offered.
+    """
+
+    protocol: Name | Literal["count"]
+    path: str
+    model: str
+    messages: tuple[Message, ...] = ()
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    seconds: float = 0.0
+    retries: int = 0
+    status: int = 200
+    streamed: bool = False
+    cached: bool = False
+    error: str = ""
+    finish: str = ""
+    token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+    tools: tuple[str, ...] = ()
+
+    @property
+    def is_count(self) -> bool:
+        """Whether tokens were only counted: it asks the model for nothing."""
+        return self.protocol == "count"
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the model said something, at least a part of an answer."""
+        return not self.error or bool(self.text or self.tool_calls)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its episode or its client ended before its answer.
+
+        Such a call says nothing of the model.
+        """
+        return self.error in {CUT, LEFT} and not self.is_answered
+
+    @property
+    def unpaid(self) -> bool:
+        """Whether it was refused, as no budget allows it."""
+        return self.status == NOT_PAID
+
+
+def answered(name: Name, body: dict[str, Any]) -> Answer:
+    """Read an answer.
+
+    Raises:
+        AttemptError: It has nothing that can be used.
+    """
+    if name == "chat":
+        return openai.decode_chat(body)
+    return anthropic.decode(body) if name == "messages" else _responses(body)
+
+
+def _responses(body: dict[str, Any]) -> Answer:
+    items = body.get("output")
+    if not isinstance(items, list):
+        raise wire.unusable("the answer has no output")
+    said = [item for item in items if isinstance(item, dict)]
+    text = "".join(wire.text_of(item.get("content")) for item in said if _is(item, "message"))
+    calls = tuple(_call(item) for item in said if str(item.get("type")).endswith("_call"))
+    why = (body.get("incomplete_details") or {}).get("reason", body.get("status"))
+    usage, counted = body.get("usage"), None
+    if isinstance(usage, dict):
+        given, made = (wire.tokens(usage, key) for key in ("input_tokens", "output_tokens"))
+        details = usage.get("input_tokens_details")
+        cached = wire.tokens(details, "cached_tokens") if isinstance(details, dict) else 0
+        if given is not None and made is not None:
+            counted = Usage(given, made, min(cached or 0, given))
+    return Answer(text, calls, counted, wire.model_of(body), wire.finish(why, bool(calls)))
+
+
+def _is(item: Mapping[str, Any], kind: str) -> bool:
+    return bool(item.get("type", "message") == kind)
+
+
+def _call(item: Mapping[str, Any]) -> ToolCall:
+    """Read a call of ``responses``: of a function, of a tool that takes text, or of a shell."""
+    given = item.get("arguments", item.get("input", item.get("action")))
+    name = str(item.get("name") or item.get("type"))
+    return ToolCall(str(item.get("call_id") or item.get("id") or ""), name, wire.arguments(given))
+
+
+def shortfall(body: Mapping[str, Any]) -> str:
+    """Say why an answer is not whole, as its server tells; empty: it is whole.
+
+    Only ``responses`` has such answers; in a stream, all protocols have errors.
+    """
+    said = body.get("error") or body.get("incomplete_details")
+    if not said and body.get("status") not in {"failed", "incomplete"}:
+        return ""
+    return json.dumps(said or {"status": body["status"]})[: wire.LONGEST]
+
+
+def traced(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the token ids and log-probabilities of an answer of ``chat``, as far as it has them.
+
+    The log-probabilities of ``responses`` are in its parts of text.
+    """
+    found: dict[str, Any] = {}
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else {}
+    if isinstance(ids := choice.get("token_ids"), list):
+        found["token_ids"] = tuple(ids)
+    if isinstance(ids := body.get("prompt_token_ids"), list):
+        found["prompt_token_ids"] = tuple(ids)
+    listed = (choice.get("logprobs") or {}).get("content") or []
+    for item in body.get("output") or ():
+        parts = item.get("content") if isinstance(item, dict) else None
+        for part in parts if isinstance(parts, list) else ():
+            listed = [*listed, *(part.get("logprobs") or ())]
+    if listed:
+        found["logprobs"] = tuple(one.get("logprob") for one in listed if isinstance(one, dict))
+    return found
+
+
+def spoken(name: Name, sent: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Read the dialogue of a request."""
+    if name == "responses":
+        return (*_system(sent.get("instructions")), *_items(sent.get("input")))
+    system = _system(sent.get("system"))
+    return (*system, *(one for said in sent.get("messages") or () for one in _message(said)))
+
+
+def offered(sent: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the tools of a request."""
+    tools = (tool.get("function", tool) for tool in sent.get("tools") or ())
+    return tuple(str(t.get("name") or t.get("type")) for t in tools if isinstance(t, dict))
+
+
+def _system(value: Any) -> tuple[Message, ...]:
+    return (Message("system", _text(value)),) if value else ()
+
+
+def _role(value: Any) -> Role:
+    known: dict[Any, Role] = {"assistant": "assistant", "user": "user", "tool": "tool"}
+    return known.get(value if isinstance(value, str) else "", "system")  # also "developer"
+
+
+def _text(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return wire.clean(content or "")
+    parts = content if isinstance(content, list) else [content]
+    return "".join(_part(part) for part in parts)
+
+
+def _part(part: Any) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    for key in ("text", "refusal"):
+        if isinstance(text := part.get(key), str):
+            return wire.clean(text)
+    kind = str(part.get("type", ""))
+    return "[image]" if "image" in kind else f"[{kind}]"
+
+
+def _message(said: Mapping[str, Any]) -> Iterator[Message]:
+    """Read a message of ``chat`` or ``messages``; results of tools become messages of their own."""
+    role, content = _role(said.get("role")), said.get("content")
+    blocks = content if isinstance(content, list) else []
+    rest: list[Any] = []
+    calls: list[ToolCall] = []
+    for block in blocks:
+        kind = block.get("type")
+        if kind == "tool_result":
+            yield Message("tool", _text(block.get("content")), (), str(block.get("tool_use_id")))
+        elif kind == "tool_use":
+            given = wire.arguments(block.get("input"))
+            calls.append(ToolCall(str(block.get("id")), str(block.get("name")), given))
+        elif kind not in {"thinking", "redacted_thinking"}:
+            rest.append(block)
+    for call in said.get("tool_calls") or ():
+        function = call.get("function") or call.get("custom") or {}
+        given = wire.arguments(function.get("arguments", function.get("input")))
+        calls.append(ToolCall(str(call.get("id")), str(function.get("name")), given))
+    if rest or calls or not blocks:
+        text = _text(rest if blocks else content)
+        call_id = said.get("tool_call_id")
+        yield Message(role, text, tuple(calls), call_id if isinstance(call_id, str) else None)
+
+
+def _items(given: Any) -> Iterable[Message]:
+    if isinstance(given, str):
+        yield Message("user", given)
+        return
+    for item in given or ():
+        kind = item.get("type", "message")
+        if kind == "message":
+            yield Message(_role(item.get("role")), _text(item.get("content")))
+        elif kind.endswith("_call"):
+            yield Message("assistant", "", (_call(item),))
+        elif kind.endswith("_output"):
+            output = item.get("output")
+            text = json.dumps(output) if isinstance(output, dict) else _text(output)
+            yield Message("tool", text, (), str(item.get("call_id")))

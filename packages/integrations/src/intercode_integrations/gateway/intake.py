@@ -1,0 +1,116 @@
+"""Intake: how much of what clients send a gateway holds at a time, before any of it is parsed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from intercode.errors import UsageError
+from intercode.json_limits import MAX_TOKENS, count_tokens
+from intercode_integrations.gateway.rules import Refusal
+
+SMALL = 1024**2
+"""Bytes of a body that costs nothing of the intake, so that large bodies never delay it. A dialogue
+of a million bytes fills most models' context."""
+TOTAL = 128 * 1024**2
+"""Bytes of all larger bodies together: four of the largest that providers take."""
+_EMBEDDED = ("arguments", "input")
+"""Fields of tool calls whose text is JSON, which is parsed as well."""
+
+
+def check_tokens(body: bytes) -> int:
+    """Return the tokens that remain for the JSON within the texts of a body.
+
+    Raises:
+        Refusal: The body has too many, or they nest too deep.
+    """
+    try:
+        return MAX_TOKENS - count_tokens(body)
+    except UsageError as error:
+        raise Refusal(413, str(error)) from None
+
+
+def check_embedded_tokens(data: Mapping[str, Any], remaining: int) -> None:
+    """Count the tokens of the JSON within the texts of a request: the arguments of tool calls.
+
+    Args:
+        data: The request.
+        remaining: The tokens that remain for them.
+
+    Raises:
+        Refusal: There are more, or they nest too deep.
+    """
+    stack: list[Any] = [value for value in data.values() if not isinstance(value, str)]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, list):
+            stack.extend(value)
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                if not isinstance(inner, str):
+                    stack.append(inner)
+                elif key in _EMBEDDED:
+                    try:
+                        remaining -= count_tokens(inner.encode(errors="replace"), remaining)
+                    except UsageError as error:
+                        raise Refusal(413, str(error)) from None
+
+
+class Intake:
+    """A budget of bytes, of which each holder has at most a share.
+
+    Args:
+        total: The bytes.
+        share: The most that one holder has at a time, at least what one reservation may ask for.
+    """
+
+    def __init__(self, total: int, share: int) -> None:
+        self._total, self._share = max(total, share), share
+        self._used = 0
+        self._held: dict[object, int] = {}
+        self._changed = threading.Condition()
+        self.parsing = threading.Lock()
+        """Held while a large body is parsed: that takes several times its size, for a moment."""
+
+    @property
+    def used(self) -> int:
+        """The bytes that are reserved."""
+        with self._changed:
+            return self._used
+
+    @contextmanager
+    def reserved(self, holder: object, size: int, seconds: float) -> Iterator[None]:
+        """Reserve bytes while the block runs.
+
+        Args:
+            holder: Whose share they count to.
+            size: How many.
+            seconds: How long to wait for them.
+
+        Raises:
+            Refusal: They were not free in time.
+        """
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._has_room(holder, size), deadline - time.monotonic()
+            ):
+                raise Refusal(503, "too many large requests are under way: try again later")
+            self._used += size
+            self._held[holder] = self._held.get(holder, 0) + size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= size
+                self._held[holder] -= size
+                if not self._held[holder]:
+                    del self._held[holder]
+                self._changed.notify_all()
+
+    def _has_room(self, holder: object, size: int) -> bool:
+        is_within_share = self._held.get(holder, 0) + size <= self._share
+        return is_within_share and self._used + size <= self._total

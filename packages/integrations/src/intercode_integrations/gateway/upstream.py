@@ -1,0 +1,359 @@
+"""The server behind the gate: its address, its key, and single requests to it.
+
+The key is in this process only. It is never part of what a client is sent: a server may repeat it.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import h11
+
+from intercode.errors import UsageError
+from intercode.known_secrets import SHORTEST
+from intercode.models import wire
+from intercode.models.base import AttemptError
+from intercode.models.keys import check_url, find, require
+from intercode.models.local import PROVIDER as OURS
+from intercode.models.openai import LOCAL
+from intercode_integrations.gateway.door import LONGEST_HEAD
+from intercode_sandbox.ownership import disown_in_forks
+from intercode_sandbox.user_code import is_reference
+
+_OWN = (*LOCAL, "openai-compatible")
+"""Providers that are a server of one's own."""
+CHUNK = 65_536
+MOST_IDLE = 64
+"""Connections that are kept open while nothing is asked."""
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A model of a provider, or of a server of one's own.
+
+    Attributes:
+        provider: As in ``PROVIDER/NAME``.
+        model: The provider's name of the model.
+        url: The base URL, with ``/v1``.
+        key: The secret; empty: the server asks for none.
+    """
+
+    provider: str
+    model: str
+    url: str
+    key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise UsageError(
+                f"the key of {self.name} has characters that no header can have: copy it again"
+            )
+
+    @classmethod
+    def of(cls, model: str, base_url: str | None = None) -> Upstream:
+        """Find the server of a model, and the key, as the clients of our own agents do.
+
+        Args:
+            model: ``PROVIDER/NAME``: ``openai/gpt-5``, ``anthropic/claude-sonnet-4-5``,
+                ``vllm/NAME``, ``ollama/NAME``, ``llama.cpp/NAME``, ``openai-compatible/NAME``.
+            base_url: The server's URL, if it is not the provider's usual one.
+
+        Raises:
+            UsageError: There is no such provider, no key, or no URL.
+        """
+        if is_reference(model):
+            raise UsageError(
+                f"{model} is a client of your own, and an agent from outside sends requests to a "
+                "server: serve the model by OpenAI's protocol, and name it openai-compatible/NAME "
+                "with its base URL"
+            )
+        provider, slash, name = model.partition("/")
+        if not slash or not name:
+            raise UsageError(
+                f"a model is named PROVIDER/NAME, for instance openai/gpt-5: {model!r}"
+            )
+        if provider == "openai":
+            url = base_url or find("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+            key = require("OPENAI_API_KEY", model)
+        elif provider == "anthropic":
+            url = base_url or find("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
+            key = require("ANTHROPIC_API_KEY", model)
+        elif provider in _OWN:
+            url = base_url or LOCAL.get(provider, "")
+            key = find("OPENAI_COMPATIBLE_API_KEY") or ""
+            if not url:
+                raise UsageError(f"{model} needs a base URL: http://localhost:8000/v1")
+        else:
+            known = ", ".join(sorted(["openai", "anthropic", OURS, *_OWN]))
+            raise UsageError(f"the gateway knows no provider {provider!r}; known: {known}")
+        return cls(provider, name, check_url(url).removesuffix("/v1") + "/v1", key)
+
+    @property
+    def name(self) -> str:
+        """The model's name with its provider, as the table of prices has it."""
+        return f"{self.provider}/{self.model}"
+
+    def credentials(self) -> dict[str, str]:
+        """Return the headers with the key."""
+        if not self.key:
+            return {}
+        if self.provider == "anthropic":
+            return {"x-api-key": self.key}
+        both = {"Authorization": f"Bearer {self.key}"}
+        # Servers of one's own that speak Anthropic's protocol look for its header.
+        return both if self.provider == "openai" else {**both, "x-api-key": self.key}
+
+    def without_key(self, data: bytes) -> bytes:
+        """Remove the key from what the server says."""
+        return data.replace(self.key.encode(), b"[key]") if len(self.key) >= SHORTEST else data
+
+
+@contextmanager
+def serving(model: str, base_url: str | None = None, calls: int = 1) -> Iterator[Upstream]:
+    """Find the server of a model as `Upstream.of` does; one of this machine is started meanwhile.
+
+    Args:
+        model: ``PROVIDER/NAME``; also ``local/NAME``.
+        base_url: The server's URL, if it is not the provider's usual one.
+        calls: Calls that will be made at a time, for a server that is started.
+
+    Raises:
+        UsageError: As `Upstream.of`; or a local model cannot be had, or does not fit.
+        ModelAccessError: The server of a local model cannot be started.
+    """
+    provider, _, name = model.partition("/")
+    if provider != OURS or not name:
+        yield Upstream.of(model, base_url)
+        return
+    from intercode.models.local.client import running
+
+    with running(name, base_url, calls) as server:
+        yield Upstream(provider, name, f"{server.url}/v1", server.key)
+
+
+class Connections:
+    """Connections to a server, kept open between requests. Threads share them.
+
+    Args:
+        upstream: The server.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        parts = urlsplit(upstream.url)
+        self._host = parts.netloc.rpartition("@")[2]
+        self._server = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        # As the SDKs do, with which our own agents ask.
+        proxy = None if proxy_bypass(self._host) else getproxies().get(parts.scheme)
+        self._proxy = urlsplit(proxy) if proxy else None
+        self._base = parts.path.removesuffix("/v1")
+        if self._proxy and not self._tls:
+            self._base = f"http://{self._host}{self._base}"
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._closed = False
+        disown_in_forks(self)
+
+    def disown(self) -> None:
+        """In a fork: leave the connections to the process that opened them."""
+        self._lock, self._idle = threading.Lock(), []
+
+    def close(self) -> None:
+        """Close those that are idle, and the others once they are. Idempotent."""
+        with self._lock:
+            self._closed, idle, self._idle = True, self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def open(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout: float
+    ) -> Open:
+        """Send a request; return the response, of which the body is still to be read.
+
+        Args:
+            method: GET or POST.
+            path: From ``/v1`` on, which the base URL has already.
+            body: The request's body.
+            headers: Further headers.
+            timeout: Seconds for which the server may be silent.
+
+        Raises:
+            AttemptError: There is no response.
+        """
+        # Within a tunnel the proxy is not spoken to.
+        first = {"Host": self._host} if self._tls else self._as_proxied(self._host)
+        sent = {
+            **first,
+            **headers,
+            **self._upstream.credentials(),
+            "Accept-Encoding": "identity",
+            "Content-Length": str(len(body)),
+        }
+        connection = self._kept() or self._connected(timeout)
+        try:
+            connection.settimeout(timeout)
+            return Open(connection, self._keep, method, self._base + path, sent, body)
+        except (OSError, h11.RemoteProtocolError) as error:
+            connection.close()
+            raise AttemptError(f"the connection broke: {_said(error)}", charged=True) from None
+
+    def _kept(self) -> socket.socket | None:
+        """Take an idle connection that its server has not ended."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            poll = select.poll()
+            poll.register(connection, select.POLLIN)
+            if not poll.poll(0):  # nothing is due on it but its end
+                return connection
+            connection.close()
+
+    def _connected(self, timeout: float) -> socket.socket:
+        wait, way = min(wire.CONNECT, timeout), self._server
+        if self._proxy is not None:
+            way = self._proxy.hostname or "", self._proxy.port or _PORTS["http"]
+        try:
+            connection = socket.create_connection(way, wait)
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is None:
+                    return connection
+                if self._proxy is not None:
+                    self._tunnel(connection)
+                return self._tls.wrap_socket(connection, server_hostname=self._server[0])
+            except BaseException:
+                connection.close()
+                raise
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise AttemptError(
+                f"no connection to {self._upstream.url}: {error}", unreachable=True
+            ) from None
+
+    def _tunnel(self, connection: socket.socket) -> None:
+        """Have the proxy lead the connection to the server."""
+        target = "{}:{}".format(*self._server)
+        answer = Open(connection, socket.socket.close, "CONNECT", target, self._as_proxied(target))
+        if answer.status // 100 != 2:
+            raise OSError(f"the proxy answers with status {answer.status}")
+
+    def _as_proxied(self, host: str) -> dict[str, str]:
+        """Return the headers that name a host, and the user to the proxy, if it is asked."""
+        proxy = self._proxy
+        if proxy is None or proxy.username is None:
+            return {"Host": host}
+        user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+        return {"Host": host, "Proxy-Authorization": f"Basic {b64encode(user).decode()}"}
+
+    def _keep(self, connection: socket.socket) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < MOST_IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+class Open:
+    """A response whose body is being read.
+
+    Args:
+        connection: To the server; nothing is under way on it.
+        keep: Takes the connection if it can be used again.
+        method, target, headers, body: The request.
+
+    Raises:
+        OSError: The connection broke, or was ended before it answered.
+        h11.RemoteProtocolError: The answer is not one of HTTP.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        keep: Callable[[socket.socket], None],
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+    ) -> None:
+        self._socket, self._keep = connection, keep
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
+        head = h11.Request(method=method, target=target, headers=[*headers.items()])
+        events = (head, h11.Data(data=body), h11.EndOfMessage())
+        connection.sendall(b"".join(self._http.send(event) or b"" for event in events))
+        self.status = 0
+        while not isinstance(event := self._next(), h11.Response):
+            pass  # an interim one
+        self.status = event.status_code
+        self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+
+    def read(self, most: int) -> bytes:
+        """Read the whole body.
+
+        Raises:
+            AttemptError: It was cut off, or is longer than `most` bytes.
+        """
+        found = bytearray()
+        while data := self.some():
+            found += data
+            if len(found) > most:
+                raise AttemptError("the answer is too long", charged=True)
+        return bytes(found)
+
+    def some(self) -> bytes:
+        """Read all that is there, and wait for it if need be; empty at the end.
+
+        Raises:
+            AttemptError: The connection broke.
+        """
+        found: list[bytes] = []
+        try:
+            while self._http.their_state is h11.SEND_BODY:
+                if isinstance(event := self._next(wait=not found), h11.Data):
+                    found.append(event.data)
+                elif event is h11.NEED_DATA:
+                    break
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise AttemptError(f"the answer broke off: {_said(error)}", charged=True) from None
+        return b"".join(found)
+
+    def abort(self) -> None:
+        """Wake a thread that reads: the answer breaks off."""
+        with suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the connection back; or end it, if the body was not read: the server then stops."""
+        done = h11.DONE
+        if (
+            self._http.our_state is self._http.their_state is done
+            and not self._http.trailing_data[0]
+        ):
+            self._keep(self._socket)
+        else:
+            self._socket.close()
+
+    def _next(self, *, wait: bool = True) -> Any:
+        """Return the next event of the answer, or ``NEED_DATA`` if it has not come yet."""
+        while (event := self._http.next_event()) is h11.NEED_DATA and wait:
+            data = self._socket.recv(CHUNK)
+            if not data and not self.status:
+                raise ConnectionError("it was ended without an answer")
+            self._http.receive_data(data)
+        return event
+
+
+def _said(error: Exception) -> str:
+    return "it did not answer in time" if isinstance(error, TimeoutError) else repr(error)

@@ -1,0 +1,24 @@
+"""Harbor: its task folders under our runner, our sandboxes and tasks under its runner.
+
+Harbor itself is needed only for the latter, and imported only there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from intercode_integrations import needing
+
+if TYPE_CHECKING:
+    from intercode_integrations.harbor.backend import InterCodeEnvironment, InterCodeVerifier
+
+__all__ = ["InterCodeEnvironment", "InterCodeVerifier"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with needing("Harbor", "intercode-gym[harbor]"):
+        from intercode_integrations.harbor import backend
+
+    return getattr(backend, name)

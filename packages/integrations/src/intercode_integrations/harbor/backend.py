@@ -1,0 +1,272 @@
+"""An environment back end and a verifier for Harbor's runner, which start with Harbor itself.
+
+`InterCodeEnvironment` runs any task folder in a sandbox of ours. With ``--ek tasks=NAME`` it opens
+the places of an environment's own tasks, and `InterCodeVerifier` scores them from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import shlex
+import tarfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harbor.environments.base import BaseEnvironment, ExecResult, transfer_tar_filter
+from harbor.environments.capabilities import (
+    EnvironmentCapabilities,
+    EnvironmentResourceCapabilities,
+)
+from harbor.environments.definition import (
+    DOCKERFILE_NAME,
+    require_agent_environment_definition,
+    should_use_prebuilt_docker_image,
+)
+from harbor.models.verifier.result import VerifierResult
+from harbor.verifier.base import BaseVerifier
+
+from intercode.episode import Score, decode
+from intercode.errors import SandboxError, UsageError
+from intercode_integrations.asynchronous import AsyncSandbox
+from intercode_integrations.harbor.commands import on_thread, run
+from intercode_integrations.harbor.own import OwnTask
+from intercode_integrations.harbor.writer import OWN
+from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox.network import Network
+from intercode_sandbox.units import MIB
+
+ROOT = ("chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid")
+"""The capabilities of root in containers, as far as a sandbox gives them."""
+_LIMITS = Limits(
+    timeout=3600,
+    memory=2048 * MIB,
+    disk=4096 * MIB,
+    files=1_000_000,
+    processes=2048,
+    output=16 * MIB,
+    capabilities=ROOT,
+)
+_FOLDERS, _LOGS = ("/logs", *OWN), ("agent", "verifier", "artifacts")
+_TRANSFER = 1024 * MIB
+_LATE, _CANNOT = 124, 126
+
+
+class InterCodeEnvironment(BaseEnvironment):
+    """A sandbox in which Harbor runs a task.
+
+    Args:
+        sandbox: The name of the provider of sandboxes.
+        tasks: An environment, a dataset or a benchmark folder, as `intercode.make` knows it: the
+            place is that of its own task, opened by its stage.
+        **named: See Harbor's class.
+    """
+
+    def __init__(self, *args: Any, sandbox: str = "native", tasks: str = "", **named: Any) -> None:
+        self._provider = sandbox
+        self._tasks = tasks
+        self._box: AsyncSandbox | None = None
+        self._own: OwnTask | None = None
+        self._new: list[str] = []
+        super().__init__(*args, **named)
+
+    @staticmethod
+    def type() -> str:
+        """Return the name of this back end."""
+        return "intercode"
+
+    @property
+    def capabilities(self) -> EnvironmentCapabilities:
+        """The abilities that Harbor asks for."""
+        return EnvironmentCapabilities(
+            disable_internet=True,
+            network_allowlist=True,
+            network_allowlist_hostnames=True,
+            network_allowlist_wildcard_hostnames=True,
+        )
+
+    @classmethod
+    def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
+        """Memory is limited, processors are not."""
+        return EnvironmentResourceCapabilities(memory_limit=True)
+
+    def _validate_definition(self) -> None:
+        require_agent_environment_definition(
+            self.environment_dir, docker_image=self.task_env_config.docker_image
+        )
+        if not self.task_env_config.docker_image and not self._dockerfile.exists():
+            raise UsageError(
+                f"{self.environment_dir} has only a compose file: a sandbox is one machine, which "
+                "a Dockerfile or a docker_image makes"
+            )
+
+    @property
+    def _dockerfile(self) -> Path:
+        return Path(self.environment_dir, DOCKERFILE_NAME)
+
+    @property
+    def box(self) -> AsyncSandbox:
+        """The sandbox.
+
+        Raises:
+            SandboxError: It was not started, or has been stopped.
+        """
+        if self._box is None:
+            raise SandboxError(f"{self.session_id}: the sandbox does not run")
+        return self._box
+
+    async def start(self, force_build: bool) -> None:
+        """Start the sandbox, with Harbor's folders in it."""
+        starting = on_thread(partial(self._open, force_build))
+        try:
+            self._box = AsyncSandbox(await asyncio.shield(starting))
+        except asyncio.CancelledError:
+            starting.add_done_callback(_close_late)
+            raise
+        there = await self.exec(f"ls -d {' '.join(_FOLDERS)} 2>/dev/null", user="root")
+        self._new = [name for name in _FOLDERS if name not in (there.stdout or "").split()]
+        folders = [f"/logs/{name}" for name in _LOGS]
+        done = await self.ensure_dirs([*folders, *OWN, *self._mount_targets()])
+        if done is not None and done.return_code:
+            raise SandboxError(f"Harbor's folders cannot be made: {done.stderr}")
+        await self._upload_environment_dir_after_start()
+
+    def _open(self, force_build: bool) -> Sandbox:
+        if self._tasks:
+            self._own = OwnTask(Path(self.environment_dir).parent, self._tasks)
+            if (place := self._own.open()) is not None:
+                return place
+        prebuilt = should_use_prebuilt_docker_image(
+            self.environment_dir,
+            docker_image=self.task_env_config.docker_image,
+            force_build=force_build,
+        )
+        image = f"docker://{self.task_env_config.docker_image}"
+        if not prebuilt:  # which Harbor lets reach the network, whatever its task may
+            image = f"dockerfile:{self._dockerfile.absolute()}[--network=default]"
+        sizes = {"memory": self._effective_memory_mb, "disk": self._effective_storage_mb}
+        given = {name: size * MIB for name, size in sizes.items() if size is not None}
+        limits = Limits.of(_LIMITS, **given)
+        return get_provider(self._provider).start(image, limits, self._reach())
+
+    def _reach(self) -> Network:
+        if self._network_is_allowlist:
+            return list(self._network_policy.allowed_hosts)
+        return bool(self._network_is_public)
+
+    async def stop(self, delete: bool) -> None:
+        """End everything in the sandbox, and free it."""
+        if self._box is not None:
+            await self._box.close()
+        if self._own is not None:
+            await on_thread(self._own.close)
+
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: float | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """Run a command. If it is late, or no longer awaited, all of its process group is ended."""
+        user = self._resolve_user(user)
+        where = {
+            "cwd": cwd or self.task_env_config.workdir,
+            "env": self._merge_env(env),
+            "user": "0:0" if user in ("root", 0) else None if user is None else str(user),
+        }
+        try:
+            done = await run(self.box, command, timeout_sec, _LIMITS.output, **where)
+        except (FileNotFoundError, NotADirectoryError, PermissionError, LookupError) as error:
+            return ExecResult(stdout="", stderr=f"{error}\n", return_code=_CANNOT)
+        code = _LATE if done.timed_out else done.exit_code
+        out, err = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr))
+        return ExecResult(stdout=out, stderr=err, return_code=code)
+
+    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
+        """Copy a file into the sandbox, as root's."""
+        target = Path(target_path)
+        await self._unpack({target.name: Path(source_path)}, str(target.parent))
+
+    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
+        """Copy the content of a folder into the sandbox, as root's."""
+        files = {path.name: path for path in Path(source_dir).iterdir()}
+        await self._unpack(files, target_dir)
+
+    async def _unpack(self, files: dict[str, Path], folder: str) -> None:
+        data = await on_thread(partial(_packed, files))
+        place = shlex.quote(folder)
+        argv = ["/bin/sh", "-c", f"mkdir -p {place} && exec tar -C {place} -xf -"]
+        await self._must(argv, stdin=data, user="0:0")
+
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        """Copy a file out of the sandbox."""
+        data = await self.box.read_file(source_path, _TRANSFER)
+        target = Path(target_path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        """Copy the content of a folder out of the sandbox."""
+        argv = ["tar", "-C", source_dir, "-cf", "-", "."]
+        data = await self._must(argv, user="0:0", output_limit=_TRANSFER)
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            archive.extractall(target_dir, filter=transfer_tar_filter)
+
+    async def _must(self, argv: list[str], **options: Any) -> bytes:
+        done = await self.box.exec(argv, **options)
+        if not done.ok or done.truncated:
+            why = decode(done.stderr).strip() or f"exit code {done.exit_code}"
+            raise SandboxError(f"{shlex.join(argv)}: {why}")
+        return done.stdout
+
+    async def score(self) -> Score:
+        """Score what the agent has left, by the environment that the task is of.
+
+        Raises:
+            UsageError: The tasks were not named.
+            RewardError: It cannot be scored.
+        """
+        if self._own is None:
+            raise UsageError("name the tasks that the folders were exported from: --ek tasks=NAME")
+        score = await self._own.score(self.box, self._new)
+        await self.ensure_dirs([f"/logs/{name}" for name in _LOGS])
+        return score
+
+
+class InterCodeVerifier(BaseVerifier):
+    """Scores exported tasks from outside, by the reward of the environment that they are of."""
+
+    async def verify(self) -> VerifierResult:
+        """Return the reward.
+
+        Raises:
+            UsageError: The sandbox is not ours, or its tasks were not named.
+        """
+        if not isinstance(self.environment, InterCodeEnvironment):
+            raise UsageError(
+                "InterCodeVerifier scores sandboxes of ours: harbor run -e "
+                "intercode_integrations.harbor:InterCodeEnvironment --ek tasks=NAME"
+            )
+        score = await self.environment.score()
+        return VerifierResult(rewards={"reward": float(score.value)})
+
+
+def _close_late(starting: asyncio.Future[Sandbox]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()
+
+
+def _packed(files: dict[str, Path]) -> bytes:
+    def of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        return member
+
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, path in files.items():
+            archive.add(path, name, filter=of_root)
+    return data.getvalue()

@@ -1,0 +1,100 @@
+"""Commands in a sandbox that several can run at once, each ended when it is no longer awaited.
+
+A call of `AsyncSandbox` waits for its turn, and runs on when it is cancelled. Harbor's agents run
+commands side by side, and when an agent is out of time, its command must not hold up the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from intercode.errors import SandboxError
+from intercode_integrations.asynchronous import AsyncSandbox, threads
+from intercode_sandbox import Completed, Process, Sandbox
+from intercode_sandbox.native.pipes import Channel
+from intercode_sandbox.native.process import run_to_end
+from intercode_sandbox.scripts import END, script
+
+T = TypeVar("T")
+Started = tuple[Process, int]
+
+# It tells its process group, by which all that it started can be ended, and becomes the command.
+_SHELL = ("/bin/bash", "-c", 'echo $$ >&3; exec /bin/bash -c "$0" 3>&-')
+
+
+def on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Do something on a thread."""
+    return asyncio.get_running_loop().run_in_executor(threads(os.getpid()), work)
+
+
+async def run(
+    box: AsyncSandbox, command: str, seconds: float | None, output: int, **where: Any
+) -> Completed:
+    """Run a command of Bash. All of its process group ends with it if it is late or cancelled.
+
+    Args:
+        box: The sandbox.
+        command: The command.
+        seconds: The time limit; None: the sandbox's.
+        output: Bytes kept of each stream.
+        **where: See `Sandbox.popen`.
+
+    Raises:
+        OSError, LookupError: It cannot be started there, or by that user.
+        SandboxError: The sandbox failed.
+    """
+    limit = box.sandbox.limits.seconds(seconds)
+    starting = asyncio.ensure_future(box.run(partial(_start, command, **where)))
+    try:
+        process, group = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await _end(box, *await starting)
+        raise
+    waiting = on_thread(lambda: run_to_end(process, limit, output, lambda: None))
+    try:
+        done = await asyncio.shield(waiting)
+    finally:
+        await _end(box, process, group, waiting)
+    if getattr(process, "lost", False):
+        raise SandboxError("the sandbox ended while a command ran in it")
+    return done
+
+
+def _start(command: str, sandbox: Sandbox, **where: Any) -> Started:
+    argv, text = script(command, shell=_SHELL)
+    channels: dict[int, Channel] = {2: "w", 3: "w"}
+    if text is not None:
+        channels[0] = "r"
+    process = sandbox.popen(argv, channels=channels, merge_stderr=False, **where)
+    poll = select.poll()  # takes any descriptor
+    for fd in (process.fds[3], process.exit_fd):
+        poll.register(fd, select.POLLIN)
+    poll.poll()
+    if text is not None:
+        with suppress(BrokenPipeError), open(process.fds[0], "wb", closefd=False) as pipe:
+            pipe.write(text + END)
+    return process, int(os.read(process.fds[3], 32) or 0)
+
+
+async def _end(
+    box: AsyncSandbox, process: Process, group: int, waiting: asyncio.Future[Any] | None = None
+) -> None:
+    """End it, if it runs, and let go of it when its streams are no longer read."""
+
+    def kill(sandbox: Sandbox) -> None:
+        if group:
+            sandbox.exec(["/bin/bash", "-c", f"kill -9 -- -{group}"], user="0:0")
+        process.signal(signal.SIGKILL)
+
+    if process.poll() is None:
+        await box.run(kill)
+    if waiting is not None:
+        await waiting
+    await box.run(lambda _: process.close())

@@ -1,0 +1,104 @@
+"""``harbor:FOLDER``: Harbor's task folders, tried by our runner, agents and sandboxes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions, MaxTurns, SandboxOptions
+from intercode.envs.traits import SHELL, Traits
+from intercode.errors import TaskError, UsageError
+from intercode.interpreters.base import Interpreter
+from intercode.interpreters.bash import BashInterpreter
+from intercode.rewards.own import choose
+from intercode.task import Dataset
+from intercode_integrations.harbor.folders import load
+from intercode_integrations.harbor.stage import HarborStage, home
+from intercode_integrations.harbor.verifier import HarborReward
+from intercode_sandbox import Sandbox
+
+
+class HarborOptions(SandboxOptions, frozen=True, kw_only=True):
+    """The options of `HarborEnv`."""
+
+    max_turns: MaxTurns = 50
+    variables: Annotated[
+        Sequence[str],
+        Meta(
+            description="for Harbor's tasks: names of variables of this machine that they may "
+            "have, where their task.toml asks for them (default: none)",
+            extra={"metavar": "NAMES", "many": True},
+        ),
+    ] = ()
+
+
+class HarborEnv(InterCodeEnv[Sandbox]):
+    """One persistent Bash per episode, in the place that a task folder describes.
+
+    Its reward is what the task's ``tests/test.sh`` says, which the agent never sees: see
+    `HarborReward`. The option `reward` replaces it.
+
+    Args:
+        data: ``harbor:FOLDER``, or its tasks.
+        options: The options, as one value.
+        **changes: Single options by their names: see `HarborOptions`.
+
+    Raises:
+        TaskError: There are no tasks, or one is malformed.
+        UsageError: There is no such option, or it makes no sense.
+        SandboxUnavailableError: This machine does not permit the sandbox.
+    """
+
+    name: ClassVar[str] = "harbor"
+    Options: ClassVar[type[EnvOptions]] = HarborOptions
+    traits: Traits = replace(SHELL, rules=("harbor",))
+
+    def __init__(
+        self, data: str | Dataset, *, options: HarborOptions | None = None, **changes: Any
+    ) -> None:
+        options = HarborOptions.of(options, changes)
+        tasks = data if isinstance(data, Dataset) else self.tasks(data.removeprefix("harbor:"))
+        if tasks.source is None:
+            raise UsageError(f"{tasks.name}: tasks of Harbor's need their folder: harbor:FOLDER")
+        self._stage = stage = HarborStage(
+            Path(tasks.source),
+            options.sandbox,
+            options.image,
+            options.limits,
+            options.network,
+            options.default_image,
+            options.variables,
+        )
+        reward = choose("harbor", options.reward, lambda: HarborReward(stage))
+        super().__init__(tasks, stage, self._shell_in, reward, options=options)
+
+    @classmethod
+    def tasks(cls, rest: str) -> Dataset:
+        """Load the tasks of an address ``harbor:FOLDER``.
+
+        Args:
+            rest: The folder of a task, or of tasks.
+
+        Raises:
+            TaskError: There are none, or one is malformed.
+        """
+        return load(Path(rest))
+
+    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
+        stage, task = self._stage, self.episode_state.task
+        user = stage.config(task).agent.account
+        try:
+            shell = BashInterpreter(sandbox, user)
+            named = {**home(sandbox, user), **stage.variables(task)}.items()
+        except LookupError as error:
+            raise TaskError(f"task {task.task_id!r}: its agent's user: {error}") from error
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in named]
+        lines += [f"cd -- {shlex.quote(stage.directory(task))}", "unset OLDPWD"]
+        shell.execute("\n".join(lines))
+        return shell

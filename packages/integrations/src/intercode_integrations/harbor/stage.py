@@ -1,0 +1,190 @@
+"""The places of Harbor's task folders, in sandboxes of ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from intercode.envs.stage import SandboxStage
+from intercode.episode import decode
+from intercode.errors import TaskError
+from intercode.task import CANNOT, Task
+from intercode_integrations.harbor.folders import (
+    Config,
+    Health,
+    Phase,
+    files,
+    folder_of,
+    read_config,
+    resolved,
+)
+from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox.accounts import LONGEST, account_of
+from intercode_sandbox.base import Completed, GrantsSome
+from intercode_sandbox.capabilities import CAPABILITIES
+from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.scripts import script
+
+LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+"""The folders that every place has. Every user may write to them."""
+_ROOTS = "/root"
+
+
+class HarborStage(SandboxStage):
+    """Makes the places of task folders.
+
+    Args:
+        source: The folder of a task, or of tasks.
+        provider, image, limits, network, default_image: As in `SandboxStage`. A task reaches what
+            it asks for, as far as `network` allows it.
+        variables: Names of this machine's variables that tasks may have.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        provider: str | Provider,
+        image: str | Path | None = None,
+        limits: Limits | None = None,
+        network: Network = False,
+        default_image: str | None = None,
+        variables: Sequence[str] = (),
+    ) -> None:
+        super().__init__(provider, image, limits, network, default_image)
+        self._named = frozenset(variables)
+        self._source = source
+        self._read = lru_cache(read_config)
+
+    def folder(self, task: Task) -> Path:
+        """Return the task's folder."""
+        return folder_of(self._source, task)
+
+    def config(self, task: Task) -> Config:
+        """Return what its ``task.toml`` says."""
+        return self._read(self.folder(task))
+
+    def image(self, task: Task) -> str:
+        """Name the image: the task's own, or that of its Dockerfile."""
+        if task.image is None:
+            # As with Docker, a build reaches what it needs: but only if the caller allows it.
+            network = "[--network=default]" if Policy.of(self.network).shared else ""
+            own = f"{self.folder(task)}/environment/Dockerfile{network}"
+            task = replace(task, image=own, folder=self.folder(task))
+        return super().image(task)
+
+    def limits(self, task: Task) -> Limits:
+        """Return what its sandbox may use: root may do what it may in containers.
+
+        Args:
+            task: The task. It, or the caller, may name other capabilities.
+        """
+        limits, provider = super().limits(task), self.provider
+        if limits.capabilities or not isinstance(provider, GrantsSome):
+            return limits
+        granted = [one for one in CAPABILITIES if not provider.why_not([one], self.network)]
+        return replace(limits, capabilities=tuple(granted))
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that cannot be tried.
+
+        Raises:
+            TaskError: It asks for what there is not here, or needs a variable that is not set.
+            ImageError: Its image's name means nothing, or names a file that is not there.
+        """
+        if (why := task.metadata.get(CANNOT)) is not None:
+            raise TaskError(f"task {task.task_id!r} cannot be tried here: {why}")
+        self.variables(task, self.config(task).verifier.env)
+        super().check(task)
+
+    def directory(self, task: Task) -> str:
+        """Return where the agent begins."""
+        return self.config(task).environment.workdir or "."
+
+    def variables(self, task: Task, *more: dict[str, str]) -> dict[str, str]:
+        """Return the task's environment variables.
+
+        Raises:
+            TaskError: One is to come from this machine, and is not set or not named.
+        """
+        ours = {name: os.environ[name] for name in self._named & os.environ.keys()}
+        try:
+            found = [self.config(task).environment.env, *more]
+            return {k: v for env in found for k, v in resolved(env, ours).items()}
+        except TaskError as error:
+            raise TaskError(f"task {task.task_id!r}: {error}") from None
+
+    def reach(self, task: Task, phase: Phase | None = None) -> Network:
+        """Return what a phase may reach, the agent's by default."""
+        config = self.config(task)
+        mode, hosts = config.network(phase or config.agent)
+        if mode == "no-network":
+            return False
+        if mode == "public" or not self.network:
+            return self.network
+        if self.network is True:
+            return hosts
+        allowed = Policy.of(self.network).hosts
+        return [host for host in hosts if any(one.admits(host, 443) for one in allowed)]
+
+    def _lay(self, sandbox: Sandbox, task: Task) -> None:
+        config, folder = self.config(task), self.folder(task) / "environment"
+        shared = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
+        made = as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *shared])
+        if not made.ok:
+            raise TaskError(f"task {task.task_id!r}: no /logs in its image: {decode(made.stderr)}")
+        if task.image is not None and not (folder / "Dockerfile").is_file():
+            for name, path in files(folder):
+                target = f"{self.directory(task)}/{name}"
+                sandbox.write_file(target, path.read_bytes(), path.stat().st_mode & 0o777)
+        super()._lay(sandbox, task)
+
+    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+        super()._prepare(sandbox, task)
+        if (health := self.config(task).environment.healthcheck) is not None:
+            self._await(sandbox, task, health)
+
+    def _await(self, sandbox: Sandbox, task: Task, health: Health) -> None:
+        """Wait until a place is healthy, as Docker does."""
+        began, failures = time.monotonic(), 0
+        argv, stdin = script(health.command)
+        env, seconds = self.variables(task), health.timeout_sec
+        while not (done := sandbox.exec(argv, stdin=stdin, env=env, timeout=seconds)).ok:
+            starting = time.monotonic() - began < health.start_period_sec
+            failures += not starting
+            if failures >= max(1, health.retries):
+                said = decode(done.stderr or done.stdout).strip()[-500:]
+                raise TaskError(f"task {task.task_id!r}: its healthcheck fails: {said}")
+            time.sleep(health.start_interval_sec if starting else health.interval_sec)
+
+
+def home(sandbox: Sandbox, user: str | None) -> dict[str, str]:
+    """Return the variables that say who and where a user is, as a container's engine sets them.
+
+    Raises:
+        LookupError: There is no such user.
+    """
+
+    def read(path: str) -> str:
+        with suppress(FileNotFoundError):
+            return decode(sandbox.read_file(path, LONGEST))
+        return ""
+
+    if user is None:
+        return {}
+    account = account_of(user, read)
+    is_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS  # by the image, which comes first
+    return {"USER": account.name, **({} if is_set else {"HOME": account.home})}
+
+
+def as_root(sandbox: Sandbox, argv: list[str], **options: Any) -> Completed:
+    """Run a program as root, where the sandbox has more users than one."""
+    try:
+        return sandbox.exec(argv, cwd="/", user="0", **options)
+    except LookupError:
+        return sandbox.exec(argv, cwd="/", **options)

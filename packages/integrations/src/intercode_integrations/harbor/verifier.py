@@ -1,0 +1,193 @@
+"""The reward of a task folder: its tests, run in the place that the agent has left.
+
+The agent has never seen them, and none of its processes lives any more. What is found of earlier
+tests and rewards is removed, and files that decide how any program runs are as in the image (see
+`tampering`). Then the tests are written to ``/tests``, run as the verifier's user with its network
+and its time limit, and leave the reward in ``/logs/verifier``.
+
+Tests that leave none are an error, as in Harbor, unless it is the agent's work that has kept them
+from it: in a place where no agent has been, they leave one. Then the reward is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from intercode.episode import Episode, Score, decode
+from intercode.errors import CausedInsideError, InterCodeError, RewardError
+from intercode.json_limits import load_record
+from intercode.rewards.base import copied, quiesced
+from intercode.rewards.leftovers import variables
+from intercode.task import Task
+from intercode_integrations.harbor.folders import TESTS, files
+from intercode_integrations.harbor.stage import HarborStage, as_root, home
+from intercode_integrations.harbor.tampering import TamperedError, as_before
+from intercode_sandbox.base import Change, Sandbox
+from intercode_sandbox.scripts import SHELL, script
+from intercode_sandbox.units import MIB
+
+VERIFIER_SECONDS = 600.0
+_CLEAN = """
+[ -d /logs ] && [ ! -L /logs ] || rm -rf /logs
+rm -rf /tests /logs/verifier && mkdir -p /logs && mkdir -m 777 /tests /logs/verifier
+"""
+_SHOWN = 2000
+
+
+class NoRewardError(Exception):
+    """The tests have left no reward. The text says why."""
+
+
+class HarborReward:
+    """Runs a task's tests, and returns the reward that they leave.
+
+    Args:
+        stage: Makes the places, and knows the folders.
+    """
+
+    VERSION = 1
+    """Raise it when any score can differ."""
+
+    def __init__(self, stage: HarborStage) -> None:
+        self._stage = stage
+        self._solved: dict[str, frozenset[str]] = {}
+
+    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        """Return the score: ``reward`` of the rewards, the only one, or their mean.
+
+        Raises:
+            RewardError: The tests leave no reward, also where no agent has been.
+            SandboxError: The sandbox died.
+        """
+        found: list[Change] = []
+        network = self._stage.reach(task, self._stage.config(task).verifier)
+        provider = self._stage.provider
+
+        def look() -> None:
+            found[:] = sandbox.changes()
+
+        with (
+            quiesced(provider, network, episode, sandbox, look) as quiet,
+            self._connected(task, quiet, episode.status != "running") as place,
+        ):
+            try:
+                as_before(place, found, lambda: self._stage.open(task), self._by_gold(task))
+                return self._test(task, place)
+            except TamperedError as error:
+                detail: dict[str, Any] = {"reason": str(error), "tampered": error.paths}
+            except NoRewardError as error:
+                self._refuse_broken(task, error)
+                detail = {"reason": f"its tests left no reward: {error}"}
+        return Score(0.0, {}, detail)
+
+    @contextmanager
+    def _connected(self, task: Task, place: Sandbox, agents: bool = True) -> Iterator[Sandbox]:
+        """Yield a place with the verifier's network: a copy, where it has another agent's."""
+        stage = self._stage
+        network = stage.reach(task, stage.config(task).verifier)
+        if not agents or network == stage.reach(task):
+            yield place
+            return
+        with copied(stage.provider, network, place.limits, place.snapshot()) as copy:
+            yield copy
+
+    def _by_gold(self, task: Task) -> Callable[[], frozenset[str]]:
+        """Return a function that tells which paths the task's own solution changes, if any."""
+
+        def paths() -> frozenset[str]:
+            if task.task_id not in self._solved:
+                with closing(self._stage.open(task)) as place:
+                    for command in task.gold[:1]:
+                        user = self._stage.config(task).agent.account
+                        env = {**home(place, user), **self._stage.variables(task)}
+                        argv, stdin = script(command)
+                        seconds = task.timeout
+                        place.exec(argv, stdin=stdin, env=env, user=user, timeout=seconds)
+                    self._solved[task.task_id] = frozenset(c.path for c in place.changes())
+            return self._solved[task.task_id]
+
+        return paths
+
+    def _test(self, task: Task, place: Sandbox) -> Score:
+        """Run the tests.
+
+        Raises:
+            NoRewardError: They leave no reward.
+        """
+        stage, verifier = self._stage, self._stage.config(task).verifier
+        seconds = verifier.timeout_sec or VERIFIER_SECONDS
+        try:
+            env = {**home(place, verifier.account), **stage.variables(task, verifier.env)}
+            cleaned = as_root(place, [*SHELL, _CLEAN], env=variables(place))
+            if not cleaned.ok:
+                raise NoRewardError(f"/tests cannot be made: {decode(cleaned.stderr)[-_SHOWN:]}")
+            for name, path in files(stage.folder(task) / TESTS):
+                place.write_file(f"/{TESTS}/{name}", path.read_bytes(), 0o755)
+            done = place.exec(
+                [*SHELL, "/tests/test.sh"],
+                cwd=stage.directory(task),
+                env=env,
+                user=verifier.account,
+                timeout=seconds,
+                merge_stderr=True,
+            )
+            if done.timed_out:
+                raise NoRewardError(f"they ran into their time limit of {seconds:g} s")
+            parts = _rewards(place)
+        except CausedInsideError as error:  # no agent's program runs here: the tests did it
+            raise NoRewardError(str(error)) from error
+        except (OSError, LookupError, ValueError) as error:  # also: no such user any more
+            if isinstance(error, InterCodeError):
+                raise
+            raise NoRewardError(str(error)) from error
+        value = parts["reward"] if "reward" in parts else sum(parts.values()) / len(parts)
+        return Score(value, parts, {"output": decode(done.stdout[-_SHOWN:])})
+
+    def _refuse_broken(self, task: Task, why: NoRewardError) -> None:
+        """Refuse tests that leave no reward where no agent has been, either.
+
+        They run again each time: a server that they need may have gone since.
+
+        Raises:
+            RewardError: So it is.
+        """
+        try:
+            with closing(self._stage.open(task)) as fresh, self._connected(task, fresh) as place:
+                self._test(task, place)
+        except NoRewardError:
+            raise RewardError(f"task {task.task_id!r}: its tests left no reward: {why}") from why
+
+
+def _rewards(place: Sandbox) -> dict[str, float]:
+    """Read the rewards that tests have left.
+
+    Raises:
+        NoRewardError: There are none, or not only finite numbers.
+    """
+    for name in ("reward.json", "reward.txt"):
+        path = f"/logs/verifier/{name}"
+        try:
+            text = place.read_file(path, MIB).decode()
+            given: Any = load_record(text) if name.endswith("json") else float(text)
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            raise NoRewardError(f"{path}: {error}") from error
+        parts = given if isinstance(given, dict) else {"reward": given}
+        try:
+            numbers = {
+                key: float(one) for key, one in parts.items() if isinstance(one, int | float)
+            }
+        except OverflowError:
+            numbers = {}
+        if (
+            not numbers
+            or len(numbers) < len(parts)
+            or not all(map(math.isfinite, numbers.values()))
+        ):
+            raise NoRewardError(f"{path} must have finite numbers, not {text[:100]!r}")
+        return numbers
+    raise NoRewardError("there is no /logs/verifier/reward.json or reward.txt")

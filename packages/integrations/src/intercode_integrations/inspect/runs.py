@@ -1,0 +1,189 @@
+"""``inspect:TASK``: an Inspect task's samples, tried by our runner, agents and sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from inspect_ai import Task as InspectTask
+from inspect_ai._eval.loader import load_tasks
+from inspect_ai._eval.task.sandbox import read_sandboxenv_file, resolve_sample_files
+from inspect_ai._eval.task.util import task_run_dir
+from inspect_ai._util.error import PrerequisiteError
+from inspect_ai._util.path import chdir
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelName, ModelOutput
+from inspect_ai.scorer import Target, value_to_float
+from inspect_ai.solver import TaskState
+from inspect_ai.util import SandboxEnvironmentSpec
+from inspect_ai.util._sandbox import context
+
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions, SandboxOptions
+from intercode.envs.traits import SHELL, Traits
+from intercode.episode import Episode, Score, decode
+from intercode.errors import RewardError, TaskError, UsageError
+from intercode.task import Dataset, Task
+from intercode_integrations.inspect.sandbox import InterCodeSandbox, SandboxConfig
+from intercode_sandbox import Sandbox
+
+_SETUP = "/tmp/.inspect-setup"
+_ZEROS = {"i", "n", "no", "false"}
+"""The values of Inspect's scores that are words for 0, in lower case."""
+
+
+class InspectEnv(InterCodeEnv[Sandbox]):
+    """One persistent Bash per episode, in the place that a sample describes.
+
+    Its reward is the first of the task's scorers, for the answer that is submitted and for the
+    sandbox. The task's own solver and tools take no part.
+
+    Args:
+        data: ``inspect:TASK``, or its tasks.
+        options: The options, as one value.
+        **changes: Single options by their names: see `SandboxOptions`.
+
+    Raises:
+        TaskError: A sample needs more than a request and a sandbox.
+        UsageError: There is no such task or option.
+    """
+
+    name: ClassVar[str] = "inspect"
+    takes_answer: ClassVar[bool] = True
+    Options: ClassVar[type[EnvOptions]] = SandboxOptions
+    traits: Traits = replace(SHELL, may_answer="answer", answer_is="The final answer, if any.")
+
+    def __init__(
+        self, data: str | Dataset, *, options: EnvOptions | None = None, **changes: Any
+    ) -> None:
+        super().__init__(data, None, "bash", _reward, options=options, **changes)
+
+    @classmethod
+    def tasks(cls, rest: str) -> Dataset:
+        """Load the samples of a task.
+
+        Args:
+            rest: The task as for ``inspect eval``: ``FILE.py@TASK``, or ``PACKAGE/TASK``.
+
+        Raises:
+            TaskError: A sample needs more than a request and a sandbox.
+            UsageError: There is no such task, or there are several.
+        """
+        task = _loaded(rest)
+        with chdir(task_run_dir(task)):
+            rows = [_task(rest, task, index) for index in range(len(task.dataset))]
+        return Dataset(rows, f"inspect:{rest}")
+
+
+@cache
+def _loaded(rest: str) -> InspectTask:
+    try:
+        found = load_tasks([rest])
+    except (OSError, PrerequisiteError) as error:
+        raise UsageError(f"inspect:{rest}: there is no such task: {error}") from None
+    if len(found) != 1:
+        raise UsageError(f"inspect:{rest}: {len(found)} tasks are found there: name one, FILE@TASK")
+    if not found[0].scorer:
+        raise UsageError(f"inspect:{rest}: the task has no scorer, which would give the reward")
+    return found[0]
+
+
+def _task(rest: str, of: InspectTask, index: int) -> Task:
+    sample = of.dataset[index]
+    task_id = str(index + 1 if sample.id is None else sample.id)
+    if sample.choices:
+        raise TaskError(f"inspect:{rest}: sample {task_id!r}: choices are for a solver of its own")
+    sources = resolve_sample_files(sample.files or {})
+    files = {path: _content(text) for path, text in sources.items()}
+    setup = None
+    if sample.setup:
+        script = _content(sample.setup)
+        files[_SETUP] = script if script.startswith("#!") else f"#!/usr/bin/env bash\n\n{script}"
+        setup = f"chmod +x {_SETUP} && {_SETUP} && rm {_SETUP}"
+    return Task(
+        task_id,
+        "\n\n".join(_texts(sample)),
+        files=files,
+        setup=setup,
+        image=_image(sample.sandbox or of.sandbox),
+        metadata={"inspect": [rest, index]},
+    )
+
+
+def _content(source: str) -> str:
+    """Read a text, a file, a URL or a data URL, as Inspect does."""
+    return decode(_awaited(partial(read_sandboxenv_file, source)))
+
+
+def _texts(sample: Sample) -> list[str]:
+    return [sample.input] if isinstance(sample.input, str) else [m.text for m in sample.input]
+
+
+def _image(spec: SandboxEnvironmentSpec | None) -> str | None:
+    """Return the image that a sandbox's configuration names; None: the environment's default."""
+    config = spec.config if spec is not None else None
+    if spec is None or config is None:
+        return None
+    if spec.type == "intercode":
+        return SandboxConfig.of(config).image
+    if isinstance(config, str) and Path(config).name.endswith("Dockerfile"):
+        return str(Path(config).absolute())
+    raise TaskError(f"a sandbox {spec.type!r} with {config!r}: only a Dockerfile is understood")
+
+
+def _reward(task: Task, episode: Episode, place: Sandbox) -> Score:
+    """Score an episode by the task's first scorer."""
+    rest, index = task.metadata["inspect"]
+    of = _loaded(rest)
+    sample, answer = of.dataset[index], episode.answer or ""
+    said = [ChatMessageUser(content=task.query), ChatMessageAssistant(content=answer)]
+    state = TaskState(
+        ModelName("none/none"),
+        task.task_id,
+        epoch=1,
+        input=sample.input,
+        messages=said,
+        target=Target(sample.target),
+        output=ModelOutput.from_content("none", answer),
+        metadata=sample.metadata,
+    )
+
+    async def score() -> Any:
+        context.sandbox_environments_context_var.set({"default": InterCodeSandbox(place)})
+        context.sandbox_with_environments_context_var.set({})
+        context.sandbox_default_context_var.set("default")
+        assert of.scorer
+        return await of.scorer[0](state, Target(sample.target))
+
+    found = _awaited(score)
+    value = math.nan if found is None else _number(found.value)
+    if not math.isfinite(value):
+        raise RewardError(f"task {task.task_id!r}: its scorer gives {found!r}, not one value")
+    return Score(value, detail={"explanation": found.explanation or ""})
+
+
+def _number(value: Any) -> float:
+    """Return the number that Inspect reads in a score's value; NaN where there is none.
+
+    Inspect itself makes 0 of a text that means nothing to it.
+    """
+    if isinstance(value, (dict, list)):
+        return math.nan
+    number = float(value_to_float()(value))
+    if number or not isinstance(value, str) or value.lower() in _ZEROS:
+        return number
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
+
+
+def _awaited(call: Any) -> Any:
+    """Call a coroutine function, on a thread without an event loop, and return its result."""
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(lambda: asyncio.run(call())).result()

@@ -1,0 +1,254 @@
+"""Our tasks for Inspect: ``inspect eval intercode/bash``, with our prompts, tools and rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from inspect_ai import Task, task
+from inspect_ai.agent import AgentSubmit, react
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import ChatMessageSystem, ChatMessageUser
+from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+from inspect_ai.tool import Tool, ToolDef, ToolParams, bash as inspects_bash
+from inspect_ai.util import (
+    SandboxEnvironment,
+    SandboxEnvironmentSpec,
+    registry_info,
+    sandbox,
+    sandboxenv,
+)
+from pydantic import BaseModel
+
+import intercode
+from intercode.calls import Tool as Described
+from intercode.episode import NoAction
+from intercode.errors import RewardError, UsageError
+from intercode.evaluate.exclusion import not_gradable
+from intercode_integrations.inspect.sandbox import InterCodeSandbox, in_thread
+
+if TYPE_CHECKING:
+    from intercode.envs.base import InterCodeEnv
+
+Tools = Literal["intercode", "inspect"]
+TIMEOUT = 60
+"""Seconds for a command of Inspect's tool."""
+ONLY_ANSWER = AgentSubmit(answer_only=True)  # else all that was said counts as the answer
+
+
+class TaskConfig(BaseModel, frozen=True, extra="forbid"):
+    """The environment that a sample is tried in."""
+
+    env: str
+    tools: Tools
+    split: str | None = None
+    options: dict[str, Any] = {}
+
+    def __hash__(self) -> int:
+        """Hash its text, as Inspect keeps configurations in a set."""
+        return hash(self.model_dump_json())
+
+
+@cache
+def _environment(config: TaskConfig) -> InterCodeEnv[Any]:
+    """Make the environment with all tasks, from which each sample's own is made."""
+    told: dict[str, Any] = {"observations": "utf-8", "errors": "value", **config.options}
+    made: Any = intercode.make(config.env, split=config.split, **told).unwrapped
+    if not isinstance(made, intercode.InterCodeEnv):
+        raise UsageError(f"{config.env!r}: its tasks are tried elsewhere, and not by Inspect")
+    return made
+
+
+@sandboxenv(name="intercode-task")
+class TaskSandbox(InterCodeSandbox):
+    """The place of one of our tasks: with an episode for tools of ours, or for tools of Inspect's.
+
+    Args:
+        config: The environment.
+        task_id: The task.
+
+    Raises:
+        TaskError, ImageError, SandboxError: The place cannot be made.
+    """
+
+    def __init__(self, config: TaskConfig, task_id: str) -> None:
+        known = _environment(config)
+        self.env = known.another(known.dataset)
+        self.task = known.dataset.by_id(task_id)
+        self.plays = config.tools == "intercode"
+        try:
+            if self.plays:
+                self.env.reset(task_id=task_id)
+                self._refuse_error()
+            super().__init__(self.env.place if self.plays else self.env.stage.open(self.task))
+        except BaseException:
+            self.env.close()
+            raise
+
+    @classmethod
+    def config_files(cls) -> list[str]:
+        """Return none: a task of ours says all."""
+        return []
+
+    @classmethod
+    def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
+        """Read a configuration from a log."""
+        return TaskConfig.model_validate(config)
+
+    @classmethod
+    async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
+        """Make the environment before there are samples."""
+        await in_thread(partial(_environment, TaskConfig.model_validate(config)))
+
+    @classmethod
+    async def sample_init(
+        cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]
+    ) -> dict[str, SandboxEnvironment]:
+        """Begin a sample's episode, or open its place."""
+        begin = partial(cls, TaskConfig.model_validate(config), metadata["task_id"])
+        return {"default": await in_thread(begin)}
+
+    def close(self) -> None:
+        """End the place, with a call that runs in it."""
+        self.env.stop()
+        self.env.close()
+        self.box.close()
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode has ended."""
+        return self.env.episode.status != "running"
+
+    def tools(self) -> list[Tool]:
+        """Make the environment's tools, which act in the episode."""
+        return [
+            _tool(*each) for each in zip(self.env.tools, intercode.tools(self.env), strict=True)
+        ]
+
+    def score(self, answer: str) -> intercode.Score:
+        """Score the episode, which is ended now if it was not; or the place without one.
+
+        Args:
+            answer: The agent's last words, which are its answer where there is no episode.
+
+        Raises:
+            RewardError, SandboxError: There is no score, and not for what the agent did.
+        """
+        if not self.plays:
+            return self.env.score(self.task, self.box, output=answer)
+        if not self.done:
+            self.env.step("submit")
+        self._refuse_error()
+        score = self.env.episode.score
+        assert score is not None  # it has ended without an error
+        return score
+
+    def _refuse_error(self) -> None:
+        if (episode := self.env.episode).status == "error":
+            raise RewardError(f"task {self.task.task_id!r} has no score: {episode.error}")
+
+
+def _tool(told: Described, function: Callable[..., str]) -> Tool:
+    """Make a tool for Inspect of a function of ours."""
+
+    async def execute(**kwargs: Any) -> str:
+        return await in_thread(partial(function, **kwargs), abandon=True)
+
+    parameters = ToolParams.model_validate(told.parameters)
+    return ToolDef(execute, told.name, told.description, parameters).as_tool()
+
+
+@solver
+def play() -> Solver:
+    """Let the model play the episode by calls of our tools, in our prompts' words."""
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        from intercode.agents.strategies import NO_CALL  # those that do not play need no agents
+
+        place = sandbox().as_type(TaskSandbox)
+        system, asked = place.env.messages("tools")
+        state.messages = [
+            ChatMessageSystem(content=system["content"]),
+            ChatMessageUser(content=asked["content"]),
+        ]
+        state.tools = place.tools()
+        while not place.done and not state.completed:
+            state = await generate(state, tool_calls="single")
+            if not state.output.message.tool_calls:  # a turn, too, as for our own agents
+                note, *_ = await in_thread(partial(place.env.step, NoAction(NO_CALL)), abandon=True)
+                state.messages.append(ChatMessageUser(content=note))
+        return state
+
+    return solve
+
+
+@scorer(metrics=[mean(), stderr()])
+def reward() -> Scorer:
+    """Score by the environment's reward. An infrastructure's failure is an error of the sample."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        answer = state.output.completion
+        found = await in_thread(partial(sandbox().as_type(TaskSandbox).score, answer))
+        return Score(value=found.value, answer=answer, metadata=dict(found.parts))
+
+    return score
+
+
+def _task(env: str, tools: Tools, split: str | None, options: dict[str, Any]) -> Task:
+    from intercode.project import is_project
+
+    if is_project(env):
+        env = str(Path(env).absolute())  # wherever Inspect goes
+    config = TaskConfig(env=env, tools=tools, split=split, options=options)
+    known = _environment(config)
+    if tools == "inspect" and known.language != "bash":
+        raise UsageError(f"{env!r}: Inspect's tool bash is for shells, not for {known.language}")
+    inspects = inspects_bash(timeout=TIMEOUT)
+    excluded = not_gradable(known.dataset)
+    samples = [
+        Sample(one.query, id=one.task_id, metadata={"task_id": one.task_id, "tags": [*one.tags]})
+        for one in known.dataset
+        if one.task_id not in excluded
+    ]
+    return Task(
+        MemoryDataset(samples, name=known.dataset.name),
+        solver=play() if tools == "intercode" else react(tools=[inspects], submit=ONLY_ANSWER),
+        scorer=reward(),
+        sandbox=SandboxEnvironmentSpec("intercode-task", config),
+    )
+
+
+def _named(name: str, make: Callable[..., Task]) -> Callable[..., Task]:
+    """Register a task as ``intercode/NAME``, which Inspect does not do for a package's checkout."""
+    made: Callable[..., Task] = task(name=name)(make)
+    if "/" not in registry_info(made).name:
+        made = task(name=f"intercode/{name}")(make)
+    return made
+
+
+def _of(env: str) -> Callable[..., Task]:
+    def make(tools: Tools = "intercode", split: str | None = None, **options: Any) -> Task:
+        return _task(env, tools, split, options)
+
+    return _named(env, make)
+
+
+def _benchmark(
+    env: str, tools: Tools = "intercode", split: str | None = None, **options: Any
+) -> Task:
+    return _task(env, tools, split, options)
+
+
+benchmark = _named("benchmark", _benchmark)
+"""The tasks of an environment or of a benchmark's folder.
+
+Args:
+    env: The environment's name, or the folder.
+    tools: Whose tools act: ours, in an episode; or Inspect's ``bash``, a shell for each command.
+    split: A split of the data.
+    **options: Options of the environment.
+"""
+bash, ctf, python, sql, swe = map(_of, ("bash", "ctf", "python", "sql", "swe"))

@@ -1,0 +1,297 @@
+"""Servers that let clients act in their seats: one seat over stdio, many over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from mcp import types
+from mcp.server import Server
+from mcp.server.stdio import stdio_server
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from intercode import __version__
+from intercode.admission import Admission
+from intercode.envs.tools import sendable
+from intercode.errors import UsageError
+from intercode.guard import is_loopback, token_refusal
+from intercode.json_limits import count_tokens
+
+if TYPE_CHECKING:
+    from intercode.calls import Tool
+    from intercode_integrations.mcp.seats import Answer, Seat, Seats
+
+log = logging.getLogger(__name__)
+
+INSTRUCTIONS = (
+    "The tools act in one episode: a task in a sandbox. The description of the first tool says the "
+    "task. Call submit when it is done."
+)
+PATIENCE = 5
+"""Seconds that answers get to be sent when a server stops."""
+PROGRESS_SECONDS = 1
+"""Time between two reports of progress. A client may extend its time limit at each."""
+MAX_BODY = 1024**2
+"""Bytes of a request: as many as a message to ``intercode serve`` has."""
+MAX_READING = 16
+"""Bodies that are read at a time. Others wait on their connections."""
+BODY_SECONDS = 30.0
+"""Time for a whole body."""
+
+
+def server(seat_of: Callable[[Any], Seat]) -> Server[Any]:
+    """Make a server of both eras of the protocol.
+
+    Args:
+        seat_of: Finds the seat that a request is for, from the SDK's context.
+    """
+
+    async def list_tools(context: Any, params: Any) -> Any:
+        begun = await asyncio.shield(asyncio.wrap_future(seat_of(context).begun))
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=tool.name,
+                    description=tool.description if at else _with_task(tool, begun.query),
+                    input_schema=dict(tool.parameters),
+                )
+                for at, tool in enumerate(begun.tools)
+            ]
+        )
+
+    async def call_tool(context: Any, params: Any) -> Any:
+        call = seat_of(context).call(params.name, params.arguments or {}, context.request_id)
+        text, failed = await _reporting(context.session, call)
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=text)], is_error=failed
+        )
+
+    return Server(
+        "intercode",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+async def _reporting(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
+    """Await a call, and report its seconds so far to a client that has asked for progress."""
+    task, seconds = asyncio.create_task(call), 0
+    try:
+        while not (await asyncio.wait({task}, timeout=PROGRESS_SECONDS))[0]:
+            seconds += PROGRESS_SECONDS
+            await session.report_progress(seconds, message=f"running for {seconds} s")
+        return task.result()
+    finally:
+        task.cancel()  # its action, too, where the client has cancelled the request
+
+
+def _with_task(tool: Tool, query: str) -> str:
+    return f"{tool.description}\n\nThe task: {sendable(query)}"
+
+
+class Stdio(threading.Thread):
+    """Serves one seat over standard input and output, until the client closes them.
+
+    What else is printed meanwhile goes to standard error. The thread does not keep the process from
+    ending, as a read of standard input cannot be ended.
+
+    Args:
+        seats: The run's.
+        seat: The client's.
+    """
+
+    def __init__(self, seats: Seats, seat: Seat) -> None:
+        super().__init__(name="intercode-mcp", daemon=True)
+        self._seats, self._seat = seats, seat
+
+    def run(self) -> None:
+        """Serve; then the client has left."""
+        try:
+            asyncio.run(self._serve())
+        except Exception:  # a client that was killed does not read its answer
+            log.info("the connection has ended", exc_info=True)
+        finally:
+            self._seats.leave()
+
+    async def _serve(self) -> None:
+        made = server(lambda context: self._seat)
+        async with stdio_server() as streams:
+            await made.run(*streams, made.create_initialization_options())
+
+
+class Http(threading.Thread):
+    """Serves the seats of a run over HTTP, each at a URL that cannot be guessed.
+
+    Args:
+        seats: The run's.
+        host: The address to listen on.
+        port: The port; 0: any that is free.
+        token: Asked for in each request, as ``Authorization: Bearer TOKEN``.
+        admission: Has the connections that have named no episode yet.
+
+    Raises:
+        UsageError: Others could reach it, and there is no token; or the address is taken.
+    """
+
+    def __init__(
+        self,
+        seats: Seats,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        super().__init__(name="intercode-mcp", daemon=True)
+        if not token and not is_loopback(host):
+            raise UsageError(f"other machines reach {host}: name a --token-file")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise UsageError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+        # asyncio does so only for sockets that it makes; without it, answers wait for 40 ms.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        shown = f"[{host}]" if ":" in host else host
+        self._url = f"http://{shown}:{self._socket.getsockname()[1]}/mcp"
+        made = server(lambda context: context.request.scope["seat"])
+        app = made.streamable_http_app(stateless_http=True, host=host)  # which checks Host
+        admission = admission or Admission()
+        config = uvicorn.Config(
+            _Gate(app, seats, token, admission),
+            http=_admitting(admission),
+            log_config=None,
+            access_log=False,  # it would have the secrets
+            timeout_graceful_shutdown=PATIENCE,
+        )
+        self._server = uvicorn.Server(config)
+
+    def url(self, seat: Seat) -> str:
+        """Return the URL of a seat."""
+        return f"{self._url}/{seat.secret}"
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+    def stop(self) -> None:
+        """Send the answers that are due, and end."""
+        self._server.should_exit = True
+        self.join()
+
+
+def _admitting(admission: Admission) -> type[H11Protocol]:
+    """Make the protocol of connections that wait for their admission."""
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            def drop() -> None:
+                with suppress(RuntimeError):  # the loop has ended
+                    self.loop.call_soon_threadsafe(transport.abort)
+
+            super().connection_made(transport)
+            admission.enter(self.client, transport.get_extra_info("socket"), drop)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            admission.leave(self.client)
+            super().connection_lost(exc)
+
+    return Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """Lets requests pass that come from no web page, name a seat, and are not too large."""
+
+    app: Any
+    seats: Seats
+    token: str | None
+    admission: Admission
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            start, _, secret = scope["path"].rpartition("/")
+            seat = self.seats.find(secret) if start == "/mcp" else None
+            if "origin" in headers:
+                refused = PlainTextResponse("web pages may not call this", 403)
+            elif self.token and (denied := token_refusal(_texts(headers), self.token.encode())):
+                refused = PlainTextResponse(denied[1], denied[0])
+            elif seat is None:
+                refused = PlainTextResponse("there is no such episode", 404)
+            else:
+                self.admission.leave(scope["client"])
+                try:
+                    async with self.reading, asyncio.timeout(BODY_SECONDS):
+                        receive, body = await _read(receive)
+                    # A server without sessions knows of no other request than this one.
+                    seat.cancel(_cancelled_request(body))
+                    refused = None
+                except (UsageError, TimeoutError) as error:
+                    said = str(error) or "the body took too long"
+                    refused = PlainTextResponse(said, 413, {"connection": "close"})
+                scope = {**scope, "path": start, "raw_path": start.encode(), "seat": seat}
+            if refused is not None:
+                await refused(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def _cancelled_request(body: bytes) -> object:
+    """Return the id of the request that a message cancels; None: it cancels none."""
+    if b"notifications/cancelled" not in body:
+        return None
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return None  # which the application is to refuse
+    if not isinstance(message, dict) or message.get("method") != "notifications/cancelled":
+        return None
+    params = message.get("params")
+    return params.get("requestId") if isinstance(params, dict) else None
+
+
+def _texts(headers: Headers) -> list[str]:
+    """Return the headers ``Authorization``; Starlette reads their bytes as Latin-1."""
+    values = headers.getlist("authorization")
+    return [value.encode("latin-1").decode(errors="replace") for value in values]
+
+
+async def _read(receive: Any) -> tuple[Any, bytes]:
+    """Read the body of a request; return what gives it, then what follows, and the body.
+
+    Raises:
+        UsageError: It is too long, or has too many values.
+    """
+    body, events = bytearray(), list[Any]()
+    is_last = False
+    while not is_last:
+        event = await receive()
+        if event["type"] != "http.request":
+            events.append(event)  # the client has left, which the application is to see
+            break
+        body += event.get("body", b"")
+        if len(body) > MAX_BODY:
+            raise UsageError(f"the body is longer than {MAX_BODY} bytes")
+        is_last = not event.get("more_body", False)
+    if is_last:
+        count_tokens(body)
+        events.append({"type": "http.request", "body": bytes(body), "more_body": False})
+    events.reverse()
+
+    async def give() -> Any:
+        return events.pop() if events else await receive()
+
+    return give, bytes(body)

@@ -1,0 +1,94 @@
+"""Our sandboxes for NeMo Gym, found by it under the name ``intercode``."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+
+from intercode.errors import InterCodeError
+from intercode_integrations import needing
+from intercode_integrations.asynchronous import AsyncSandbox
+from intercode_sandbox import Limits, get_provider
+from intercode_sandbox.network import Network
+
+with needing("NeMo Gym", "nemo-gym"):
+    from nemo_gym.sandbox.providers.base import (
+        SandboxCreateError,
+        SandboxExecResult,
+        SandboxHandle as Handle,
+        SandboxSpec,
+        SandboxStatus as Status,
+    )
+
+
+class InterCodeProvider:
+    """NeMo Gym's protocol of a provider; images are named as ours are (``docker://NAME``)."""
+
+    name = "intercode"
+
+    def __init__(self, sandbox: str = "native", network: Network = False) -> None:
+        self._provider, self._network = get_provider(sandbox), network
+        self._live: dict[str, tuple[AsyncSandbox, SandboxSpec]] = {}
+
+    async def create(self, spec: SandboxSpec) -> Handle:
+        """Start a sandbox. NeMo Gym itself uploads its files."""
+        if spec.entrypoint or spec.resources.gpu:
+            raise SandboxCreateError("there is neither an entry point nor a GPU here")
+        memory, disk = spec.resources.memory_mib or 1024, spec.resources.disk_gib or 1
+        limits = Limits(timeout=600.0, memory=memory << 20, disk=disk << 30)
+        start, image = self._provider.start, spec.image or "host"
+        try:
+            sandbox = AsyncSandbox(await asyncio.to_thread(start, image, limits, self._network))
+        except InterCodeError as error:
+            raise SandboxCreateError(str(error)) from error
+        handle = Handle(uuid.uuid4().hex, self.name, sandbox)
+        self._live[handle.sandbox_id] = sandbox, spec
+        return handle
+
+    async def exec(
+        self,
+        handle: Handle,
+        command: str,
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_s: float | None = None,
+        user: str | int | None = None,
+    ) -> SandboxExecResult:
+        """Run a command. A folder or a user that is not there is the command's own failure."""
+        sandbox, spec = self._live[handle.sandbox_id]
+        how = {"cwd": cwd or spec.workdir, "env": {**spec.env, **(env or {})}, "timeout": timeout_s}
+        how |= {} if user in (None, 0, "root") else {"user": str(user)}
+        try:
+            done = await sandbox.exec(["/bin/bash", "-c", command], **how)
+        except (OSError, LookupError) as error:
+            if isinstance(error, InterCodeError):
+                raise
+            return SandboxExecResult("", str(error), 126)
+        out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
+        code, why = (124, "timeout") if done.timed_out else (done.exit_code, None)
+        return SandboxExecResult(out, err, code, why)
+
+    async def upload_file(self, handle: Handle, source_path: Path, target_path: str) -> None:
+        """Copy a file into it, with its mode."""
+        mode = source_path.stat().st_mode & 0o777
+        await handle.raw.write_file(target_path, source_path.read_bytes(), mode)
+
+    async def download_file(self, handle: Handle, source_path: str, target_path: Path) -> None:
+        """Copy a file out of it."""
+        target_path.write_bytes(await handle.raw.read_file(source_path))
+
+    async def status(self, handle: Handle) -> Status:
+        """Tell whether it was closed."""
+        return Status.RUNNING if handle.sandbox_id in self._live else Status.STOPPED
+
+    async def close(self, handle: Handle) -> None:
+        """End the sandbox. Idempotent."""
+        if self._live.pop(handle.sandbox_id, None) is not None:
+            await handle.raw.close()
+
+    async def aclose(self) -> None:
+        """End all of its sandboxes."""
+        while self._live:
+            await self._live.popitem()[1][0].close()

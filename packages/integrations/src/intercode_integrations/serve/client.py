@@ -1,0 +1,432 @@
+"""Playing in the environments of a server, as if they were in this process.
+
+`connect` makes an environment of an address, `connect_vec` a vector of one or several. What they
+return and raise is what the environment itself does, as the server's messages have all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import cached_property
+from http.client import HTTPException
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+
+import msgspec
+
+import intercode.errors as errors
+from intercode.envs.elsewhere import Elsewhere, Reply
+from intercode.envs.episode_state import SHOWN
+from intercode.envs.traits import of_language, traits_of
+from intercode.episode import ENDED, exact, plain
+from intercode.errors import (
+    ActionError,
+    CapacityError,
+    InterCodeError,
+    SandboxClosedError,
+    SandboxError,
+    UsageError,
+)
+from intercode.registry import ENVS
+from intercode.task import FIELDS, Dataset, Task
+from intercode_integrations.serve import TOKEN
+from intercode_sandbox.interruption import is_callers
+from intercode_sandbox.suggestions import meant
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+    from intercode.envs.vector import ThreadVectorEnv
+
+PATIENCE = 60.0
+"""Seconds for what a server has at hand: everything but actions and resets."""
+LARGEST = 64 * 2**20
+"""Bytes of a message."""
+
+
+class Server:
+    """An environment of a server, by its address; only its HTTP routes are used.
+
+    Args:
+        url: ``http://HOST:PORT/ENVIRONMENT``, or ``https``; without a path the first environment.
+        token: The server's secret, if it has one.
+
+    Raises:
+        UsageError: The address is malformed, there is no such environment, or the token is wrong.
+        SandboxError: The server cannot be reached.
+    """
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        if find_spec("websockets") is None:
+            raise UsageError(
+                f"{url} needs the package websockets: pip install 'intercode-gym[serve]'"
+            )
+        from intercode.guard import is_loopback
+
+        parts = urlsplit(url)
+        scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+        if scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"{url!r} cannot be a server: write http://HOST:PORT/ENVIRONMENT")
+        above, _, name = parts.path.rstrip("/").rpartition("/")
+        self.url = url
+        token = (token or os.environ.get(TOKEN) or "").strip()  # a file's ends with a line's end
+        if not token.isascii() or not token.isprintable():
+            raise UsageError(f"{url}: the token has characters that no header can have")
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._is_near = is_loopback(parts.hostname)
+        proxies = [urllib.request.ProxyHandler({})] if self._is_near else []
+        self._opener = urllib.request.build_opener(_NoRedirects, *proxies)
+        self._base = f"{scheme}://{parts.netloc}{above}"
+        names = self.fetch("list_environments")
+        if not names or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            raise self._other("its answer is not a list of environments")
+        if name and name not in names:
+            raise UsageError(f"{url}: there is no environment {name!r} there{meant(name, names)}")
+        self.name = name or names[0]
+        self._at = "" if self.name == names[0] else f"/{self.name}"
+
+    def fetch(self, route: str, **body: Any) -> Any:
+        """Fetch a route's JSON: by GET, or with a body by POST."""
+        data = msgspec.json.encode(body) if body else None
+        headers = {"Content-Type": "application/json", **self.headers}
+        request = urllib.request.Request(f"{self._base}/{route}", data, headers)
+        try:
+            with self._opener.open(request, timeout=PATIENCE) as answer:
+                return msgspec.json.decode(answer.read())
+        except HTTPError as error:
+            with error:
+                raise self.refused(error.code, error.read()) from None
+        except msgspec.MsgspecError:
+            raise self._other("its answer is not JSON") from None
+        except (OSError, HTTPException) as error:
+            raise self.unreachable(error) from error
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """The facts that it states of the environment."""
+        found: dict[str, Any] = self.fetch(f"{self._at}/metadata".lstrip("/"))
+        return found
+
+    def tasks(self, split: str | None) -> list[dict[str, Any]]:
+        """List the tasks of a split; None: of its default, which servers of ours have."""
+        found: list[dict[str, Any]] = self.fetch(f"{self.name}/tasks", split=split)["tasks"]
+        return found
+
+    def open(self) -> ClientConnection:
+        """Open a WebSocket: a session with an environment of its own."""
+        from websockets.exceptions import InvalidStatus, WebSocketException
+        from websockets.sync.client import connect
+
+        address = f"ws{self._base.removeprefix('http')}{self._at}/ws"
+        try:
+            return connect(
+                address,
+                additional_headers=self.headers,
+                compression=None,
+                proxy=None if self._is_near else True,
+                max_size=LARGEST,
+                open_timeout=PATIENCE,
+                close_timeout=1,
+            )
+        except InvalidStatus as error:
+            answer = error.response
+            raise self.refused(answer.status_code, bytes(answer.body or b"")) from None
+        except (OSError, WebSocketException) as error:
+            raise self.unreachable(error) from error
+
+    def refused(self, status: int, body: bytes) -> InterCodeError:
+        """Make the error of a refused request."""
+        try:
+            told = msgspec.json.decode(body, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            text = body[:1000].decode(errors="replace").strip()
+            if not text.isprintable() or text.startswith("<") or len(text) > 200:  # a page
+                return self._other(f"status {status}", is_final=status in (501, *range(500)))
+            told = {"detail": text}
+        said = f"{self.url}: the server refuses: {told.get('detail') or status}"
+        if status == 401:
+            said = f"{said}; give its token, by token=… or ${TOKEN}"
+        otherwise = UsageError if status in (501, *range(500)) else SandboxError
+        return raised(told.get("error", ""), said, otherwise)
+
+    def _other(self, answer: str, *, is_final: bool = True) -> InterCodeError:
+        """Make the error of an answer that no server of InterCode's gives."""
+        kind = UsageError if is_final else SandboxError
+        return kind(
+            f"{self.url}: no InterCode server answers there, but another program or a proxy "
+            f"({answer}): give the address of 'intercode serve'"
+        )
+
+    def unreachable(self, error: Exception) -> SandboxError:
+        """Make the error of a server that is not there."""
+        return SandboxError(
+            f"{self.url}: the server cannot be reached ({type(error).__name__}: {error}): is "
+            "'intercode serve' running there?"
+        )
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any) -> None:
+        """Follow none: the token is for this server alone."""
+
+
+class Session:
+    """A session with an environment of a server.
+
+    It is opened by the first reset, and by the next one after it was lost.
+
+    Args:
+        server: The server.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._connection: ClientConnection | None = None
+        self._end: Any = None
+
+    def reset(self, **data: Any) -> dict[str, Any]:
+        """Begin an episode; return the observation's data.
+
+        Raises:
+            InterCodeError: What the server says is wrong.
+            CapacityError: It has no place for another client.
+            SandboxError: It cannot be reached.
+        """
+        given = {name: one for name, one in data.items() if one is not None}
+        if self._connection is not None:
+            try:
+                return self.ask("reset", given)
+            except InterCodeError:
+                if self._connection is not None:
+                    raise
+        self._connection = connection = self.server.open()
+        stack = ExitStack()
+        stack.enter_context(connection)
+        self._end = weakref.finalize(self, stack.close)
+        self._end.atexit = False  # the kernel does it, and a fork of this process must not
+        return self.ask("reset", given)
+
+    def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Send a message; return the answer's data.
+
+        Raises:
+            InterCodeError: What the server says is wrong.
+            SandboxClosedError: The session has ended, and with it the episode.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        if self._connection is None:
+            raise self._lost("it has ended")
+        try:
+            with suppress(ConnectionClosed):  # it may have had a last word
+                self._connection.send(message(kind, data), text=True)
+            answer = msgspec.json.decode(self._connection.recv(decode=False))
+        except BaseException as error:  # the answer would be taken for that to the next message
+            self.close()
+            is_loss = isinstance(error, ConnectionClosed | OSError | msgspec.DecodeError)
+            if is_callers(error) or not is_loss:
+                raise
+            raise self._lost(str(error)) from error
+        told: dict[str, Any] = answer["data"]
+        if answer["type"] != "error":
+            return told
+        code, said = told.get("code", ""), str(told.get("message"))
+        if wrong := told.get("errors"):  # OpenEnv's own
+            said = f"{said}: {msgspec.json.encode(wrong).decode()}"
+        if code in _LAST:
+            self.close()
+            is_full = code == "CAPACITY_REACHED" and kind == "reset"
+            raise CapacityError(f"{self.server.url}: {said}") if is_full else self._lost(said)
+        otherwise = ActionError if code == "VALIDATION_ERROR" else SandboxError
+        raise raised(told.get("error", code), said, otherwise)
+
+    def _lost(self, why: str) -> SandboxClosedError:
+        return SandboxClosedError(
+            f"{self.server.url}: the session with the server was lost, and with it the episode "
+            f"({why}); the next reset begins another one"
+        )
+
+    def close(self) -> None:
+        """End it, and what runs there. Idempotent."""
+        if self._connection is not None:
+            self._connection = None
+            self._end()
+
+
+_LAST = ("CAPACITY_REACHED", "SESSION_ERROR")
+"""The codes of errors that are a session's last words."""
+
+
+def message(kind: str, data: dict[str, Any]) -> bytes:
+    """Write a message."""
+    return msgspec.json.encode({"type": kind, "data": data})
+
+
+def raised(name: str, said: str, otherwise: type[InterCodeError] = SandboxError) -> InterCodeError:
+    """Make an error of its class's name and its message; of no name of ours, another one."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, InterCodeError):
+        return kind.__new__(kind, said)  # the message is whole: no constructor adds to it
+    return otherwise(f"{name}: {said}" if name else said)
+
+
+def refuse_failure(info: Mapping[str, Any]) -> None:
+    """Raise the failure of which a server's `info` tells, if there was one.
+
+    Raises:
+        InterCodeError: By its class's name the error that was raised there.
+    """
+    if (failure := info.get("error")) is not None:
+        raise raised(failure["type"], failure["message"])
+
+
+def sandbox_end(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fact for the record that an agent's code ended its sandbox, if it did."""
+    return {ENDED: True} if info.get("outcome") == "ended-by-agent" else {}
+
+
+class RemoteEnv(Elsewhere):
+    """An environment of a server that `intercode serve` runs: what `connect` makes.
+
+    Args:
+        server: The server's environment.
+        split: The split of the tasks; None: the server's default.
+        data: The tasks, where they are known.
+        changes: The options ``errors``, ``observations`` and ``seed``.
+    """
+
+    name = "remote"
+    decided_there = (*Elsewhere.decided_there, "max_turns", "reward_every_turn")
+
+    def __init__(
+        self, server: Server, split: str | None = None, data: Dataset | None = None, **changes: Any
+    ) -> None:
+        about = server.metadata.get("intercode")
+        if about is None:
+            raise UsageError(
+                f"{server.url} is not our kind of server: try intercode.make('openenv:URL')"
+            )
+        super().__init__(tasks(server, split) if data is None else data, **changes)
+        self.max_turns = about["max_turns"]
+        self.name = about["env"]  # type: ignore[misc]  # each server's own
+        self.traits = of_language(about["language"])
+        if self.name in ENVS:
+            self.traits = traits_of(self.name)
+        self._most = about["max_message"]
+        self._split = split
+        self._session = Session(server)
+        self._is_wire = self.options.observations == "utf-8"
+
+    def _begin(self, task: Task, seed: int | None) -> str:
+        task_id = plain(task.task_id)
+        told = self._session.reset(task_id=task_id, seed=seed, split=self._split)
+        return self._reply(told).observation
+
+    def _take(self, action: str) -> Reply:
+        said = {"action": action if self._is_wire else plain(action)}
+        if (size := len(message("step", said))) > self._most:
+            note = f"[not executed: {size} bytes are more than the server takes: {self._most}]"
+            return Reply(note, goes_on=True, ok=False, info={"executed": False})
+        return self._reply(self._session.ask("step", said))
+
+    def _submit(self, answer: str | None) -> Reply:
+        return self._take("submit" if answer is None else f"submit {answer}")
+
+    def _reply(self, told: dict[str, Any]) -> Reply:
+        """Read an observation.
+
+        Raises:
+            InterCodeError: It tells of a failure there.
+        """
+        seen = told["observation"] if self._is_wire else exact(told["observation"])
+        info, done = seen["info"], told["done"]
+        refuse_failure(info)
+        return Reply(
+            seen["text"],
+            told["reward"],
+            ended=done and not seen["truncated"],
+            truncated=seen["truncated"],
+            goes_on=not done,
+            ok=info.get("ok", True),
+            exit_code=info.get("exit_code"),
+            parts=info.get("parts", {}),
+            info={name: info[name] for name in SHOWN if name in info} | sandbox_end(info),
+        )
+
+    def close(self) -> None:
+        """End the episode and the session. Idempotent."""
+        if not self._calls.forked:
+            self._calls.cut()
+            self._session.close()
+
+
+def tasks(server: Server, split: str | None = None) -> Dataset:
+    """Load the tasks of a server's environment, as far as they are told."""
+    rows = [{name: row[name] for name in FIELDS & row.keys()} for row in server.tasks(split)]
+    return Dataset(map(Task.from_dict, exact(rows)), server.name, source=server.url)
+
+
+def connect(
+    url: str, *, token: str | None = None, split: str | None = None, **options: Any
+) -> RemoteEnv:
+    """Connect to an environment of a server that ``intercode serve`` runs.
+
+    It behaves as the environment there would in this process: the same five values, exceptions and
+    `info`, and for the same seed the same order of tasks. A connection that was lost is a
+    `SandboxError`, and the next `reset` connects again.
+
+    Args:
+        url: ``http://HOST:PORT/ENVIRONMENT``, or ``https``; without a path the first environment.
+        token: The server's secret, if it has one; None: ``INTERCODE_SERVE_TOKEN`` of the process's
+            environment.
+        split: The split of the tasks; None: the server's default.
+        options: ``errors``, ``observations`` and ``seed``, as for `intercode.make`. The others are
+            the server's.
+
+    Raises:
+        UsageError: The address is malformed, there is no such environment, or the token is wrong.
+        SandboxError: The server cannot be reached.
+    """
+    return RemoteEnv(Server(url, token), split, **options)
+
+
+def connect_vec(
+    urls: str | Sequence[str],
+    num_envs: int | None = None,
+    *,
+    token: str | None = None,
+    split: str | None = None,
+    seed: int | None = None,
+    autoreset_mode: str = "NextStep",
+    **options: Any,
+) -> ThreadVectorEnv:
+    """Connect to environments of one or several servers, as a vector that steps them together.
+
+    Args:
+        urls: Addresses, as in `connect`, of environments with the same tasks.
+        num_envs: How many, spread over the addresses in turn; None: one for each.
+        token: As in `connect`, the same for all.
+        split: As in `connect`.
+        seed: As in `intercode.make_vec`.
+        autoreset_mode: As in `intercode.make_vec`.
+        options: As in `connect`.
+
+    Raises:
+        UsageError, SandboxError: As in `connect`; or the vector cannot be made so.
+    """
+    from intercode.envs.vector import ThreadVectorEnv
+
+    servers = [Server(url, token) for url in ([urls] if isinstance(urls, str) else urls)]
+    count = len(servers) if num_envs is None else num_envs
+    if count < 1 or not servers:
+        raise UsageError(f"there must be an address and an environment, not {count}")
+    data = {server.url: tasks(server, split) for server in servers[:count]}
+    chosen = [servers[number % len(servers)] for number in range(count)]
+    envs = [RemoteEnv(server, split, data[server.url], **options) for server in chosen]
+    return ThreadVectorEnv(envs, autoreset_mode, seed)

@@ -1,0 +1,120 @@
+"""The numbers of a server, shared by its workers: each has a row in memory that all can read.
+
+A worker writes to its own row only. When it has died, its parent takes what was of its moment away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from intercode_integrations.serve.wire import CODES
+
+BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Seconds of actions, by which the metrics group them."""
+ENDS = ("closed", "gone", "idle", "aged", "stalled", "draining", "failed")
+"""The reasons for which sessions end."""
+_SUMS = {
+    "refused": "Clients refused for want of capacity.",
+    "forbidden": "Requests refused for their token, Host or Origin.",
+    "opened": "Sessions opened.",
+    "episodes": "Episodes ended.",
+    "failures": "Episodes that the infrastructure failed.",
+    "received": "Messages received.",
+    "restarts": "Workers that died.",
+}
+_FIELDS = (
+    "sessions",
+    "serving",
+    *_SUMS,
+    *(f"ended {why}" for why in ENDS),
+    *(f"error {code}" for code in CODES),
+    *(f"step {number}" for number in range(len(BUCKETS) + 1)),
+    "seconds",
+)
+_PLACES = {name: place for place, name in enumerate(_FIELDS)}
+
+
+class Counts:
+    """The numbers of all workers, and a worker's own row.
+
+    Args:
+        workers: How many workers there are.
+    """
+
+    def __init__(self, workers: int = 1) -> None:
+        self.workers, self.worker = workers, 0
+        shared = mmap.mmap(-1, workers * len(_FIELDS) * 8)
+        self._numbers = memoryview(shared).cast("d")
+        self._lock = os.memfd_create("intercode-serve")
+
+    def add(self, name: str, amount: float = 1) -> None:
+        """Add to a number of this worker."""
+        self._numbers[self.worker * len(_FIELDS) + _PLACES[name]] += amount
+
+    def step(self, seconds: float) -> None:
+        """Count an action."""
+        self.add(f"step {bisect_left(BUCKETS, seconds)}")
+        self.add("seconds", seconds)
+
+    def total(self, name: str) -> float:
+        """Return a number of all workers together."""
+        return sum(self._numbers[_PLACES[name] :: len(_FIELDS)].tolist())
+
+    def admit(self, most: int) -> bool:
+        """Count a session, unless there are so many of all workers."""
+        with self._locked():
+            free = self.total("sessions") < most
+            self.add("sessions", free)
+        return free
+
+    def forget(self, worker: int) -> bool:
+        """Take the sessions of a worker that died from those that are open.
+
+        Returns:
+            Whether it had begun to serve.
+        """
+        row = worker * len(_FIELDS)
+        self._numbers[row + _PLACES["restarts"]] += 1
+        served, self._numbers[row + _PLACES["serving"]] = self._numbers[row + _PLACES["serving"]], 0
+        self._numbers[row + _PLACES["sessions"]] = 0
+        return bool(served)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of all workers, which the kernel takes from one that dies."""
+        fcntl.lockf(self._lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._lock, fcntl.LOCK_UN)
+
+    def metrics(self, capacity: int) -> str:
+        """Write the numbers as Prometheus reads them."""
+        lines: list[str] = []
+
+        def told(name: str, kind: str, about: str, values: dict[str, float]) -> None:
+            lines.append(f"# HELP intercode_{name} {about}")
+            lines.append(f"# TYPE intercode_{name} {kind}")
+            lines.extend(f"intercode_{name}{label} {value:g}" for label, value in values.items())
+
+        told("sessions", "gauge", "Open sessions.", {"": self.total("sessions")})
+        told("workers", "gauge", "Workers that serve.", {"": self.total("serving")})
+        told("sessions_limit", "gauge", "Sessions that may be open.", {"": capacity})
+        for name, about in _SUMS.items():
+            told(f"{name}_total", "counter", about, {"": self.total(name)})
+        ends = {f'{{why="{why}"}}': self.total(f"ended {why}") for why in ENDS}
+        told("ended_total", "counter", "Sessions ended.", ends)
+        codes = {f'{{code="{code}"}}': self.total(f"error {code}") for code in CODES}
+        told("errors_total", "counter", "Errors told to clients.", codes)
+        below, steps = 0.0, {}
+        for number, limit in enumerate((*BUCKETS, "+Inf")):
+            below += self.total(f"step {number}")
+            steps[f'_bucket{{le="{limit}"}}'] = below
+        steps |= {"_sum": self.total("seconds"), "_count": below}
+        told("step_seconds", "histogram", "Seconds that actions took.", steps)
+        return "\n".join(lines) + "\n"

@@ -1,0 +1,116 @@
+"""Requests other than those of WebSockets, which are all that websockets itself reads.
+
+A `Front` reads the body of a request that has one, and passes it on as a GET without. Until a
+request has brought the token, it is one of few, and for a short time: see `intercode.admission`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection
+from websockets.datastructures import Headers
+from websockets.http11 import Response
+
+from intercode.admission import Admission
+from intercode_integrations.serve import wire
+
+LONGEST_HEAD = 32 * 1024
+LONGEST_BODY = 64 * 1024
+
+
+class Front(ServerConnection):
+    """A connection that takes requests of any method."""
+
+    def __init__(self, *args: Any, admission: Admission, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._admission = admission
+        self.method = "GET"
+        self.body: bytes | None = b""
+        """None: it is too long, or of unknown length."""
+        self._early: bytes | None = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the admission."""
+
+        def drop() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self.transport.abort)
+
+        super().connection_made(transport)
+        self._admission.enter(self, transport.get_extra_info("socket"), drop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self.admit()
+        super().connection_lost(exc)
+
+    def admit(self) -> None:
+        """Let the connection stay, as its request has brought the token."""
+        self._admission.leave(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what is received, once it is known to be a GET or has been made one."""
+        if self._early is None:
+            super().data_received(data)
+            return
+        self._early += data
+        head, end, body = self._early.partition(b"\r\n\r\n")
+        if not end and len(head) <= LONGEST_HEAD:
+            return
+        method, _, rest = head.partition(b" ")
+        if not end or method == b"GET":
+            self._pass_on(self._early)
+            return
+        line, *lines = rest.split(b"\r\n")
+        fields = [(one.partition(b":")[0].strip().lower(), one) for one in lines]
+        length = _length([one for name, one in fields if name in _OF_A_BODY])
+        if length is None:
+            self.body = None
+        elif len(body) < length:
+            return
+        else:
+            self.body = body[:length]
+        self.method = method.decode("latin-1")
+        kept = [one for name, one in fields if name not in _OF_A_BODY]
+        self._pass_on(b"GET " + b"\r\n".join([line, *kept]) + b"\r\n\r\n")
+
+    def _pass_on(self, data: bytes) -> None:
+        self._early = None
+        super().data_received(data)
+
+
+_OF_A_BODY = (b"content-length", b"transfer-encoding")
+_LENGTH = re.compile(rb"content-length[ \t]*:[ \t]*(\d{1,9})[ \t]*", re.IGNORECASE)
+
+
+def _length(fields: list[bytes]) -> int | None:
+    """Return the length that header fields give a body; None: it is not read."""
+    if not fields:
+        return 0
+    found = _LENGTH.fullmatch(fields[0])
+    length = None if found is None or len(fields) > 1 else int(found[1])
+    return None if length is None or length > LONGEST_BODY else length
+
+
+def response(status: HTTPStatus, body: bytes, kind: str = "application/json") -> Response:
+    """Make a response."""
+    headers = Headers(
+        [
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+        ]
+    )
+    return Response(status.value, status.phrase, headers, body)
+
+
+def refusal(status: HTTPStatus, why: str, **facts: str) -> Response:
+    """Make a response that says why there is nothing else."""
+    return response(status, wire.json({"detail": why, **facts}))

@@ -1,0 +1,166 @@
+"""The processes of a server: one, or several that share its port, its sessions and its numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from intercode.errors import InterCodeError, UsageError
+from intercode.guard import Guard
+from intercode_integrations.serve.counts import Counts
+from intercode_integrations.serve.log import log
+from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.server import Server
+from intercode_integrations.serve.session import Terms
+
+_BACKLOG = 1024
+"""Clients that wait to be accepted."""
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (*_ENDING, signal.SIGCHLD)
+_SILENCE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+"""The seconds and the times of questions whether the machine of a client is still there."""
+
+
+def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
+    """Listen for clients: with a socket for each worker, among which the kernel divides them.
+
+    Args:
+        host: The address.
+        port: The port; 0: any that is free.
+        workers: How many workers there are.
+
+    Raises:
+        UsageError: The port cannot be had.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if workers > 1:  # which would share the port with another server's
+            _bound(family, address).close()
+        listeners = []
+        for _ in range(workers):
+            listener = _bound(family, address, is_shared=workers > 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _SILENCE.items():
+                listener.setsockopt(socket.IPPROTO_TCP, option, value)
+            listener.listen(_BACKLOG)
+            listeners.append(listener)
+            address = listener.getsockname()
+    except OSError as error:
+        raise UsageError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+    return listeners
+
+
+def _bound(family: int, address: Any, *, is_shared: bool = False) -> socket.socket:
+    """Take an address, for ourselves or for all workers."""
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
+        found.bind(address)
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def run(
+    offers: Sequence[Offer],
+    terms: Terms,
+    guard: Guard,
+    listeners: Sequence[socket.socket],
+    ready: Callable[[], None],
+) -> None:
+    """Serve until a signal ends it; in a worker, too, this returns then.
+
+    Args:
+        offers: The environments.
+        terms: The terms on which clients have sessions.
+        guard: Refuses requests.
+        listeners: One for each worker.
+        ready: Called once the server is there.
+
+    Raises:
+        InterCodeError: A worker did not start.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    counts = Counts(len(listeners))
+    if len(listeners) == 1:
+        ready()
+        asyncio.run(Server(offers, terms, guard, counts).run(listeners[0], _ENDING))
+        return
+    worker = _supervise(counts, listeners, ready)
+    if worker is not None:
+        alive, counts.worker = worker
+        server = Server(offers, terms, guard, counts)
+        asyncio.run(server.run(listeners[counts.worker], (signal.SIGTERM,), alive))
+
+
+def _supervise(
+    counts: Counts, listeners: Sequence[socket.socket], ready: Callable[[], None]
+) -> tuple[int, int] | None:
+    """Start workers, and others for those that die, until a signal ends all.
+
+    Returns:
+        None when all have ended; in a worker, a descriptor that is readable once its parent has
+        died, and its number.
+
+    Raises:
+        InterCodeError: A worker did not start.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    alive, life = os.pipe()  # `life` is this process's alone, and closed by its death
+    running: dict[int, int] = {}
+
+    def is_worker(number: int) -> bool:
+        """Start a worker; in the worker, say so."""
+        if pid := os.fork():
+            running[pid] = number
+            log("worker", number=number, process=pid)
+            return False
+        os.close(life)
+        for other, listener in enumerate(listeners):
+            if other != number:
+                listener.close()
+        # A terminal sends it to all processes. Ignored, it would be so in sandboxes, too.
+        signal.signal(signal.SIGINT, lambda number, frame: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        return True
+
+    for number in range(len(listeners)):
+        if is_worker(number):
+            return alive, number
+    ready()
+    is_ending = failed = False
+    while running:
+        if signal.sigwait(_SIGNALS) != signal.SIGCHLD:
+            is_ending = True
+            _end(running, listeners)
+        for pid, number in [*running.items()]:
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                continue
+            del running[pid]
+            has_served = counts.forget(number)
+            if is_ending:
+                continue
+            if has_served and is_worker(number):
+                return alive, number
+            if not has_served:
+                is_ending = failed = True
+                _end(running, listeners)
+    if failed:
+        raise InterCodeError("a worker ended before it had served: it says why, above")
+    return None
+
+
+def _end(running: Iterable[int], listeners: Iterable[socket.socket]) -> None:
+    """Have workers end; clients that none of them has accepted yet are let go."""
+    for listener in listeners:
+        listener.close()
+    for pid in running:
+        os.kill(pid, signal.SIGTERM)

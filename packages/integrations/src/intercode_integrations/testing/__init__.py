@@ -1,0 +1,37 @@
+"""A scripted model server, with faults on purpose: for our tests, and for tests of a reader's own.
+
+The product never imports this package.
+"""
+
+from __future__ import annotations
+
+from intercode.models.scripted import Line, Rule, Script, script
+from intercode_integrations.testing.asked import shell
+from intercode_integrations.testing.server import (
+    Exchange,
+    Fault,
+    Plan,
+    ScriptedServer,
+    first,
+    some,
+    status,
+    too_many,
+    usual,
+)
+
+__all__ = [
+    "Exchange",
+    "Fault",
+    "Line",
+    "Plan",
+    "Rule",
+    "Script",
+    "ScriptedServer",
+    "first",
+    "script",
+    "shell",
+    "some",
+    "status",
+    "too_many",
+    "usual",
+]

@@ -1,0 +1,187 @@
+"""Requests in our form: dialogue, settings and tools, for `intercode_integrations.testing.server`.
+
+A script is stateless: it sees the dialogue, and counts its turns by the messages of the assistant.
+So all that a model says at once must be one message here, also where a protocol splits it into
+several items or where an agent sends it in several messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from intercode.models.base import Message, Request, Role, Settings, Tool, ToolCall
+from intercode.models.scripted import Line, Script
+from intercode.models.wire import arguments, text_of
+
+COMPLETION = 16
+"""Tokens of a completion without a limit: a trap of the protocol."""
+SHELL = "shell"
+"""The name under which a script calls an agent's shell tool, whatever the agent calls it."""
+_SHELLS = {"bash", "exec_command", "execute_bash", "execute_command", "local_shell", "run_command"}
+_SHELLS |= {SHELL, "run_shell_command", "shell_command", "terminal"}
+"""Names of shell tools, in lower case: of Claude Code, Codex, OpenHands, Gemini CLI and others."""
+_COMMANDS = ("command", "cmd", "code", "script")
+"""Parameters for the command."""
+_FILLING: dict[object, object] = {"boolean": False, "integer": 1, "number": 1, "array": []}
+"""Values of parameters that a tool demands apart from the command."""
+
+Body = Mapping[str, Any]
+
+
+def shell(command: str, text: str = "") -> Line:
+    """Make a line that runs a command with the agent's own shell tool.
+
+    The server finds the tool by its name, and the form of its arguments by its schema. Where a
+    request offers no such tool (agents also ask for titles and summaries) the line is its text, or
+    ``ok``.
+    """
+    return Line(text, (ToolCall("", SHELL, {"command": command}),), "tool_calls")
+
+
+def request(path: str, body: Body) -> Request:
+    """Return a request in our form."""
+    return Request(tuple(_messages(path, body)), _settings(path, body), tuple(_tools(path, body)))
+
+
+def turn(messages: Iterable[Message]) -> int:
+    """Return how often the model has spoken."""
+    return sum(message.role == "assistant" for message in messages)
+
+
+def fitted(say: Script, tools: Sequence[Tool]) -> Script:
+    """Return a script whose calls of `SHELL` are calls of the shell tool among these tools."""
+
+    def fit(messages: Sequence[Message]) -> Line:
+        line, spoken = say(messages), turn(messages)
+        found: list[ToolCall] = []
+        for number, call in enumerate(line.calls):
+            # No two calls of a dialogue may have the same id.
+            own = replace(call, call_id=call.call_id or f"call_{spoken}_{number}")
+            if call.name != SHELL:
+                found.append(own)
+            elif (tool := _shell(tools)) is not None:
+                values = _values(tool, str(call.arguments.get("command", "")))
+                found.append(replace(own, name=tool.name, arguments=values))
+        if line.calls and not found:
+            return Line(line.text or "ok")
+        return replace(line, calls=tuple(found))
+
+    return fit
+
+
+def _shell(tools: Sequence[Tool]) -> Tool | None:
+    named = (tool for tool in tools if tool.name.lower() in _SHELLS)
+    alike = (tool for tool in tools if {"command", "cmd"} & _properties(tool).keys())
+    return next(named, None) or next(alike, None)
+
+
+def _properties(tool: Tool) -> dict[str, Any]:
+    found: dict[str, Any] = tool.parameters.get("properties") or {}
+    return found
+
+
+def _values(tool: Tool, command: str) -> dict[str, Any]:
+    properties = _properties(tool)
+    name = next((name for name in _COMMANDS if name in properties), "command")
+    listed = properties.get(name, {}).get("type") == "array"
+    values: dict[str, Any] = {name: ["bash", "-lc", command] if listed else command}
+    for other in tool.parameters.get("required", ()):
+        schema = properties.get(other, {})
+        choices = schema.get("enum") or [_FILLING.get(schema.get("type"), "act")]
+        values.setdefault(other, choices[0])
+    return values
+
+
+def _tools(path: str, body: Body) -> Iterable[Tool]:
+    """Return the tools that have names; those that a provider runs itself may have none."""
+    for given in body.get("tools") or ():
+        tool = given.get("function", given) if path == "chat/completions" else given
+        schema = tool.get("input_schema") or tool.get("parameters") or {}
+        if "name" in tool:
+            yield Tool(tool["name"], tool.get("description") or "", schema)
+
+
+def _settings(path: str, body: Body) -> Settings:
+    """Return the settings of a request, as far as a script can follow them."""
+    names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+    limits = [body[name] for name in names if body.get(name) is not None]
+    unasked = COMPLETION if path == "completions" else None
+    stop = body.get("stop") or body.get("stop_sequences") or ()
+    return Settings(
+        max_tokens=limits[0] if limits else unasked,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+    )
+
+
+def _messages(path: str, body: Body) -> list[Message]:
+    """Return the dialogue of a request."""
+    if path == "completions":
+        return [Message("user", str(body.get("prompt", "")))]
+    if path == "responses":
+        return _at_once(_items(body))
+    system = [Message("system", text_of(body["system"]))] if body.get("system") else []
+    found = [*system, *map(_message, body.get("messages", ()))]
+    return _at_once(found) if path == "messages" else found
+
+
+def _message(data: Body) -> Message:
+    calls = [
+        ToolCall(call.get("id", ""), function["name"], arguments(function.get("arguments")))
+        for call in data.get("tool_calls") or ()
+        for function in [call["function"]]
+    ]
+    content = data.get("content")
+    blocks = [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
+    calls += [
+        ToolCall(block["id"], block["name"], arguments(block.get("input")))
+        for block in blocks
+        if block.get("type") == "tool_use"
+    ]
+    return Message(_role(data), _said(content), tuple(calls), data.get("tool_call_id"))
+
+
+def _items(body: Body) -> Iterable[Message]:
+    """Return the dialogue in the items of ``responses``."""
+    if body.get("instructions"):
+        yield Message("system", text_of(body["instructions"]))
+    given = body.get("input") or ()
+    for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
+        kind = item.get("type", "message")
+        if kind == "message":
+            yield Message(_role(item), _said(item.get("content")))
+        elif kind.endswith("_output"):
+            yield Message("tool", _said(item.get("output")), (), item.get("call_id"))
+        elif kind.endswith("_call"):
+            values = arguments(item.get("arguments", item.get("input", item.get("action"))))
+            call = ToolCall(item.get("call_id", ""), item.get("name", kind), values)
+            yield Message("assistant", "", (call,))
+        elif kind == "reasoning":
+            yield Message("assistant", "")
+
+
+def _at_once(messages: Iterable[Message]) -> list[Message]:
+    """Join what an assistant said without an answer in between."""
+    found: list[Message] = []
+    for message in messages:
+        if found and message.role == found[-1].role == "assistant":
+            last = found.pop()
+            said = "\n".join(filter(None, (last.content, message.content)))
+            message = Message("assistant", said, last.tool_calls + message.tool_calls)
+        found.append(message)
+    return found
+
+
+def _role(data: Body) -> Role:
+    role: Role = data.get("role", "user")
+    return "system" if role == "developer" else role  # type: ignore[comparison-overlap]
+
+
+def _said(content: Any) -> str:
+    """Return a message's text; in Anthropic's blocks the results of tools are text, too."""
+    if not isinstance(content, list):
+        return text_of(content) if isinstance(content, str | None) else json.dumps(content)
+    parts = (part if isinstance(part, dict) else {"text": part} for part in content)
+    return " ".join(_said(part.get("text", part.get("content", ""))) for part in parts)

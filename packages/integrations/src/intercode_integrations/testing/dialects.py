@@ -1,0 +1,358 @@
+"""Dialects of servers, for `intercode_integrations.testing.server`: one answer in the form of each."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from intercode.models.base import Answer, Message, Usage
+from intercode_integrations.testing.streams import tokens
+
+Payload = dict[str, Any]
+Dialect = Callable[[Payload, Mapping[str, Any]], Payload]
+"""Changes an answer of ``chat/completions`` into another server's answer to the same request."""
+
+
+def chat(answer: Answer, turn: int = 1) -> Payload:
+    """Return an answer of ``chat/completions`` in OpenAI's form.
+
+    Args:
+        answer: The answer.
+        turn: The number of the model's earlier messages in the dialogue, for ids: agents take two
+            answers with one id for parts of one answer.
+    """
+    calls = [
+        {
+            "id": call.call_id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+        }
+        for call in answer.tool_calls
+    ]
+    message: Payload = {"role": "assistant", "content": answer.text, "refusal": None}
+    if calls:
+        message |= {"tool_calls": calls, "content": answer.text or None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
+    return _envelope(answer, turn, "chat.completion", choice)
+
+
+def completion(answer: Answer, turn: int = 1) -> Payload:
+    """Return an answer of ``completions``."""
+    choice = {"index": 0, "text": answer.text, "logprobs": None, "finish_reason": _finish(answer)}
+    return _envelope(answer, turn, "text_completion", choice)
+
+
+def messages(answer: Answer, turn: int = 1) -> Payload:
+    """Return an answer of Anthropic's ``messages``."""
+    usage = answer.usage or Usage()
+    blocks: list[Payload] = [{"type": "text", "text": answer.text}] if answer.text else []
+    blocks += [
+        {"type": "tool_use", "id": c.call_id, "name": c.name, "input": dict(c.arguments)}
+        for c in answer.tool_calls
+    ]
+    reasons = {"length": "max_tokens", "tool_calls": "tool_use", "filter": "refusal"}
+    return {
+        "id": f"msg_{turn}",
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model,
+        "content": blocks,
+        "stop_reason": reasons.get(answer.finish, "end_turn"),
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": usage.input_tokens - usage.cached_tokens,
+            "cache_read_input_tokens": usage.cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": usage.output_tokens,
+        },
+    }
+
+
+def responses(answer: Answer, turn: int = 1) -> Payload:
+    """Return an answer of ``responses``."""
+    usage = answer.usage or Usage()
+    reasons = {"length": "max_output_tokens", "filter": "content_filter"}
+    reason = reasons.get(answer.finish)
+    status = "incomplete" if reason else "completed"
+    output: list[Payload] = []
+    if answer.text:
+        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        said = {"type": "message", "role": "assistant", "content": [part]}
+        output.append({"id": f"msg_{turn}", "status": status, **said})
+    output += [
+        {
+            "id": f"fc_{turn}_{number}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": call.call_id,
+            "name": call.name,
+            "arguments": json.dumps(dict(call.arguments)),
+        }
+        for number, call in enumerate(answer.tool_calls)
+    ]
+    return {
+        "id": f"resp_{turn}",
+        "object": "response",
+        "created_at": 0,
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "instructions": None,
+        "metadata": {},
+        "model": answer.model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "temperature": 1.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        "usage": {
+            "input_tokens": usage.input_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "output_tokens": usage.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage.total,
+        },
+    }
+
+
+def model(name: str) -> Payload:
+    """Return a model as OpenAI and Anthropic list it: the fields of both."""
+    ours = {"id": name, "object": "model", "created": 0, "owned_by": "scripted"}
+    return ours | {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
+def error(path: str, status: int, message: str, code: str | None) -> Payload:
+    """Return the body of an error, as the endpoint's protocol has it."""
+    if path.startswith("messages"):
+        return {"type": "error", "error": {"type": _ERRORS.get(status, _ERROR), "message": message}}
+    return {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
+
+
+def _finish(answer: Answer) -> str:
+    return "content_filter" if answer.finish == "filter" else answer.finish
+
+
+def _envelope(answer: Answer, turn: int, kind: str, choice: Payload) -> Payload:
+    usage = answer.usage or Usage()
+    return {
+        "id": f"cmpl-{turn}",
+        "object": kind,
+        "created": 0,
+        "model": answer.model,
+        "choices": [choice],
+        "usage": {
+            "prompt_tokens": usage.input_tokens,
+            "completion_tokens": usage.output_tokens,
+            "total_tokens": usage.total,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        },
+    }
+
+
+def openai(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """Return the answer unchanged."""
+    return payload
+
+
+def vllm(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """Add vLLM's own fields and null details of the usage; say ``stop`` where tools are called."""
+    choice = payload["choices"][0]
+    choice |= {"stop_reason": None, "token_ids": None}
+    if "message" in choice:
+        choice["message"] |= {"reasoning_content": "Hm.", "function_call": None, "audio": None}
+        choice["message"].setdefault("tool_calls", [])
+    if choice["finish_reason"] == "tool_calls":
+        choice["finish_reason"] = "stop"
+    payload["usage"]["prompt_tokens_details"] = None
+    return payload | {"prompt_logprobs": None, "kv_transfer_params": None, "service_tier": None}
+
+
+def ollama(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """Write arguments as objects, calls without an id, and ``stop`` where tools are called."""
+    choice = payload["choices"][0]
+    for call in choice.get("message", {}).get("tool_calls", ()):
+        call.pop("id")
+        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    if choice["finish_reason"] == "tool_calls":
+        choice["finish_reason"] = "stop"
+    payload["usage"].pop("prompt_tokens_details")
+    return payload | {"system_fingerprint": "fp_ollama"}
+
+
+def llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """Add timings, and leave out nulls, as ``llama-server`` b1-0c1e570 does."""
+    choice = payload["choices"][0]
+    if "message" in choice:
+        choice.pop("logprobs")
+        choice["message"].pop("refusal")
+        choice["message"]["content"] = choice["message"]["content"] or ""
+    timings = {"cache_n": 0, "prompt_n": 1, "prompt_ms": 4.2, "predicted_n": 1, "predicted_ms": 0.1}
+    return payload | {"system_fingerprint": "b1-0c1e570", "timings": timings}
+
+
+def old_llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """Write an old build's answer: no usage, null content and reasons."""
+    payload = llama_cpp(payload, asked)
+    choice = payload["choices"][0]
+    if "message" in choice:
+        choice["message"]["content"] = choice["message"]["content"] or None
+    payload.pop("usage")
+    choice["finish_reason"] = None
+    return payload | {"__verbose": {"stop": True}}
+
+
+def llama_cpp_python(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """Put raw line ends into arguments, repeat calls, and call no tools unless ``auto``.
+
+    So does version 0.3.36, with the chat format ``chatml-function-calling``.
+    """
+    choice = payload["choices"][0]
+    payload["usage"].pop("prompt_tokens_details")
+    message = choice.get("message", {})
+    message.pop("refusal", None)
+    if asked.get("tool_choice") != "auto" and message.pop("tool_calls", None):
+        choice |= {"finish_reason": "stop"}
+    for number, call in enumerate(message.get("tool_calls", ())):
+        function = call["function"]
+        function["arguments"] = function["arguments"].replace("\\n", "\n")
+        call["id"] = f"call__{number}_{function['name']}_{payload['id']}"
+        message["function_call"] = {**function, "name": f"{function['name']}:"}
+    return payload
+
+
+def calls_in_text(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """Leave calls in the text, as servers do that do not know the model's form of calls."""
+    message = payload["choices"][0]["message"]
+    said = [message["content"] or ""]
+    for call in message.pop("tool_calls", ()):
+        function = call["function"]
+        body = {"name": function["name"], "arguments": json.loads(function["arguments"])}
+        said.append(f"<tool_call>\n{json.dumps(body)}\n</tool_call>")
+    message["content"] = "\n".join(said)
+    payload["choices"][0]["finish_reason"] = "stop"
+    return payload
+
+
+def no_json(asked: Mapping[str, Any]) -> tuple[int, Payload] | None:
+    """Return llama.cpp's refusal of arguments that are not JSON; None if all are."""
+    calls = [
+        call for message in asked.get("messages", ()) for call in message.get("tool_calls", ())
+    ]
+    try:
+        for call in calls:
+            json.loads(call["function"]["arguments"])
+    except ValueError as error:
+        said = f"Failed to parse tool call arguments as JSON: {error}"
+        return 500, {"error": {"code": 500, "message": said, "type": "server_error"}}
+    return None
+
+
+def traced(payload: Payload, asked: Mapping[str, Any], read: Iterable[Message]) -> Payload:
+    """Add log-probabilities and vLLM's token ids to an answer of OpenAI's, where it is asked to.
+
+    There is one of each for each token of the usage: a call has one for its name, and those of its
+    arguments. They depend on nothing but the token.
+    """
+    if not asked.get("return_token_ids") and asked.get("logprobs") in {None, False}:
+        return payload
+    choice = payload["choices"][0]
+    parts = tokens(choice["text"] if "text" in choice else choice["message"]["content"] or "")
+    for call in choice.get("message", {}).get("tool_calls") or ():
+        given = call["function"]["arguments"]
+        parts += [call["function"]["name"]]
+        parts += tokens(given if isinstance(given, str) else json.dumps(given))
+    if asked.get("logprobs") not in {None, False} and "text" in choice:
+        choice["logprobs"] = {
+            "tokens": parts,
+            "token_logprobs": [_logprob(part) for part in parts],
+            "top_logprobs": None,
+            "text_offset": [len("".join(parts[:at])) for at in range(len(parts))],
+        }
+    elif asked.get("logprobs"):
+        choice["logprobs"] = {
+            "content": [
+                {
+                    "token": part,
+                    "logprob": _logprob(part),
+                    "bytes": list(part.encode()),
+                    "top_logprobs": [],
+                }
+                for part in parts
+            ],
+            "refusal": None,
+        }
+    if asked.get("return_token_ids"):
+        words = [word for message in read for word in message.content.split()]
+        payload["prompt_token_ids"] = [token_id(word) for word in words]
+        choice["token_ids"] = [token_id(part) for part in parts]
+    return payload
+
+
+def token_id(token: str) -> int:
+    """Return the id of a token, which is a word with or without the white space around it."""
+    return zlib.crc32(token.strip().encode()) % 32_000
+
+
+def _logprob(token: str) -> float:
+    return -(1 + token_id(token) % 100) / 128
+
+
+_ERROR = "api_error"
+_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+"""Anthropic's names."""
+DIALECTS: dict[str, Dialect] = {
+    "openai": openai,
+    "vllm": vllm,
+    "ollama": ollama,
+    "llama.cpp": llama_cpp,
+    "old llama.cpp": old_llama_cpp,
+    "llama-cpp-python": llama_cpp_python,
+    "calls-in-text": calls_in_text,
+}
+_LIMIT = "This model's maximum context length is 10 tokens."
+_OPENAI = {"type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}
+TOO_LONG: dict[str, Payload] = {
+    "openai": {"error": {"message": _LIMIT, **_OPENAI}},
+    "vllm": {
+        "object": "error",
+        "message": f"{_LIMIT} However, you requested 20 tokens (15 in the messages, 5 in the "
+        "completion).",
+        "type": "BadRequestError",
+        "code": 400,
+    },
+    "llama.cpp": {
+        "error": {
+            "code": 400,
+            "message": "request (20 tokens) exceeds the available context size (10 tokens), try "
+            "increasing it",
+            "type": "exceed_context_size_error",
+            "n_prompt_tokens": 20,
+            "n_ctx": 10,
+        }
+    },
+    "llama-cpp-python": {
+        "error": {
+            "message": f"{_LIMIT} However, you requested 20 tokens (20 in the messages, None in "
+            "the completion). Please reduce the length of the messages or completion.",
+            **_OPENAI,
+        }
+    },
+    "anthropic": {
+        "type": "error",
+        "error": {
+            "type": "invalid_request_error",
+            "message": "prompt is too long: 20 tokens > 10 maximum",
+        },
+    },
+}
+"""The body of status 400 that says that a dialogue is too long; other servers send OpenAI's.
+(Ollama cuts the dialogue.)"""

@@ -1,0 +1,437 @@
+"""A server that speaks the real protocols over HTTP, and answers by a script.
+
+It has OpenAI's chat, completions and responses and Anthropic's messages, whole and streamed, each
+as strict as the real one in the points that an agent's mistakes would meet, with faults on purpose.
+It stands in for paid servers in tests, and in demonstrations. Tokens are words, so that costs can
+be checked to the token::
+
+    with ScriptedServer(script([Rule(Line("submit"))])) as server:
+        model = get_model("openai-compatible/any", base_url=server.url)
+
+Unmodified agents of the command line can use it, too. `shell` makes a line that runs a command,
+whatever the agent's tool for it is called::
+
+    rules = [Rule(shell("ls"), turn=0), Rule(Line("Done."))]
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from intercode.models.base import Answer, Usage
+from intercode.models.scripted import Line, Script, answer, count
+from intercode_integrations.testing.asked import fitted, request, turn
+from intercode_integrations.testing.dialects import (
+    DIALECTS,
+    TOO_LONG,
+    chat,
+    completion,
+    error,
+    messages,
+    model,
+    no_json,
+    responses,
+    traced,
+)
+from intercode_integrations.testing.streams import STREAMS, failure, frame
+
+FORMS: dict[str, Callable[[Answer, int], dict[str, Any]]] = {
+    "chat/completions": chat,
+    "completions": completion,
+    "messages": messages,
+    "responses": responses,
+}
+"""Answer and turn → the answer in the protocol's form, by the endpoint's path."""
+COUNT = "messages/count_tokens"
+_CHARGED = {None, "malformed", "truncated", "slow", "empty", "unfinished"}
+"""Faults that befall an answer: the model has worked for it."""
+
+Kind = Literal[
+    "status", "malformed", "truncated", "disconnect", "slow", "empty", "unfinished", "overloaded"
+]
+"""``malformed``: a whole body that is not JSON; in a stream, one event that is not JSON.
+``truncated``: the connection ends within the body. ``disconnect``: it ends before any answer.
+``slow``: the answer is right, but late. ``empty``: an answer without choices, a stream without
+events. ``unfinished``: a stream that ends in good order, but without its last events.
+``overloaded``: in a stream, an error in place of its second half; status 529 otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault in the answer to one request.
+
+    Attributes:
+        kind: The kind of fault.
+        status: The HTTP status, where that is the fault.
+        headers: Headers sent with it.
+        body: The body sent with it; ``None`` is an error as the protocol has it.
+        delay: Seconds before the first byte.
+        pause: Seconds before each event of a stream but the first.
+        until: A stream stops half way, and another answer before its first byte, until this is
+            set or the server ends.
+    """
+
+    kind: Kind
+    status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str | None = None
+    delay: float = 0.0
+    pause: float = 0.0
+    until: threading.Event | None = None
+
+
+Plan = Callable[[int], "Fault | None"]
+"""Number of the request, from 0 → its fault."""
+
+
+def status(code: int, **headers: str) -> Fault:
+    """Make an error; ``Retry_After="2"`` is the header ``Retry-After``."""
+    return Fault("status", code, {name.replace("_", "-"): text for name, text in headers.items()})
+
+
+def too_many(seconds: float, *, as_date: bool = False) -> Fault:
+    """Make a 429 with ``Retry-After``, in seconds or as a date."""
+    wait = formatdate(time.time() + seconds, usegmt=True) if as_date else f"{seconds:g}"
+    return status(429, Retry_After=wait)
+
+
+def usual() -> tuple[Fault, ...]:
+    """Return one fault of each kind, without delays."""
+    return (
+        *map(status, (500, 503, 529)),
+        too_many(0),
+        Fault("status", 429, {"retry-after-ms": "1"}),
+        Fault("status", 502, body="<html>Bad Gateway</html>"),
+        *(Fault(kind) for kind in ("malformed", "truncated", "disconnect", "empty")),
+    )
+
+
+def first(*faults: Fault) -> Plan:
+    """Plan these faults for the first requests, in order, then none."""
+    return lambda number: faults[number] if number < len(faults) else None
+
+
+def some(share: float, faults: Sequence[Fault], seed: int = 0) -> Plan:
+    """Plan one of these faults for a share of the requests, the same ones for the same seed."""
+
+    def plan(number: int) -> Fault | None:
+        chance = random.Random(f"{seed} {number}")
+        return chance.choice(faults) if chance.random() < share else None
+
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request, and its result.
+
+    Attributes:
+        path: The endpoint's path, without ``/v1``.
+        body: The body of the request.
+        headers: The request's headers, names in lower case.
+        fault: The fault of the answer.
+        usage: The tokens that it took; ``None`` where the model did not work.
+        query: What stood behind the question mark of the address.
+    """
+
+    path: str
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]
+    fault: Fault | None
+    usage: Usage | None
+    query: str = ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether the answer was whole."""
+        return self.usage is not None and (self.fault is None or self.fault.kind == "slow")
+
+
+class ScriptedServer:
+    """Serves on a free port of this machine, within a ``with`` statement.
+
+    Args:
+        script: The model's script; by default it says nothing.
+        plan: The faults.
+        dialect: The form of OpenAI's protocol: a name in `intercode_integrations.testing.dialects.DIALECTS`.
+        context: The most tokens of a dialogue.
+        key: The key that a caller must have; ``None``: no key.
+        models: The names of the models in the list of them. Every other name is served, too.
+    """
+
+    def __init__(
+        self,
+        script: Script = lambda _: Line(),
+        *,
+        plan: Plan = lambda _: None,
+        dialect: str = "openai",
+        context: int | None = None,
+        key: str | None = None,
+        models: Sequence[str] = ("scripted",),
+    ) -> None:
+        self.script = script
+        self.plan = plan
+        self.dialect = dialect
+        self.context = context
+        self.key = key
+        self.models = models
+        self.exchanges: list[Exchange] = []
+        self._requests = 0
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
+
+    def __enter__(self) -> ScriptedServer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def root(self) -> str:
+        """Anthropic's base URL."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def url(self) -> str:
+        """OpenAI's base URL."""
+        return f"{self.root}/v1"
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of all whole answers: those that callers can know of."""
+        taken = (e.usage for e in self.exchanges if e.answered and e.usage is not None)
+        return sum(taken, Usage())
+
+    def number(self) -> int:
+        """Return the next request's number."""
+        with self._lock:
+            self._requests += 1
+            return self._requests - 1
+
+    def wait(self, seconds: float) -> None:
+        """Wait, but not beyond the server's end."""
+        self._stopped.wait(seconds)
+
+    def hold(self, until: threading.Event | None) -> None:
+        """Wait for an event, but not beyond the server's end."""
+        while until is not None and not until.wait(0.02) and not self._stopped.is_set():
+            pass
+
+    def note(self, exchange: Exchange) -> None:
+        """Record a request and its result."""
+        with self._lock:
+            self.exchanges.append(exchange)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing: callers hang up when their patience ends."""
+
+
+def _handler(scripted: ScriptedServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(_Handler):
+        owner = scripted
+
+    return Handler
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    owner: ScriptedServer
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing."""
+
+    def do_HEAD(self) -> None:
+        self._send(200, "")
+
+    def do_GET(self) -> None:
+        path = self._path()
+        status, reply = 200, {}
+        self._note(path, {}, None, None)
+        if path == "models":
+            listed = [model(name) for name in self.owner.models]
+            # Anthropic's clients read the ends of the page, and Codex a list of its own.
+            ends = {"first_id": listed[0]["id"], "last_id": listed[-1]["id"]} if listed else {}
+            reply = {"object": "list", "data": listed, "has_more": False, "models": [], **ends}
+        elif path.startswith("models/"):
+            reply = model(path.removeprefix("models/"))
+        else:
+            status, reply = 404, error(path, 404, "there is no such endpoint", "not_found")
+        self._send(status, json.dumps(reply))
+
+    def do_POST(self) -> None:
+        owner, path = self.owner, self._path()
+        self.raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = self._body()
+        # Agents count tokens whenever they like, so that faults of it would shift those of calls.
+        fault = None if path == COUNT else owner.plan(owner.number())
+        status, reply, usage = self._reply(path, body)
+        kind = fault.kind if fault else None
+        charged = usage if kind in _CHARGED and status == HTTPStatus.OK else None
+        self._note(path, body, fault, charged)
+        if fault is not None:
+            owner.wait(fault.delay)
+            if self._refused(fault, path, body):
+                return
+        if status == HTTPStatus.OK and body.get("stream") and path in STREAMS:
+            self._stream(path, reply, body, fault)
+        elif fault is None:
+            self._send(status, json.dumps(reply))
+        else:
+            self._fail(fault, status, reply)
+
+    def _path(self) -> str:
+        return unquote(urlsplit(self.path).path).removeprefix("/v1").strip("/")
+
+    def _note(
+        self, path: str, body: Mapping[str, Any], fault: Fault | None, usage: Usage | None
+    ) -> None:
+        headers = {name.lower(): text for name, text in self.headers.items()}
+        query = urlsplit(self.path).query
+        self.owner.note(Exchange(path, body, headers, fault, usage, query))
+
+    def _body(self) -> dict[str, Any]:
+        try:
+            body = json.loads(self.raw)
+        except ValueError:
+            return {}
+        return body if isinstance(body, dict) else {}
+
+    def _reply(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any], Usage | None]:
+        owner = self.owner
+        if path not in FORMS and path != COUNT:
+            return 404, error(path, 404, "there is no such endpoint", "not_found"), None
+        key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
+        if owner.key is not None and key.removeprefix("Bearer ") != owner.key:
+            said = f"Incorrect API key provided: {key}"
+            return 401, error(path, 401, said, "invalid_api_key"), None
+        if "llama.cpp" in owner.dialect and (refusal := no_json(body)):
+            return *refusal, None
+        if earlier := body.get("previous_response_id"):
+            said = f"Previous response with id '{earlier}' not found."  # nothing is stored here
+            return 400, error(path, 400, said, "previous_response_not_found"), None
+        asked = request(path.removesuffix("/count_tokens"), body)
+        if path == COUNT:
+            return 200, {"input_tokens": sum(count(m.content) for m in asked.messages)}, None
+        found = answer(asked, fitted(owner.script, asked.tools), str(body.get("model", "")))
+        usage = found.usage or Usage()
+        if owner.context is not None and usage.input_tokens > owner.context:
+            name = "anthropic" if path == "messages" else owner.dialect
+            return 400, TOO_LONG.get(name, TOO_LONG["openai"]), None
+        reply = FORMS[path](found, turn(asked.messages))
+        if "choices" in reply:
+            reply = traced(DIALECTS[owner.dialect](reply, body), body, asked.messages)
+        return 200, reply, usage
+
+    def _refused(self, fault: Fault, path: str, body: Mapping[str, Any]) -> bool:
+        """Fail before anything of an answer is sent, where the fault is such a one."""
+        late = fault.kind == "overloaded" and body.get("stream")
+        if fault.kind in {"status", "overloaded"} and not late:
+            status = 529 if fault.kind == "overloaded" else fault.status
+            said = json.dumps(error(path, status, "on purpose", None))
+            self._send(status, said if fault.body is None else fault.body, fault.headers)
+            return True
+        if fault.kind == "disconnect":
+            self._hang_up()
+            return True
+        return False
+
+    def _fail(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
+        """Send a whole answer with a fault."""
+        self.owner.hold(fault.until)
+        text = json.dumps(reply)
+        if fault.kind in {"malformed", "unfinished"}:
+            self._send(200, text[: len(text) // 2])
+        elif fault.kind == "empty":
+            self._send(200, json.dumps({**reply, "choices": [], "content": None, "output": []}))
+        elif fault.kind == "truncated":
+            self._send(200, text, cut=True)
+            self._hang_up()
+        else:
+            self._send(status, text)
+
+    def _stream(
+        self, path: str, reply: dict[str, Any], body: Mapping[str, Any], fault: Fault | None
+    ) -> None:
+        """Send an answer as events, each in a chunk of its own."""
+        events = list(STREAMS[path](reply, body))
+        half = len(events) // 2
+        kind = fault.kind if fault else None
+        if kind == "empty":
+            events = []
+        elif kind in {"truncated", "unfinished"}:
+            events = events[: half + 1]
+        elif kind == "malformed":
+            events.insert(half, (events[half][0], '{"half'))
+        elif kind == "overloaded":
+            said = error(path, 529, "Overloaded", "server_is_overloaded")
+            events[half:] = [failure(path, reply, said)]
+        self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
+        for number, event in enumerate(events):
+            if fault is not None and number:
+                self.owner.wait(fault.pause)
+                self.owner.hold(fault.until if number == half else None)
+            sent = frame(event)
+            chunk = b"%x\r\n%b\r\n" % (len(sent), sent)
+            if kind == "truncated" and number == half:
+                self.wfile.write(chunk[: len(chunk) // 2])
+                self._hang_up()
+                return
+            self.wfile.write(chunk)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _send(
+        self, status: int, text: str, headers: Mapping[str, str] | None = None, cut: bool = False
+    ) -> None:
+        body = text.encode()
+        fields = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        # At once, so that no answer waits for the acknowledgement of its own headers.
+        self._head(status, fields | dict(headers or {}), body[: len(body) // 2] if cut else body)
+
+    def _head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
+        fields = {"Date": self.date_time_string(time.time()), **headers}
+        head = f"HTTP/1.1 {status} {_phrase(status)}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self.wfile.write(f"{head}\r\n".encode() + body)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Unknown"

@@ -1,0 +1,201 @@
+"""The attempts of a batch, played together in a vector of environments.
+
+The trainer generates, as it knows how: by vLLM or by itself, with the weights of the moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from intercode.agents.talk import action_in
+from intercode.envs.traits import traits_in
+from intercode.envs.vector import ThreadVectorEnv
+from intercode.errors import ForkError, SandboxError
+from intercode.talks import Call
+from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, pieces
+
+_REPLY = "\N{SYMBOL FOR UNIT SEPARATOR}"
+"""Stands for a reply where a chat template is asked what follows one."""
+_DATA = "\N{SYMBOL FOR RECORD SEPARATOR}"
+"""Stands for an observation that has the text of a control token in it."""
+
+
+@dataclass
+class Attempt:
+    """An attempt at a task, in tokens."""
+
+    number: int
+    """The environment's in the vector."""
+    task: str
+    prompt: list[int]
+    completion: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    """1 for each token of the model's, 0 for the environment's."""
+    logprobs: list[float] | None = field(default_factory=list)
+    """None: the trainer's way of generating tells none."""
+    reward: float = math.nan
+    running: bool = False
+    calls: list[Call] = field(default_factory=list)
+    """The model's replies, as the record of an episode has them."""
+
+    def reply(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+        """Add a reply of the model's to the completion."""
+        call = Call(
+            turn=len(self.calls),
+            prompt_token_ids=self.prompt + self.completion,
+            token_ids=list(ids),
+        )
+        if logprobs is not None:
+            call["logprobs"] = list(logprobs)
+        self.calls.append(call)
+        self.add(ids, logprobs, mine=1)
+
+    def add(self, ids: Sequence[int], logprobs: Sequence[float] | None, mine: int) -> None:
+        """Add tokens to the completion."""
+        self.completion += ids
+        self.mask += [mine] * len(ids)
+        if self.logprobs is not None:
+            self.logprobs = None if logprobs is None else [*self.logprobs, *logprobs]
+
+    def at_the_fork(self, number: int) -> Attempt:
+        """Return the attempt that begins where this one is, in another environment."""
+        return replace(
+            self,
+            number=number,
+            prompt=self.prompt + self.completion,
+            completion=[],
+            mask=[],
+            logprobs=[],
+            calls=[],
+        )
+
+
+class Batch:
+    """The attempts of a batch.
+
+    Args:
+        envs: The vector; its first environments are theirs, by number.
+        attempts: In the order of their numbers; those of a group follow each other.
+        trainer: TRL's.
+    """
+
+    def __init__(self, envs: ThreadVectorEnv, attempts: list[Attempt], trainer: Any) -> None:
+        self._envs = envs
+        self.attempts = attempts
+        self._trainer = trainer
+        self._language = traits_in(envs.envs[0].unwrapped).language
+
+    def play(self, shared_turns: int) -> None:
+        """Play all episodes to their ends; groups have so many first turns in common."""
+        groups = [
+            [one.number for one in group]
+            for _, group in groupby(self.attempts, lambda one: one.task)
+        ]
+        firsts = [group[0] for group in groups]
+        self._begin(firsts)
+        for _ in range(shared_turns):
+            self._turn(firsts)
+        alone = [
+            one for group in groups if not (shared_turns and self._fork(group)) for one in group[1:]
+        ]
+        self._begin(alone)
+        while any(one.running for one in self.attempts):
+            self._turn(range(len(self.attempts)))
+
+    def _begin(self, numbers: Sequence[int]) -> None:
+        if not numbers:
+            return
+        chosen = np.zeros(self._envs.num_envs, dtype=np.bool_)
+        chosen[list(numbers)] = True
+        tasks: list[str | None] = [None] * self._envs.num_envs
+        for number in numbers:
+            tasks[number] = self.attempts[number].task
+            self.attempts[number].running = True
+        self._envs.reset(options={"task_id": tasks, "reset_mask": chosen})
+
+    def _fork(self, group: Sequence[int]) -> bool:
+        """Fork a group's first episode into its others; False: it has ended, or cannot be."""
+        first, *others = group
+        if not self.attempts[first].running:
+            return False
+        try:
+            self._envs.fork(first, into=others)
+        except (ForkError, SandboxError):  # of a lost one, the next step says so
+            return False
+        source = self.attempts[first]
+        for number in group:
+            self.attempts[number] = source.at_the_fork(number)
+        return True
+
+    def _turn(self, numbers: Sequence[int]) -> None:
+        """Let the model reply, and the environments take its actions."""
+        playing = [self.attempts[n] for n in numbers if self.attempts[n].running]
+        if not playing:
+            return
+        trainer, longest = self._trainer, self._trainer.max_completion_length
+        replies, told = trainer._generate_single_turn(
+            [one.prompt + one.completion for one in playing], None, {}, num_generations=1
+        )
+        actions = []
+        for one, ids, logprobs in zip(playing, replies, told or [None] * len(replies), strict=True):
+            room = longest - len(one.completion)
+            one.reply(ids[:room], None if logprobs is None else logprobs[:room])
+            text = trainer.processing_class.decode(ids[:room], skip_special_tokens=True)
+            whole = len(ids) <= room and ids[-1] in trainer.eos_token_ids
+            actions.append(action_in(text, self._language, cut_off=not whole))
+        self._step(playing, actions)
+        full = [one for one in playing if one.running and not self._show(one, longest)]
+        for one in full:
+            env: Any = self._envs.envs[one.number].unwrapped
+            env.episode.metadata["ended_by"] = "tokens"
+        self._step(full, ["submit"] * len(full))
+
+    def _step(self, attempts: Sequence[Attempt], actions: Sequence[str]) -> None:
+        if not attempts:
+            return
+        self._envs.send(actions, [one.number for one in attempts])
+        _, rewards, terminated, truncated, infos = self._envs.recv(len(attempts))
+        for number, reward, *ended in zip(
+            infos["env_id"], rewards, terminated, truncated, strict=True
+        ):
+            if any(ended):
+                one = self.attempts[number]
+                one.running, one.reward = False, float(reward)
+
+    def _show(self, one: Attempt, longest: int) -> bool:
+        """Add the observation to the completion; False: there is no room for it and a reply."""
+        env: Any = self._envs.envs[one.number].unwrapped
+        ids = self._following(env.messages("chat")[-1], one.completion[-1])
+        if len(one.completion) + len(ids) >= longest:
+            return False
+        one.add(ids, [0.0] * len(ids), mine=0)
+        return True
+
+    def _following(self, message: dict[str, Any], last: int) -> list[int]:
+        """Return the tokens between a reply that ended with the token `last` and the next one."""
+        trainer, tokenizer = self._trainer, self._trainer.processing_class
+        reply = {"role": "assistant", "content": _REPLY}
+        content = str(message["content"])
+        has_tokens = len(pieces(content, added_tokens(tokenizer))) > 1
+        shown = {**message, "content": _DATA} if has_tokens else message
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": ""}, reply, shown],
+            add_generation_prompt=True,
+            tokenize=False,
+            chat_template=trainer.chat_template,
+            **trainer.chat_template_kwargs,
+        )
+        text = text.partition(_REPLY)[2]
+        if has_tokens:
+            before, _, after = text.partition(_DATA)
+            ids = encode(tokenizer, before) + encode_data(tokenizer, content)
+            ids += encode(tokenizer, after)
+        else:
+            ids = encode(tokenizer, text)
+        return ids[1:] if ids[0] == last else ids

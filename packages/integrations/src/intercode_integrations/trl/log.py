@@ -1,0 +1,80 @@
+"""The record of a training run's attempts: a run's folder, with the tokens that were trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from intercode.envs.vector import ThreadVectorEnv
+from intercode.errors import UsageError
+from intercode.evaluate.manifest import dataset_facts, describe
+from intercode.records import MANIFEST, RecordWriter
+from intercode.talks import Talk
+from intercode_integrations.trl.batch import Attempt
+
+_AGENT = "trl"
+
+
+class Log:
+    """Writes attempts to a new folder; later attempts at a task are later epochs.
+
+    Args:
+        folder: The folder.
+        env: An environment of the run, which is only looked at.
+
+    Raises:
+        UsageError: There is a run in the folder.
+        RecordWriteError: It cannot be written.
+    """
+
+    def __init__(self, folder: Path, env: Any) -> None:
+        if (folder / MANIFEST).exists():
+            raise UsageError(f"{folder} already holds a run: give another folder (record=)")
+        tasks = env.dataset
+        self._writer = RecordWriter(folder)
+        self._epochs: Counter[str] = Counter()
+        self._writer.write_manifest(
+            describe(
+                dataset=dataset_facts(tasks),
+                env={"env": env.name, "max_turns": env.max_turns},
+                agent={"name": _AGENT, "options": {}, "digest": ""},
+                needs_gold=False,
+                seed=0,
+                excluded={},
+            )
+        )
+
+    def add(self, envs: ThreadVectorEnv, attempts: Sequence[Attempt]) -> None:
+        """Record the attempts of a batch; their episodes are the environments' last ones."""
+        for one in attempts:
+            env: Any = envs.envs[one.number].unwrapped
+            tokens = [
+                sum(len(call[name]) for call in one.calls)
+                for name in ("prompt_token_ids", "token_ids")
+            ]
+            talk = Talk(
+                name=_AGENT,
+                input_tokens=tokens[0],
+                output_tokens=tokens[1],
+                cached_tokens=0,
+                cost=None,
+                messages=[],
+                calls=one.calls,
+            )
+            self._writer.append(
+                replace(
+                    env.episode,
+                    agent=_AGENT,
+                    epoch=self._epochs[one.task],
+                    fork=None,
+                    metadata={**env.episode.metadata, "model": talk},
+                )
+            )
+            self._epochs[one.task] += 1
+
+    def close(self) -> None:
+        """Let the folder go. Idempotent."""
+        self._writer.close()

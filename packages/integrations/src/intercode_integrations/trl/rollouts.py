@@ -1,0 +1,135 @@
+"""Rollouts for ``GRPOTrainer(rollout_func=…)``, in one of our vectors.
+
+All attempts of a batch take their turns together: one call of the model for all that go on, one
+step of their environments, side by side. A reply's block of code is its action, as for the agent
+``try-again``, so that any chat template will do.
+
+Before its own first turn a group can be given turns in common: the first attempt plays them, the
+others are forks of its episode. They stand in the prompt of all, and so outside the loss.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from intercode.agents import retelling
+from intercode.envs.vector import ThreadVectorEnv
+from intercode.errors import UsageError
+from intercode.project import create, create_vec
+from intercode_integrations.trl.batch import Attempt, Batch
+from intercode_integrations.trl.environments import warn_of_loss
+from intercode_integrations.trl.log import Log
+from intercode_integrations.trl.rows import as_dataset, dialogues
+
+if TYPE_CHECKING:
+    import datasets
+
+
+def env_reward(**row: Any) -> list[float | None]:
+    """Return what the environments gave, for ``reward_funcs``; None where there is no reward."""
+    return [None if math.isnan(reward) else reward for reward in row["env_reward"]]
+
+
+class Rollouts:
+    """Plays the attempts of each batch::
+
+        rollouts = Rollouts("bash", max_turns=8, shared_turns=1)
+        GRPOTrainer(model, [env_reward], train_dataset=rollouts.dataset(), rollout_func=rollouts)
+        …
+        rollouts.close()
+
+    Args:
+        env: As in `intercode.make_vec`.
+        shared_turns: The number of first turns that the attempts of a group have in common.
+        record: A folder, in which a run with all attempts is recorded: ``intercode export --to
+            parquet --tokens`` has the tokens of each as the trainer got them.
+        **options: As in `intercode.make_vec`, but ``errors`` and ``autoreset_mode``.
+
+    Raises:
+        UsageError: There is no such environment; or no turn is left after those in common.
+    """
+
+    def __init__(
+        self,
+        env: str | Path,
+        *,
+        shared_turns: int = 0,
+        record: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        options["errors"] = "value"
+        self._given = env, options
+        self._first = cast("Any", create(env, **options))  # only looked at
+        if not 0 <= shared_turns < self._first.max_turns:
+            raise UsageError(
+                f"shared_turns must be at least 0 and below max_turns, {self._first.max_turns}, "
+                f"not {shared_turns}"
+            )
+        self._shared = shared_turns
+        self._log = None if record is None else Log(Path(record), self._first)
+        self._envs: ThreadVectorEnv | None = None
+        self._finalizer: weakref.finalize[[], Rollouts] | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """List the tasks as rows. The last message of a prompt names its task."""
+        return [
+            {"prompt": [system, {**user, "task_id": task.task_id}]}
+            for task, (system, user) in dialogues(self._first, retelling.chat)
+        ]
+
+    def dataset(self) -> datasets.Dataset:
+        """Make a dataset of the tasks, for ``train_dataset``."""
+        return as_dataset(self.rows())
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any] | None]:
+        """Play an attempt for each prompt; equal tasks that follow each other are a group."""
+        tasks = [prompt[-1].get("task_id") for prompt in prompts]
+        if None in tasks:
+            raise UsageError("a prompt names no task: train_dataset=rollouts.dataset()")
+        told, *_ = trainer._tokenize_prompts(prompts)
+        attempts = [
+            Attempt(number, task, list(prompt))
+            for number, (task, prompt) in enumerate(zip(tasks, told, strict=True))
+        ]
+        envs = self._vector(len(attempts))
+        try:
+            Batch(envs, attempts, trainer).play(self._shared)
+            for attempt in attempts:
+                if math.isnan(attempt.reward):
+                    warn_of_loss(cast("Any", envs.envs[attempt.number].unwrapped).episode)
+            if self._log is not None:
+                self._log.add(envs, attempts)
+        finally:
+            for env in envs.envs:  # the next batch may be far
+                env.close()
+        logprobs = [one.logprobs for one in attempts]
+        return {
+            "prompt_ids": [one.prompt for one in attempts],
+            "completion_ids": [one.completion for one in attempts],
+            "logprobs": None if None in logprobs else logprobs,
+            "env_mask": [one.mask for one in attempts],
+            "env_reward": [one.reward for one in attempts],
+        }
+
+    def close(self) -> None:
+        """Close the environments and the record. Idempotent; the process's end does it, too."""
+        if self._log is not None:
+            self._log.close()
+        self._close_envs()
+
+    def _close_envs(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer()
+        self._envs = None
+
+    def _vector(self, size: int) -> ThreadVectorEnv:
+        if self._envs is None or self._envs.num_envs < size:
+            self._close_envs()
+            env, options = self._given
+            self._envs = create_vec(env, size, autoreset_mode="Disabled", **options)
+            self._finalizer = weakref.finalize(self, self._envs.close)
+        return self._envs

@@ -1,0 +1,36 @@
+"""The tasks of an environment as rows of a dataset. They tell neither gold nor outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from intercode.episode import Episode
+from intercode.task import Task
+from intercode_integrations import needing
+
+if TYPE_CHECKING:
+    import datasets
+
+Style = Callable[[Any, Task], list[dict[str, Any]]]
+
+
+def dialogues(env: Any, style: Style) -> Iterator[tuple[Task, list[dict[str, Any]]]]:
+    """Tell each task as a style does before the first action; no episode is begun for that."""
+    for task in env.dataset:
+        episode = Episode(task.task_id, task.query, env.name)
+        facts = {"name": env.name, "traits": env.traits, "max_turns": env.max_turns}
+        yield task, style(SimpleNamespace(**facts, episode=episode), task)
+
+
+def as_dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:
+    """Make a dataset of rows.
+
+    Raises:
+        UsageError: The package ``datasets`` is not installed.
+    """
+    with needing("datasets, a package of TRL's,", "intercode-gym[trl]"):
+        from datasets import Dataset
+
+    return Dataset.from_list(rows)

@@ -1,0 +1,115 @@
+"""A harness of verifiers that plays InterCode's tasks in its own process.
+
+Each call of the model goes through verifiers' endpoint, which records messages, tokens and
+probabilities in the trace; each call of a tool is a step of the environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import verifiers.v1 as vf
+
+import intercode
+from intercode.agents.strategies import NO_CALL
+from intercode.agents.talk import CUT_OFF, Clip
+from intercode.envs.tools import sendable
+from intercode.episode import NoAction
+from intercode.models.base import tool_as_openai
+from intercode.models.wire import arguments
+from intercode_integrations.verifiers.tasks import InterCodeData, failures
+
+
+class InterCodeHarnessConfig(vf.HarnessConfig):
+    """``--env.agent.harness.…``."""
+
+    observation_limit: int = 10_000
+    """Characters of an observation that the model is shown."""
+
+
+class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
+    """The agent ``tool-calling``, asked through verifiers' endpoint."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    EXECUTES_CODE = False
+    """Commands run in sandboxes of InterCode's, not in the runtime of the rollout."""
+    NEEDS_CONTAINER = False
+
+    async def session(
+        self, ctx: vf.ModelContext, trace: vf.Trace, *given: Any, **named: Any
+    ) -> vf.HarnessSession:
+        """Begin the episode: within the limit of the setup's time, not the agent's."""
+        data = trace.task.data
+        if not isinstance(data, InterCodeData):
+            raise intercode.UsageError("InterCode's harness plays InterCode's tasks only")
+        with failures():
+            trace.state.env = intercode.AsyncEnv(await asyncio.to_thread(data.make))
+            await trace.state.env.reset(task_id=data.id)
+        trace.state.has_begun = True
+        return await super().session(ctx, trace, *given, **named)
+
+    async def launch(
+        self,
+        ctx: vf.ModelContext,
+        trace: vf.Trace,
+        runtime: vf.Runtime,
+        endpoint: str,
+        secret: str,
+        mcp_urls: dict[str, str],
+        data: vf.TaskData,
+    ) -> vf.ProgramResult:
+        """Play until the episode ends."""
+        env = trace.state.env
+        offered: Any = [tool_as_openai(tool) for tool in env.tools]
+        told = zip(("system", "user"), self.resolve_text_prompt(data), strict=True)
+        talk: Any = [{"role": role, "content": text} for role, text in told if text]
+        # Certificates take longer to load than an episode: only for an endpoint that has one.
+        far = endpoint.startswith("https:")
+        http = openai.DefaultAsyncHttpxClient(verify=far, trust_env=far, timeout=None)
+        async with openai.AsyncOpenAI(base_url=endpoint, api_key=secret, http_client=http) as model:
+            while env.episode.status == "running":
+                reply = await model.chat.completions.create(
+                    model=ctx.model, messages=talk, tools=offered
+                )
+                with failures():
+                    talk += await self._answered(env, reply.choices[0])
+        return vf.ProgramResult(0, "", "")
+
+    async def _answered(self, env: intercode.AsyncEnv, choice: Any) -> list[dict[str, Any]]:
+        """Take the actions of a reply; return the reply, and the observations."""
+        said = [choice.message.model_dump(exclude_none=True)]
+        calls = choice.message.tool_calls or ()
+        if not calls:
+            note = CUT_OFF if choice.finish_reason == "length" else NO_CALL
+            said[0].setdefault("content", "")  # a message without anything is refused
+            text, *_ = await env.step(NoAction(note))
+            return [*said, {"role": "user", "content": text}]
+        for call in calls:
+            if env.episode.status == "running":
+                text, *_ = await env.call(call.function.name, arguments(call.function.arguments))
+                shown = Clip(self.config.observation_limit)(text.rstrip("\n")) or "(nothing)"
+                answer = {"role": "tool", "tool_call_id": call.id, "content": sendable(shown)}
+                said.append(answer)
+        return said
+
+    async def cleanup(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
+        """Free the sandbox, whatever has happened."""
+        if (env := getattr(trace.state, "env", None)) is not None:
+            await env.close()
+
+
+class InterCodeRolloutsConfig(vf.EnvConfig):
+    """``--env.…``."""
+
+    agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
+    """By itself verifiers would rent a remote machine, of which the harness has no use."""
+
+
+class InterCodeRollouts(vf.Env[InterCodeRolloutsConfig]):
+    """One agent, on this machine."""
+
+    async def run(self, task: vf.Task, agents: vf.Agents) -> None:
+        """Play a task."""
+        await agents.agent.run(task)
