@@ -16,15 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from intercode_integrations.ray import Ray, driver
-from intercode_integrations.ray.cluster import connected
-from intercode_integrations.ray.ledger import Ledger, Outbox, SharedBudget, SharedPace
-from intercode_integrations.testing import Fault, Line, ScriptedServer
-
 from intercode.episode import Episode
 from intercode.evaluate import Progress, evaluate
 from intercode.models.limits import Spending
 from intercode.spec import RunSpec
+from intercode_integrations.ray import Ray, driver
+from intercode_integrations.ray.cluster import connected
+from intercode_integrations.ray.ledger import Ledger, Outbox, SharedBudget, SharedPace
+from intercode_integrations.testing import Fault, Line, ScriptedServer
 from rows import Row
 
 NODES, WORKERS = 3, 2

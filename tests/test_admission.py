@@ -14,13 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.gateway import Gateway, Upstream
-from intercode_integrations.serve.counts import Counts
-from intercode_integrations.serve.offers import Offer
-from intercode_integrations.serve.server import Server
-from intercode_integrations.serve.session import Terms
-from intercode_integrations.serve.workers import listen
-from intercode_integrations.testing import ScriptedServer
 
 from gateway.doors import BODIES, KEY, said
 from intercode.admission import Admission
@@ -28,6 +21,13 @@ from intercode.guard import Guard
 from intercode.models.scripted import Line, Rule, script
 from intercode.report.live import Library
 from intercode.report.server import Viewer
+from intercode_integrations.gateway import Gateway, Upstream
+from intercode_integrations.serve.counts import Counts
+from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.server import Server
+from intercode_integrations.serve.session import Terms
+from intercode_integrations.serve.workers import listen
+from intercode_integrations.testing import ScriptedServer
 from intercode_sandbox.forwarding import Forward
 from serve.served import say, serving
 from waiting import PATIENCE, eventually

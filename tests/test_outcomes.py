@@ -15,8 +15,6 @@ from typing import Any, get_args
 
 import pytest
 from hypothesis import given, strategies as st
-from intercode_integrations.trl.environments import environments
-from intercode_integrations.trl.rollouts import env_reward
 
 import intercode
 import intercode.rewards
@@ -34,6 +32,8 @@ from intercode.outcomes import ENDED_BY, OUTCOMES, UNSCORED, OutcomeKind, failur
 from intercode.records import Outcome, read_episodes
 from intercode.report.episodes import row_of
 from intercode.report.export import episode_row, to_chat, turn_rows
+from intercode_integrations.trl.environments import environments
+from intercode_integrations.trl.rollouts import env_reward
 from waiting import PATIENCE
 
 REPOSITORY = Path(__file__).parents[1]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.trl.rows import as_dataset
 
 import intercode
 from envs.toy import many, toy
@@ -24,6 +23,7 @@ from intercode.errors import EnvironmentStateError, TaskError, UsageError
 from intercode.evaluate.runner import evaluate
 from intercode.registry import ENVS
 from intercode.task import Dataset, Task
+from intercode_integrations.trl.rows import as_dataset
 
 TASK = Task("a", "Do it.")
 MAZE = """

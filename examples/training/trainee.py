@@ -18,7 +18,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from intercode_integrations.trl import Rollouts
 from policy import Local
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
@@ -32,6 +31,7 @@ from intercode.envs.traits import traits_of
 from intercode.evaluate import evaluate
 from intercode.evaluate.comparison import mcnemar
 from intercode.evaluate.statistics import mean, wilson
+from intercode_integrations.trl import Rollouts
 
 ATTEMPTS = 8
 """Attempts at a task."""

@@ -9,8 +9,6 @@ from typing import Any
 
 import duckdb
 import pytest
-from intercode_integrations.external_agents.profile import profile_of
-from intercode_integrations.testing import ScriptedServer
 
 from intercode.agents.builtin import action_for, read_predictions
 from intercode.cli.main import main
@@ -19,6 +17,8 @@ from intercode.envs.traits import traits_of
 from intercode.errors import RecordError
 from intercode.models.scripted import Line
 from intercode.records import read_episodes
+from intercode_integrations.external_agents.profile import profile_of
+from intercode_integrations.testing import ScriptedServer
 
 KEY = "sk-very-secret-0123456789"
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(4)]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.testing import ScriptedServer, some, usual
 
 from evaluate import fakes
 from intercode import datasets, make
@@ -21,6 +20,7 @@ from intercode.evaluate import evaluate
 from intercode.models import Usage
 from intercode.records import read_episodes
 from intercode.task import Dataset
+from intercode_integrations.testing import ScriptedServer, some, usual
 
 from .talking import KEY, PRICE, model, solver
 

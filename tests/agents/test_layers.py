@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.external_agents import layers, profile
 
 from intercode.cli.main import main
 from intercode.errors import ImageError
+from intercode_integrations.external_agents import layers, profile
 from intercode_sandbox import get_provider
 from intercode_sandbox.network import Gate, Policy, RefusedError
 

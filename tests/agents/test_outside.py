@@ -11,11 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.external_agents.profile import NO_MODEL, Record, profile_of
-from intercode_integrations.external_agents.turns import action_of, retell
-from intercode_integrations.gateway import Call
-from intercode_integrations.testing import ScriptedServer, shell
-from intercode_integrations.testing.server import Fault, status
 
 import intercode
 from intercode.calls import ToolCall
@@ -27,6 +22,11 @@ from intercode.models import Message
 from intercode.models.prices import Prices
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
+from intercode_integrations.external_agents.profile import NO_MODEL, Record, profile_of
+from intercode_integrations.external_agents.turns import action_of, retell
+from intercode_integrations.gateway import Call
+from intercode_integrations.testing import ScriptedServer, shell
+from intercode_integrations.testing.server import Fault, status
 
 KEY = "sk-very-secret-0123456789"
 TINY = Path(__file__).with_name("tiny.py")

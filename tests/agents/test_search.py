@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.testing import ScriptedServer
 
 import intercode
 from intercode.cli.main import main
@@ -21,6 +20,7 @@ from intercode.models import Message
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode.talks import talk_of
+from intercode_integrations.testing import ScriptedServer
 from soak.killed import intercode as command, kill
 from waiting import PATIENCE
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.testing import ScriptedServer
 
 import intercode
 from intercode.agents import skills
@@ -19,6 +18,7 @@ from intercode.errors import UsageError
 from intercode.models.base import Message
 from intercode.models.scripted import Line
 from intercode.records import read_episodes
+from intercode_integrations.testing import ScriptedServer
 
 EXAMPLE = Path(__file__).parents[2] / "examples/skills/ledger-totals"
 FRONT = "name: greet\ndescription: How to greet.\n"

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from intercode_integrations.testing import ScriptedServer
 
 from intercode.agents import registry
 from intercode.agents.language import EpisodeLimits
@@ -18,6 +17,7 @@ from intercode.evaluate import evaluate
 from intercode.models import Message, Reply, ToolCall
 from intercode.models.scripted import Line
 from intercode.task import Dataset, Task
+from intercode_integrations.testing import ScriptedServer
 
 from .talking import TASK, WARM, Says, model, play
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.testing.server import Fault, ScriptedServer
 
 from intercode.cli.main import main
 from intercode.models import openai
 from intercode.models.base import Answer
+from intercode_integrations.testing.server import Fault, ScriptedServer
 
 PRICES = {"models": {"openai-compatible/any": {"input": 1.0, "output": 1.0}}}
 Says = pytest.CaptureFixture[str]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.testing import ScriptedServer, status
 
 from intercode.cli.main import main
 from intercode.evaluate.budget_spent import spent_by
 from intercode.models.prices import Price
+from intercode_integrations.testing import ScriptedServer, status
 from rewards.judges import judged_by, numbers
 
 TASKS = [

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.testing import Fault, ScriptedServer, first, status
 
 from intercode.cli.main import main
 from intercode.evaluate.budget_spent import spent_by
@@ -17,6 +16,7 @@ from intercode.models import Message, Usage
 from intercode.models.prices import Price
 from intercode.models.scripted import Line
 from intercode.records import EPISODES, read_episodes, read_manifest
+from intercode_integrations.testing import Fault, ScriptedServer, first, status
 
 KEY = "sk-very-secret-0123456789"
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(6)]

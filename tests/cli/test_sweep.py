@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.testing import ScriptedServer
 
 from intercode.cli.main import main
 from intercode.models.scripted import Line
 from intercode.records import read_episodes, read_manifest
 from intercode.report.runs import read_runs
+from intercode_integrations.testing import ScriptedServer
 from waiting import eventually
 
 from .conftest import command

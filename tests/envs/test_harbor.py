@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.harbor.runs import HarborEnv
 
 import intercode
 from intercode.cli.main import main
+from intercode_integrations.harbor.runs import HarborEnv
 from sandbox import rootfs
 from sandbox.layouts import layout
 from sandbox.local_registry import push, serving

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.testing import ScriptedServer
 
 import intercode
 from intercode.cli.main import main
@@ -21,6 +20,7 @@ from intercode.interpreters.terminal import ROWS, Screen
 from intercode.models.scripted import Line
 from intercode.records import read_episodes
 from intercode.task import Dataset, Task
+from intercode_integrations.testing import ScriptedServer
 from waiting import PATIENCE
 
 pytestmark = pytest.mark.ordinary

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.harbor.writer import task_id
 
 from intercode.errors import UsageError
+from intercode_integrations.harbor.writer import task_id
 
 from .test_sixth_environment import Commands
 

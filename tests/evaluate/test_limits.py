@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.testing import ScriptedServer
 
 from intercode import datasets, make
 from intercode.agents import registry
@@ -24,6 +23,7 @@ from intercode.evaluate.loop import Semaphore, Shared, Stopped
 from intercode.models import Message, Reply, Settings, get_model
 from intercode.models.scripted import Line
 from intercode.task import Task
+from intercode_integrations.testing import ScriptedServer
 from waiting import eventually
 
 from .fakes import FakeEnv, dataset

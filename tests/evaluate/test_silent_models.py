@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from intercode_integrations.testing.server import Fault, ScriptedServer
 
 from intercode.cli.main import main
 from intercode.cli.results import Watcher
@@ -20,6 +19,7 @@ from intercode.models.drain import draining
 from intercode.models.limits import RateLimit, Retry
 from intercode.models.remote import Around, Frame
 from intercode.records import read_manifest
+from intercode_integrations.testing.server import Fault, ScriptedServer
 
 MODEL = ("--agent", "try-again", "--model", "openai-compatible/any")
 SILENCE = Fault("slow", delay=3600.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from intercode_integrations.testing import ScriptedServer
 
 from first_hour.conftest import Someone
 from intercode.models.scripted import Line
+from intercode_integrations.testing import ScriptedServer
 
 WORK = "touch /root/answer"
 TASK = {"query": "make /root/answer", "verification": "test -e /root/answer"}

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from intercode_integrations.testing import Line, ScriptedServer
 
 from docs.pages import OBSERVED, Block, blocks, check_output, check_python, commands
 from first_hour.conftest import REPOSITORY, Someone, publish, variables
 from intercode.models.scripted import Rule, script
+from intercode_integrations.testing import Line, ScriptedServer
 from waiting import PATIENCE
 
 README = REPOSITORY / "README.md"

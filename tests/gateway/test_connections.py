@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import pytest
-from intercode_integrations.gateway.upstream import Connections, Upstream
 
 from forks import in_a_fork
 from intercode.errors import UsageError
 from intercode.models.base import AttemptError
+from intercode_integrations.gateway.upstream import Connections, Upstream
 
 KEY = "sk-the-real-key"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

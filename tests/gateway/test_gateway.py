@@ -10,6 +10,13 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+
+from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
+from intercode.models.cache import Cache
+from intercode.models.limits import Budget, RateLimit, Retry
+from intercode.models.prices import Price
+from intercode.models.remote import Around
+from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
 from intercode_integrations.gateway.calls import answered
 from intercode_integrations.gateway.gate import FREE_COUNTS
@@ -18,13 +25,6 @@ from intercode_integrations.gateway.streams import Assembly
 from intercode_integrations.gateway.tables import TABLES, Name
 from intercode_integrations.testing import Fault, ScriptedServer, first, status
 from intercode_integrations.testing.asked import shell
-
-from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
-from intercode.models.cache import Cache
-from intercode.models.limits import Budget, RateLimit, Retry
-from intercode.models.prices import Price
-from intercode.models.remote import Around
-from intercode.models.scripted import Line, Rule, script
 
 PATHS = tuple(BODIES)
 QUICK = Retry(retries=3, first_wait=0.0)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from intercode_integrations.gateway import Gateway, Seat, Upstream
-from intercode_integrations.testing import ScriptedServer
 
 from gateway.doors import BODIES, KEY
 from intercode.models.scripted import Line, Rule, script
+from intercode_integrations.gateway import Gateway, Seat, Upstream
+from intercode_integrations.testing import ScriptedServer
 from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode_sandbox.forwarding import Forwards
 

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
-from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.intake import SMALL, Intake, check_embedded_tokens
-from intercode_integrations.gateway.retention import MAX_CHARACTERS, MAX_OF_FAILED, Dialogues
-from intercode_integrations.gateway.rules import Refusal
-from intercode_integrations.testing import ScriptedServer
 
 from gateway.doors import BODIES, KEY, ask, raw, said
 from intercode.json_limits import MAX_DEPTH, MAX_TOKENS, count_tokens
 from intercode.models.limits import Budget, Retry
 from intercode.models.remote import Around
 from intercode.models.scripted import Line, Rule, script
+from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
+from intercode_integrations.gateway.calls import Call
+from intercode_integrations.gateway.intake import SMALL, Intake, check_embedded_tokens
+from intercode_integrations.gateway.retention import MAX_CHARACTERS, MAX_OF_FAILED, Dialogues
+from intercode_integrations.gateway.rules import Refusal
+from intercode_integrations.testing import ScriptedServer
 from waiting import eventually
 
 CHAT = "/v1/chat/completions"

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+
+from gateway.doors import BODIES, KEY, ask
+from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Upstream
 from intercode_integrations.gateway.streams import Assembly, Event
 from intercode_integrations.gateway.tables import TABLES, Name
 from intercode_integrations.gateway.veil import Veil
 from intercode_integrations.testing import ScriptedServer
 from intercode_integrations.testing.streams import frame
-
-from gateway.doors import BODIES, KEY, ask
-from intercode.models.scripted import Line, Rule, script
 
 WITHOUT_OVERLAPS = [KEY, "abcdef"]
 SECRETS = st.sampled_from([*WITHOUT_OVERLAPS, "aaaaaa", "ababab", "sk-s-sk"])

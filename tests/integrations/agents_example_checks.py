@@ -15,7 +15,6 @@ import langgraph_agent
 import openai_agents
 import pytest
 import smolagents_agent
-from intercode_integrations.testing.server import ScriptedServer
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from openai import AsyncOpenAI
@@ -26,6 +25,7 @@ from agents import OpenAIChatCompletionsModel, set_tracing_disabled
 from intercode.errors import SandboxError
 from intercode.models.base import Message, ToolCall
 from intercode.models.scripted import Line
+from intercode_integrations.testing.server import ScriptedServer
 
 os.environ["LANGSMITH_TRACING"] = "false"
 set_tracing_disabled(True)

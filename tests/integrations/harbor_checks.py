@@ -17,11 +17,11 @@ from harbor.environments.base import BaseEnvironment
 from harbor.models.task.config import EnvironmentConfig, NetworkPolicy
 from harbor.models.task.task import Task
 from harbor.models.trial.paths import TrialPaths
-from intercode_integrations.harbor import InterCodeEnvironment
-from intercode_integrations.harbor.writer import ANSWER
 from recorded import played
 
 from intercode.errors import SandboxTimeoutError
+from intercode_integrations.harbor import InterCodeEnvironment
+from intercode_integrations.harbor.writer import ANSWER
 from sandbox import rootfs
 from sandbox.layouts import layout
 from sandbox.local_registry import push, serving

@@ -7,8 +7,9 @@ from typing import Any
 
 from harbor.agents.base import BaseAgent
 from harbor.models.task.config import TaskConfig
-from intercode_integrations.harbor.writer import ANSWER, task_id
 from recorded import played
+
+from intercode_integrations.harbor.writer import ANSWER, task_id
 
 _QUERY = """import sqlite3, sys
 found = sqlite3.connect(sys.argv[1]).execute(sys.argv[2])

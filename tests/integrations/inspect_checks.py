@@ -21,14 +21,14 @@ from inspect_ai.model import ChatMessage, Model, ModelOutput, ModelUsage, get_mo
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import SandboxUnavailableError, SandboxUserUnsupportedError, sandbox
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
-from intercode_integrations.inspect import InterCodeSandbox, SandboxConfig, TaskSandbox, sql
-from intercode_integrations.inspect.tasks import TaskConfig
 from recorded import played
 
 import intercode
 from intercode.cli.main import main
 from intercode.envs.tools import call_of
 from intercode.envs.traits import traits_of
+from intercode_integrations.inspect import InterCodeSandbox, SandboxConfig, TaskSandbox, sql
+from intercode_integrations.inspect.tasks import TaskConfig
 from waiting import PATIENCE
 
 USERS = "test_exec_as_user"

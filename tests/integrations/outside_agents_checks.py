@@ -14,9 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from intercode_integrations.external_agents import layers
-from intercode_integrations.external_agents.profile import profile_of
-from intercode_integrations.testing import ScriptedServer, shell
 
 import intercode
 from intercode.cli.main import main
@@ -26,6 +23,9 @@ from intercode.models.base import Message, Usage
 from intercode.models.prices import Price
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
+from intercode_integrations.external_agents import layers
+from intercode_integrations.external_agents.profile import profile_of
+from intercode_integrations.testing import ScriptedServer, shell
 from intercode_sandbox import get_provider
 from intercode_sandbox.native import cgroup
 from soak.held import AHEAD, held

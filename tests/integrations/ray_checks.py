@@ -10,12 +10,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from intercode_integrations.testing.server import ScriptedServer
 from ray_cluster import KEY, Nodes, held, lines, recorded, wait_for_lines
 
 from intercode.evaluate import evaluate
 from intercode.models.scripted import Line
 from intercode.spec import RunSpec
+from intercode_integrations.testing.server import ScriptedServer
 from sandbox import rootfs
 
 pytest_plugins = ["ray_cluster"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import ray
-from intercode_integrations.ray.cluster import connect
 
 from intercode.errors import UsageError
+from intercode_integrations.ray.cluster import connect
 
 HERE = "127.0.0.1"
 BIN = Path(sys.executable).parent

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.harbor.export import Exporter
-from intercode_integrations.harbor.writer import ANSWER, name_of
 
 import intercode
 from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
+from intercode_integrations.harbor.export import Exporter
+from intercode_integrations.harbor.writer import ANSWER, name_of
 from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode_sandbox.units import MIB
 

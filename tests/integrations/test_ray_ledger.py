@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from intercode_integrations.ray.ledger import Ledger
 
 from intercode.errors import BudgetError
 from intercode.models.limits import Spending
+from intercode_integrations.ray.ledger import Ledger
 from waiting import PATIENCE
 
 

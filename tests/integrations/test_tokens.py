@@ -12,13 +12,13 @@ from typing import Any
 
 import duckdb
 import pytest
-from intercode_integrations.trl import Rollouts
 
 import intercode
 from intercode.agents.strategies import TRY_AGAIN
 from intercode.cli.main import main
 from intercode.evaluate import evaluate
 from intercode.models.base import Message, Reply, Settings, Tool, Trace
+from intercode_integrations.trl import Rollouts
 
 MERGED = ("submit", "sub", "``", "`<", "\n<", "\x03<", "t:", "it\n", "pwd", "\x03")
 """Tokens of several characters, of which some lie across the border of two turns."""

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from intercode_integrations.trl import Environments, Rollouts, env_reward, environments
 
 import intercode
 from intercode.errors import EnvironmentStateError, UsageError
+from intercode_integrations.trl import Environments, Rollouts, env_reward, environments
 from intercode_sandbox import get_provider
 from soak.killed import adopting, children
 

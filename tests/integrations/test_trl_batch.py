@@ -9,10 +9,10 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from intercode_integrations.trl.batch import Attempt, Batch
-from intercode_integrations.trl.tokens import without_tokens
 
 import intercode
+from intercode_integrations.trl.batch import Attempt, Batch
+from intercode_integrations.trl.tokens import without_tokens
 
 ENDS = 3
 """The token, and the character, that ends a reply."""

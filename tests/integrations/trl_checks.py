@@ -16,13 +16,13 @@ import language_model
 import policy
 import pytest
 import torch
-from intercode_integrations.trl import Rollouts, env_reward, environments
 from recorded import played
 from tiny_model import Script, Scripted, block, call, tokenizer
 from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 
 import intercode
+from intercode_integrations.trl import Rollouts, env_reward, environments
 from intercode_sandbox import get_provider
 from soak.held import AHEAD, held
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import verifiers.v1 as vf
-from intercode_integrations.testing import Line, ScriptedServer, first, status
 from recorded import played
 from tiny_policy import Policy, PolicyServer, tokenizer
 
 import intercode
 from intercode.calls import ToolCall
 from intercode.models.base import Message
+from intercode_integrations.testing import Line, ScriptedServer, first, status
 from waiting import new_marker, sleepers
 
 TOOL = {"bash": ("bash", "command"), "sql": ("sql", "statement")}

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from intercode_integrations.testing import Line, ScriptedServer
 from recorded import played
 
 import intercode
 from intercode.models.base import Message
+from intercode_integrations.testing import Line, ScriptedServer
 
 PLAYED = played("bash")[:6]
 

@@ -10,10 +10,10 @@ from types import ModuleType
 import pytest
 import somebodys_sums
 import verifiers.v1 as vf
-from intercode_integrations.testing import Line, ScriptedServer
 
 import intercode
 from intercode.cli.main import main
+from intercode_integrations.testing import Line, ScriptedServer
 
 
 def test_a_run_of_somebodys_taskset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from intercode_integrations.testing import ScriptedServer
-
 from intercode.models import Message, Retry, get_model
 from intercode.models.remote import RemoteModel
+from intercode_integrations.testing import ScriptedServer
 
 CHAT = "openai/gpt-4o"
 COMPLETIONS = "openai-completions/gpt-3.5-turbo-instruct"

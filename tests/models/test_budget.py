@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, strategies as st
-from intercode_integrations.testing import ScriptedServer
 
 from intercode.errors import BudgetError, UsageError
 from intercode.models import Budget, Message, Settings, Usage
 from intercode.models.base import Request
 from intercode.models.scripted import Line, count
+from intercode_integrations.testing import ScriptedServer
 from models.providers import CHAT, HELLO, connect
 from waiting import eventually
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from intercode_integrations.testing import ScriptedServer, status
 
 from intercode.errors import ModelUnavailableError, UsageError
 from intercode.models import Budget, Message, Reply, Settings, Tool, ToolCall, Usage, get_model
 from intercode.models.base import Request
 from intercode.models.cache import Cache, digest
 from intercode.models.scripted import Line
+from intercode_integrations.testing import ScriptedServer, status
 from models.conftest import KEYS
 from models.providers import ALL, CHAT, HELLO, connect
 

@@ -13,6 +13,12 @@ from email.utils import formatdate, parsedate_to_datetime
 
 import pytest
 from hypothesis import given, strategies as st
+
+from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
+from intercode.models import Budget, Message, Retry, get_model
+from intercode.models.limits import LONGEST_WAIT, PATIENCE
+from intercode.models.scripted import Line, Rule, script
+from intercode.models.wire import judge, retry_after
 from intercode_integrations.testing import (
     Fault,
     ScriptedServer,
@@ -22,12 +28,6 @@ from intercode_integrations.testing import (
     too_many,
     usual,
 )
-
-from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
-from intercode.models import Budget, Message, Retry, get_model
-from intercode.models.limits import LONGEST_WAIT, PATIENCE
-from intercode.models.scripted import Line, Rule, script
-from intercode.models.wire import judge, retry_after
 from models.providers import ALL, CHAT, HELLO, connect
 
 SAY = script([Rule(Line("hello there"))])

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
-from intercode_integrations.testing import Fault, ScriptedServer
 
 from intercode.errors import ModelError, UsageError
 from intercode.known_secrets import hide, parse
 from intercode.models import ToolCall, get_model
 from intercode.models.keys import check_url, find
 from intercode.models.scripted import Line
+from intercode_integrations.testing import Fault, ScriptedServer
 from models.conftest import KEYS
 from models.providers import ALL, HELLO, connect
 

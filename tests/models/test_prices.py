@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from intercode_integrations.testing import ScriptedServer
 
 from intercode.errors import UsageError
 from intercode.models import Usage
 from intercode.models.prices import Price, Prices
 from intercode.models.scripted import Line
+from intercode_integrations.testing import ScriptedServer
 from models.providers import HELLO, connect
 
 

@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from intercode_integrations.testing import ScriptedServer, dialects
-from intercode_integrations.testing.dialects import DIALECTS
 
 from intercode.errors import ContextLengthError, ModelError, UsageError
 from intercode.models import (
@@ -23,6 +21,8 @@ from intercode.models import (
 from intercode.models.base import Answer
 from intercode.models.openai import MOST_TOKENS
 from intercode.models.scripted import Line, Rule, script
+from intercode_integrations.testing import ScriptedServer, dialects
+from intercode_integrations.testing.dialects import DIALECTS
 from models.conftest import KEYS
 from models.providers import ALL, ANTHROPIC, CHAT, COMPLETIONS, HELLO, connect
 

@@ -13,6 +13,8 @@ import anthropic
 import openai
 import pytest
 from hypothesis import given, settings, strategies as st
+from openai._streaming import SSEDecoder
+
 from intercode_integrations.testing import (
     Fault,
     Line,
@@ -24,8 +26,6 @@ from intercode_integrations.testing import (
     too_many,
 )
 from intercode_integrations.testing.streams import frame, tokens
-from openai._streaming import SSEDecoder
-
 from waiting import eventually
 
 ASKED: Any = {"model": "any", "messages": [{"role": "user", "content": "one two"}]}

@@ -44,6 +44,7 @@ ARCHIVE = "intercode_sandbox/images/archive.py"
 REPOSITORY = "intercode_sandbox/images/repository.py"
 FIXES = "intercode/evaluate/fix_leaks.py"
 GATE = "intercode_integrations/gateway/gate.py"
+UPSTREAM = "intercode_integrations/gateway/upstream.py"
 RULES = "intercode_integrations/gateway/rules.py"
 DOOR = "intercode_integrations/gateway/door.py"
 INTAKE = "intercode_integrations/gateway/intake.py"
@@ -1226,7 +1227,7 @@ DEFENCES = [
     Defence(
         "gateway_key", "host leak",
         (
-            Edit("intercode_integrations/gateway/upstream.py", "if len(self.key) >= SHORTEST", "if False"),
+            Edit(UPSTREAM, "if len(self.key) >= SHORTEST", "if False"),
             Edit(GATE, "self._body = hide_in(found, gateway.upstream.key)", "self._body = found"),
         ),
     ),

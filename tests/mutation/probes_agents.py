@@ -13,14 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from intercode_integrations.external_agents import layers, play
-from intercode_integrations.external_agents.profile import profile_of
-from intercode_integrations.gateway import Call, Gateway, Upstream
-
 from intercode.agents.language import EpisodeLimits
 from intercode.errors import AgentStartError, BudgetError, ImageError
 from intercode.rewards.bash import _is_scratch, _with
 from intercode.rewards.gold import GoldResult
+from intercode_integrations.external_agents import layers, play
+from intercode_integrations.external_agents.profile import profile_of
+from intercode_integrations.gateway import Call, Gateway, Upstream
 from intercode_sandbox import Completed
 from intercode_sandbox.images.archive import Unpacker
 

@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
+from intercode.json_limits import MAX_TOKENS
+from intercode.models.base import Message
+from intercode.models.limits import Budget
+from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
 from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.gate import FREE_COUNTS
@@ -17,12 +22,6 @@ from intercode_integrations.gateway.intake import Intake, check_embedded_tokens,
 from intercode_integrations.gateway.retention import MAX_CHARACTERS, Dialogues
 from intercode_integrations.gateway.rules import Refusal, admitted
 from intercode_integrations.testing import ScriptedServer
-
-from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
-from intercode.json_limits import MAX_TOKENS
-from intercode.models.base import Message
-from intercode.models.limits import Budget
-from intercode.models.scripted import Line, Rule, script
 
 from .tools import one_of
 

@@ -11,14 +11,13 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from intercode_integrations.trl.tokens import pieces
-
 from groups import groups_of, told
 from intercode.databases import find
 from intercode.databases.convert.build import as_sqlite
 from intercode.episode import Episode
 from intercode.errors import ImageError, SandboxError, TaskError, UsageError
 from intercode.rewards.base import quiesced
+from intercode_integrations.trl.tokens import pieces
 from intercode_sandbox import Limits, Sandbox, files, get_provider
 from intercode_sandbox.images import resolve
 from intercode_sandbox.native.sandbox import NativeSandbox

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from intercode_integrations.ray.ledger import Ledger
-
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.models.limits import Spending
 from intercode.spec import RunSpec
+from intercode_integrations.ray.ledger import Ledger
 
 
 def ray_passwords() -> bool:

@@ -8,18 +8,18 @@ import socket
 import threading
 from contextlib import suppress
 
-from intercode_integrations.serve import wire
-from intercode_integrations.serve.counts import Counts
-from intercode_integrations.serve.offers import Offer
-from intercode_integrations.serve.server import Server
-from intercode_integrations.serve.session import Terms
-from intercode_integrations.serve.workers import listen
 from websockets.asyncio.client import connect
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 
 from intercode.admission import Admission
 from intercode.guard import Guard
+from intercode_integrations.serve import wire
+from intercode_integrations.serve.counts import Counts
+from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.server import Server
+from intercode_integrations.serve.session import Terms
+from intercode_integrations.serve.workers import listen
 from waiting import new_marker
 
 from .tools import ends, wait_for

@@ -12,7 +12,6 @@ from typing import Any
 import gymnasium
 import pytest
 from hypothesis import given, strategies as st
-from intercode_integrations.testing import ScriptedServer, status
 
 import intercode
 from agents.talking import PRICE, model
@@ -20,6 +19,7 @@ from intercode import Dataset, Episode, Task
 from intercode.errors import ContextLengthError, ModelUnavailableError, UsageError
 from intercode.models.scripted import Line
 from intercode.rewards.judge import LONGEST, Judge, decoy, messages, verdict
+from intercode_integrations.testing import ScriptedServer, status
 
 from .judges import Asked, judged_by, numbers
 

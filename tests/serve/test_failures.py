@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from intercode_integrations.serve.counts import Counts
-from intercode_integrations.serve.offers import Offer
-from intercode_integrations.serve.server import Server
-from intercode_integrations.serve.session import Terms
-from intercode_integrations.serve.workers import listen
 from websockets.asyncio.client import connect
 
 from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxError, TaskError
 from intercode.guard import Guard
+from intercode_integrations.serve.counts import Counts
+from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.server import Server
+from intercode_integrations.serve.session import Terms
+from intercode_integrations.serve.workers import listen
 
 Say = Callable[..., Awaitable[dict[str, Any]]]
 

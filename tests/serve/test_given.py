@@ -8,10 +8,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from intercode_integrations.openenv import OpenEnvEnv
 
 import intercode
 from intercode import SandboxError, UsageError
+from intercode_integrations.openenv import OpenEnvEnv
 from serve.served import Served, serving
 
 SECRET = "0123456789abcdef"

@@ -10,10 +10,10 @@ import struct
 from pathlib import Path
 
 import pytest
-from intercode_integrations.serve import session
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
+from intercode_integrations.serve import session
 from serve.served import Served, heard, say, serving
 from waiting import PATIENCE, eventually, new_marker, sleepers
 

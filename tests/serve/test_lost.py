@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intercode_integrations.serve.client import TOKEN
 
 import intercode
 from intercode.cli.main import main
+from intercode_integrations.serve.client import TOKEN
 from serve.served import Served, serving
 from striking import struck_in_a_call
 from waiting import eventually, new_marker, sleepers

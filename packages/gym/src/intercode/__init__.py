@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,6 @@ from intercode_sandbox import __version__ as __version__
 from intercode_sandbox.extensions import FOLDERS, PACKAGES
 
 if TYPE_CHECKING:
-    from intercode_integrations.asynchronous import AsyncEnv, AsyncSandbox
-    from intercode_integrations.pool import SandboxPool
-    from intercode_integrations.serve.client import connect, connect_vec
-
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
     from intercode.envs.snapshots import EpisodeSnapshot
@@ -78,8 +75,6 @@ FOLDERS["builtin:"] = Path(__file__).parent / "datasets" / "builtin"
 __all__ = [
     "ActionError",
     "AgentStartError",
-    "AsyncEnv",
-    "AsyncSandbox",
     "BudgetError",
     "CapacityError",
     "CausedInsideError",
@@ -110,7 +105,6 @@ __all__ = [
     "SandboxClosedError",
     "SandboxEndedError",
     "SandboxError",
-    "SandboxPool",
     "SandboxTimeoutError",
     "SandboxUnavailableError",
     "Score",
@@ -124,8 +118,6 @@ __all__ = [
     "TrustError",
     "UsageError",
     "VectorError",
-    "connect",
-    "connect_vec",
     "exact",
     "load_dataset",
     "make",
@@ -135,8 +127,6 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "AsyncEnv": "intercode_integrations.asynchronous:AsyncEnv",
-    "AsyncSandbox": "intercode_integrations.asynchronous:AsyncSandbox",
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
     "EpisodeSnapshot": "intercode.envs.snapshots:EpisodeSnapshot",
@@ -144,15 +134,12 @@ _ELSEWHERE = {
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode_sandbox.base:Limits",
-    "SandboxPool": "intercode_integrations.pool:SandboxPool",
     "Score": "intercode.episode:Score",
     "Task": "intercode.task:Task",
     "TimeLimit": "intercode.envs.time_limit:TimeLimit",
     "Tokens": "intercode.episode:Tokens",
     "Turn": "intercode.episode:Turn",
     "TurnChanges": "intercode.episode:TurnChanges",
-    "connect": "intercode_integrations.serve.client:connect",
-    "connect_vec": "intercode_integrations.serve.client:connect_vec",
     "exact": "intercode.episode:exact",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
@@ -162,8 +149,23 @@ _ELSEWHERE = {
 }
 
 
+_INTEGRATIONS = frozenset({"AsyncEnv", "AsyncSandbox", "SandboxPool", "connect", "connect_vec"})
+"""Public names of ``intercode_integrations``, which are names here, too."""
+
+
 def __getattr__(name: str) -> Any:
-    """A public name, imported now."""
+    """A public name, imported now.
+
+    Raises:
+        UsageError: It is one of a package that is not installed.
+    """
+    if name in _INTEGRATIONS:
+        if find_spec("intercode_integrations") is None:
+            from intercode.registry import INTEGRATIONS
+            from intercode_sandbox.names import missing
+
+            raise missing(f"intercode.{name}", INTEGRATIONS)
+        return getattr(importlib.import_module("intercode_integrations"), name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _ELSEWHERE.get(name, f"intercode.errors:{name}").partition(":")

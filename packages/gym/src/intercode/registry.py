@@ -10,6 +10,8 @@ from intercode_sandbox.suggestions import meant
 
 PAPER = "intercode-paper"
 """The package with the protocol of 2023."""
+INTEGRATIONS = "intercode-integrations"
+"""The package with adapters to other frameworks, servers, and agents of others."""
 DATASETS = Registry(
     "dataset",
     {
@@ -62,13 +64,8 @@ ENVS = Registry(
 
 SOURCES = Registry(
     "kind of source",
-    {
-        "harbor": "intercode_integrations.harbor.runs:HarborEnv",
-        "inspect": "intercode_integrations.inspect.runs:InspectEnv",
-        "openenv": "intercode_integrations.openenv:OpenEnvEnv",
-        "verifiers": "intercode_integrations.verifiers.runs:VerifiersEnv",
-    },
-    "intercode.sources",
+    group="intercode.sources",
+    homes=dict.fromkeys(("harbor", "inspect", "openenv", "verifiers"), INTEGRATIONS),
 )
 """Scheme of an address, as in ``intercode run harbor:FOLDER``, → the environment that tries the
 tasks there. Its class method ``tasks(rest)`` returns them, as a `Dataset`."""
@@ -91,22 +88,18 @@ MODELS = Registry(
 )
 """A provider's name → the factory of its `intercode.models.base.Client`."""
 
-EXECUTORS = Registry(
-    "place to run on", {"ray": "intercode_integrations.ray:Ray"}, "intercode.executors"
-)
+EXECUTORS = Registry("place to run on", group="intercode.executors", homes={"ray": INTEGRATIONS})
 """Scheme of ``--on SCHEME[://ADDRESS]`` → its executor (`intercode.evaluate.executor`), which takes
 all of that text."""
 
-VECTORS = Registry(
-    "backend of vectors", {"ray": "intercode_integrations.ray.vector:make"}, "intercode.vectors"
-)
+VECTORS = Registry("backend of vectors", group="intercode.vectors", homes={"ray": INTEGRATIONS})
 """Name → a function that makes a vector, from the arguments of `intercode.project.create_vec`."""
 
 
 def scheme_of(address: object) -> str | None:
     """Return the scheme of an address ``scheme:rest``; None: it has none of `SOURCES`."""
     scheme, colon, rest = address.partition(":") if isinstance(address, str) else ("", "", "")
-    return scheme if colon and rest and scheme in SOURCES else None
+    return scheme if colon and rest and (scheme in SOURCES.homes or scheme in SOURCES) else None
 
 
 def environment(name: str, protocol: str = "default") -> Any:
@@ -121,7 +114,7 @@ def environment(name: str, protocol: str = "default") -> Any:
         ImportError: Its module, or something that this needs, is not installed.
     """
     entry = name if protocol == "default" else f"{name}:{protocol}"
-    if entry not in ENVS and entry in SOURCES:
+    if entry not in ENVS and (entry in SOURCES.homes or entry in SOURCES):
         return SOURCES.get(entry)
     if name in ENVS and entry not in ENVS and entry not in ENVS.homes:
         known = [
@@ -162,17 +155,22 @@ RULES = Registry(
         "bash": "intercode.rewards.bash:BashReward.VERSION",
         "command": "intercode.rewards.command:CommandReward.VERSION",
         "flag": "intercode.rewards.flag:FlagReward.VERSION",
-        "harbor": "intercode_integrations.harbor.verifier:HarborReward.VERSION",
         "judge": "intercode.rewards.judge:Judge.VERSION",
         "python": "intercode.rewards.python:PythonReward.VERSION",
         "sql": "intercode.rewards.sql:SqlReward.VERSION",
         "swe": "intercode.rewards.swe:SweReward.VERSION",
     },
     "intercode.rules",
-    {"paper": PAPER},
+    {"harbor": INTEGRATIONS, "paper": PAPER},
 )
 """Name of a rule of grading → its version, which stands beside it. An environment's traits name the
 rules of its own reward."""
 
-TABLES = Registry("kind of tables", {}, "intercode.tables", {"paper": PAPER})
+TASK_EXPORTERS = Registry(
+    "framework", group="intercode.task_exporters", homes={"harbor": INTEGRATIONS}
+)
+"""Name → a class that writes tasks as another framework's folders, made from an environment, a
+folder and a base image: its ``export(task)`` returns the task's folder."""
+
+TABLES = Registry("kind of tables", group="intercode.tables", homes={"paper": PAPER})
 """Name → a module whose `rates` reads recorded files, and whose `tables` makes tables of them."""

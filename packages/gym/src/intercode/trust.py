@@ -226,11 +226,9 @@ def _is_dataset(value: str, options: Mapping[str, Any]) -> bool:
 
 
 def _is_agent(value: str, options: Mapping[str, Any]) -> bool:
-    from intercode_integrations.external_agents import profile
-
     from intercode.agents.registry import AGENTS
 
-    return AGENTS.is_trusted(value) or value in profile.names()
+    return AGENTS.is_trusted(value) or value in AGENTS.homes
 
 
 def _is_model(value: str, options: Mapping[str, Any]) -> bool:

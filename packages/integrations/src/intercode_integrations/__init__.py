@@ -1,15 +1,49 @@
-"""Adapters to other frameworks: each imports its own, none imports another adapter.
+"""InterCode in other frameworks, and agents of others in InterCode.
 
-An adapter's framework is an extra of the same name (``intercode-gym[harbor]``); no environment can
-hold them all.
+An adapter imports its framework and no other adapter. The framework is an extra of the same name
+(``intercode-gym[harbor]``); no environment can hold all of them. Public names are imported at their
+first use.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from intercode.errors import UsageError
+from intercode_sandbox.extensions import PACKAGES
+from intercode_sandbox.names import OURS
+
+if TYPE_CHECKING:
+    from intercode_integrations.asynchronous import AsyncEnv, AsyncSandbox
+    from intercode_integrations.pool import SandboxPool
+    from intercode_integrations.serve.client import connect, connect_vec
+
+PACKAGES[__name__] = Path(__file__).parent
+
+__all__ = ["AsyncEnv", "AsyncSandbox", "SandboxPool", "connect", "connect_vec"]
+
+_MODULES = {
+    **dict.fromkeys(("AsyncEnv", "AsyncSandbox"), "asynchronous"),
+    "SandboxPool": "pool",
+    **dict.fromkeys(("connect", "connect_vec"), "serve.client"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported now."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 @contextmanager
@@ -26,7 +60,7 @@ def needing(framework: str, package: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("intercode", "intercode_sandbox"):
+        if (error.name or "").partition(".")[0] in OURS:
             raise
         raise UsageError(
             f"{framework} is not installed, which this needs: pip install '{package}' ({error})"

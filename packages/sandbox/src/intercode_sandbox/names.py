@@ -14,9 +14,9 @@ named in one of three ways:
 - A call: ``DATASETS.register("mine", "my_package.tasks:load")``.
 
 The groups of entry points are ``intercode.`` and ``environments``, ``datasets``, ``rewards``,
-``agents``, ``agent_providers``, ``models``, ``engines``, ``sandboxes``, ``images``,
-``executors``, ``vectors``, ``commands`` or ``sources``. They are looked through when a name is not
-one of ours, or all names are wanted.
+``agents``, ``agent_providers``, ``models``, ``engines``, ``sandboxes``, ``images``, ``executors``,
+``vectors``, ``commands``, ``sources`` or ``task_exporters``. They are looked through when a name is
+not one of ours, or all names are wanted.
 
 A name may come from a stranger: from a run's record, a task, a benchmark's ``intercode.toml``. Such
 a name is checked by `Registry.is_trusted`, and is never resolved.
@@ -143,7 +143,7 @@ class Registry:
             names: The names that would do; default: all.
         """
         if (home := self.homes.get(name)) and name not in self:
-            return UsageError(f"{self.kind} {name!r} needs the package {home}: pip install {home}")
+            return missing(f"{self.kind} {name!r}", home)
         near = meant(name, self.names() if names is None else names)
         own = OR_YOUR_OWN if self._takes_files else ""
         return UsageError(f"there is no {self.kind} {name!r}{near}{own}")
@@ -159,13 +159,21 @@ class Registry:
         from importlib.metadata import entry_points  # slow, and mostly not needed
 
         for point in entry_points(group=self._group):
-            if point.name not in self._entries:  # none takes a name of ours
-                self._entries[point.name] = point.value
-                if point.value.partition(".")[0].partition(":")[0] not in OURS:
-                    self._packages.add(point.name)
+            is_ours = point.value.partition(".")[0].partition(":")[0] in OURS
+            # None takes a name of ours, whether it is there or in a package that is not installed.
+            if point.name in self._entries or (point.name in self.homes and not is_ours):
+                continue
+            self._entries[point.name] = point.value
+            if not is_ours:
+                self._packages.add(point.name)
         self._group = None
 
 
-OURS = frozenset({"intercode", "intercode_sandbox", "intercode_paper"})
+def missing(subject: str, package: str) -> UsageError:
+    """Return the error of what another package of ours has, which is not installed."""
+    return UsageError(f"{subject} needs the package {package}: pip install {package}")
+
+
+OURS = frozenset({"intercode", "intercode_integrations", "intercode_paper", "intercode_sandbox"})
 """The modules of our packages: what these add is none of a stranger's."""
 OR_YOUR_OWN = " (or your own, as path/to/file.py:name)"

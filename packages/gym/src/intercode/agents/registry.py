@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from intercode.agents.base import AgentFactory
 from intercode.errors import UsageError
+from intercode.registry import INTEGRATIONS
 from intercode_sandbox.names import Registry
 from intercode_sandbox.user_code import digest
 
@@ -35,9 +36,26 @@ AGENTS = Registry(
         "try-again-oracle": "intercode.agents.strategies:TRY_AGAIN_ORACLE",
     },
     "intercode.agents",
+    dict.fromkeys(
+        ("aider", "claude-code", "codex", "mini-swe-agent", "openhands", "terminus"), INTEGRATIONS
+    ),
 )
 """Name → a function of the agent's options that returns its factory; an installed package's entry
 point is the factory itself, as a file's function is."""
+COMMAND = "cli:"
+"""The beginning of an agent's name that is a command line."""
+PROFILE = ".toml"
+"""The end of an agent's name that is the path of a profile."""
+
+
+def is_profile(name: object) -> bool:
+    """Tell whether an agent's name is the path of a profile."""
+    return isinstance(name, str) and name.endswith(PROFILE) and not name.startswith(COMMAND)
+
+
+def is_external(name: str) -> bool:
+    """Tell whether an agent's name means a command line: one of those of others, or its profile."""
+    return name in AGENTS.homes or name.startswith(COMMAND) or name.endswith(PROFILE)
 
 
 def get(name: str, **options: Any) -> AgentFactory:

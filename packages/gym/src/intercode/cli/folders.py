@@ -13,13 +13,13 @@ from intercode.envs.base import InterCodeEnv
 from intercode.errors import TaskError, UsageError
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
+from intercode.registry import TASK_EXPORTERS
 from intercode_sandbox.units import counted
 
 
 def execute(args: argparse.Namespace) -> int:
     """Write the folders; say which tasks were left out, and why."""
-    from intercode_integrations.harbor.export import Exporter
-
+    form = TASK_EXPORTERS.get(args.to)
     line, watcher = LiveLine(args.quiet), Watcher(quiet=args.quiet)
     spec, everything = load(spec_of(args))
     environment(spec)
@@ -30,7 +30,7 @@ def execute(args: argparse.Namespace) -> int:
     with closing(setting(Plan(spec, dataset, tasks), watcher).make()) as env:
         if not isinstance(env, InterCodeEnv):
             raise UsageError(f"the tasks of {args.data!r} are tried elsewhere: export them there")
-        exporter = Exporter(env, args.out, args.base)
+        exporter = form(env, args.out, args.base)
         for task in tasks:
             line.show(f"{len(exported) + len(left_out)} of {len(tasks)}")
             try:

@@ -28,7 +28,7 @@ from intercode.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from intercode.registry import PAPER
+from intercode.registry import INTEGRATIONS, PAPER
 from intercode_console import INTERRUPTED, interruptible
 from intercode_sandbox.names import Registry
 from intercode_sandbox.user_code import described, is_reference
@@ -59,8 +59,8 @@ _DEEDS = {
     "clean": "remove the remains of killed runs",
 }
 """Name → what it does; the module is ``intercode.cli.NAME``, or one of `intercode.cli.commands`."""
-_LIGHT = "demo doctor export mcp play report rescore resume run score show sweep validate"
-_HOMES = {"replay": PAPER}
+_LIGHT = "demo doctor export play report rescore resume run score show sweep validate"
+_HOMES = {**dict.fromkeys(("agents", "gateway", "mcp", "serve"), INTEGRATIONS), "replay": PAPER}
 """Command that another package of ours adds → that package."""
 _DECLARED = {name: f"intercode.cli.commands.{name}" for name in _LIGHT.split()}
 """Commands whose options are declared apart from what they do, which takes long to import."""

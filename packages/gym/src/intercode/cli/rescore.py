@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intercode_integrations.external_agents.profile import Needs, is_profile
-
+from intercode.agents.registry import is_profile
 from intercode.cli import results
 from intercode.cli.recorded import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_spec
 from intercode.cli.results import Watcher
@@ -36,6 +35,9 @@ from intercode.spec import (
 )
 from intercode_sandbox.units import counted
 
+_NEEDS = ("memory", "processes", "disk")
+"""The limits that an agent's profile may ask for."""
+
 
 def execute(args: argparse.Namespace) -> int:
     """Score, and print what has changed."""
@@ -49,8 +51,8 @@ def execute(args: argparse.Namespace) -> int:
     asks = {name: env[name] for name in ASKED if env.get(name) is not None}
     actor = manifest["agent"].get("language_model") or {}
     needs = actor.get("profile", {}).get("limits", {})
-    fields = Needs.__struct_fields__  # no privilege comes from a record
-    asks["limits"] = {name: needs[name] for name in fields if needs.get(name) is not None}
+    # No privilege comes from a record.
+    asks["limits"] = {name: needs[name] for name in _NEEDS if needs.get(name) is not None}
 
     @cache
     def where() -> Setting:

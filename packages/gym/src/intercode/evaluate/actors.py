@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from intercode.agents import registry, skills
 from intercode.agents.base import AgentFactory
@@ -19,22 +19,22 @@ from intercode.agents.skills import Skill
 from intercode.envs.options import taken
 from intercode.errors import UsageError
 from intercode.evaluate.rewards import model_options
-from intercode.registry import environment
+from intercode.registry import INTEGRATIONS, environment
 from intercode.spec import AgentSpec, ModelSpec, RunSpec, options_of
-from intercode_sandbox.names import Registry
+from intercode_sandbox.names import Registry, missing
 from intercode_sandbox.user_code import is_reference, split
 
 if TYPE_CHECKING:
     from intercode.models import Budget
     from intercode.models.limits import RateLimit
 
+EXTERNAL = "program"
+"""The kind of agents that are command lines of others."""
 PROVIDERS = Registry(
     "kind of agent",
-    {
-        "language-model": "intercode.evaluate.language_agents:LanguageAgentProvider",
-        "program": "intercode_integrations.external_agents.provider:ExternalAgentProvider",
-    },
+    {"language-model": "intercode.evaluate.language_agents:LanguageAgentProvider"},
     "intercode.agent_providers",
+    {EXTERNAL: INTEGRATIONS},
 )
 """Name → the class of the `AgentProvider` of agents that need more than a function. One of an
 installed package makes the agents of its name, ``NAME`` or ``NAME:REST``."""
@@ -146,6 +146,10 @@ def agent_provider(name: str) -> AgentProvider:
         UsageError: It is named by a file that has none of that name.
         ImportError: Its module, or something that this needs, is not installed.
     """
+    if registry.is_external(name):
+        if EXTERNAL not in PROVIDERS:
+            raise missing(f"agent {name!r}", INTEGRATIONS)
+        return cast(AgentProvider, PROVIDERS.get(EXTERNAL)(name))
     own = [one for one in PROVIDERS.names(packages=False) if not PROVIDERS.is_foreign(one)]
     kinds: list[type[AgentProvider]] = [
         kind for kind in map(PROVIDERS.get, own) if kind.claims(name)

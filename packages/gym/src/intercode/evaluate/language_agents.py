@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode_integrations.external_agents.profile import is_outside
-
 from intercode.agents import registry, skills
 from intercode.agents.language import EpisodeLimits, LanguageAgents, Options, Search, Strategy
 from intercode.agents.skills import Skill
@@ -35,7 +33,7 @@ class LanguageAgentProvider(AgentProvider):
     @classmethod
     def claims(cls, name: str) -> bool:
         """Tell whether a name is that of a strategy."""
-        if name not in registry.AGENTS and (not is_reference(name) or is_outside(name)):
+        if name not in registry.AGENTS and not is_reference(name):
             return False
         return isinstance(registry.AGENTS.resolve(split(name, ":")[0]), Strategy)
 

@@ -107,7 +107,7 @@ def environment(spec: RunSpec) -> str:
     if not name:
         raise UsageError(f"name an environment: {', '.join(environments())}, as in 'bash'")
     if (name not in ENVS or ":" in name) and name not in SOURCES:
-        raise _unknown(name)
+        raise SOURCES.unknown(name) if name in SOURCES.homes else _unknown(name)
     return name
 
 

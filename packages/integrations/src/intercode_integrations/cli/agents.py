@@ -17,9 +17,9 @@ import sys
 from typing import Any
 
 import msgspec
-from intercode_integrations.external_agents import layers
 
 from intercode.cli.terminal import print_json, safe, size, table
+from intercode_integrations.external_agents import layers
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.images.base import Progress
 

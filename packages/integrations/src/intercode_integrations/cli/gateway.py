@@ -46,9 +46,8 @@ from intercode.spec import How, ModelSpec, add_options, options_of, port, positi
 from intercode_sandbox.units import counted
 
 if TYPE_CHECKING:
-    from intercode_integrations.gateway import Call, Seat, Terms, Upstream
-
     from intercode.models.limits import Budget
+    from intercode_integrations.gateway import Call, Seat, Terms, Upstream
 
 LOOPBACK = "127.0.0.1"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_COMPATIBLE_API_KEY")
@@ -143,14 +142,13 @@ def execute(args: argparse.Namespace) -> int:
     Returns:
         The exit code: the command's, or 0.
     """
-    from intercode_integrations.gateway import Gateway
-    from intercode_integrations.gateway.upstream import serving
-
     from intercode.models.cache import Cache
     from intercode.models.limits import Budget, RateLimit, Retry
     from intercode.models.local.store import ensure
     from intercode.models.prices import Prices
     from intercode.models.remote import Around
+    from intercode_integrations.gateway import Gateway
+    from intercode_integrations.gateway.upstream import serving
 
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import argparse
 
-from intercode_integrations.serve import TOKEN
-
 from intercode.cli.commands.run import add_tasks
 from intercode.errors import UsageError
 from intercode.spec import add_environment, port, positive
+from intercode_integrations.serve import TOKEN
 
 LOOPBACK = "127.0.0.1"
 IDLE = 900

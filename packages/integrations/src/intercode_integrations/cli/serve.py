@@ -22,11 +22,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
-from intercode_integrations.serve import TOKEN
-
 from intercode.cli.terminal import output
 from intercode.errors import UsageError
 from intercode.spec import port, positive, seconds, size
+from intercode_integrations.serve import TOKEN
 from intercode_sandbox.units import MIB
 
 
@@ -93,11 +92,10 @@ def execute(args: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
+    from intercode.guard import Guard, is_loopback
     from intercode_integrations.serve.offers import Offer, named
     from intercode_integrations.serve.session import Terms
     from intercode_integrations.serve.workers import listen, run
-
-    from intercode.guard import Guard, is_loopback
 
     token = token_of(args)
     if token is None and not is_loopback(args.host):

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from intercode.agents.registry import COMMAND, PROFILE
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
 from intercode_sandbox.suggestions import meant, nearest
@@ -34,8 +35,6 @@ log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent / "profiles"
 NO_MODEL = "none"
 """In place of a model's name: the agent's program asks no model."""
-COMMAND = "cli:"
-"""The beginning of an agent's name that is a command."""
 PORT = 8080
 """The port of the sandbox's loopback at which an agent finds its model."""
 URL = f"http://127.0.0.1:{PORT}"
@@ -177,16 +176,6 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def is_outside(agent: str) -> bool:
-    """Tell whether an agent's name means a profile, or a command."""
-    return agent.startswith(COMMAND) or agent.endswith(".toml") or agent in names()
-
-
-def is_profile(agent: object) -> bool:
-    """Tell whether an agent's name is the path of a profile."""
-    return isinstance(agent, str) and agent.endswith(".toml") and not agent.startswith(COMMAND)
-
-
 def profile_of(agent: str, *, has_model: bool = True) -> Profile:
     """Return the profile that an agent's name means.
 
@@ -199,7 +188,7 @@ def profile_of(agent: str, *, has_model: bool = True) -> Profile:
     """
     if agent.startswith(COMMAND):
         return _of_command(agent.removeprefix(COMMAND), _ENV if has_model else _ENV_WITHOUT_MODEL)
-    if agent.endswith(".toml"):
+    if agent.endswith(PROFILE):
         return read(Path(agent))
     if agent not in (known := names()):
         raise UsageError(f"there is no agent {agent!r}{meant(agent, known)}")

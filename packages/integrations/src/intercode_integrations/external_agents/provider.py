@@ -6,12 +6,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents import skills
+from intercode.agents.registry import is_external
 from intercode.envs.options import taken
 from intercode.errors import UsageError
 from intercode.evaluate.actors import AGENT_OPTIONS, Actors, AgentProvider, calls_at_once
 from intercode.registry import environment
 from intercode.spec import RunSpec
-from intercode_integrations.external_agents.profile import NO_MODEL, WHOLE, is_outside, profile_of
+from intercode_integrations.external_agents.profile import NO_MODEL, WHOLE, profile_of
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -31,7 +32,7 @@ class ExternalAgentProvider(AgentProvider):
     @classmethod
     def claims(cls, name: str) -> bool:
         """Tell whether a name means a profile, or a command."""
-        return is_outside(name)
+        return is_external(name)
 
     @property
     def skill_homes(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Dialects of servers, for `intercode_integrations.testing.server`: one answer in the form of each."""
+"""The dialects of the scripted server: its protocols as their servers speak them, by name."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class ScriptedServer:
     Args:
         script: The model's script; by default it says nothing.
         plan: The faults.
-        dialect: The form of OpenAI's protocol: a name in `intercode_integrations.testing.dialects.DIALECTS`.
+        dialect: The form of OpenAI's protocol: a name in `dialects.DIALECTS`.
         context: The most tokens of a dialogue.
         key: The key that a caller must have; ``None``: no key.
         models: The names of the models in the list of them. Every other name is served, too.

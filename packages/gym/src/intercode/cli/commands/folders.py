@@ -14,13 +14,17 @@ import argparse
 from pathlib import Path
 
 from intercode.cli.commands.validate import add_tasks
-
-FORMS = ("harbor",)
+from intercode.registry import TASK_EXPORTERS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("--to", choices=FORMS, required=True, help="the framework")
+    parser.add_argument(
+        "--to",
+        choices=sorted({*TASK_EXPORTERS.homes, *TASK_EXPORTERS.names()}),
+        required=True,
+        help="the framework",
+    )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="the folder for the tasks' folders"
     )
