@@ -22,7 +22,7 @@ from intercode.models.limits import Spending
 from intercode.spec import RunSpec
 from intercode_integrations.ray import Ray, driver
 from intercode_integrations.ray.cluster import connected
-from intercode_integrations.ray.ledger import Ledger, Outbox, SharedBudget, SharedPace
+from intercode_integrations.ray.shared_limits import Ledger, Outbox, SharedBudget, SharedPace
 from intercode_integrations.testing import Fault, Line, ScriptedServer
 from rows import Row
 

@@ -22,8 +22,8 @@ from intercode.models.scripted import Line, Rule, script
 from intercode.report.live import Library
 from intercode.report.server import Viewer
 from intercode_integrations.gateway import Gateway, Upstream
-from intercode_integrations.serve.counts import Counts
-from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.catalog import Offer
+from intercode_integrations.serve.metrics import Counts
 from intercode_integrations.serve.server import Server
 from intercode_integrations.serve.session import Terms
 from intercode_integrations.serve.workers import listen

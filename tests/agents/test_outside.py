@@ -177,7 +177,7 @@ def test_a_gate_that_fails_makes_no_score(play: Play, monkeypatch: pytest.Monkey
     def fail(*_: Any) -> None:
         raise RuntimeError("there is no h11")
 
-    monkeypatch.setattr("intercode_integrations.gateway.gate.Door", fail)
+    monkeypatch.setattr("intercode_integrations.gateway.gateway.Door", fail)
     episode = play("true", options=["--retries", "0"], code=1)
     assert episode.score is None and "RuntimeError: there is no h11" in str(episode.error)
 

@@ -19,12 +19,12 @@ from intercode.models.remote import Around
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
 from intercode_integrations.gateway.calls import answered
-from intercode_integrations.gateway.gate import FREE_COUNTS
-from intercode_integrations.gateway.rules import Refusal, admitted
+from intercode_integrations.gateway.gateway import FREE_COUNTS
+from intercode_integrations.gateway.policy import Refusal, admitted
+from intercode_integrations.gateway.protocols import TABLES, Name
 from intercode_integrations.gateway.streams import Assembly
-from intercode_integrations.gateway.tables import TABLES, Name
 from intercode_integrations.testing import Fault, ScriptedServer, first, status
-from intercode_integrations.testing.asked import shell
+from intercode_integrations.testing.requests import shell
 
 PATHS = tuple(BODIES)
 QUICK = Retry(retries=3, first_wait=0.0)

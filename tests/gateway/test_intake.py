@@ -16,8 +16,8 @@ from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
 from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.intake import SMALL, Intake, check_embedded_tokens
+from intercode_integrations.gateway.policy import Refusal
 from intercode_integrations.gateway.retention import MAX_CHARACTERS, MAX_OF_FAILED, Dialogues
-from intercode_integrations.gateway.rules import Refusal
 from intercode_integrations.testing import ScriptedServer
 from waiting import eventually
 

@@ -25,8 +25,8 @@ from intercode.envs.traits import traits_of
 from intercode.episode import Episode
 from intercode.evaluate import Progress, evaluate
 from intercode.records import read_episodes, read_manifest
-from intercode_integrations.mcp.seats import Seat, Seats
-from intercode_integrations.mcp.serving import Http, server
+from intercode_integrations.mcp.server import Http, server
+from intercode_integrations.mcp.sessions import Seat, Seats
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}

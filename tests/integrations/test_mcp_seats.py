@@ -15,7 +15,7 @@ from intercode.envs.bash import BashEnv
 from intercode.envs.tools import AFTER, ENDED, TURN_LIMIT
 from intercode.episode import Episode
 from intercode.evaluate import Progress, RunResult, evaluate
-from intercode_integrations.mcp.seats import CANCELLED, FAILED, MOST_CALLS, Seat, Seats
+from intercode_integrations.mcp.sessions import CANCELLED, FAILED, MOST_CALLS, Seat, Seats
 from waiting import eventually, new_marker, sleepers
 
 TASKS = intercode.load_dataset("bash").filter(lambda task: task.task_id == "archive-01")

@@ -8,7 +8,7 @@ import pytest
 
 from intercode.errors import BudgetError
 from intercode.models.limits import Spending
-from intercode_integrations.ray.ledger import Ledger
+from intercode_integrations.ray.shared_limits import Ledger
 from waiting import PATIENCE
 
 

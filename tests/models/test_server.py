@@ -12,8 +12,8 @@ import pytest
 
 from intercode.models import Message, Tool, ToolCall, Usage
 from intercode_integrations.testing import Line, Rule, ScriptedServer, script, shell
-from intercode_integrations.testing.asked import fitted
 from intercode_integrations.testing.dialects import DIALECTS, token_id
+from intercode_integrations.testing.requests import fitted
 
 PROTOCOLS = ("chat", "responses", "messages")
 SAYS = "I look\n there, at\u2028once. "

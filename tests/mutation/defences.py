@@ -43,10 +43,10 @@ PLAY = "intercode_integrations/external_agents/play.py"
 ARCHIVE = "intercode_sandbox/images/archive.py"
 REPOSITORY = "intercode_sandbox/images/repository.py"
 FIXES = "intercode/evaluate/fix_leaks.py"
-GATE = "intercode_integrations/gateway/gate.py"
+GATE = "intercode_integrations/gateway/gateway.py"
 UPSTREAM = "intercode_integrations/gateway/upstream.py"
-RULES = "intercode_integrations/gateway/rules.py"
-DOOR = "intercode_integrations/gateway/door.py"
+RULES = "intercode_integrations/gateway/policy.py"
+DOOR = "intercode_integrations/gateway/http.py"
 INTAKE = "intercode_integrations/gateway/intake.py"
 JSON = "intercode/json_limits.py"
 PLAIN = "intercode/plain_data.py"
@@ -54,7 +54,7 @@ FILES = "intercode_sandbox/files.py"
 DOCKERFILE = "intercode_sandbox/images/dockerfile/parse.py"
 ADMISSION = "intercode/admission.py"
 RETENTION = "intercode_integrations/gateway/retention.py"
-LEDGER = "intercode_integrations/ray/ledger.py"
+LEDGER = "intercode_integrations/ray/shared_limits.py"
 TRUST = "intercode/trust.py"
 RECORDS = "intercode/records.py"
 OWNERSHIP = "intercode_sandbox/ownership.py"
@@ -1107,7 +1107,7 @@ DEFENCES = [
         "if key not in readable)", "if True)",
     ),
     _one(
-        "serve_admission", "peer DoS", "intercode_integrations/serve/front.py",
+        "serve_admission", "peer DoS", "intercode_integrations/serve/http.py",
         '        self._admission.enter(self, transport.get_extra_info("socket"), drop)\n', "",
     ),
     _one(
@@ -1118,7 +1118,7 @@ DEFENCES = [
         "class Reset(msgspec.Struct, forbid_unknown_fields=True):", "class Reset(msgspec.Struct):",
     ),
     _one(
-        "serve_capacity", "host DoS", "intercode_integrations/serve/counts.py",
+        "serve_capacity", "host DoS", "intercode_integrations/serve/metrics.py",
         'free = self.total("sessions") < most', "free = True",
     ),
     _one(
@@ -1240,7 +1240,7 @@ DEFENCES = [
         "    prctl(PR_SET_DUMPABLE, 0)\n", "    pass\n",
     ),
     _one(
-        "gateway_key_in_pieces", "host leak", "intercode_integrations/gateway/veil.py",
+        "gateway_key_in_pieces", "host leak", "intercode_integrations/gateway/secret_filter.py",
         "        if self.secret in text:", "        if False:",
     ),
     _one(

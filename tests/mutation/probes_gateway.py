@@ -17,10 +17,10 @@ from intercode.models.limits import Budget
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
 from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.gate import FREE_COUNTS
+from intercode_integrations.gateway.gateway import FREE_COUNTS
 from intercode_integrations.gateway.intake import Intake, check_embedded_tokens, check_tokens
+from intercode_integrations.gateway.policy import Refusal, admitted
 from intercode_integrations.gateway.retention import MAX_CHARACTERS, Dialogues
-from intercode_integrations.gateway.rules import Refusal, admitted
 from intercode_integrations.testing import ScriptedServer
 
 from .tools import one_of

@@ -6,7 +6,7 @@ from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.models.limits import Spending
 from intercode.spec import RunSpec
-from intercode_integrations.ray.ledger import Ledger
+from intercode_integrations.ray.shared_limits import Ledger
 
 
 def ray_passwords() -> bool:

@@ -15,8 +15,8 @@ from websockets.exceptions import ConnectionClosed
 from intercode.admission import Admission
 from intercode.guard import Guard
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.counts import Counts
-from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.catalog import Offer
+from intercode_integrations.serve.metrics import Counts
 from intercode_integrations.serve.server import Server
 from intercode_integrations.serve.session import Terms
 from intercode_integrations.serve.workers import listen

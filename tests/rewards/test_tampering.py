@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from intercode_integrations.harbor.stage import home
-from intercode_integrations.harbor.tampering import TamperedError, as_before
+from intercode_integrations.harbor.system_files import TamperedError, as_before
 from intercode_sandbox import Sandbox, get_provider
 from sandbox import rootfs
 

@@ -13,8 +13,8 @@ from websockets.asyncio.client import connect
 from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxError, TaskError
 from intercode.guard import Guard
-from intercode_integrations.serve.counts import Counts
-from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.catalog import Offer
+from intercode_integrations.serve.metrics import Counts
 from intercode_integrations.serve.server import Server
 from intercode_integrations.serve.session import Terms
 from intercode_integrations.serve.workers import listen

@@ -280,7 +280,7 @@ def _served(seat: Seat, port: int) -> Iterator[int]:
 
 def _places(upstream: Upstream, port: int, token: str) -> dict[str, str]:
     """Return the variables by which clients of the provider's protocols find the gateway."""
-    from intercode_integrations.gateway.gate import SPOKEN
+    from intercode_integrations.gateway.gateway import SPOKEN
 
     url, found = f"http://{LOOPBACK}:{port}", dict[str, str]()
     spoken = SPOKEN.get(upstream.provider, ("chat", "messages"))

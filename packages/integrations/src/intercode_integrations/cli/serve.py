@@ -93,7 +93,7 @@ def execute(args: argparse.Namespace) -> int:
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
     from intercode.guard import Guard, is_loopback
-    from intercode_integrations.serve.offers import Offer, named
+    from intercode_integrations.serve.catalog import Offer, named
     from intercode_integrations.serve.session import Terms
     from intercode_integrations.serve.workers import listen, run
 

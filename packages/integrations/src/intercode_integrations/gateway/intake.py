@@ -10,7 +10,7 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode.json_limits import MAX_TOKENS, count_tokens
-from intercode_integrations.gateway.rules import Refusal
+from intercode_integrations.gateway.policy import Refusal
 
 SMALL = 1024**2
 """Bytes of a body that costs nothing of the intake, so that large bodies never delay it. A dialogue

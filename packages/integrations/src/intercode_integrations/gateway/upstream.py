@@ -26,7 +26,7 @@ from intercode.models.base import AttemptError
 from intercode.models.keys import check_url, find, require
 from intercode.models.local import PROVIDER as OURS
 from intercode.models.openai import LOCAL
-from intercode_integrations.gateway.door import LONGEST_HEAD
+from intercode_integrations.gateway.http import LONGEST_HEAD
 from intercode_sandbox.ownership import disown_in_forks
 from intercode_sandbox.user_code import is_reference
 

@@ -31,7 +31,7 @@ from intercode.episode import Score, decode
 from intercode.errors import SandboxError, UsageError
 from intercode_integrations.asynchronous import AsyncSandbox
 from intercode_integrations.harbor.commands import on_thread, run
-from intercode_integrations.harbor.own import OwnTask
+from intercode_integrations.harbor.task_env import OwnTask
 from intercode_integrations.harbor.writer import OWN
 from intercode_sandbox import Limits, Sandbox, get_provider
 from intercode_sandbox.network import Network

@@ -2,7 +2,7 @@
 
 The agent has never seen them, and none of its processes lives any more. What is found of earlier
 tests and rewards is removed, and files that decide how any program runs are as in the image (see
-`tampering`). Then the tests are written to ``/tests``, run as the verifier's user with its network
+`system_files`). Then the tests are written to ``/tests``, run as the verifier's user with its network
 and its time limit, and leave the reward in ``/logs/verifier``.
 
 Tests that leave none are an error, as in Harbor, unless it is the agent's work that has kept them
@@ -24,7 +24,7 @@ from intercode.rewards.leftovers import variables
 from intercode.task import Task
 from intercode_integrations.harbor.folders import TESTS, files
 from intercode_integrations.harbor.stage import HarborStage, as_root, home
-from intercode_integrations.harbor.tampering import TamperedError, as_before
+from intercode_integrations.harbor.system_files import TamperedError, as_before
 from intercode_sandbox.base import Change, Sandbox
 from intercode_sandbox.scripts import SHELL, script
 from intercode_sandbox.units import MIB

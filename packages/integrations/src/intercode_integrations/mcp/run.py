@@ -27,7 +27,7 @@ from intercode.spec import RunSpec, given
 from intercode_integrations.cli.serve import token_of
 
 if TYPE_CHECKING:
-    from intercode_integrations.mcp.seats import Seat, Seats
+    from intercode_integrations.mcp.sessions import Seat, Seats
 
 T = TypeVar("T")
 
@@ -35,8 +35,8 @@ T = TypeVar("T")
 def execute(args: argparse.Namespace) -> int:
     """Serve until every episode has ended, or the client has left."""
     try:
-        from intercode_integrations.mcp.seats import Seats
-        from intercode_integrations.mcp.serving import Http, Stdio
+        from intercode_integrations.mcp.server import Http, Stdio
+        from intercode_integrations.mcp.sessions import Seats
     except ImportError as error:
         raise UsageError(
             f"MCP needs version 2 of its SDK: pip install 'intercode-gym[mcp]' ({error})"

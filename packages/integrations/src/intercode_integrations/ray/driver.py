@@ -28,8 +28,8 @@ from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import PATIENCE, SAME_FOR_ALL, TICK, Interrupts, Job
 from intercode.registry import ENVS
 from intercode_integrations.ray.cluster import connected, nodes_with_room, on_node
-from intercode_integrations.ray.ledger import Ledger
-from intercode_integrations.ray.station import Assignment, Opened, Played, Station
+from intercode_integrations.ray.shared_limits import Ledger
+from intercode_integrations.ray.worker import Assignment, Opened, Played, Station
 from intercode_integrations.serve.client import raised
 from intercode_sandbox.images.resolve import resolve
 from intercode_sandbox.images.transfer import export_image

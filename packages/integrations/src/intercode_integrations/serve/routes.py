@@ -16,8 +16,8 @@ from websockets.http11 import Response
 from intercode import __version__
 from intercode.errors import InterCodeError
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.front import refusal, response
-from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.catalog import Offer
+from intercode_integrations.serve.http import refusal, response
 from intercode_integrations.serve.wire import TaskQuery
 
 

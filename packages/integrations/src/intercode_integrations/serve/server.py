@@ -21,10 +21,10 @@ from intercode.admission import Admission
 from intercode.errors import CapacityError
 from intercode.guard import Guard
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.counts import Counts
-from intercode_integrations.serve.front import Front, refusal, response
+from intercode_integrations.serve.catalog import Offer
+from intercode_integrations.serve.http import Front, refusal, response
 from intercode_integrations.serve.log import log
-from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.metrics import Counts
 from intercode_integrations.serve.routes import Routes
 from intercode_integrations.serve.session import CLOSING, Ended, Session, Terms
 

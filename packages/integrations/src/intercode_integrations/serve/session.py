@@ -17,9 +17,9 @@ from websockets.exceptions import ConnectionClosed
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
 from intercode_integrations.asynchronous import AsyncEnv
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.counts import Counts
+from intercode_integrations.serve.catalog import Offer
 from intercode_integrations.serve.log import log
-from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.metrics import Counts
 
 _FIRST = asyncio.FIRST_COMPLETED
 CLOSING = 2.0
@@ -50,7 +50,7 @@ class Ended(Exception):  # noqa: N818 - mostly it is not an error
     """The session ends.
 
     Args:
-        why: One of `intercode_integrations.serve.counts.ENDS`.
+        why: One of `intercode_integrations.serve.metrics.ENDS`.
         code: The close code of the WebSocket.
         error: Told to the client; None: it knows.
         kind: The error's code, of `wire.CODES`.

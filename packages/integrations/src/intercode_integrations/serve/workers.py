@@ -12,9 +12,9 @@ from typing import Any
 
 from intercode.errors import InterCodeError, UsageError
 from intercode.guard import Guard
-from intercode_integrations.serve.counts import Counts
+from intercode_integrations.serve.catalog import Offer
 from intercode_integrations.serve.log import log
-from intercode_integrations.serve.offers import Offer
+from intercode_integrations.serve.metrics import Counts
 from intercode_integrations.serve.server import Server
 from intercode_integrations.serve.session import Terms
 

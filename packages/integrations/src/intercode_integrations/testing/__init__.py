@@ -6,7 +6,7 @@ The product never imports this package.
 from __future__ import annotations
 
 from intercode.models.scripted import Line, Rule, Script, script
-from intercode_integrations.testing.asked import shell
+from intercode_integrations.testing.requests import shell
 from intercode_integrations.testing.server import (
     Exchange,
     Fault,

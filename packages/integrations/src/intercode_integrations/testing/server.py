@@ -32,7 +32,6 @@ from urllib.parse import unquote, urlsplit
 
 from intercode.models.base import Answer, Usage
 from intercode.models.scripted import Line, Script, answer, count
-from intercode_integrations.testing.asked import fitted, request, turn
 from intercode_integrations.testing.dialects import (
     DIALECTS,
     TOO_LONG,
@@ -45,6 +44,7 @@ from intercode_integrations.testing.dialects import (
     responses,
     traced,
 )
+from intercode_integrations.testing.requests import fitted, request, turn
 from intercode_integrations.testing.streams import STREAMS, failure, frame
 
 FORMS: dict[str, Callable[[Answer, int], dict[str, Any]]] = {

@@ -24,7 +24,7 @@ from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.models.drain import draining
 from intercode.project import admit, admit_protocol
 from intercode.redaction import Redactor
-from intercode_integrations.ray.ledger import Outbox, SharedBudget, SharedCalls, SharedPace
+from intercode_integrations.ray.shared_limits import Outbox, SharedBudget, SharedCalls, SharedPace
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.resolve import carried

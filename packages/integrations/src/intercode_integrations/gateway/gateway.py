@@ -50,7 +50,7 @@ from intercode_integrations.gateway.calls import (
     spoken,
     traced,
 )
-from intercode_integrations.gateway.door import Asked, Door, Gone
+from intercode_integrations.gateway.http import Asked, Door, Gone
 from intercode_integrations.gateway.intake import (
     SMALL,
     TOTAL,
@@ -58,8 +58,7 @@ from intercode_integrations.gateway.intake import (
     check_embedded_tokens,
     check_tokens,
 )
-from intercode_integrations.gateway.retention import Dialogues
-from intercode_integrations.gateway.rules import (
+from intercode_integrations.gateway.policy import (
     Refusal,
     Terms,
     admitted,
@@ -69,10 +68,11 @@ from intercode_integrations.gateway.rules import (
     parsed,
     refused,
 )
+from intercode_integrations.gateway.protocols import COUNT, MODELS, TABLES, Name
+from intercode_integrations.gateway.retention import Dialogues
+from intercode_integrations.gateway.secret_filter import Veil
 from intercode_integrations.gateway.streams import Assembly
-from intercode_integrations.gateway.tables import COUNT, MODELS, TABLES, Name
 from intercode_integrations.gateway.upstream import Connections, Open, Upstream
-from intercode_integrations.gateway.veil import Veil
 
 log = logging.getLogger(__name__)
 

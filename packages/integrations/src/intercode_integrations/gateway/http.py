@@ -17,7 +17,7 @@ from typing import Any
 
 import h11
 
-from intercode_integrations.gateway.rules import Refusal, Terms
+from intercode_integrations.gateway.policy import Refusal, Terms
 
 log = logging.getLogger(__name__)
 

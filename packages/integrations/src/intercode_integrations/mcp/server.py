@@ -29,7 +29,7 @@ from intercode.json_limits import count_tokens
 
 if TYPE_CHECKING:
     from intercode.calls import Tool
-    from intercode_integrations.mcp.seats import Answer, Seat, Seats
+    from intercode_integrations.mcp.sessions import Answer, Seat, Seats
 
 log = logging.getLogger(__name__)
 
