@@ -192,6 +192,10 @@ PACKAGE = {
 [intercode.environments]
 mazes = mazes:Maze
 bash = mazes:Maze
+bash:paper = mazes:Maze
+
+[intercode.commands]
+serve = mazes:Maze
 
 [intercode.datasets]
 mazes = mazes:load
@@ -215,6 +219,10 @@ env = intercode.make("bash", data="mazes", reward="quarter")
 env.reset()
 print(type(env).__name__, env.step("submit")[1])
 env.close()
+# None takes the name of what another package of ours has.
+from intercode.cli.main import COMMANDS
+assert ENVS.is_foreign("mazes") and not ENVS.is_foreign("bash:paper")
+assert not COMMANDS.is_foreign("serve")
 """
 
 

@@ -30,10 +30,13 @@ def test_sdists_and_wheels_are_built_twice_and_checked(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"intercode {intercode.__version__}\n" in done.stdout
-    assert len(re.findall("PASSED", done.stdout)) == 7
+    assert len(re.findall("PASSED", done.stdout)) == 9
     made = {path.name for path in (tmp_path / "dist").iterdir()}
-    names = [f"intercode_{name}-{intercode.__version__}" for name in ("gym", "paper", "sandbox")]
-    assert {f"{name}.tar.gz" for name in names} < made and len(made) == 7
+    names = [
+        f"intercode_{name}-{intercode.__version__}"
+        for name in ("gym", "integrations", "paper", "sandbox")
+    ]
+    assert {f"{name}.tar.gz" for name in names} < made and len(made) == 9
     with zipfile.ZipFile(tmp_path / "dist" / f"{names[0]}-py3-none-any.whl") as archive:
         # A place's own compiler makes this one, for the C library that is there.
         assert sources(archive) == ["intercode/evaluate/moved_clock.c"]

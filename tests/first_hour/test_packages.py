@@ -10,6 +10,7 @@ import pytest
 
 from docs.pages import blocks, check_output, commands
 from first_hour.conftest import REPOSITORY, Someone, install, publish, variables
+from intercode.registry import INTEGRATIONS, PAPER
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +37,62 @@ def gym(place: Path, wheels: dict[str, Path]) -> Path:
     return install(place / "gym-alone", str(wheels["sandbox"]), str(wheels["gym"]))
 
 
+MISSING = {
+    PAPER: (
+        "replay --results x.json",
+        "run bash --protocol paper --limit 1",
+        "report --paper .",
+    ),
+    INTEGRATIONS: (
+        "serve bash",
+        "mcp bash",
+        "gateway",
+        "agents list",
+        "run bash --agent codex --model openai/x",
+        "run bash --agent cli:true",
+        "run harbor:folder",
+        "run bash --on ray",
+        "datasets export bash --to harbor --out folders",
+    ),
+}
+"""Package → commands for which it has to be there."""
+
+
 @pytest.mark.parametrize(
-    "command",
-    [
-        ("replay", "--results", "x.json"),
-        ("run", "bash", "--protocol", "paper", "--limit", "1"),
-        ("report", "--paper", "."),
-    ],
+    ("package", "command"),
+    [(package, command) for package, commands in MISSING.items() for command in commands],
 )
-def test_what_another_package_has_names_it(gym: Path, tmp_path: Path, command: str) -> None:
+def test_what_another_package_has_names_it(
+    gym: Path, tmp_path: Path, package: str, command: str
+) -> None:
     someone = Someone(gym, tmp_path, env=variables(gym, tmp_path))
-    done = someone.run("intercode", *command, code=2)
-    assert "needs the package intercode-paper: pip install intercode-paper" in done.stderr
+    done = someone.run("intercode", *command.split(), code=2)
+    assert f"needs the package {package}: pip install {package}" in done.stderr
 
 
 def test_the_gym_alone(gym: Path, tmp_path: Path) -> None:
     someone = Someone(gym, tmp_path, env=variables(gym, tmp_path))
     someone.run(
-        "python", "-c", "import importlib.util as u; assert not u.find_spec('intercode_paper')"
+        "python",
+        "-c",
+        "import importlib.util as u\n"
+        "assert not any(map(u.find_spec, ('intercode_integrations', 'intercode_paper')))\n"
+        "import intercode\n"
+        "assert intercode.make('bash', split='train').reset()\n"
+        "try:\n"
+        "    intercode.connect('http://127.0.0.1:1')\n"
+        "except intercode.UsageError as error:\n"
+        "    assert 'pip install intercode-integrations' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError\n",
     )
     assert "100.0 %" in someone.run("intercode", "run", "sql", "--limit", "2").stdout
+
+
+@pytest.mark.parametrize("package", ["gym", "integrations", "paper"])
+def test_the_example_of_a_package(root: Someone, package: str) -> None:
+    example = blocks(REPOSITORY / f"packages/{package}/README.md")[0]
+    root.run("python", str(root.file("example.py", example.text)))
 
 
 def test_the_gym_has_the_public_names_of_sandboxes(root: Someone) -> None:

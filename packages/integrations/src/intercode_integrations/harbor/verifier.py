@@ -2,8 +2,8 @@
 
 The agent has never seen them, and none of its processes lives any more. What is found of earlier
 tests and rewards is removed, and files that decide how any program runs are as in the image (see
-`system_files`). Then the tests are written to ``/tests``, run as the verifier's user with its network
-and its time limit, and leave the reward in ``/logs/verifier``.
+`system_files`). Then the tests are written to ``/tests``, run as the verifier's user with its
+network and its time limit, and leave the reward in ``/logs/verifier``.
 
 Tests that leave none are an error, as in Harbor, unless it is the agent's work that has kept them
 from it: in a place where no agent has been, they leave one. Then the reward is 0.

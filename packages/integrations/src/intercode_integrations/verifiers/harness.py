@@ -19,6 +19,7 @@ from intercode.envs.tools import sendable
 from intercode.episode import NoAction
 from intercode.models.base import tool_as_openai
 from intercode.models.wire import arguments
+from intercode_integrations.asynchronous import AsyncEnv
 from intercode_integrations.verifiers.tasks import InterCodeData, failures
 
 
@@ -45,7 +46,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         if not isinstance(data, InterCodeData):
             raise intercode.UsageError("InterCode's harness plays InterCode's tasks only")
         with failures():
-            trace.state.env = intercode.AsyncEnv(await asyncio.to_thread(data.make))
+            trace.state.env = AsyncEnv(await asyncio.to_thread(data.make))
             await trace.state.env.reset(task_id=data.id)
         trace.state.has_begun = True
         return await super().session(ctx, trace, *given, **named)
@@ -77,7 +78,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
                     talk += await self._answered(env, reply.choices[0])
         return vf.ProgramResult(0, "", "")
 
-    async def _answered(self, env: intercode.AsyncEnv, choice: Any) -> list[dict[str, Any]]:
+    async def _answered(self, env: AsyncEnv, choice: Any) -> list[dict[str, Any]]:
         """Take the actions of a reply; return the reply, and the observations."""
         said = [choice.message.model_dump(exclude_none=True)]
         calls = choice.message.tool_calls or ()

@@ -13,6 +13,7 @@ import intercode
 from intercode.agents.talk import Prompt, Scene
 from intercode.episode import Score
 from intercode.outcomes import failure_kind
+from intercode_integrations.asynchronous import AsyncEnv
 
 
 class Source(BaseModel):
@@ -43,7 +44,7 @@ class InterCodeState(vf.State):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    env: intercode.AsyncEnv | None = Field(None, exclude=True)
+    env: AsyncEnv | None = Field(None, exclude=True)
     """From the start of the harness to its end."""
     has_begun: bool = Field(False, exclude=True)
     """Whether the episode began within verifiers' time limit for the setup."""
