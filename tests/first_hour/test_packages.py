@@ -87,6 +87,11 @@ def test_the_gym_alone(gym: Path, tmp_path: Path) -> None:
         "    raise AssertionError\n",
     )
     assert "100.0 %" in someone.run("intercode", "run", "sql", "--limit", "2").stdout
+    checks = json.loads(someone.run("intercode", "doctor", "--json").stdout)["checks"]
+    states = {check["name"]: (check["ok"], check["fix"]) for check in checks}
+    assert states["intercode-sandbox"] == (True, "")
+    for package in MISSING:
+        assert states[package] == (None, f"pip install {package}")
 
 
 @pytest.mark.parametrize("package", ["gym", "integrations", "paper"])

@@ -22,6 +22,7 @@ from intercode import __version__, make
 from intercode.cli.terminal import indented, print_json, safe
 from intercode.errors import SandboxError, UsageError
 from intercode.evaluate.manifest import own_versions, version
+from intercode.registry import INTEGRATIONS, PAPER
 from intercode_console import clash
 from intercode_sandbox.doctor import (
     DOCKER_SANDBOX,
@@ -104,9 +105,24 @@ def _python() -> list[Check]:
     good = sys.version_info >= (3, 11)
     return [
         _intercode(),
+        *(_package(name, content) for name, content in _PACKAGES.items()),
         Check("python", good, platform.python_version(), "" if good else "install Python 3.11"),
         Check("gymnasium", True, version("gymnasium")),
     ]
+
+
+_PACKAGES = {
+    "intercode-sandbox": "sandboxes",
+    INTEGRATIONS: "adapters, servers, gateway, agents of others",
+    PAPER: "protocol of 2023",
+}
+"""The packages beside this one → their content."""
+
+
+def _package(name: str, content: str) -> Check:
+    if find_spec(name.replace("-", "_")) is None:
+        return Check(name, None, f"not installed: no {content}", f"pip install {name}")
+    return Check(name, True, f"{version(name)}: {content}")
 
 
 def _intercode() -> Check:
