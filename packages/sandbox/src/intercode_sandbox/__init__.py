@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         Limits,
         Process,
         Provider,
-        Sandbox,
+        SandboxBackend,
         Snapshot,
         Worker,
     )
@@ -27,7 +27,7 @@ __all__ = [
     "Limits",
     "Process",
     "Provider",
-    "Sandbox",
+    "SandboxBackend",
     "Snapshot",
     "Worker",
     "get_provider",

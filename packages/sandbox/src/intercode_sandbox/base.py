@@ -1,7 +1,7 @@
 """The contract of a sandbox: the place where an agent's code runs.
 
-A `Provider` starts sandboxes; a `Sandbox` runs commands, reads and writes files, tells what was
-changed, and can be saved. Everything above this package knows only these names, so that the
+A `Provider` starts sandboxes; a `SandboxBackend` runs commands, reads and writes files, tells what
+was changed, and can be saved. Everything above this package knows only these names, so that the
 embedded default, Docker, and a reader's own back end are exchangeable; one conformance suite
 (``tests/sandbox/``) is the specification.
 """
@@ -202,7 +202,7 @@ class Worker(Process, Protocol):
 
 
 @runtime_checkable
-class Sandbox(Protocol):
+class SandboxBackend(Protocol):
     """One started sandbox. Not thread-safe, save for `close()`; use one per worker."""
 
     limits: Limits
@@ -356,7 +356,7 @@ class Freezes(Protocol):
         """Save the files as `freeze` does, by a copy; what runs in the sandbox runs on."""
 
     @property
-    def another(self) -> Callable[[str | Snapshot], Sandbox]:
+    def another(self) -> Callable[[str | Snapshot], SandboxBackend]:
         """Start a sandbox from an image or such a snapshot, with the same limits and network."""
 
     def programs(self) -> list[Program]:
@@ -449,7 +449,7 @@ class Provider(Protocol):
         image: str | Snapshot = "host",
         limits: Limits | None = None,
         network: Network = False,
-    ) -> Sandbox:
+    ) -> SandboxBackend:
         """Start a fresh sandbox.
 
         Args:

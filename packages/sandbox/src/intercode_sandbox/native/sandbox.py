@@ -20,7 +20,7 @@ from intercode_sandbox.base import (
     FreeSpace,
     Limits,
     Program,
-    Sandbox,
+    SandboxBackend,
     Seen,
     Snapshot,
     caused_inside,
@@ -88,13 +88,13 @@ the sandbox's programs have."""
 
 
 class NativeSandbox:
-    """See `sandbox.base.Sandbox`."""
+    """See `sandbox.base.SandboxBackend`."""
 
     files: Files
     """The files that it started with."""
     begin: Callable[[Files, bool], Seat]
     """Starts another place with such files; True: without a program ahead of requests."""
-    another: Callable[[str | Snapshot], Sandbox]
+    another: Callable[[str | Snapshot], SandboxBackend]
     """Starts another sandbox; see `sandbox.base.Freezes`."""
 
     def __init__(
