@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import pytest
 
 from intercode.errors import ActionError
 from intercode_sandbox import Completed, SandboxBackend
 from intercode_sandbox.base import OutputBuffer
-from waiting import PATIENCE, eventually, running
+from waiting import PATIENCE, eventually, new_marker, running, sleepers
 
 from . import Run, Start
 
@@ -76,6 +79,32 @@ def test_a_timeout_kills_nothing_that_ran_before(sandbox: SandboxBackend, sh: Ru
     assert eventually(lambda: running(sandbox) == ["sleep 770"])  # setsid forks
     assert sh("sleep 100", timeout=0.2).timed_out  # allow limit: it sleeps on
     assert running(sandbox) == ["sleep 770"]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_stop_kills_the_whole_tree_and_nothing_that_ran_before(
+    sandbox: SandboxBackend, sh: Run, early: bool
+) -> None:
+    """By another thread while the program runs, or before it has begun."""
+    sh("setsid sleep 770 >/dev/null 2>&1 &")
+    assert eventually(lambda: running(sandbox) == ["sleep 770"])  # setsid forks
+    marker = new_marker()
+    stop = os.eventfd(int(early))
+
+    def stop_it() -> None:
+        if eventually(lambda: len(sleepers(marker)) == 2):
+            os.eventfd_write(stop, 1)
+
+    thread = threading.Thread(target=stop_it)
+    if not early:
+        thread.start()
+    done = sh(f"echo part; setsid sleep {marker} & sleep {marker}", timeout=PATIENCE, stop=stop)
+    assert (done.timed_out, done.ok, done.exit_code) == (False, False, 137)
+    assert early or done.stdout == b"part\n"
+    assert running(sandbox) == ["sleep 770"]
+    if not early:
+        thread.join()
+    os.close(stop)
 
 
 @pytest.mark.inspect("exec_no_timeout_on_fast_signal_death")

@@ -155,6 +155,7 @@ class Change:
     """Names of a regular file, those outside of the changes included; 0: not known."""
 
 
+@runtime_checkable
 class Snapshot(Protocol):
     """The saved file system of a sandbox, to start others from: ``provider.start(snapshot)``."""
 
@@ -222,6 +223,7 @@ class SandboxBackend(Protocol):
         timeout: float | None = None,
         output_limit: int | None = None,
         merge_stderr: bool = False,
+        stop: int | None = None,
     ) -> Completed:
         """Run a program to its end. Returns when *it* ends, whatever its children still hold.
 
@@ -234,6 +236,8 @@ class SandboxBackend(Protocol):
             timeout: Seconds; default: ``limits.timeout``. Then it and all that it started die.
             output_limit: Bytes kept of each stream; default: ``limits.output``.
             merge_stderr: Both streams come as stdout, in the order in which they were written.
+            stop: A descriptor of the caller's. As soon as another thread makes it readable, the
+                program and all that it started die, as at the time limit.
 
         Raises:
             ActionError: `argv` is empty or holds a NUL.
