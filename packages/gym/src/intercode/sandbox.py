@@ -1,11 +1,13 @@
 """The public names of sandboxes, which are a package of their own."""
 
 from intercode_sandbox import (
+    AsyncSandbox,
     Change,
     Completed,
     Limits,
     Process,
     Provider,
+    Sandbox,
     SandboxBackend,
     Snapshot,
     Worker,
@@ -13,11 +15,13 @@ from intercode_sandbox import (
 )
 
 __all__ = [
+    "AsyncSandbox",
     "Change",
     "Completed",
     "Limits",
     "Process",
     "Provider",
+    "Sandbox",
     "SandboxBackend",
     "Snapshot",
     "Worker",
