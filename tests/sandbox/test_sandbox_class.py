@@ -361,7 +361,7 @@ def test_what_a_cancelled_call_made_is_freed() -> None:
                     task.cancel()
                     with pytest.raises(asyncio.CancelledError):
                         await task
-                    assert len(live) == count
+                    assert len(live) <= count
             assert (await box.exec(["true"])).ok
 
     run(main)
