@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from intercode.interpreters.bash import BashInterpreter
-from intercode_sandbox import Completed, Limits, Provider, Sandbox, get_provider
+from intercode_sandbox import Completed, Limits, Provider, SandboxBackend, get_provider
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.images import host, list_images
@@ -39,7 +39,7 @@ MARKERS = (
 LONG = 900
 """Seconds: a test that may take more is begun first; and one that may take any time (0)."""
 
-Start = Callable[..., Sandbox]
+Start = Callable[..., SandboxBackend]
 Run = Callable[..., Completed]
 Shell = Callable[..., BashInterpreter]
 
@@ -154,7 +154,7 @@ def start(provider: Provider, origin: str) -> Iterator[Start]:
     """
     if origin == "fork" and isinstance(provider, DockerProvider):
         pytest.skip("not for docker: it begins forks from images, as all sandboxes")
-    started: list[Sandbox] = []
+    started: list[SandboxBackend] = []
     frozen: dict[object, object] = {}
     ours = {"timeout": PATIENCE, "capabilities": os.environ.get("INTERCODE_TESTS_GRANT", "")}
 
@@ -167,7 +167,7 @@ def start(provider: Provider, origin: str) -> Iterator[Start]:
             frozen[image, limits] = source.freeze()
         return frozen[image, limits]
 
-    def start_one(image: object = "host", **limits: object) -> Sandbox:
+    def start_one(image: object = "host", **limits: object) -> SandboxBackend:
         given = Limits(**{**ours, **limits})  # type: ignore[arg-type]
         if origin == "fork":
             image = snapshot_of(image, given)
@@ -180,12 +180,12 @@ def start(provider: Provider, origin: str) -> Iterator[Start]:
 
 
 @pytest.fixture
-def sandbox(start: Start) -> Sandbox:
+def sandbox(start: Start) -> SandboxBackend:
     return start()
 
 
 @pytest.fixture
-def sh(sandbox: Sandbox) -> Run:
+def sh(sandbox: SandboxBackend) -> Run:
     """Runs a script in the sandbox."""
 
     def run(script: str, **options: object) -> Completed:

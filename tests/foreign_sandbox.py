@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from intercode_sandbox import Change, Sandbox, Snapshot, get_provider
+from intercode_sandbox import Change, SandboxBackend, Snapshot, get_provider
 
 
 class ForeignSandbox:
     """A native sandbox without optional abilities; its changes count no links."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: SandboxBackend) -> None:
         self._sandbox = sandbox
 
     def __getattr__(self, name: str) -> Any:
@@ -23,14 +23,16 @@ class ForeignSandbox:
         return [replace(change, links=0) for change in self._sandbox.changes()]
 
 
-_CONTRACT = {name for name in dir(Sandbox) if name[0] != "_"} | {*Sandbox.__annotations__}
+_CONTRACT = {name for name in dir(SandboxBackend) if name[0] != "_"} | {
+    *SandboxBackend.__annotations__
+}
 
 
 class ForeignProvider:
     """Starts such sandboxes by the shared native provider."""
 
-    def start(self, *options: Any) -> Sandbox:
-        return cast(Sandbox, ForeignSandbox(get_provider().start(*options)))
+    def start(self, *options: Any) -> SandboxBackend:
+        return cast(SandboxBackend, ForeignSandbox(get_provider().start(*options)))
 
     def digest(self, image: str | Snapshot) -> str:
         return get_provider().digest(image)

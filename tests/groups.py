@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 from intercode_sandbox.native import cgroup
 from waiting import eventually, new_marker, sleepers
 
 
-def groups_of(sandbox: Sandbox) -> dict[str, Path]:
+def groups_of(sandbox: SandboxBackend) -> dict[str, Path]:
     """Its own folders, by the controller that limits it there."""
     marker = new_marker()
     sandbox.popen(["sleep", marker], channels={})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from intercode.task import Task
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 from waiting import PATIENCE
 
 ODD = Task(
@@ -22,7 +22,7 @@ find . -xdev \( PRUNED \) -prune -o -type f -print0 | sort -z | xargs -0 sha256s
 """
 
 
-def tree(sandbox: Sandbox, *left_out: str) -> set[str]:
+def tree(sandbox: SandboxBackend, *left_out: str) -> set[str]:
     """List paths with kind, mode, owner, target, and content of files; times are left out.
 
     Args:

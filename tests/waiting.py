@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 
 PATIENCE = 180.0
 """Seconds for what ends by itself: no machine, however slow, should reach them."""
@@ -50,7 +50,7 @@ def _arguments(folder: Path) -> bytes:
         return b""
 
 
-def running(sandbox: Sandbox, *but: int) -> list[str]:
+def running(sandbox: SandboxBackend, *but: int) -> list[str]:
     """The command lines of what runs in a sandbox, but for some pids. No image has to help.
 
     Of a process that ended while we looked nobody knows what it has left behind: "?".

@@ -24,7 +24,7 @@ from intercode.episode import decode
 from intercode.errors import OutputLimitError
 from intercode.interpreters.bash import BashInterpreter
 from intercode_paper.results import RecordedEpisode, RecordedTurn, load_results, task_of
-from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, SandboxBackend, get_provider
 
 SEED = 2026
 BASH, SQL = 240, 120
@@ -132,7 +132,7 @@ def bash_state(release: Path, name: str, find: Find) -> dict[str, Any]:
     return {"id": name, "suite": suite, "query": task.query, "turns": shown, "files": changes[:60]}
 
 
-def _text(sandbox: Sandbox, path: str) -> str:
+def _text(sandbox: SandboxBackend, path: str) -> str:
     try:
         return decode(sandbox.read_file(path))[:_TEXT]
     except OutputLimitError:

@@ -34,7 +34,7 @@ from intercode.task import CANNOT, Dataset, Task
 from intercode_paper.bash_reward import GoldRuns
 from intercode_paper.container import PaperImage
 from intercode_paper.results import task_of
-from intercode_sandbox import Provider, Sandbox, get_provider
+from intercode_sandbox import Provider, SandboxBackend, get_provider
 
 HERE = Path(__file__).parent
 LABELS = [HERE / "labels" / f"{name}.jsonl" for name in ("first", "second", "third")]
@@ -200,7 +200,7 @@ class Paper:
         self._provider = provider
         self._known: dict[str, GoldRuns] = {}
 
-    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Its score."""
         name = str(task.image)
         if name not in self._known:
@@ -219,7 +219,7 @@ def bash_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tup
     reviewed = {task.task_id: task for task in nl2bash.load(release, reviewed=True)}
     provider, asked = get_provider(), Asked()
 
-    def reward(task: Task, episode: Episode, sandbox: Sandbox, default: Any) -> Score:
+    def reward(task: Task, episode: Episode, sandbox: SandboxBackend, default: Any) -> Score:
         rewards = {
             "2023": partial(paper, task, episode, sandbox),
             "default": partial(default, task, episode, sandbox),

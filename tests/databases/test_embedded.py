@@ -17,7 +17,7 @@ from intercode.databases import Session, Source, find, get_engine
 from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
 from intercode.errors import DatabaseError, OutputLimitError, SandboxError, UsageError
 from intercode_sandbox import Limits
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 from waiting import eventually
 
 from .test_engines import value
@@ -27,7 +27,7 @@ HARD = "SELECT length(replace(hex(zeroblob(100000000)), '0', 'ab'))"
 """One step of SQLite's that takes long: it looks at no clock within."""
 
 
-def sandbox(session: EmbeddedSession) -> Sandbox:
+def sandbox(session: EmbeddedSession) -> SandboxBackend:
     return session._worker.sandbox
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.task import Dataset, Task
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 from waiting import PATIENCE, becomes_readable
 
 from . import python_tasks, sql_tasks, swe_tasks
@@ -42,7 +42,7 @@ class Case:
     """Whether the state is worth something without an answer."""
     task: str | None = None
     """A task that is graded by what is in the place; None: the first."""
-    place: Callable[[Any], Sandbox] = lambda env: env.place
+    place: Callable[[Any], SandboxBackend] = lambda env: env.place
     """The sandbox of a running episode."""
     exit_fd: Callable[[Any], int] | None = None
     """What becomes readable when the process that runs actions is gone: its own end of a channel,

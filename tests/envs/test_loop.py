@@ -16,7 +16,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.task import Dataset, Task
-from intercode_sandbox import Limits, Sandbox
+from intercode_sandbox import Limits, SandboxBackend
 from waiting import eventually, new_marker, sleepers
 
 from .conftest import TASKS, MakeEnv
@@ -115,7 +115,7 @@ def test_submit_with_an_answer_where_the_environment_takes_one(make_env: MakeEnv
     class AnswerEnv(BashEnv):
         takes_answer = True
 
-    def reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def reward(task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         return Score(float(episode.answer == "the flag"))
 
     env = AnswerEnv(TASKS, reward=reward)
@@ -240,7 +240,7 @@ def test_gold_is_never_in_the_agent_s_sandbox(make_env: MakeEnv) -> None:
 def test_nothing_runs_any_more_when_an_episode_is_scored(make_env: MakeEnv, end: str) -> None:
     running: list[list[int]] = []
 
-    def reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def reward(task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         running.append(sandbox.processes())
         return Score(1.0)
 

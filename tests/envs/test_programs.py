@@ -17,7 +17,7 @@ from intercode import make
 from intercode.envs import programs
 from intercode.errors import ImageError, SandboxError
 from intercode.task import Dataset, Task
-from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox import SandboxBackend, get_provider
 from waiting import PATIENCE
 
 BASH = Path(shutil.which("bash") or "/bin/bash").resolve()
@@ -70,7 +70,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     tried: list[str] = []
     flaw = programs._flaw
 
-    def counting(sandbox: Sandbox, program: str) -> str:
+    def counting(sandbox: SandboxBackend, program: str) -> str:
         tried.append(program)
         return flaw(sandbox, program)
 

@@ -14,7 +14,7 @@ from intercode.envs.stage import SandboxStage
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError, SandboxError, VectorError
 from intercode.task import Task
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 
 from .conftest import TASKS, kill_sandbox
 
@@ -125,7 +125,7 @@ def test_gold_is_run_once_for_all(make_vec: MakeVec, monkeypatch: pytest.MonkeyP
     started: list[str] = []
     start = SandboxStage.open
 
-    def count(stage: SandboxStage, task: Task) -> Sandbox:
+    def count(stage: SandboxStage, task: Task) -> SandboxBackend:
         started.append(task.task_id)
         return start(stage, task)
 

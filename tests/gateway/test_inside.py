@@ -12,7 +12,7 @@ from gateway.doors import BODIES, KEY
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Seat, Upstream
 from intercode_integrations.testing import ScriptedServer
-from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, SandboxBackend, get_provider
 from intercode_sandbox.forwarding import Forwards
 
 PORT = 8080
@@ -80,7 +80,7 @@ def seat(gateway: Gateway) -> Iterator[Seat]:
 
 
 @pytest.fixture(scope="module")
-def sandbox(seat: Seat) -> Iterator[Sandbox]:
+def sandbox(seat: Seat) -> Iterator[SandboxBackend]:
     provider = get_provider("native")
     with closing(provider.start("host", Limits(timeout=60))) as found:
         assert isinstance(found, Forwards)
@@ -89,20 +89,20 @@ def sandbox(seat: Seat) -> Iterator[Sandbox]:
     provider.close()
 
 
-def said(sandbox: Sandbox, url: str, token: str, body: dict[str, object]) -> str:
+def said(sandbox: SandboxBackend, url: str, token: str, body: dict[str, object]) -> str:
     done = sandbox.exec(["python3", "-c", ASK, url, token, json.dumps(body)])
     return done.stdout.decode()
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_the_gate_answers(sandbox: Sandbox, seat: Seat, path: str) -> None:
+def test_the_gate_answers(sandbox: SandboxBackend, seat: Seat, path: str) -> None:
     url = f"http://127.0.0.1:{PORT}{path}"
     assert "Done." in said(sandbox, url, seat.token, {"model": "any", **BODIES[path]})
     assert seat.calls[-1].text == "Done."
 
 
 def test_nothing_but_the_gate_is_reached(
-    sandbox: Sandbox, server: ScriptedServer, seat: Seat
+    sandbox: SandboxBackend, server: ScriptedServer, seat: Seat
 ) -> None:
     before = len(server.exchanges)
     for url in (f"{server.url}/chat/completions", "http://1.1.1.1/", "http://169.254.169.254/"):
@@ -111,7 +111,7 @@ def test_nothing_but_the_gate_is_reached(
 
 
 def test_another_episodes_token_and_hosted_tools_are_refused(
-    sandbox: Sandbox, gateway: Gateway, seat: Seat
+    sandbox: SandboxBackend, gateway: Gateway, seat: Seat
 ) -> None:
     url, body = f"http://127.0.0.1:{PORT}/v1/messages", {"model": "any", **BODIES["/v1/messages"]}
     with gateway.seat() as other:
@@ -120,14 +120,14 @@ def test_another_episodes_token_and_hosted_tools_are_refused(
     assert said(sandbox, url, seat.token, search).startswith("400")
 
 
-def test_no_key_is_found(sandbox: Sandbox, seat: Seat) -> None:
+def test_no_key_is_found(sandbox: SandboxBackend, seat: Seat) -> None:
     half = len(KEY) // 2
     done = sandbox.exec(["python3", "-c", SEEK, KEY[:half], KEY[half:]])
     assert done.stdout.decode().splitlines() == ["looked at True"], done
     assert KEY not in repr(seat.calls)
 
 
-def test_a_key_that_the_server_repeats_is_hidden(sandbox: Sandbox) -> None:
+def test_a_key_that_the_server_repeats_is_hidden(sandbox: SandboxBackend) -> None:
     rules = script([Rule(Line(f"Your key is {KEY}."))])
     with (
         ScriptedServer(rules, key=KEY) as server,

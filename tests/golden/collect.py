@@ -21,6 +21,7 @@ from unittest.mock import patch
 import gymnasium
 
 import intercode
+import intercode_sandbox
 from intercode import registry
 from intercode.agents import presets
 from intercode.agents.registry import AGENTS
@@ -136,6 +137,7 @@ def names() -> dict[str, Any]:
         "image recipes": sorted(RECIPES),
         "intercode": sorted(intercode.__all__),
         "intercode_paper.compat": sorted(compat.__all__),
+        "intercode_sandbox": sorted(intercode_sandbox.__all__),
         "presets": sorted(presets.names()),
     }
 

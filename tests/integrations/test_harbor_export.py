@@ -14,7 +14,7 @@ from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
 from intercode_integrations.harbor.export import Exporter
 from intercode_integrations.harbor.writer import ANSWER, name_of
-from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, SandboxBackend, get_provider
 from intercode_sandbox.units import MIB
 
 Export = Callable[..., Path]
@@ -48,7 +48,7 @@ def played(folder: Path, work: str) -> float:
         return float(place.read_file("/logs/verifier/reward.txt"))
 
 
-def _run(place: Sandbox, command: str) -> None:
+def _run(place: SandboxBackend, command: str) -> None:
     done = place.exec(["/bin/bash", "-c", command])
     assert done.ok, done
 

@@ -6,7 +6,7 @@ import pytest
 
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import provider
-from intercode_sandbox.base import Limits, Sandbox
+from intercode_sandbox.base import Limits, SandboxBackend
 from waiting import PATIENCE
 
 OpenPython = Callable[..., PythonInterpreter]
@@ -15,7 +15,7 @@ OpenPython = Callable[..., PythonInterpreter]
 @pytest.fixture(params=[None, "/usr/bin/python3"], ids=["forked", "image"])
 def open_python(request: pytest.FixtureRequest) -> Iterator[OpenPython]:
     """Opens interpreters, with limits by keyword, each in a sandbox of its own."""
-    sandboxes: list[Sandbox] = []
+    sandboxes: list[SandboxBackend] = []
     opened: list[PythonInterpreter] = []
 
     def open_one(prelude: str = "", **limits: object) -> PythonInterpreter:

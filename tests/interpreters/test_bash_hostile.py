@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from intercode.interpreters.bash import BashInterpreter
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 
 HANGS = 0.25
 """Seconds for an attack after which the shell never answers."""
@@ -24,7 +24,7 @@ def assert_goes_on(bash: BashInterpreter) -> None:
 
 @pytest.fixture
 def bash(
-    start: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., SandboxBackend], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BashInterpreter]:
     # Those that hang here hang for good: nothing is lost by not waiting for them.
     monkeypatch.setattr("intercode.interpreters.bash._GRACE_SECONDS", 0.5)  # allow limit: the same

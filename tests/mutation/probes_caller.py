@@ -19,7 +19,7 @@ from intercode.errors import (
     SandboxError,
     SandboxUnavailableError,
 )
-from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native import cgroup, frozen_layers, process, wire
 from intercode_sandbox.native.provider import NativeProvider
@@ -192,7 +192,7 @@ def files_of_process_1() -> bool:
 # -- the end -------------------------------------------------------------------------------------
 
 
-def _sleeper(sandbox: Sandbox) -> tuple[int, int]:
+def _sleeper(sandbox: SandboxBackend) -> tuple[int, int]:
     """A program in it, and process 1, as seen from outside."""
     marker = new_marker()
     sandbox.popen(["sleep", marker], channels={})

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from intercode.errors import SandboxUnavailableError
-from intercode_sandbox import Completed, Limits, Sandbox, get_provider
+from intercode_sandbox import Completed, Limits, SandboxBackend, get_provider
 from intercode_sandbox.docker.runtime_mounts import SHARED_ROOT
 from waiting import new_marker
 
@@ -27,7 +27,7 @@ time.sleep(600)
 """
 
 
-def _start(**limits: object) -> Sandbox:
+def _start(**limits: object) -> SandboxBackend:
     return get_provider("docker").start("host", Limits(**limits))  # type: ignore[arg-type]
 
 

@@ -32,7 +32,7 @@ from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
 from intercode.task import Dataset, Task
-from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, SandboxBackend, get_provider
 from intercode_sandbox.native.provider import NativeProvider
 from sandbox import rootfs
 from waiting import PATIENCE
@@ -137,7 +137,7 @@ def _steered_elsewhere(verification: str, action: str, setup: str = "") -> bool:
     """The same in sandboxes of another provider."""
     provider = ForeignProvider()
 
-    def started(task: Task) -> Sandbox:
+    def started(task: Task) -> SandboxBackend:
         sandbox = provider.start("host", Limits(timeout=PATIENCE))
         if not sandbox.exec(["bash", "-c", setup]).ok:
             raise ProbeError(f"it failed: {setup}")

@@ -18,7 +18,7 @@ from intercode.episode import Episode
 from intercode.errors import ImageError, SandboxError, TaskError, UsageError
 from intercode.rewards.base import quiesced
 from intercode_integrations.trl.tokens import pieces
-from intercode_sandbox import Limits, Sandbox, files, get_provider
+from intercode_sandbox import Limits, SandboxBackend, files, get_provider
 from intercode_sandbox.images import resolve
 from intercode_sandbox.native.sandbox import NativeSandbox
 from restless import RESTLESS
@@ -28,7 +28,7 @@ from .tools import ProbeError, SkippedError, one_of, say, start
 MIB = 1 << 20
 
 
-def _limited(version: int = 0, **limits: object) -> Sandbox:
+def _limited(version: int = 0, **limits: object) -> SandboxBackend:
     """A sandbox with cgroups, of this version or of any."""
     sandbox = start(**limits)
     has = get_provider().facts()["cgroup"]  # type: ignore[attr-defined]

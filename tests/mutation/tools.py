@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from intercode_sandbox import Completed, Limits, Sandbox, get_provider
+from intercode_sandbox import Completed, Limits, SandboxBackend, get_provider
 from waiting import eventually
 
 
@@ -18,15 +18,15 @@ class ProbeError(Exception):
     """What the probe needs does not work: that says nothing about the defence."""
 
 
-def start(**limits: object) -> Sandbox:
+def start(**limits: object) -> SandboxBackend:
     return get_provider().start("host", Limits(**limits))  # type: ignore[arg-type]
 
 
-def run(script: str, sandbox: Sandbox | None = None, **limits: object) -> Completed:
+def run(script: str, sandbox: SandboxBackend | None = None, **limits: object) -> Completed:
     return (sandbox or start(**limits)).exec(["bash", "-c", script])
 
 
-def say(script: str, sandbox: Sandbox | None = None, **limits: object) -> str:
+def say(script: str, sandbox: SandboxBackend | None = None, **limits: object) -> str:
     """What a script prints that must succeed."""
     done = run(script, sandbox, **limits)
     if not done.ok:

@@ -11,7 +11,7 @@ from intercode.episode import Episode, Score, Status
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.command import CommandReward
 from intercode.task import Task
-from intercode_sandbox import Limits, Provider, Sandbox, get_provider
+from intercode_sandbox import Limits, Provider, SandboxBackend, get_provider
 from waiting import PATIENCE
 
 from .sql_store import Store
@@ -50,7 +50,7 @@ def grade_foreign() -> Grade:
 
 
 def _grade(provider: Provider) -> Grade:
-    def started(task: Task) -> Sandbox:
+    def started(task: Task) -> SandboxBackend:
         sandbox = provider.start(task.image or "host", Limits(timeout=PATIENCE))
         if task.setup:
             assert sandbox.exec(["bash", "-c", task.setup]).ok

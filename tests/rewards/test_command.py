@@ -13,7 +13,7 @@ from intercode.errors import OutputLimitError, SandboxError, TaskError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.command import OPEN_PATHS, SYSTEM_PATHS, CommandReward
 from intercode.task import Task
-from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, SandboxBackend, get_provider
 from sandbox import rootfs
 from waiting import PATIENCE
 
@@ -21,7 +21,7 @@ SOLVED = "echo done > answer"
 TASK = Task("t", "Write 'done' to answer.", verification='test "$(cat answer)" = done')
 
 
-def start(task: Task) -> Sandbox:
+def start(task: Task) -> SandboxBackend:
     sandbox = get_provider().start(task.image or "host", Limits(timeout=PATIENCE))
     if task.setup:
         assert sandbox.exec(["/bin/bash", "-c", task.setup]).ok
@@ -32,13 +32,15 @@ REWARD = CommandReward(get_provider(), start)
 
 
 @pytest.fixture
-def sandbox() -> Iterator[Sandbox]:
+def sandbox() -> Iterator[SandboxBackend]:
     sandbox = start(TASK)
     yield sandbox
     sandbox.close()
 
 
-def act(sandbox: Sandbox, *actions: str, task: Task = TASK, status: Status = "submitted") -> float:
+def act(
+    sandbox: SandboxBackend, *actions: str, task: Task = TASK, status: Status = "submitted"
+) -> float:
     shell = BashInterpreter(sandbox)
     for action in actions:
         shell.execute(action)
@@ -47,12 +49,12 @@ def act(sandbox: Sandbox, *actions: str, task: Task = TASK, status: Status = "su
     return value
 
 
-def test_solved_or_not(sandbox: Sandbox) -> None:
+def test_solved_or_not(sandbox: SandboxBackend) -> None:
     assert act(sandbox) == 0.0
     assert act(sandbox, SOLVED) == 1.0
 
 
-def test_a_verification_longer_than_an_argument_judges(sandbox: Sandbox) -> None:
+def test_a_verification_longer_than_an_argument_judges(sandbox: SandboxBackend) -> None:
     task = replace(TASK, verification=f"# {'x' * 140_000}\n{TASK.verification}")
     assert act(sandbox, task=task) == 0.0
     assert act(sandbox, SOLVED, task=task) == 1.0
@@ -81,7 +83,7 @@ CHEATS = {
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_cheats_are_worth_nothing(sandbox: Sandbox, cheat: str) -> None:
+def test_cheats_are_worth_nothing(sandbox: SandboxBackend, cheat: str) -> None:
     hasty = replace(TASK, timeout=0.3)  # allow limit: a pipe that nobody writes to is read from
     task = hasty if cheat == "answer is a pipe" else TASK
     assert act(sandbox, CHEATS[cheat], task=task) == 0.0
@@ -103,11 +105,11 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_cannot_steer_it_does_not_matter(sandbox: Sandbox, name: str) -> None:
+def test_what_cannot_steer_it_does_not_matter(sandbox: SandboxBackend, name: str) -> None:
     assert act(sandbox, SOLVED, CHEATS[name]) == 1.0
 
 
-def test_system_files_forfeit_the_verification(sandbox: Sandbox) -> None:
+def test_system_files_forfeit_the_verification(sandbox: SandboxBackend) -> None:
     shell = BashInterpreter(sandbox)
     shell.execute(f"{SOLVED}; touch /etc/ld.so.preload")
     score = REWARD(TASK, Episode("t", "q", "bash", status="submitted"), sandbox)
@@ -171,7 +173,7 @@ def test_new_programs_are_no_offence(image: str) -> None:
         assert act(prepared, "rm /bin/old", task=task) == 0.0  # there is none
 
 
-def test_python_takes_no_module_from_the_working_directory(sandbox: Sandbox) -> None:
+def test_python_takes_no_module_from_the_working_directory(sandbox: SandboxBackend) -> None:
     check = 'python3 -c \'import json; json.loads(open("answer").read())["ok"]\''
     task = Task("t", "q", verification=check)
     assert (
@@ -181,13 +183,13 @@ def test_python_takes_no_module_from_the_working_directory(sandbox: Sandbox) -> 
     assert act(sandbox, "echo '{\"ok\": 1}' > answer", task=task) == 1.0
 
 
-def test_background_processes_are_gone(sandbox: Sandbox) -> None:
+def test_background_processes_are_gone(sandbox: SandboxBackend) -> None:
     task = Task("t", "q", verification="rm -f flag; sleep 0.3; ! test -e flag")
     forever = "while :; do touch flag; done"
     assert act(sandbox, f"({forever}) & disown", f"setsid bash -c '{forever}' &", task=task) == 1.0
 
 
-def test_a_running_episode_goes_on(sandbox: Sandbox) -> None:
+def test_a_running_episode_goes_on(sandbox: SandboxBackend) -> None:
     task = Task("t", "q", verification="rm -f answer; ! test -e flag")
     shell = BashInterpreter(sandbox)
     shell.execute("here=kept; echo x > answer; sleep 60 &")
@@ -200,7 +202,7 @@ def test_a_running_episode_goes_on(sandbox: Sandbox) -> None:
     shell.close()
 
 
-def test_tampering_that_is_undone_when_it_goes_on(sandbox: Sandbox) -> None:
+def test_tampering_that_is_undone_when_it_goes_on(sandbox: SandboxBackend) -> None:
     undo = "rmdir '/sbin'; symlink 'usr/sbin', '/sbin'"
     program = f"unlink '/sbin'; mkdir '/sbin'; $SIG{{CONT}} = sub {{ {undo} }}"
     sandbox.write_file("program", f"{program}; open F, '>', 'ready'; sleep 60 while 1".encode())
@@ -215,7 +217,7 @@ def test_tampering_that_is_undone_when_it_goes_on(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("status", ["running", "submitted"])
 @pytest.mark.parametrize("place", ["/root", "x" * 250 + "/../" * 15, "/proc/self/fd/9"])
 def test_something_else_in_the_place_of_the_directory(
-    sandbox: Sandbox, status: Status, place: str
+    sandbox: SandboxBackend, status: Status, place: str
 ) -> None:
     task = Task("t", "q", verification="true")
     assert sandbox.exec(["bash", "-c", f"cd /; rm -rf /root; ln -s {place} /root"]).ok
@@ -234,7 +236,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("trick", HIDDEN)
-def test_what_cannot_be_copied_does_not_solve_a_task(sandbox: Sandbox, trick: str) -> None:
+def test_what_cannot_be_copied_does_not_solve_a_task(sandbox: SandboxBackend, trick: str) -> None:
     task = Task("t", "q", verification='test -z "$(find . -name z)"')
     with closing(BashInterpreter(sandbox)) as shell:
         running = Episode("t", "q", "bash", status="running")
@@ -249,13 +251,13 @@ def test_what_cannot_be_copied_does_not_solve_a_task(sandbox: Sandbox, trick: st
         assert REWARD(task, running, sandbox).value == 0.0
 
 
-def test_the_time_limit_is_a_zero_that_says_so(sandbox: Sandbox) -> None:
+def test_the_time_limit_is_a_zero_that_says_so(sandbox: SandboxBackend) -> None:
     task = Task("t", "q", verification="sleep 999", timeout=0.2)  # allow limit: it sleeps on
     score = REWARD(task, Episode("t", "q", "bash", status="submitted"), sandbox)
     assert (score.value, score.detail["timed_out"]) == (0.0, True)
 
 
-def test_a_late_verification_runs_once_more(sandbox: Sandbox) -> None:
+def test_a_late_verification_runs_once_more(sandbox: SandboxBackend) -> None:
     """Nothing of the first run goes on beside the second."""
     first = "sleep 99 & touch first; sleep 999"
     second = "! grep -qx sleep /proc/[0-9]*/comm"
@@ -267,7 +269,7 @@ def test_a_late_verification_runs_once_more(sandbox: Sandbox) -> None:
 
 
 def test_a_task_that_is_always_late_has_three_more_runs(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: SandboxBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reward = CommandReward(get_provider(), start)
     run, runs = reward._run, []
@@ -278,19 +280,19 @@ def test_a_task_that_is_always_late_has_three_more_runs(
     assert len(runs) == 5 + 3
 
 
-def test_the_detail_has_exit_code_and_output(sandbox: Sandbox) -> None:
+def test_the_detail_has_exit_code_and_output(sandbox: SandboxBackend) -> None:
     task = Task("t", "q", verification="echo why; exit 3")
     score = REWARD(task, Episode("t", "q", "bash", status="submitted"), sandbox)
     assert score.detail == {"exit_code": 3, "timed_out": False, "output": "why\n"}
 
 
-def test_a_dead_sandbox_is_an_error_and_not_a_zero(sandbox: Sandbox) -> None:
+def test_a_dead_sandbox_is_an_error_and_not_a_zero(sandbox: SandboxBackend) -> None:
     sandbox.close()
     with pytest.raises(SandboxError):
         act(sandbox)
 
 
-def test_a_task_without_verification(sandbox: Sandbox) -> None:
+def test_a_task_without_verification(sandbox: SandboxBackend) -> None:
     with pytest.raises(TaskError, match="field 'verification' is missing"):
         act(sandbox, task=Task("t", "q", gold=("ls",)))
 

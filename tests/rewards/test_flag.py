@@ -11,7 +11,7 @@ from intercode.episode import Episode, Turn
 from intercode.errors import TaskError
 from intercode.rewards.flag import NOT_SOLVED, SUBMITTED, FlagReward, is_flag, subtasks
 from intercode.task import Task
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 
 PARTS = [{"name": "user", "answer": "bob"}, {"name": "port", "answer": " 8080 "}]
 TASK = Task("t", "q", ("flag{One}", "flag{Two}"))
@@ -21,7 +21,7 @@ PARTED = Task("p", "q", ("flag{One}",), metadata={"subtasks": PARTS})
 def score(task: Task, *tried: str, answer: str | None = None) -> tuple[float, dict[str, float]]:
     turns = [Turn(f"submit {text}", "", info={SUBMITTED: text}) for text in tried]
     episode = Episode(task.task_id, task.query, "ctf", turns=turns, answer=answer)
-    found = FlagReward()(task, episode, cast(Sandbox, None))
+    found = FlagReward()(task, episode, cast(SandboxBackend, None))
     return found.value, dict(found.parts)
 
 
@@ -37,7 +37,7 @@ def test_nothing_else(answer: str | None) -> None:
 
 def test_what_was_only_printed_is_not_submitted() -> None:
     episode = Episode("t", "q", "ctf", turns=[Turn("echo 'flag{One}'", "flag{One}\n")])
-    assert FlagReward()(TASK, episode, cast(Sandbox, None)).value == 0.0
+    assert FlagReward()(TASK, episode, cast(SandboxBackend, None)).value == 0.0
 
 
 def test_subtasks_are_a_part_of_what_the_flag_is_worth() -> None:

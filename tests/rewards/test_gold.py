@@ -15,7 +15,7 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards import gold as gold_module
 from intercode.rewards.gold import GoldCache, GoldResult, GoldRunner, LateError
 from intercode.task import Dataset, Task
-from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, SandboxBackend, get_provider
 from waiting import eventually
 
 
@@ -105,7 +105,7 @@ class Counting:
         self.count = 0
         self.limits = limits
 
-    def __call__(self, task: Task) -> Sandbox:
+    def __call__(self, task: Task) -> SandboxBackend:
         self.count += 1
         sandbox = get_provider().start("host", self.limits)
         if task.setup:
@@ -113,7 +113,7 @@ class Counting:
         return sandbox
 
 
-def runner(start: Callable[[Task], Sandbox], cache: GoldCache | None) -> GoldRunner:
+def runner(start: Callable[[Task], SandboxBackend], cache: GoldCache | None) -> GoldRunner:
     return GoldRunner(start, BashInterpreter, lambda task: f"{task.setup}", cache)
 
 

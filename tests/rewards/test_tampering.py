@@ -10,7 +10,7 @@ import pytest
 
 from intercode_integrations.harbor.stage import home
 from intercode_integrations.harbor.system_files import TamperedError, as_before
-from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox import SandboxBackend, get_provider
 from sandbox import rootfs
 
 PROGRAMS = f"{rootfs.PROGRAMS} bash rmdir test xargs tar"
@@ -25,16 +25,16 @@ def image(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def place(image: str) -> Iterator[Sandbox]:
+def place(image: str) -> Iterator[SandboxBackend]:
     with closing(get_provider().start(image)) as sandbox:
         yield sandbox
 
 
-def put_back(place: Sandbox, image: str, *expected: str) -> None:
+def put_back(place: SandboxBackend, image: str, *expected: str) -> None:
     as_before(place, place.changes(), lambda: get_provider().start(image), lambda: expected)
 
 
-def says(place: Sandbox, program: str) -> bytes:
+def says(place: SandboxBackend, program: str) -> bytes:
     return place.exec(["/bin/sh", "-c", f"{program} 2>&1"]).stdout
 
 
@@ -43,7 +43,7 @@ def make(path: str) -> str:
     return f"mkdir -p {path.rpartition('/')[0]}; printf {text} > {path}; chmod 755 {path}"
 
 
-def test_a_program_in_the_place_of_another_is_removed(place: Sandbox, image: str) -> None:
+def test_a_program_in_the_place_of_another_is_removed(place: SandboxBackend, image: str) -> None:
     script = f"{make('/opt/bin/cat')}; {make('/root/bin/own')}; {make('/root/bin/tool')}"
     assert place.exec(["/bin/bash", "-c", script]).ok
     assert says(place, "own") == says(place, "cat") == b"mine\n"
@@ -52,26 +52,26 @@ def test_a_program_in_the_place_of_another_is_removed(place: Sandbox, image: str
     assert says(place, "tool") == b"mine\n"  # what hides nothing stays
 
 
-def test_a_program_that_was_changed_is_put_back(place: Sandbox, image: str) -> None:
+def test_a_program_that_was_changed_is_put_back(place: SandboxBackend, image: str) -> None:
     assert place.exec(["/bin/bash", "-c", make("/opt/bin/own")]).ok
     put_back(place, image)
     assert says(place, "own") == b"own\n"
 
 
-def test_what_the_solution_changes_stays(place: Sandbox, image: str) -> None:
+def test_what_the_solution_changes_stays(place: SandboxBackend, image: str) -> None:
     assert place.exec(["/bin/bash", "-c", make("/opt/bin/own")]).ok
     put_back(place, image, "/opt/bin/own")
     assert says(place, "own") == b"mine\n"
 
 
-def test_a_link_in_the_place_of_a_folder(place: Sandbox, image: str) -> None:
+def test_a_link_in_the_place_of_a_folder(place: SandboxBackend, image: str) -> None:
     script = f"{make('/root/x/own')}; ln -s x /root/bin"
     assert place.exec(["/bin/bash", "-c", script]).ok
     with pytest.raises(TamperedError):
         put_back(place, image)
 
 
-def test_home_is_the_users_own_unless_the_image_says_it(place: Sandbox) -> None:
+def test_home_is_the_users_own_unless_the_image_says_it(place: SandboxBackend) -> None:
     assert home(place, None) == {}
     assert home(place, "app") == {"HOME": "/home/app", "USER": "app"}
     with pytest.raises(LookupError):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from intercode_sandbox import Completed, Provider, Sandbox
+from intercode_sandbox import Completed, Provider, SandboxBackend
 from intercode_sandbox.docker.provider import DockerProvider
 
-Start = Callable[..., Sandbox]
+Start = Callable[..., SandboxBackend]
 """The fixture `start`: an image, and limits by keyword."""
 Run = Callable[..., Completed]
 """The fixture `sh`: a script, and the options of `exec`."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import UsageError
-from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.capabilities import CAPABILITIES, mask
 from intercode_sandbox.docker.provider import DockerProvider
 from waiting import becomes_readable
@@ -42,7 +42,7 @@ TRIES = {
 }
 
 
-def ready(sandbox: Sandbox) -> Sandbox:
+def ready(sandbox: SandboxBackend) -> SandboxBackend:
     """With files and a process of root's and of another user's."""
     assert sandbox.exec(["bash", "-c", "touch /tmp/{mine,closed}; chmod 0 /tmp/closed"]).ok
     theirs = "umask 022; setsid sleep 600 > /dev/null 2>&1 & echo $! > /tmp/theirs"
@@ -50,7 +50,7 @@ def ready(sandbox: Sandbox) -> Sandbox:
     return sandbox
 
 
-def perl(sandbox: Sandbox, script: str) -> bool:
+def perl(sandbox: SandboxBackend, script: str) -> bool:
     return sandbox.exec(["perl", "-e", script]).ok
 
 

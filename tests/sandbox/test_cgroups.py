@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from groups import groups_of, told
-from intercode_sandbox import Limits, Sandbox
+from intercode_sandbox import Limits, SandboxBackend
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
 from waiting import eventually
@@ -152,7 +152,7 @@ def test_a_sandbox_weighs_the_same_however_many_processes_it_has(limited: Native
         other.close()
 
 
-def ticks(sandbox: Sandbox) -> int:
+def ticks(sandbox: SandboxBackend) -> int:
     """The CPU time that a sandbox's programs have had."""
     total = 0
     for pid in sandbox.processes():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox import Change, Sandbox
+from intercode_sandbox import Change, SandboxBackend
 from waiting import eventually
 
 from . import Run, Start
@@ -40,7 +40,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def sandbox(start: Start, image: str) -> Sandbox:
+def sandbox(start: Start, image: str) -> SandboxBackend:
     return start(image)
 
 
@@ -118,12 +118,12 @@ TABLE = {
 
 
 @pytest.mark.parametrize("script", TABLE)
-def test_each_way_to_change_something(sandbox: Sandbox, sh: Run, script: str) -> None:
+def test_each_way_to_change_something(sandbox: SandboxBackend, sh: Run, script: str) -> None:
     sh(f"cd /; {script}")
     assert short(sandbox.changes()) == TABLE[script]
 
 
-def test_what_is_told_of_a_change(sandbox: Sandbox, sh: Run) -> None:
+def test_what_is_told_of_a_change(sandbox: SandboxBackend, sh: Run) -> None:
     sh("cd /t; umask 077; echo new > n; ln -s target s; echo x >> f; rm g; cp n n2")
     found = {change.path: change for change in sandbox.changes()}
     new, link, more, gone = (found[f"/t/{name}"] for name in "nsfg")
@@ -136,14 +136,14 @@ def test_what_is_told_of_a_change(sandbox: Sandbox, sh: Run) -> None:
     assert len({new.digest, link.digest, more.digest, ""}) == 4
 
 
-def test_the_names_of_a_file_are_counted(sandbox: Sandbox, sh: Run) -> None:
+def test_the_names_of_a_file_are_counted(sandbox: SandboxBackend, sh: Run) -> None:
     sh("cd /t; echo 1 > one; echo 2 > two; ln two d/two; ln -s one s; mkdir n; rm f; chmod 600 g")
     links = {change.path.removeprefix("/t/"): change.links for change in sandbox.changes()}
     copied_up = int(sh("stat -c %h /t/g").stdout)  # differs between sandboxes
     assert links == {"one": 1, "two": 2, "d/two": 2, "s": 0, "n": 0, "f": 0, "g": copied_up}
 
 
-def test_a_change_is_the_same_with_another_name(sandbox: Sandbox, sh: Run) -> None:
+def test_a_change_is_the_same_with_another_name(sandbox: SandboxBackend, sh: Run) -> None:
     sh("echo 1 > /t/one")
     (before,) = sandbox.changes()
     sh("ln /t/one /t/two")
@@ -152,7 +152,7 @@ def test_a_change_is_the_same_with_another_name(sandbox: Sandbox, sh: Run) -> No
 
 
 @pytest.mark.case(57)
-def test_odd_names(sandbox: Sandbox) -> None:
+def test_odd_names(sandbox: SandboxBackend) -> None:
     names = [b"new\nline", b"\xff\xfe", b" ", b"-rf", b"$(x)`\"'\\", b"n" * 255, b".wh.f"]
     for name in names:
         assert sandbox.exec(["touch", "--", b"/t/" + name]).ok
@@ -189,7 +189,9 @@ def test_a_sparse_file_of_terabytes_costs_what_it_holds(start: Start, image: str
         "setfattr -n user.overlay.redirect -v /etc /t/d",
     ],
 )
-def test_marks_of_the_overlay_cannot_be_forged(sandbox: Sandbox, sh: Run, forgery: str) -> None:
+def test_marks_of_the_overlay_cannot_be_forged(
+    sandbox: SandboxBackend, sh: Run, forgery: str
+) -> None:
     """Whatever they do, changes are what a walk of the file system would find."""
     sh(forgery)
     seen = sh("cd /t; find . -printf '%p\\n' | sort").stdout.decode().split()
@@ -199,7 +201,7 @@ def test_marks_of_the_overlay_cannot_be_forged(sandbox: Sandbox, sh: Run, forger
     assert "/t/f2" not in told
 
 
-def test_shared_memory_is_files_too(start: Start, sandbox: Sandbox, sh: Run) -> None:
+def test_shared_memory_is_files_too(start: Start, sandbox: SandboxBackend, sh: Run) -> None:
     sh("echo 1 > /dev/shm/a; mkdir /dev/shm/d; echo 2 > /dev/shm/d/b; chmod 700 /dev/shm")
     told = {change.path: change.kind for change in sandbox.changes()}
     assert told == dict.fromkeys(["/dev/shm/a", "/dev/shm/d", "/dev/shm/d/b"], "added")
@@ -213,7 +215,7 @@ def test_shared_memory_is_files_too(start: Start, sandbox: Sandbox, sh: Run) -> 
 
 @pytest.mark.case(78)
 @pytest.mark.defends("host leak", "host DoS")
-def test_traps_in_the_upper_layer(sandbox: Sandbox, sh: Run, tmp_path: Path) -> None:
+def test_traps_in_the_upper_layer(sandbox: SandboxBackend, sh: Run, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     sh(
         f"cd /t; rm -r d; ln -s {tmp_path} d; ln -s /proc/self/root loop; mkfifo fifo; "
@@ -227,7 +229,7 @@ def test_traps_in_the_upper_layer(sandbox: Sandbox, sh: Run, tmp_path: Path) -> 
 
 @pytest.mark.case(78)
 @pytest.mark.defends("host DoS")
-def test_deep_and_wide(sandbox: Sandbox, sh: Run) -> None:
+def test_deep_and_wide(sandbox: SandboxBackend, sh: Run) -> None:
     done = sh(
         "cd /t; perl -e 'for (1..2000) { mkdir \"n\" or die; chdir \"n\" or die }'; "
         "mkdir /t/wide; cd /t/wide; seq 3000 | xargs touch", timeout=60
@@ -238,7 +240,7 @@ def test_deep_and_wide(sandbox: Sandbox, sh: Run) -> None:
     assert sum(change.path.startswith("/t/n") for change in told) >= 299
 
 
-def test_a_writer_at_work_is_stopped_meanwhile(sandbox: Sandbox, sh: Run) -> None:
+def test_a_writer_at_work_is_stopped_meanwhile(sandbox: SandboxBackend, sh: Run) -> None:
     sh("(while :; do echo x >> /t/f; done) >/dev/null 2>&1 &")
     grows = "until [ $(stat -c %s /t/f) -gt {} ]; do sleep 0.01; done"
     assert sh(grows.format(5), timeout=60).ok
@@ -248,7 +250,7 @@ def test_a_writer_at_work_is_stopped_meanwhile(sandbox: Sandbox, sh: Run) -> Non
     assert sh(grows.format(size), timeout=60).ok, "it goes on afterwards"
 
 
-def test_a_write_that_has_begun_is_told_of_when_it_is_done(sandbox: Sandbox) -> None:
+def test_a_write_that_has_begun_is_told_of_when_it_is_done(sandbox: SandboxBackend) -> None:
     script = "my $x = 'x' x (32 << 20); open F, '>', '/t/n'; syswrite STDOUT, 'y'; syswrite F, $x"
     writer = sandbox.popen(["perl", "-e", script], channels={})
     assert os.read(writer.fds[1], 1) == b"y"
@@ -260,12 +262,14 @@ def test_a_write_that_has_begun_is_told_of_when_it_is_done(sandbox: Sandbox) -> 
     assert found[0].size == 0 or found == [done], "there is nothing between"
 
 
-def test_changes_outside_of_the_overlay_do_not_count(sandbox: Sandbox, sh: Run) -> None:
+def test_changes_outside_of_the_overlay_do_not_count(sandbox: SandboxBackend, sh: Run) -> None:
     sh("echo x > /dev/y; echo x > /proc/self/comm")
     assert sandbox.changes() == []
 
 
-def test_attributes_are_neither_changes_nor_saved(start: Start, sandbox: Sandbox, sh: Run) -> None:
+def test_attributes_are_neither_changes_nor_saved(
+    start: Start, sandbox: SandboxBackend, sh: Run
+) -> None:
     """As docs/reference/sandbox.md says: a file that has an attribute is copied, and no change."""
     code = "import os; os.setxattr('/t/f', 'user.x', b'y'); os.setxattr('/t/g', 'user.x', b'y')"
     done = sh(f'echo new > /t/new; python3 -c "{code}"')

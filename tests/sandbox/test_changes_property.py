@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.docker.provider import DockerProvider
 
 pytestmark = pytest.mark.ordinary
@@ -101,13 +101,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"host+{path}"
 
 
-def perl(sandbox: Sandbox, script: str) -> bytes:
+def perl(sandbox: SandboxBackend, script: str) -> bytes:
     done = sandbox.exec(["perl", "-"], stdin=script.encode(), output_limit=16 << 20)
     assert done.ok, done
     return done.stdout
 
 
-def walk(sandbox: Sandbox) -> dict[str, Entry]:
+def walk(sandbox: SandboxBackend) -> dict[str, Entry]:
     tree = {}
     for line in perl(sandbox, WALK).splitlines():
         path, kind, mode, uid, gid, data = (bytes.fromhex(f.decode()) for f in line.split(b"\0"))

@@ -13,7 +13,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from intercode_sandbox import Change, Limits, Provider, Sandbox
+from intercode_sandbox import Change, Limits, Provider, SandboxBackend
 from intercode_sandbox.docker.provider import DockerProvider
 
 from . import Start
@@ -64,7 +64,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"host+{path}"
 
 
-def walk(sandbox: Sandbox) -> dict[str, Node]:
+def walk(sandbox: SandboxBackend) -> dict[str, Node]:
     done = sandbox.exec(["bash", "-c", WALK], timeout=60)
     assert done.ok and not done.truncated, done
     digests = {line[66:]: line[:64] for line in done.stderr.decode().split("\0") if line}
@@ -96,7 +96,7 @@ def told(change: Change) -> tuple[object, ...]:
     return (path, change.kind, change.type, *rest)
 
 
-def check(sandbox: Sandbox, script: str) -> None:
+def check(sandbox: SandboxBackend, script: str) -> None:
     """Run the script: `changes` and a walk must agree about it."""
     before = walk(sandbox)
     assert not sandbox.exec(["bash", "-c", script], cwd="/data", timeout=60).timed_out
@@ -180,7 +180,7 @@ def two_generations(provider: Provider, image: str, first: str, second: str) -> 
         saved.delete()
 
 
-def dug(start: Start, image: str, depth: int) -> Sandbox:
+def dug(start: Start, image: str, depth: int) -> SandboxBackend:
     """Folders within folders, with a file at the bottom."""
     sandbox = start(image)
     dig = f"for (1..{depth}) {{ mkdir 'n' or die; chdir 'n' or die }} open F, '>', 'leaf'"

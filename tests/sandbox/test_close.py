@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.ownership import when_gone
@@ -31,7 +31,7 @@ if (syscall($clone, 0x4111 + %d, 0, 0, 0, 0) == 0) { syscall($kill, syscall($get
 CLONE_PARENT = 0x8000
 
 
-def stopped_pair(sandbox: Sandbox, flags: int = 0) -> None:
+def stopped_pair(sandbox: SandboxBackend, flags: int = 0) -> None:
     sandbox.popen(["perl", "-e", VFORK % flags], channels={})
     look = ["bash", "-c", "cat /proc/[0-9]*/stat"]
     assert eventually(lambda: b"(perl) T" in sandbox.exec(look).stdout)
@@ -75,7 +75,7 @@ def test_a_provider_that_is_closed_has_ended_all(provider: Provider) -> None:
 
 @pytest.mark.attack(33)
 @pytest.mark.defends("host DoS")
-def test_shared_memory_goes_with_its_processes(sandbox: Sandbox, sh: Run) -> None:
+def test_shared_memory_goes_with_its_processes(sandbox: SandboxBackend, sh: Run) -> None:
     other = is_root()
     for user in ("0", "1000") if other else ("0",):
         made = sandbox.exec(["ipcmk", "-M", "1000000", "-S", "2", "-Q"], user=user)
@@ -98,7 +98,7 @@ def test_who_waits_for_a_stopped_child_is_not_waited_for(flags: int) -> None:
         sandbox.snapshot().delete()
 
 
-def test_a_program_that_is_stopped_before_it_begins(sandbox: Sandbox) -> None:
+def test_a_program_that_is_stopped_before_it_begins(sandbox: SandboxBackend) -> None:
     """It has its user by then, whom other programs may signal."""
     stop = "while (1) { kill STOP => grep { $_ > 1 && $_ != $$ } map { m{(\\d+)} } </proc/[0-9]*> }"
     stopper = sandbox.popen(["perl", "-e", stop], channels={})

@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from intercode.errors import OutputLimitError, SandboxError
-from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.base import FreeSpace, SupportsFreeSpace
 from intercode_sandbox.docker.sandbox import DockerSnapshot
 from intercode_sandbox.native import archive
@@ -51,7 +51,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 # -- free space ----------------------------------------------------------------------------------
 
 
-def test_free_space_is_what_programs_may_write(sandbox: Sandbox, sh: Run) -> None:
+def test_free_space_is_what_programs_may_write(sandbox: SandboxBackend, sh: Run) -> None:
     """Whatever program of the name ``stat`` the sandbox has."""
     assert isinstance(sandbox, SupportsFreeSpace)
 
@@ -177,7 +177,7 @@ for (1 .. 600) { open my $f, ">", $_ or die }
 
 @pytest.mark.attack(31)
 @pytest.mark.defends("host DoS")
-def test_long_paths_are_bounded(sandbox: Sandbox) -> None:
+def test_long_paths_are_bounded(sandbox: SandboxBackend) -> None:
     assert sandbox.exec(["perl", "-e", DEEP], cwd="/tmp").ok
     with pytest.raises(OutputLimitError, match="MiB"):
         sandbox.changes()
@@ -363,7 +363,7 @@ def test_more_names_than_a_disk_can_hold(
         sandbox.snapshot()
 
 
-def beside(start: Start, program: str, size: str) -> Sandbox:
+def beside(start: Start, program: str, size: str) -> SandboxBackend:
     """A sandbox in which a program runs, and with a file that takes a while to be read."""
     sandbox = start()
     running = sandbox.popen(["python3", "-c", program], channels={})
@@ -401,7 +401,7 @@ def refused(work: Callable[[], object]) -> bool:
 
 @pytest.mark.attack(30)
 @pytest.mark.defends("host leak")
-def test_no_link_leads_to_what_process_1_has(sandbox: Sandbox, sh: Run) -> None:
+def test_no_link_leads_to_what_process_1_has(sandbox: SandboxBackend, sh: Run) -> None:
     names = ("fd", "cwd", "root", "exe", "maps", "mem", "environ", "cmdline", "task/1/fd")
     for name in names:
         assert sh(f"ln -s /proc/self/{name} /tmp/{name.replace('/', '-')}").ok
@@ -452,7 +452,7 @@ def test_a_worker_is_asked_well(provider: Provider, ask: Ask) -> None:  # noqa: 
         assert probe("[globals().update(hidden={1: ['found-it']}), mentions('foun', 'd-it')][1]")
 
 
-def test_a_mode_that_no_file_has(sandbox: Sandbox) -> None:
+def test_a_mode_that_no_file_has(sandbox: SandboxBackend) -> None:
     with pytest.raises(ValueError, match="mode"):
         sandbox.write_file("/tmp/x", b"", 1 << 40)
 

@@ -18,7 +18,7 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import ImageError
-from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.docker.provider import DockerProvider
 from private_engine import PrivateEngine
 
@@ -70,7 +70,7 @@ def odd_image(folder: Path) -> str:
 def test_an_image_of_ours_is_the_same_there(provider: DockerProvider, tmp_path: Path) -> None:
     name = odd_image(tmp_path)
 
-    def listed(sandbox: Sandbox) -> list[str]:
+    def listed(sandbox: SandboxBackend) -> list[str]:
         with closing(sandbox):
             done = sandbox.exec(["bash", "-c", LIST], output_limit=16 << 20)
             text = done.stdout.decode(errors="surrogateescape")

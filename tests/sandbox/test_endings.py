@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 from intercode_sandbox.doctor import check_native
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native import cgroup, process
@@ -35,7 +35,7 @@ SEIZE = 0x4206
 
 
 @contextmanager
-def kept_from_ending(sandbox: Sandbox) -> Iterator[None]:
+def kept_from_ending(sandbox: SandboxBackend) -> Iterator[None]:
     """Keep a sandbox from its end, whoever kills it."""
     marker = new_marker()
     sandbox.popen(["sleep", marker], channels={})
@@ -107,7 +107,7 @@ def test_a_sandbox_that_does_not_end_is_its_spawners(provider: NativeProvider) -
 
 @pytest.mark.defends("host DoS")
 def test_its_ids_are_nobody_elses(provider: NativeProvider) -> None:
-    def ids(sandbox: Sandbox) -> bytes:
+    def ids(sandbox: SandboxBackend) -> bytes:
         return sandbox.exec(["cat", "/proc/self/uid_map"]).stdout + os.fsencode(
             os.readlink(f"/proc/{sandbox._process.pid}/ns/user")  # type: ignore[attr-defined]
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import pytest
 
 from intercode.errors import ActionError
-from intercode_sandbox import Completed, Sandbox
+from intercode_sandbox import Completed, SandboxBackend
 from intercode_sandbox.base import OutputBuffer
-from waiting import PATIENCE, eventually, running
+from waiting import PATIENCE, eventually, new_marker, running, sleepers
 
 from . import Run, Start
 
@@ -25,7 +28,7 @@ def test_streams_and_exit_code_are_separate_and_exact(sh: Run) -> None:
 
 
 @pytest.mark.inspect("exec_as_utf8", "exec_output_decoding")
-def test_utf_8(sandbox: Sandbox) -> None:
+def test_utf_8(sandbox: SandboxBackend) -> None:
     text = "ünïcödé ∀ 🙂"
     assert sandbox.exec(["printf", "%s", text]).stdout.decode() == text
 
@@ -66,16 +69,42 @@ def test_a_timeout_keeps_the_output(sh: Run) -> None:
         "perl -e 'fork or do { setpgrp; fork and exit; sleep 100 }; sleep 101'",
     ],
 )
-def test_a_timeout_kills_the_whole_tree(sandbox: Sandbox, sh: Run, script: str) -> None:
+def test_a_timeout_kills_the_whole_tree(sandbox: SandboxBackend, sh: Run, script: str) -> None:
     assert sh(script, timeout=0.3).timed_out  # allow limit: none ends by itself
     assert running(sandbox) == []
 
 
-def test_a_timeout_kills_nothing_that_ran_before(sandbox: Sandbox, sh: Run) -> None:
+def test_a_timeout_kills_nothing_that_ran_before(sandbox: SandboxBackend, sh: Run) -> None:
     sh("setsid sleep 770 >/dev/null 2>&1 &")
     assert eventually(lambda: running(sandbox) == ["sleep 770"])  # setsid forks
     assert sh("sleep 100", timeout=0.2).timed_out  # allow limit: it sleeps on
     assert running(sandbox) == ["sleep 770"]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_stop_kills_the_whole_tree_and_nothing_that_ran_before(
+    sandbox: SandboxBackend, sh: Run, early: bool
+) -> None:
+    """By another thread while the program runs, or before it has begun."""
+    sh("setsid sleep 770 >/dev/null 2>&1 &")
+    assert eventually(lambda: running(sandbox) == ["sleep 770"])  # setsid forks
+    marker = new_marker()
+    stop = os.eventfd(int(early))
+
+    def stop_it() -> None:
+        if eventually(lambda: len(sleepers(marker)) == 2):
+            os.eventfd_write(stop, 1)
+
+    thread = threading.Thread(target=stop_it)
+    if not early:
+        thread.start()
+    done = sh(f"echo part; setsid sleep {marker} & sleep {marker}", timeout=PATIENCE, stop=stop)
+    assert (done.timed_out, done.ok, done.exit_code) == (False, False, 137)
+    assert early or done.stdout == b"part\n"
+    assert running(sandbox) == ["sleep 770"]
+    if not early:
+        thread.join()
+    os.close(stop)
 
 
 @pytest.mark.inspect("exec_no_timeout_on_fast_signal_death")
@@ -90,13 +119,15 @@ def test_a_death_by_signal_is_no_timeout(sh: Run, number: int) -> None:
 @pytest.mark.parametrize(
     "child", ["sleep 500 &", "setsid sleep 500 &", "(sleep 500; echo x) & disown;"]
 )
-def test_a_background_child_that_holds_the_pipe(sandbox: Sandbox, sh: Run, child: str) -> None:
+def test_a_background_child_that_holds_the_pipe(
+    sandbox: SandboxBackend, sh: Run, child: str
+) -> None:
     done = sh(f"{child} echo hi", timeout=PATIENCE)  # less than the child sleeps
     assert (done.stdout, done.exit_code, done.timed_out) == (b"hi\n", 0, False)
 
 
 @pytest.mark.inspect("exec_permission_error")
-def test_a_file_that_is_not_executable(sandbox: Sandbox, sh: Run) -> None:
+def test_a_file_that_is_not_executable(sandbox: SandboxBackend, sh: Run) -> None:
     sandbox.write_file("/tmp/script", b"#!/bin/sh\n", 0o644)
     done = sandbox.exec(["/tmp/script"])
     assert done.exit_code == 126
@@ -104,27 +135,27 @@ def test_a_file_that_is_not_executable(sandbox: Sandbox, sh: Run) -> None:
     assert sh("/tmp/script").exit_code == 126
 
 
-def test_a_program_that_does_not_exist(sandbox: Sandbox) -> None:
+def test_a_program_that_does_not_exist(sandbox: SandboxBackend) -> None:
     done = sandbox.exec(["no-such-program"])
     assert done.exit_code == 127
     assert b"no-such-program" in done.stderr
 
 
-def test_no_program(sandbox: Sandbox) -> None:
+def test_no_program(sandbox: SandboxBackend) -> None:
     for argv in ([], [""]):
         with pytest.raises(ActionError):
             sandbox.exec(argv)
 
 
 @pytest.mark.case(54)
-def test_a_nul_in_an_argument(sandbox: Sandbox) -> None:
+def test_a_nul_in_an_argument(sandbox: SandboxBackend) -> None:
     with pytest.raises(ValueError, match="NUL"):
         sandbox.exec(["echo", "a\0b"])
 
 
 @pytest.mark.inspect("exec_env_vars")
 @pytest.mark.defends("host leak")
-def test_environment_variables(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables(sandbox: SandboxBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTERCODE_SECRET", "leaked")
     given = sandbox.exec(["env"], env={"GIVEN": "x y\nz", "LANG": "C"}).stdout.decode()
     assert "GIVEN=x y\nz\n" in given
@@ -136,7 +167,7 @@ def test_environment_variables(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "data", [b"text\n", b"", b"$(touch /x) `id` \"'\\ ; & | > < * ? ~ # !\n", bytes(range(256))]
 )
-def test_input(sandbox: Sandbox, data: bytes) -> None:
+def test_input(sandbox: SandboxBackend, data: bytes) -> None:
     assert sandbox.exec(["cat"], stdin=data).stdout == data
 
 
@@ -148,18 +179,18 @@ def test_a_large_input(start: Start) -> None:
     assert sandbox.exec(["cat"], stdin=data).stdout == data
 
 
-def test_input_that_is_not_read(sandbox: Sandbox) -> None:
+def test_input_that_is_not_read(sandbox: SandboxBackend) -> None:
     assert sandbox.exec(["true"], stdin=b"x" * (5 << 20)) == Completed(0, b"", b"")
 
 
 @pytest.mark.case(35)
-def test_no_input_is_the_end_of_input(sandbox: Sandbox) -> None:
+def test_no_input_is_the_end_of_input(sandbox: SandboxBackend) -> None:
     assert sandbox.exec(["cat"]) == Completed(0, b"", b"")
 
 
 @pytest.mark.case(55)
 @pytest.mark.inspect("exec_1_mib_argument_list")
-def test_a_long_argument_list(sandbox: Sandbox) -> None:
+def test_a_long_argument_list(sandbox: SandboxBackend) -> None:
     arguments = ["x" * 1023] * 1024
     done = sandbox.exec(["printf", "%s\\n", *arguments], output_limit=4 << 20)
     assert done.stdout == b"".join(argument.encode() + b"\n" for argument in arguments)
@@ -167,7 +198,7 @@ def test_a_long_argument_list(sandbox: Sandbox) -> None:
 
 @pytest.mark.case(56)
 @pytest.mark.parametrize("arguments", [["x" * (1 << 20)], ["x" * 1000] * 5000])
-def test_a_too_long_argument_list(sandbox: Sandbox, arguments: list[str]) -> None:
+def test_a_too_long_argument_list(sandbox: SandboxBackend, arguments: list[str]) -> None:
     done = sandbox.exec(["true", *arguments])
     assert done.exit_code == 126
     assert b"Argument list too long" in done.stderr
@@ -175,7 +206,7 @@ def test_a_too_long_argument_list(sandbox: Sandbox, arguments: list[str]) -> Non
 
 
 @pytest.mark.case(57)
-def test_an_argument_that_is_not_utf_8(sandbox: Sandbox) -> None:
+def test_an_argument_that_is_not_utf_8(sandbox: SandboxBackend) -> None:
     assert sandbox.exec(["printf", "%s", b"\xff\xfe\n"]).stdout == b"\xff\xfe\n"
 
 
@@ -192,7 +223,7 @@ def test_endless_output_is_stopped(sh: Run, script: str) -> None:
 
 @pytest.mark.case(52)
 @pytest.mark.inspect("exec_output_limit")
-def test_output_is_cut_in_the_middle(sandbox: Sandbox, sh: Run) -> None:
+def test_output_is_cut_in_the_middle(sandbox: SandboxBackend, sh: Run) -> None:
     done = sh("echo head; head -c 5000000 /dev/zero; echo tail")
     assert (done.truncated, done.exit_code) == (True, 0)
     assert done.stdout.startswith(b"head\n")
@@ -203,7 +234,7 @@ def test_output_is_cut_in_the_middle(sandbox: Sandbox, sh: Run) -> None:
 
 
 @pytest.mark.inspect("exec_as_user")
-def test_as_another_user(sandbox: Sandbox) -> None:
+def test_as_another_user(sandbox: SandboxBackend) -> None:
     try:
         done = sandbox.exec(["id", "-un"], user="nobody")
     except LookupError as error:
@@ -215,21 +246,21 @@ def test_as_another_user(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.inspect("exec_as_user_that_does_not_exist")
-def test_as_a_user_that_does_not_exist(sandbox: Sandbox) -> None:
+def test_as_a_user_that_does_not_exist(sandbox: SandboxBackend) -> None:
     with pytest.raises(LookupError, match="no-such-user"):
         sandbox.exec(["id"], user="no-such-user")
     assert sandbox.exec(["true"]).ok
 
 
 @pytest.mark.defends("self DoS")
-def test_a_users_file_that_blocks(sandbox: Sandbox, sh: Run) -> None:
+def test_a_users_file_that_blocks(sandbox: SandboxBackend, sh: Run) -> None:
     sh("rm /etc/passwd; mkfifo /etc/passwd")
     with pytest.raises(LookupError):
         sandbox.exec(["id"], user="nobody")
 
 
 @pytest.mark.inspect("cwd_unspecified", "cwd_custom", "cwd_relative", "cwd_absolute")
-def test_directories(sandbox: Sandbox, sh: Run) -> None:
+def test_directories(sandbox: SandboxBackend, sh: Run) -> None:
     home = sandbox.exec(["pwd"]).stdout.decode().strip()
     sh("mkdir -p sub/deep /tmp/other")
     assert sandbox.exec(["pwd"], cwd="sub/deep").stdout.decode().strip() == f"{home}/sub/deep"
@@ -239,7 +270,7 @@ def test_directories(sandbox: Sandbox, sh: Run) -> None:
 
 
 @pytest.mark.inspect("cwd_missing")
-def test_directories_that_cannot_be_entered(sandbox: Sandbox, sh: Run) -> None:
+def test_directories_that_cannot_be_entered(sandbox: SandboxBackend, sh: Run) -> None:
     with pytest.raises(FileNotFoundError, match="/nope"):
         sandbox.exec(["pwd"], cwd="/nope")
     with pytest.raises(NotADirectoryError):
@@ -250,7 +281,7 @@ def test_directories_that_cannot_be_entered(sandbox: Sandbox, sh: Run) -> None:
     assert sandbox.exec(["true"]).ok
 
 
-def test_the_limit_of_a_program_that_has_just_ended(sandbox: Sandbox) -> None:
+def test_the_limit_of_a_program_that_has_just_ended(sandbox: SandboxBackend) -> None:
     """It is no reason to end any other."""
     other = sandbox.popen(["sleep", "60"], channels={})
     for _ in range(20):

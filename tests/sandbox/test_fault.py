@@ -16,7 +16,7 @@ from intercode.errors import (
     SandboxError,
     SandboxTimeoutError,
 )
-from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.base import Evidence, caused_inside
 from intercode_sandbox.docker import sandbox as docker_sandbox
 from intercode_sandbox.docker.engine import Engine
@@ -35,12 +35,12 @@ STARVE = ["bash", "-c", "for n in {1..12}; do perl -e '$x = q(x) x 2e7; sleep' &
 """The kernel kills one of its programs, for want of memory."""
 
 
-def process_1(sandbox: Sandbox) -> int:
+def process_1(sandbox: SandboxBackend) -> int:
     assert isinstance(sandbox, NativeSandbox) and sandbox._process is not None
     return sandbox._process.pid
 
 
-def why(sandbox: Sandbox) -> SandboxError:
+def why(sandbox: SandboxBackend) -> SandboxError:
     """The error of a request to a sandbox that has ended: every later one gets the same."""
     with pytest.raises(SandboxError) as first:
         sandbox.processes()
@@ -69,7 +69,7 @@ def test_the_table(evidence: Evidence, inside: bool) -> None:
     assert caused_inside(evidence) is inside
 
 
-def test_killed_from_outside(sandbox: Sandbox) -> None:
+def test_killed_from_outside(sandbox: SandboxBackend) -> None:
     sandbox.exec(["true"])  # one that was made ready with a program would be left for another
     os.kill(process_1(sandbox), signal.SIGKILL)
     error = why(sandbox)
@@ -90,7 +90,7 @@ def test_killed_for_want_of_memory(start: Start, provider: Provider) -> None:
     assert not isinstance(why(peer), CausedInsideError)
 
 
-def test_stopped_from_outside(sandbox: Sandbox) -> None:
+def test_stopped_from_outside(sandbox: SandboxBackend) -> None:
     assert isinstance(sandbox, NativeSandbox)
     sandbox._control.settimeout(0.1)  # allow limit: it stands still
     pid = process_1(sandbox)
@@ -100,7 +100,9 @@ def test_stopped_from_outside(sandbox: Sandbox) -> None:
     assert isinstance(error, SandboxTimeoutError) and not isinstance(error, CausedInsideError)
 
 
-def test_it_runs_and_does_not_answer(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_and_does_not_answer(
+    sandbox: SandboxBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert isinstance(sandbox, NativeSandbox)
     sandbox.exec(["bash", "-c", "touch /tmp/{1..20000}"])
     for module in (native_sandbox, docker_sandbox):
@@ -109,13 +111,13 @@ def test_it_runs_and_does_not_answer(sandbox: Sandbox, monkeypatch: pytest.Monke
         sandbox.changes()
 
 
-def test_process_1_fails(sandbox: Sandbox) -> None:
+def test_process_1_fails(sandbox: SandboxBackend) -> None:
     assert isinstance(sandbox, NativeSandbox)
     sandbox._control.send(b"no request")
     assert isinstance(why(sandbox), SandboxEndedError)
 
 
-def test_its_keeper_is_gone(sandbox: Sandbox, provider: Provider) -> None:
+def test_its_keeper_is_gone(sandbox: SandboxBackend, provider: Provider) -> None:
     if isinstance(sandbox, DockerSandbox):
         sandbox.container.engine = Engine("unix:///nowhere")
         os.kill(process_1(sandbox), signal.SIGKILL)
@@ -127,7 +129,7 @@ def test_its_keeper_is_gone(sandbox: Sandbox, provider: Provider) -> None:
     assert not isinstance(why(sandbox), CausedInsideError)
 
 
-def test_it_was_closed(sandbox: Sandbox) -> None:
+def test_it_was_closed(sandbox: SandboxBackend) -> None:
     sandbox.close()
     error = why(sandbox)
     assert str(error) == "the sandbox is closed" and not isinstance(error, CausedInsideError)

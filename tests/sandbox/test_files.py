@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from intercode.errors import ActionError, OutputLimitError
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 
 from . import Run, Start
 
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.ordinary
 
 @pytest.mark.inspect("write_text", "write_binary", "write_zero_length", "read_text", "read_binary")
 @pytest.mark.parametrize("data", [b"", b"text\n", "ünï 🙂\r\n".encode(), bytes(range(256)) * 5])
-def test_what_is_written_is_read(sandbox: Sandbox, data: bytes) -> None:
+def test_what_is_written_is_read(sandbox: SandboxBackend, data: bytes) -> None:
     sandbox.write_file("/tmp/file", data)
     assert sandbox.read_file("/tmp/file") == data
     assert sandbox.exec(["cat", "/tmp/file"]).stdout == data
 
 
 @pytest.mark.inspect("write_50_mib", "read_50_mib")
-def test_large_files(sandbox: Sandbox) -> None:
+def test_large_files(sandbox: SandboxBackend) -> None:
     data = bytes(range(256)) * (50 << 12)
     sandbox.write_file("/tmp/large", data)
     assert sandbox.read_file("/tmp/large") == data
@@ -34,7 +34,7 @@ def test_large_files(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     "name", ["ünï∀🙂", "with space", "new\nline", "\udcff\udcfe", "-rf", "n" * 255, "'\"$(x)`"]
 )
-def test_names(sandbox: Sandbox, name: str) -> None:
+def test_names(sandbox: SandboxBackend, name: str) -> None:
     sandbox.write_file(f"/tmp/{name}", b"data")
     assert sandbox.read_file(f"/tmp/{name}") == b"data"
     (listed,) = [change for change in sandbox.changes() if change.type == "file"]
@@ -42,7 +42,7 @@ def test_names(sandbox: Sandbox, name: str) -> None:
 
 
 @pytest.mark.inspect("write_relative", "write_absolute", "write_missing_directory")
-def test_paths(sandbox: Sandbox) -> None:
+def test_paths(sandbox: SandboxBackend) -> None:
     home = sandbox.exec(["pwd"]).stdout.decode().strip()
     sandbox.write_file("relative/new/file", b"1")
     assert sandbox.read_file(f"{home}/relative/new/file") == b"1"
@@ -51,7 +51,7 @@ def test_paths(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.inspect("write_existing")
-def test_overwriting(sandbox: Sandbox) -> None:
+def test_overwriting(sandbox: SandboxBackend) -> None:
     sandbox.write_file("/tmp/file", b"long content")
     sandbox.write_file("/tmp/file", b"short")
     assert sandbox.read_file("/tmp/file") == b"short"
@@ -61,13 +61,13 @@ def test_overwriting(sandbox: Sandbox) -> None:
 
 @pytest.mark.inspect("read_not_found", "read_nonsense_name")
 @pytest.mark.parametrize("path", ["/nope", "/nope/nope", "/etc/passwd\n", "", "/tmp/\u2603"])
-def test_reading_what_is_not_there(sandbox: Sandbox, path: str) -> None:
+def test_reading_what_is_not_there(sandbox: SandboxBackend, path: str) -> None:
     with pytest.raises((FileNotFoundError, IsADirectoryError)):
         sandbox.read_file(path)
 
 
 @pytest.mark.case(54)
-def test_a_nul_in_a_path(sandbox: Sandbox) -> None:
+def test_a_nul_in_a_path(sandbox: SandboxBackend) -> None:
     with pytest.raises(ActionError):
         sandbox.read_file("/tmp/a\0b")
     with pytest.raises(ActionError):
@@ -77,7 +77,7 @@ def test_a_nul_in_a_path(sandbox: Sandbox) -> None:
 @pytest.mark.case(78)
 @pytest.mark.inspect("read_not_allowed", "write_not_allowed")
 @pytest.mark.defends("host leak")
-def test_what_the_user_may_not(sandbox: Sandbox, sh: Run) -> None:
+def test_what_the_user_may_not(sandbox: SandboxBackend, sh: Run) -> None:
     sh("echo secret > /tmp/file; chmod 0 /tmp/file; mkdir -m 0 /tmp/closed")
     with pytest.raises(PermissionError):
         sandbox.read_file("/tmp/file")
@@ -91,7 +91,7 @@ def test_what_the_user_may_not(sandbox: Sandbox, sh: Run) -> None:
 
 
 @pytest.mark.inspect("read_is_directory", "write_is_directory")
-def test_directories(sandbox: Sandbox) -> None:
+def test_directories(sandbox: SandboxBackend) -> None:
     with pytest.raises(IsADirectoryError):
         sandbox.read_file("/tmp")
     with pytest.raises(IsADirectoryError):
@@ -102,7 +102,7 @@ def test_directories(sandbox: Sandbox) -> None:
 
 @pytest.mark.inspect("read_limit")
 @pytest.mark.defends("host DoS")
-def test_the_read_limit(sandbox: Sandbox, sh: Run) -> None:
+def test_the_read_limit(sandbox: SandboxBackend, sh: Run) -> None:
     sandbox.write_file("/tmp/file", b"x" * 1000)
     assert len(sandbox.read_file("/tmp/file", limit=1000)) == 1000
     with pytest.raises(OutputLimitError):
@@ -134,7 +134,7 @@ def test_a_sparse_file_of_terabytes_is_not_read(start: Start) -> None:
     ],
 )
 def test_what_is_no_regular_file_neither_blocks_nor_floods(
-    sandbox: Sandbox, sh: Run, make: str
+    sandbox: SandboxBackend, sh: Run, make: str
 ) -> None:
     assert sh(make).ok
     with pytest.raises(OSError):
@@ -146,7 +146,9 @@ def test_what_is_no_regular_file_neither_blocks_nor_floods(
 
 @pytest.mark.case(78)
 @pytest.mark.defends("escape", "host leak")
-def test_a_symlink_leads_nowhere_outside(sandbox: Sandbox, sh: Run, tmp_path: object) -> None:
+def test_a_symlink_leads_nowhere_outside(
+    sandbox: SandboxBackend, sh: Run, tmp_path: object
+) -> None:
     sh(f"ln -s {tmp_path}/secret /tmp/link; ln -s /proc/1/root/etc/shadow /tmp/other")
     with pytest.raises(OSError):
         sandbox.read_file("/tmp/link")

@@ -13,7 +13,7 @@ import pytest
 
 from forks import in_a_fork
 from intercode.errors import CausedInsideError, SandboxError, UsageError
-from intercode_sandbox import Provider, Sandbox, forwarding as forwards, get_provider
+from intercode_sandbox import Provider, SandboxBackend, forwarding as forwards, get_provider
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.forwarding import Forward, Forwards, own_socket
 from waiting import PATIENCE, becomes_readable, eventually
@@ -26,7 +26,7 @@ SAY = "exec 3<>/dev/tcp/127.0.0.1/{} && cat <&3"
 HOLD = SAY.format(4000) + " > /dev/null"
 
 
-def forward(sandbox: Sandbox, port: int, to: Any, **limits: Any) -> Forward:
+def forward(sandbox: SandboxBackend, port: int, to: Any, **limits: Any) -> Forward:
     assert isinstance(sandbox, Forwards)
     return sandbox.forward(port, to, **limits)
 
@@ -59,7 +59,7 @@ def server() -> Iterator[socket.socket]:
 
 @pytest.mark.defends("host leak")
 def test_it_leads_to_an_address_and_no_further(
-    sandbox: Sandbox, sh: Run, server: socket.socket
+    sandbox: SandboxBackend, sh: Run, server: socket.socket
 ) -> None:
     port = server.getsockname()[1]
     made = forward(sandbox, 4000, f"127.0.0.1:{port}")
@@ -77,7 +77,7 @@ def test_it_leads_to_an_address_and_no_further(
 
 
 @pytest.mark.parametrize("end", ["kill", "kill -9 -1"])
-def test_it_outlives_what_runs_there(sandbox: Sandbox, sh: Run, end: str) -> None:
+def test_it_outlives_what_runs_there(sandbox: SandboxBackend, sh: Run, end: str) -> None:
     forward(sandbox, 4000, says("here"))
     if end == "kill":
         sandbox.kill()
@@ -87,7 +87,7 @@ def test_it_outlives_what_runs_there(sandbox: Sandbox, sh: Run, end: str) -> Non
     assert not sh("exec 3<>/dev/tcp/0.0.0.0/4001").ok
 
 
-def test_a_path_leads_to_a_unix_socket(sandbox: Sandbox, sh: Run, tmp_path: Path) -> None:
+def test_a_path_leads_to_a_unix_socket(sandbox: SandboxBackend, sh: Run, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{tmp_path}/s")
         listener.listen()
@@ -103,7 +103,7 @@ def test_a_path_leads_to_a_unix_socket(sandbox: Sandbox, sh: Run, tmp_path: Path
 
 
 def test_small_parts_are_not_held_back(
-    sandbox: Sandbox, sh: Run, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+    sandbox: SandboxBackend, sh: Run, server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither on the way in, nor on the way out: a model's next word does not wait 40 ms."""
     sockets: list[socket.socket] = []
@@ -122,7 +122,7 @@ def test_small_parts_are_not_held_back(
             assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_it_follows_a_sandbox_that_was_frozen(sandbox: Sandbox, sh: Run) -> None:
+def test_it_follows_a_sandbox_that_was_frozen(sandbox: SandboxBackend, sh: Run) -> None:
     """What is started from the snapshot has no part in it."""
     assert isinstance(sandbox, Freezes)
     forward(sandbox, 4000, says("here"))
@@ -140,7 +140,7 @@ def test_each_sandbox_has_its_own(start: Start) -> None:
     assert [(one.ok, one.stdout) for one in done] == [(True, b"0"), (True, b"1"), (False, b"")]
 
 
-def test_a_target_that_is_not_there(sandbox: Sandbox, sh: Run) -> None:
+def test_a_target_that_is_not_there(sandbox: SandboxBackend, sh: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     made = forward(sandbox, 4000, address)
@@ -150,7 +150,7 @@ def test_a_target_that_is_not_there(sandbox: Sandbox, sh: Run) -> None:
 
 
 @pytest.mark.defends("self DoS")
-def test_connections_wait_for_room(sandbox: Sandbox, sh: Run) -> None:
+def test_connections_wait_for_room(sandbox: SandboxBackend, sh: Run) -> None:
     """A flood holds up nothing but itself."""
     let_go, served = threading.Event(), threading.Semaphore(0)
 
@@ -175,7 +175,9 @@ def test_connections_wait_for_room(sandbox: Sandbox, sh: Run) -> None:
 
 
 @pytest.mark.defends("self DoS")
-def test_an_idle_connection_is_closed(sandbox: Sandbox, sh: Run, server: socket.socket) -> None:
+def test_an_idle_connection_is_closed(
+    sandbox: SandboxBackend, sh: Run, server: socket.socket
+) -> None:
     to = f"127.0.0.1:{server.getsockname()[1]}"
     made = forward(sandbox, 4000, to, idle=0.3)  # neither side ever says a word
     assert sh(SAY.format(4000)).ok
@@ -204,7 +206,7 @@ def test_close(start: Start) -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("intercode-forward-400")]
 
 
-def test_a_fork_has_no_part_in_it(sandbox: Sandbox, sh: Run) -> None:
+def test_a_fork_has_no_part_in_it(sandbox: SandboxBackend, sh: Run) -> None:
     made = forward(sandbox, 4000, says("here"))
 
     def in_the_fork() -> None:
@@ -215,7 +217,7 @@ def test_a_fork_has_no_part_in_it(sandbox: Sandbox, sh: Run) -> None:
     assert sh(SAY.format(4000)).stdout == b"here"
 
 
-def test_a_port_that_is_in_use(sandbox: Sandbox, sh: Run) -> None:
+def test_a_port_that_is_in_use(sandbox: SandboxBackend, sh: Run) -> None:
     listen = "$s = IO::Socket::INET->new(Listen => 1, LocalPort => 4000); syswrite STDOUT, 1; sleep"
     holder = sandbox.popen(["perl", "-MIO::Socket::INET", "-e", listen], channels={})
     assert becomes_readable(holder.fds[1])
@@ -236,7 +238,7 @@ def test_a_port_that_is_in_use(sandbox: Sandbox, sh: Run) -> None:
         (4000, "localhost:0", "from 1 to 65535, not 0"),
     ],
 )
-def test_bad_input(sandbox: Sandbox, port: int, to: str, said: str) -> None:
+def test_bad_input(sandbox: SandboxBackend, port: int, to: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         forward(sandbox, port, to)
 

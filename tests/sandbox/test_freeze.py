@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from intercode.errors import SandboxError
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.docker.sandbox import DockerSandbox
 from intercode_sandbox.native import frozen_layers as frozen_layers
@@ -23,17 +23,17 @@ from .test_snapshot import STEPS, run
 
 
 @pytest.fixture
-def box(start: Start, image: str) -> Sandbox:  # noqa: F811 - the fixture
+def box(start: Start, image: str) -> SandboxBackend:  # noqa: F811 - the fixture
     return start(image)
 
 
-def frozen(sandbox: Sandbox) -> Freezes:
+def frozen(sandbox: SandboxBackend) -> Freezes:
     assert isinstance(sandbox, Freezes)
     return sandbox
 
 
 @pytest.mark.ordinary
-def test_forks_and_source_are_equal_and_go_apart(start: Start, box: Sandbox) -> None:
+def test_forks_and_source_are_equal_and_go_apart(start: Start, box: SandboxBackend) -> None:
     for name, step in STEPS.items():
         run(box, f"cp -a /data '/x {name}'; cd '/x {name}'\n{step}")
     run(box, STEPS["opaque"])
@@ -54,7 +54,7 @@ def test_forks_and_source_are_equal_and_go_apart(start: Start, box: Sandbox) -> 
     assert run(again, "cat dir/sub/a; ls dir; ls file 2>&1 || true").startswith(b"fork\nsub\n")
 
 
-def test_nothing_is_told_that_has_become_as_it_was(start: Start, box: Sandbox) -> None:
+def test_nothing_is_told_that_has_become_as_it_was(start: Start, box: SandboxBackend) -> None:
     run(box, "mv file away; rm -r dir/sub; echo > new")
     fork = start(frozen(box).freeze())
     run(fork, "mv away file; rm new")
@@ -64,7 +64,7 @@ def test_nothing_is_told_that_has_become_as_it_was(start: Start, box: Sandbox) -
     assert len(start(fork.snapshot()).changes()) == 0
 
 
-def test_all_that_runs_is_ended_and_nothing_runs_until_it_is_asked_for(box: Sandbox) -> None:
+def test_all_that_runs_is_ended_and_nothing_runs_until_it_is_asked_for(box: SandboxBackend) -> None:
     box.popen(["sleep", "1000"], channels={})
     frozen(box).freeze()
     assert (frozen(box).programs(), box.processes(), box.kill()) == ([], [], 0)
@@ -73,7 +73,7 @@ def test_all_that_runs_is_ended_and_nothing_runs_until_it_is_asked_for(box: Sand
     box.close()
 
 
-def test_programs_are_listed_with_their_descriptors(box: Sandbox) -> None:
+def test_programs_are_listed_with_their_descriptors(box: SandboxBackend) -> None:
     script = "exec 7< /data/file 2> '/data/new\nline'; sleep 1000 & echo; wait"
     process = box.popen(["bash", "-c", script], channels={1: "w"}, merge_stderr=False)
     with open(process.fds[1], "rb", closefd=False) as out:

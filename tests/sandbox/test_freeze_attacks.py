@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 from intercode_sandbox.base import Freezes, Snapshot
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.files import cache_root
@@ -107,13 +107,13 @@ while True:
 """
 
 
-def python(sandbox: Sandbox, script: str) -> str:
+def python(sandbox: SandboxBackend, script: str) -> str:
     done = sandbox.exec(["python3", "-c", script], merge_stderr=True)
     assert done.ok, done.stdout
     return done.stdout.decode()
 
 
-def furnished(start: Start, **limits: object) -> tuple[Sandbox, Snapshot]:
+def furnished(start: Start, **limits: object) -> tuple[SandboxBackend, Snapshot]:
     source = native(start, **limits)
     assert source.exec(["bash", "-c", SOURCE]).ok
     assert isinstance(source, Freezes)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
-from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.native import identity
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.privileges import STAND_IN, is_root
@@ -61,7 +61,7 @@ def two_providers() -> Iterator[tuple[NativeProvider, NativeProvider]]:
         yield one, two
 
 
-def outside(sandbox: Sandbox) -> tuple[int, int]:
+def outside(sandbox: SandboxBackend) -> tuple[int, int]:
     """The machine's ids of a program of user 0, and of process 1."""
     marker = new_marker()
     sandbox.popen(["sleep", marker], channels={}, cwd="/")
@@ -85,7 +85,7 @@ def _status(pid: int) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines)
 
 
-def held(sandbox: Sandbox, script: str) -> list[int]:
+def held(sandbox: SandboxBackend, script: str) -> list[int]:
     """What a program prints that goes on holding what it has."""
     holder = sandbox.popen(["perl", "-e", script], channels={}, cwd="/")
     text = b""

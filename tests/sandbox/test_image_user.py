@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from intercode.errors import SandboxClosedError
-from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.images import Image, resolve
 from intercode_sandbox.native.provider import NativeProvider
@@ -43,13 +43,13 @@ def probes(provider: Provider) -> Iterator[Provider]:
 @pytest.fixture(params=[(), RIGHTS], ids=["no rights", "an installation's rights"])
 def sandbox(
     request: pytest.FixtureRequest, probes: NativeProvider, image: Image
-) -> Iterator[Sandbox]:
+) -> Iterator[SandboxBackend]:
     started = probes.start(image, Limits(capabilities=request.param))
     yield started
     started.close()
 
 
-def ask(sandbox: Sandbox, expression: str) -> Any:
+def ask(sandbox: SandboxBackend, expression: str) -> Any:
     worker = sandbox.worker(MODULE)
     try:
         socket.send_fds(worker.socket, [expression.encode()], [])
@@ -62,7 +62,7 @@ STATUS = "grep -E '^(Cap(Prm|Eff|Amb)|NoNewPrivs)' /proc/self/status"
 NONE = "0000000000000000"
 
 
-def test_programs(sandbox: Sandbox) -> None:
+def test_programs(sandbox: SandboxBackend) -> None:
     done = sandbox.exec(["sh", "-c", f"id -u; id -G; {STATUS}"])
     uid, groups, *rest = done.stdout.decode().splitlines()
     assert (uid, groups) == ("7", "8 9")
@@ -71,7 +71,7 @@ def test_programs(sandbox: Sandbox) -> None:
     assert not sandbox.exec(["chown", "7", "/etc"]).ok
 
 
-def test_workers(sandbox: Sandbox) -> None:
+def test_workers(sandbox: SandboxBackend) -> None:
     found = ask(sandbox, "(os.getresuid(), os.getresgid(), os.getgroups())")
     assert found == ((7, 7, 7), (8, 8, 8), [9])
     lines = ask(sandbox, "open('/proc/thread-self/status').read()").splitlines()
@@ -79,7 +79,7 @@ def test_workers(sandbox: Sandbox) -> None:
     assert [rights[name] for name in ("CapPrm", "CapEff", "CapAmb")] == [NONE] * 3
 
 
-def test_files(sandbox: Sandbox) -> None:
+def test_files(sandbox: SandboxBackend) -> None:
     sandbox.write_file("own/file", b"x", 0o600)
     assert sandbox.read_file("own/file") == b"x"
     assert {(c.uid, c.gid) for c in sandbox.changes()} == {(7, 8)}

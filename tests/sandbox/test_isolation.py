@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
-from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native.zygote import MASKED
 from intercode_sandbox.privileges import is_root
@@ -46,7 +46,7 @@ def hosts_files(tmp_path: Path) -> Iterator[list[Path]]:
 
 
 @pytest.mark.defends("host leak", "escape")
-def test_the_hosts_files(sandbox: Sandbox, sh: Run, hosts_files: list[Path]) -> None:
+def test_the_hosts_files(sandbox: SandboxBackend, sh: Run, hosts_files: list[Path]) -> None:
     assert hosts_files
     for file in hosts_files:
         assert not sh(f"cat {file}").stdout
@@ -89,7 +89,7 @@ def test_the_hosts_paths_in_the_list_of_mounts(
 
 
 @pytest.mark.defends("host leak", "escape")
-def test_no_descriptor_of_the_hosts(sandbox: Sandbox) -> None:
+def test_no_descriptor_of_the_hosts(sandbox: SandboxBackend) -> None:
     listed = sandbox.exec(["ls", "-l", "/proc/self/fd"]).stdout.decode().splitlines()[1:]
     opened = {line.split()[-3]: line.split()[-1] for line in listed}
     assert set(opened) == {"0", "1", "2", "3"}  # 3 is that of the listing itself
@@ -112,7 +112,7 @@ def test_process_1_is_out_of_reach(sh: Run) -> None:
 
 
 @pytest.mark.defends("host leak", "lateral")
-def test_only_the_own_processes(sandbox: Sandbox, sh: Run) -> None:
+def test_only_the_own_processes(sandbox: SandboxBackend, sh: Run) -> None:
     listed = sh("cat /proc/[0-9]*/comm").stdout.decode().split()
     assert "cat" in listed and set(listed) <= {"init", "bash", "cat", "python3", "python"}
     assert len(listed) <= 3
@@ -329,7 +329,7 @@ def test_name_servers_in_the_place_of_a_link(
 
 @pytest.mark.case(82)
 def test_the_thread_that_started_it_ends(provider: Provider) -> None:
-    started: list[Sandbox] = []
+    started: list[SandboxBackend] = []
     thread = threading.Thread(target=lambda: started.append(provider.start("host")))
     thread.start()
     thread.join()

@@ -17,7 +17,7 @@ from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxClosedError, SandboxError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.task import Dataset, Task
-from intercode_sandbox import Limits, Provider, Sandbox, get_provider
+from intercode_sandbox import Limits, Provider, SandboxBackend, get_provider
 from intercode_sandbox.native.provider import NativeProvider
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
@@ -81,7 +81,7 @@ def test_each_is_fresh(start: Start) -> None:
 
 def test_many_at_once(provider: Provider) -> None:
     names = [str(number) for number in range(24)]
-    started: dict[str, Sandbox] = {}
+    started: dict[str, SandboxBackend] = {}
 
     def one(name: str) -> None:
         started[name] = provider.start("host")
@@ -133,7 +133,7 @@ def test_descriptors_are_not_leaked(provider: Provider) -> None:
 
 
 @pytest.mark.case(50)
-def test_zombies_are_reaped(sandbox: Sandbox, sh: Run) -> None:
+def test_zombies_are_reaped(sandbox: SandboxBackend, sh: Run) -> None:
     for _ in range(10):
         sh("for i in {1..20}; do (exec setsid -f true) & done")
     listed = "echo /proc/[0-9]*"  # process 1, and the shell that lists them
@@ -143,7 +143,7 @@ def test_zombies_are_reaped(sandbox: Sandbox, sh: Run) -> None:
 
 @pytest.mark.case(48, 66)
 @pytest.mark.defends("self DoS")
-def test_a_sandbox_survives_its_programs(sandbox: Sandbox, sh: Run) -> None:
+def test_a_sandbox_survives_its_programs(sandbox: SandboxBackend, sh: Run) -> None:
     sh("kill -9 -1; kill -9 1; kill -STOP 1; kill -SEGV 1")
     sh("rm -rf --no-preserve-root / 2>/dev/null", timeout=PATIENCE)  # what cannot go, is much
     assert sandbox.exec(["/usr/bin/env", "true"], cwd="/").exit_code in (0, 126, 127)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intercode.errors import UsageError
-from intercode_sandbox import Completed, Limits, Provider, Sandbox
+from intercode_sandbox import Completed, Limits, Provider, SandboxBackend
 
 from . import Run, Start, not_for_docker
 
@@ -19,7 +19,7 @@ def whole_sandbox_limited(provider: Provider) -> bool:
     return bool(facts.get("cgroup", True))
 
 
-def assert_usable(sandbox: Sandbox) -> None:
+def assert_usable(sandbox: SandboxBackend) -> None:
     sandbox.kill()
     assert sandbox.exec(["bash", "-c", "(echo works)"]).stdout == b"works\n"
 
@@ -68,7 +68,7 @@ def test_open_files(start: Start) -> None:
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e7])
 def test_a_time_limit_is_one_that_can_be_waited_for(
-    provider: Provider, sandbox: Sandbox, seconds: float
+    provider: Provider, sandbox: SandboxBackend, seconds: float
 ) -> None:
     with pytest.raises(UsageError, match=r"seconds|above 0"):
         provider.start("host", Limits(timeout=seconds))
@@ -186,7 +186,7 @@ def test_memory_file_systems_are_limited(start: Start) -> None:
 
 
 @pytest.mark.case(63)
-def test_no_other_file_system_can_be_written_to(sandbox: Sandbox, sh: Run) -> None:
+def test_no_other_file_system_can_be_written_to(sandbox: SandboxBackend, sh: Run) -> None:
     mounts = sh("cut -d' ' -f5 /proc/self/mountinfo").stdout.decode().split()
     for point in set(mounts) - {"/", "/dev/pts", "/dev/shm"}:
         assert not sh(f"echo x > {point}/x").ok, point
@@ -194,14 +194,14 @@ def test_no_other_file_system_can_be_written_to(sandbox: Sandbox, sh: Run) -> No
 
 @pytest.mark.case(64)
 @pytest.mark.defends("host DoS")
-def test_a_sparse_file_of_terabytes(sandbox: Sandbox) -> None:
+def test_a_sparse_file_of_terabytes(sandbox: SandboxBackend) -> None:
     assert not sandbox.exec(["truncate", "-s", "8T", "/tmp/sparse"]).ok
     assert sandbox.exec(["truncate", "-s", "500M", "/tmp/sparse"]).ok
     assert len(sandbox.changes()) == 1
 
 
 @pytest.mark.defends("host DoS")
-def test_limits_cannot_be_raised(sandbox: Sandbox, sh: Run) -> None:
+def test_limits_cannot_be_raised(sandbox: SandboxBackend, sh: Run) -> None:
     for flag in ("-u", "-f", "-d", "-l", "-i", "-q", "-e", "-r"):
         assert not sh(f"ulimit {flag} unlimited").ok, flag
     assert not sh("echo -1000 > /proc/self/oom_score_adj").ok
@@ -226,7 +226,7 @@ def test_no_core_is_left(provider: Provider, sh: Run) -> None:
 
 @pytest.mark.attack(33)
 @pytest.mark.defends("self DoS")
-def test_what_outlives_programs_is_few(sandbox: Sandbox) -> None:
+def test_what_outlives_programs_is_few(sandbox: SandboxBackend) -> None:
     """Each is removed by itself: tens of thousands would take as long as a question may."""
     made = sandbox.exec(["perl", "-e", r"""
         my @n = (0, 0, 0);

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from intercode.errors import UsageError
-from intercode_sandbox import Provider, Sandbox, network
+from intercode_sandbox import Provider, SandboxBackend, network
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.network import Gate, Host, Policy, RefusedError, never, not_public
 
@@ -77,7 +77,7 @@ def internet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "not_public", lambda a: "" if str(a) == PUBLIC else real(a))
 
 
-def admit(sandbox: Sandbox, *hosts: str, names: Names | None = None) -> Gate:
+def admit(sandbox: SandboxBackend, *hosts: str, names: Names | None = None) -> Gate:
     assert isinstance(sandbox, NativeSandbox)  # Docker's, too
     sandbox.admit(Policy.of(list(hosts)), names or Names())
     assert sandbox.gate is not None
@@ -97,7 +97,7 @@ def test_one_endpoint(provider: Provider, port: int) -> None:
 
 @pytest.mark.usefixtures("internet")
 @pytest.mark.defends("exfiltration")
-def test_a_list_of_hosts(sandbox: Sandbox, sh: Run, port: int) -> None:
+def test_a_list_of_hosts(sandbox: SandboxBackend, sh: Run, port: int) -> None:
     names = Names(web_example_org=[PUBLIC], evil_org=[PUBLIC])
     gate = admit(sandbox, f"*.example.org:{port}", names=names)
     url = f"http://web.example.org:{port}"
@@ -125,7 +125,7 @@ def test_a_list_of_hosts(sandbox: Sandbox, sh: Run, port: int) -> None:
 
 @pytest.mark.usefixtures("internet")
 @pytest.mark.defends("host leak")
-def test_a_name_that_changes_its_address(sandbox: Sandbox, sh: Run, port: int) -> None:
+def test_a_name_that_changes_its_address(sandbox: SandboxBackend, sh: Run, port: int) -> None:
     """What was checked is what is connected to: each connection asks once."""
     names = Names(a_example_org=[PUBLIC, PRIVATE])
     gate = admit(sandbox, f"a.example.org:{port}", names=names)
@@ -137,7 +137,7 @@ def test_a_name_that_changes_its_address(sandbox: Sandbox, sh: Run, port: int) -
 
 @pytest.mark.usefixtures("internet")
 @pytest.mark.defends("host leak")
-def test_a_redirect_and_other_spellings(sandbox: Sandbox, sh: Run, port: int) -> None:
+def test_a_redirect_and_other_spellings(sandbox: SandboxBackend, sh: Run, port: int) -> None:
     admit(sandbox, f"{PUBLIC}:{port}")
     assert sh(f"curl -s http://{PUBLIC}:{port}/").stdout.startswith(PUBLIC.encode())
     assert not sh(f"curl -sfL http://{PUBLIC}:{port}/away").ok
@@ -162,7 +162,7 @@ def test_a_redirect_and_other_spellings(sandbox: Sandbox, sh: Run, port: int) ->
         ("x" * 70_000, "400 Bad Request"),
     ],
 )
-def test_hostile_requests(sandbox: Sandbox, sh: Run, sent: str, said: str) -> None:
+def test_hostile_requests(sandbox: SandboxBackend, sh: Run, sent: str, said: str) -> None:
     def resolve(*_: object, **__: object) -> list[tuple[Any, ...]]:
         raise socket.gaierror(-2, "Name or service not known")
 

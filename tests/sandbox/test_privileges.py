@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
-from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.capabilities import CAPABILITIES, mask
 from waiting import PATIENCE
 
@@ -121,7 +121,7 @@ X86_ONLY: dict[str, tuple[str, int]] = {
 
 
 @pytest.fixture(scope="module")
-def mighty(provider: Provider) -> Iterator[Sandbox]:
+def mighty(provider: Provider) -> Iterator[SandboxBackend]:
     """One for all tests: what they try is to have no effect."""
     sandbox = provider.start("host", Limits(timeout=PATIENCE, capabilities=tuple(CAPABILITIES)))
     yield sandbox
@@ -129,12 +129,14 @@ def mighty(provider: Provider) -> Iterator[Sandbox]:
 
 
 @pytest.fixture(params=["sandbox", "mighty"])
-def sandbox(request: pytest.FixtureRequest, sandbox: Sandbox) -> Sandbox:
-    found: Sandbox = request.getfixturevalue("mighty") if request.param == "mighty" else sandbox
+def sandbox(request: pytest.FixtureRequest, sandbox: SandboxBackend) -> SandboxBackend:
+    found: SandboxBackend = (
+        request.getfixturevalue("mighty") if request.param == "mighty" else sandbox
+    )
     return found
 
 
-def syscall(sandbox: Sandbox, arguments: str) -> tuple[int, int]:
+def syscall(sandbox: SandboxBackend, arguments: str) -> tuple[int, int]:
     """(result, errno)"""
     script = f"my $buffer = 'x' x 64; my ($n, @a) = ({arguments}); my $r = syscall($n, @a);"
     script += "print $r, ' ', $! + 0"
@@ -145,7 +147,7 @@ def syscall(sandbox: Sandbox, arguments: str) -> tuple[int, int]:
 @pytest.mark.case(70, 72, 73, 74)
 @pytest.mark.attack(9, 14, 24, 25, 26, 37)
 @pytest.mark.defends("escape", "host leak", "host DoS")
-def test_system_calls(sandbox: Sandbox) -> None:
+def test_system_calls(sandbox: SandboxBackend) -> None:
     calls = {
         name: (f"{x86 if X86 else arm}, {arguments}", refusal)
         for name, (x86, arm, arguments, refusal) in REFUSED.items()
@@ -158,7 +160,7 @@ def test_system_calls(sandbox: Sandbox) -> None:
     assert found == {name: (-1, refusal) for name, (_, refusal) in calls.items()}
 
 
-def test_what_programs_need_is_allowed(sandbox: Sandbox, sh: Run) -> None:
+def test_what_programs_need_is_allowed(sandbox: SandboxBackend, sh: Run) -> None:
     for family in (1, 2, 10, 16):
         assert (
             syscall(sandbox, f"{41 if X86 else 198}, {family}, {3 if family == 16 else 1}, 0")[0]
@@ -178,7 +180,7 @@ def test_what_programs_need_is_allowed(sandbox: Sandbox, sh: Run) -> None:
 
 @pytest.mark.case(69)
 @pytest.mark.defends("escape")
-def test_no_rights_but_those_granted_and_none_to_gain(sandbox: Sandbox) -> None:
+def test_no_rights_but_those_granted_and_none_to_gain(sandbox: SandboxBackend) -> None:
     status = sandbox.exec(["cat", "/proc/self/status"]).stdout.decode()
     facts = dict(line.split(":\t", 1) for line in status.splitlines())
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
@@ -189,7 +191,7 @@ def test_no_rights_but_those_granted_and_none_to_gain(sandbox: Sandbox) -> None:
 
 @pytest.mark.case(69)
 @pytest.mark.defends("escape")
-def test_a_set_user_id_copy(sandbox: Sandbox, sh: Run) -> None:
+def test_a_set_user_id_copy(sandbox: SandboxBackend, sh: Run) -> None:
     assert sh("cp /usr/bin/id /tmp/id; chmod 6755 /tmp/id").ok
     try:
         done = sandbox.exec(["/tmp/id", "-u"], user="1234")
@@ -202,7 +204,7 @@ def test_a_set_user_id_copy(sandbox: Sandbox, sh: Run) -> None:
 
 
 @pytest.mark.defends("escape")
-def test_root_inside_is_nobody_outside(provider: Provider, sandbox: Sandbox) -> None:
+def test_root_inside_is_nobody_outside(provider: Provider, sandbox: SandboxBackend) -> None:
     outside = sandbox.exec(["cat", "/proc/self/uid_map"]).stdout.split()
     facts = getattr(provider, "facts", dict)()
     if facts.get("root"):

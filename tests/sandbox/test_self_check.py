@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 from waiting import PATIENCE
 
 from . import Run
@@ -13,27 +13,27 @@ BINARY = bytes(range(256)) * 5 + b"\r\n\0\xff\xfe"
 
 
 @pytest.mark.inspect("read_zero_length")
-def test_an_empty_file_made_inside(sandbox: Sandbox, sh: Run) -> None:
+def test_an_empty_file_made_inside(sandbox: SandboxBackend, sh: Run) -> None:
     assert sh(": > zero").ok
     assert sandbox.read_file("zero") == b""
 
 
 @pytest.mark.inspect("write_zero_length_over_something")
-def test_writing_nothing_over_something_empties_it(sandbox: Sandbox) -> None:
+def test_writing_nothing_over_something_empties_it(sandbox: SandboxBackend) -> None:
     sandbox.write_file("full", BINARY)
     sandbox.write_file("full", b"")
     assert sandbox.read_file("full") == b""
 
 
 @pytest.mark.inspect("write_is_directory_by_link")
-def test_writing_onto_a_link_to_a_directory(sandbox: Sandbox, sh: Run) -> None:
+def test_writing_onto_a_link_to_a_directory(sandbox: SandboxBackend, sh: Run) -> None:
     assert sh("ln -s /etc link").ok
     with pytest.raises(IsADirectoryError):
         sandbox.write_file("link", BINARY)
 
 
 @pytest.mark.inspect("write_not_allowed_keeps_content")
-def test_a_forbidden_write_leaves_the_file_as_it_was(sandbox: Sandbox, sh: Run) -> None:
+def test_a_forbidden_write_leaves_the_file_as_it_was(sandbox: SandboxBackend, sh: Run) -> None:
     assert sh("echo before > closed; chmod 000 closed; mkdir -m 555 readable").ok
     with pytest.raises(PermissionError):
         sandbox.write_file("closed", BINARY)
@@ -45,7 +45,7 @@ def test_a_forbidden_write_leaves_the_file_as_it_was(sandbox: Sandbox, sh: Run) 
 
 
 @pytest.mark.inspect("write_existing_keeps_mode")
-def test_an_existing_file_keeps_its_mode(sandbox: Sandbox, sh: Run) -> None:
+def test_an_existing_file_keeps_its_mode(sandbox: SandboxBackend, sh: Run) -> None:
     assert sh("yes | head -c 100000 > there; chmod 640 there").ok
     sandbox.write_file("there", BINARY)
     assert sandbox.read_file("there") == BINARY
@@ -53,14 +53,14 @@ def test_an_existing_file_keeps_its_mode(sandbox: Sandbox, sh: Run) -> None:
 
 
 @pytest.mark.inspect("write_existing_of_the_image")
-def test_writing_onto_a_file_of_the_image(sandbox: Sandbox) -> None:
+def test_writing_onto_a_file_of_the_image(sandbox: SandboxBackend) -> None:
     sandbox.write_file("/etc/passwd", BINARY)
     assert sandbox.read_file("/etc/passwd") == BINARY
     assert [change.path for change in sandbox.changes()] == ["/etc/passwd"]
 
 
 @pytest.mark.inspect("write_not_a_directory")
-def test_writing_below_a_file_and_to_too_long_a_name(sandbox: Sandbox) -> None:
+def test_writing_below_a_file_and_to_too_long_a_name(sandbox: SandboxBackend) -> None:
     sandbox.write_file("file", b"")
     with pytest.raises(OSError):
         sandbox.write_file("file/below", b"")
@@ -70,7 +70,7 @@ def test_writing_below_a_file_and_to_too_long_a_name(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.inspect("exec_arguments_shell_special")
-def test_arguments_that_a_shell_would_read(sandbox: Sandbox) -> None:
+def test_arguments_that_a_shell_would_read(sandbox: SandboxBackend) -> None:
     odd = ["$(id)", "`id`", "a b", "", "'", '"', "*", ";", "\n", "-n", "\\", "\udcff"]
     done = sandbox.exec(["printf", "%s\\0", *odd])
     assert done.stdout.split(b"\0")[:-1] == [a.encode(errors="surrogateescape") for a in odd]
@@ -97,7 +97,9 @@ def test_environment_variables_that_a_shell_would_read(sh: Run) -> None:
         "(trap '' TERM; sleep 60; true) &",
     ],
 )
-def test_a_timeout_kills_children_that_were_seen_to_run(sandbox: Sandbox, child: str) -> None:
+def test_a_timeout_kills_children_that_were_seen_to_run(
+    sandbox: SandboxBackend, child: str
+) -> None:
     # No `pgrep`: not every image has one.
     seen = "until grep -qsx sleep /proc/[0-9]*/comm; do :; done; echo seen"
     script = f"{child} {seen}; sleep 999"
@@ -111,7 +113,7 @@ def test_a_timeout_kills_children_that_were_seen_to_run(sandbox: Sandbox, child:
 
 
 @pytest.mark.inspect("cwd_relative_files")
-def test_relative_files_and_programs_share_a_cwd(sandbox: Sandbox) -> None:
+def test_relative_files_and_programs_share_a_cwd(sandbox: SandboxBackend) -> None:
     sandbox.write_file("here", b"here")
     sandbox.write_file("folder/deep/file", b"found")
     assert sandbox.exec(["cat", "here"]).stdout == b"here"
@@ -119,7 +121,7 @@ def test_relative_files_and_programs_share_a_cwd(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.inspect("cwd_odd")
-def test_a_cwd_that_a_shell_would_read(sandbox: Sandbox) -> None:
+def test_a_cwd_that_a_shell_would_read(sandbox: SandboxBackend) -> None:
     sandbox.write_file("/tmp/a $(b) ü/file", b"found")
     done = sandbox.exec(["bash", "-c", "cat file; pwd"], cwd="/tmp/a $(b) ü")
     assert done.stdout.decode() == "found/tmp/a $(b) ü\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, SandboxBackend, get_provider
 from waiting import PATIENCE
 
 from . import Start
@@ -79,7 +79,7 @@ def test_a_database() -> None:
         sandbox.close()
 
 
-def said_by_mariadb(sandbox: Sandbox) -> bytes:
+def said_by_mariadb(sandbox: SandboxBackend) -> bytes:
     script = """
         echo 'mysql:x:101:101::/tmp:/bin/false' >> /etc/passwd
         mkdir -p /var/lib/mysql /run/mysqld; chown mysql /var/lib/mysql /run/mysqld

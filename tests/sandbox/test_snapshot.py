@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from intercode.errors import InterCodeError, SandboxError
-from intercode_sandbox import Provider, Sandbox, Snapshot
+from intercode_sandbox import Provider, SandboxBackend, Snapshot
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.docker.sandbox import DockerSnapshot
@@ -55,17 +55,17 @@ STEPS = {
 
 
 @pytest.fixture
-def box(start: Start, image: str) -> Sandbox:  # noqa: F811 - the fixture
+def box(start: Start, image: str) -> SandboxBackend:  # noqa: F811 - the fixture
     return start(image)
 
 
-def run(sandbox: Sandbox, script: str) -> bytes:
+def run(sandbox: SandboxBackend, script: str) -> bytes:
     done = sandbox.exec(["bash", "-ec", script], cwd="/data", timeout=60)
     assert done.ok, done.stderr
     return done.stdout
 
 
-def links_and_times(sandbox: Sandbox) -> tuple[dict[str, int], dict[str, float]]:
+def links_and_times(sandbox: SandboxBackend) -> tuple[dict[str, int], dict[str, float]]:
     """The number of names of each file (of a folder, overlays tell this and that); all times."""
     lines = run(sandbox, "find . -printf '%p %y %n %T@\\n'").decode().splitlines()
     parts = [line.split() for line in lines]
@@ -74,7 +74,7 @@ def links_and_times(sandbox: Sandbox) -> tuple[dict[str, int], dict[str, float]]
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_sandbox_of_it_sees_all(start: Start, box: Sandbox, step: str) -> None:
+def test_a_sandbox_of_it_sees_all(start: Start, box: SandboxBackend, step: str) -> None:
     run(box, STEPS[step])
     seen, changed = walk(box), box.changes()
     again = start(box.snapshot())
@@ -83,7 +83,7 @@ def test_a_sandbox_of_it_sees_all(start: Start, box: Sandbox, step: str) -> None
     assert box.changes() == changed, "saving changes nothing"
 
 
-def test_closed_directories_and_files(start: Start, box: Sandbox) -> None:
+def test_closed_directories_and_files(start: Start, box: SandboxBackend) -> None:
     run(box, "mkdir shut; echo x > shut/x; chmod 000 shut/x shut; chmod 000 dir/a dir")
     again = start(box.snapshot())
     assert again.changes() == []
@@ -92,7 +92,7 @@ def test_closed_directories_and_files(start: Start, box: Sandbox) -> None:
     assert run(again, "chmod 600 shut/x; cat shut/x") == b"x\n"
 
 
-def test_links_and_times(start: Start, box: Sandbox) -> None:
+def test_links_and_times(start: Start, box: SandboxBackend) -> None:
     run(box, "echo x > n; ln n m; touch -d @1234567890.5 n dir bare; touch -h -d @99 link")
     again = start(box.snapshot())
     (links, times), (saved_links, saved_times) = links_and_times(box), links_and_times(again)
@@ -102,7 +102,7 @@ def test_links_and_times(start: Start, box: Sandbox) -> None:
     assert run(again, "echo y > n; cat m") in (b"x\n", b"y\n")
 
 
-def test_links_to_files_of_the_image(start: Start, box: Sandbox) -> None:
+def test_links_to_files_of_the_image(start: Start, box: SandboxBackend) -> None:
     """Overlayfs shows such names with different inodes until the next lookup."""
     run(box, "ln -f other file; ln link second; ln file dir/third")
     again = start(box.snapshot())
@@ -125,7 +125,7 @@ def test_files_that_an_engine_mounts(start: Start) -> None:
 
 
 @pytest.mark.parametrize("blocks", range(20))
-def test_saving_never_fails_by_chance(box: Sandbox, blocks: int) -> None:
+def test_saving_never_fails_by_chance(box: SandboxBackend, blocks: int) -> None:
     """A reader that has read the end must not close the pipe under a writer at work."""
     run(box, f"head -c {512 * blocks} /dev/urandom > new")
     for _ in range(10):
@@ -133,7 +133,7 @@ def test_saving_never_fails_by_chance(box: Sandbox, blocks: int) -> None:
 
 
 def test_why_saving_failed_is_told(
-    provider: Provider, box: Sandbox, monkeypatch: pytest.MonkeyPatch
+    provider: Provider, box: SandboxBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     not_for_docker(provider, "it does not unpack what it saves")
 
@@ -148,7 +148,7 @@ def test_why_saving_failed_is_told(
     box.snapshot().delete()
 
 
-def test_names_that_are_not_utf_8(start: Start, box: Sandbox) -> None:
+def test_names_that_are_not_utf_8(start: Start, box: SandboxBackend) -> None:
     box.write_file("/data/\udcff\udc80", b"odd")
     again = start(box.snapshot())
     assert again.read_file("/data/\udcff\udc80") == b"odd"
@@ -176,7 +176,7 @@ def test_a_caller_of_another_encoding(provider: Provider) -> None:
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_interrupted_twice(
-    provider: Provider, box: Sandbox, monkeypatch: pytest.MonkeyPatch, broken: bool
+    provider: Provider, box: SandboxBackend, monkeypatch: pytest.MonkeyPatch, broken: bool
 ) -> None:
     """By Ctrl-C, and once more while what was read so far is unpacked."""
     not_for_docker(provider, "it does not unpack what it saves")
@@ -214,7 +214,7 @@ def test_interrupted_twice(
 
 
 @pytest.mark.attack(35)
-def test_a_socket_is_a_file_too(start: Start, box: Sandbox) -> None:
+def test_a_socket_is_a_file_too(start: Start, box: SandboxBackend) -> None:
     script = "socket S, AF_UNIX, SOCK_STREAM, 0; bind S, sockaddr_un('s') or die; link 's', 'a'"
     assert box.exec(["perl", "-MSocket", "-e", script], cwd="/data").ok
     again = start(box.snapshot())
@@ -222,21 +222,21 @@ def test_a_socket_is_a_file_too(start: Start, box: Sandbox) -> None:
     assert again.changes() == []
 
 
-def test_processes_are_not_saved(start: Start, box: Sandbox) -> None:
+def test_processes_are_not_saved(start: Start, box: SandboxBackend) -> None:
     run(box, "setsid sleep 60 > /dev/null 2>&1 &")
     again = start(box.snapshot())
     assert again.processes() == []
     assert len(box.processes()) == 1, "it goes on"
 
 
-def test_a_writer_at_work(start: Start, box: Sandbox) -> None:
+def test_a_writer_at_work(start: Start, box: SandboxBackend) -> None:
     run(box, "(while :; do for i in 1 2 3 4 5; do date > $i; rm $i; done; done) >/dev/null 2>&1 &")
     for _ in range(5):
         assert set(walk(start(box.snapshot()))) - {f"./{n}" for n in range(1, 6)} >= {"./file"}
     box.kill()
 
 
-def test_changes_and_snapshot_of_one_moment(start: Start, box: Sandbox) -> None:
+def test_changes_and_snapshot_of_one_moment(start: Start, box: SandboxBackend) -> None:
     run(box, "(while :; do echo x >> grows; done) >/dev/null 2>&1 & until [ -s grows ]; do :; done")
     for _ in range(3):
         changes, saved = box.at_rest(lambda: (box.changes(), box.snapshot()))
@@ -245,7 +245,7 @@ def test_changes_and_snapshot_of_one_moment(start: Start, box: Sandbox) -> None:
     box.kill()
 
 
-def test_the_two_are_independent(start: Start, box: Sandbox) -> None:
+def test_the_two_are_independent(start: Start, box: SandboxBackend) -> None:
     run(box, "echo common > file; rm -r dir")
     saved = box.snapshot()
     one, two = start(saved), start(saved)
@@ -258,7 +258,7 @@ def test_the_two_are_independent(start: Start, box: Sandbox) -> None:
     assert run(box, "cat file") == b"original\n"
 
 
-def test_a_snapshot_of_a_snapshot(start: Start, box: Sandbox) -> None:
+def test_a_snapshot_of_a_snapshot(start: Start, box: SandboxBackend) -> None:
     run(box, "rm -r dir; mkdir dir; echo 1 > dir/one; rm file; ln -s dir l")
     second = start(box.snapshot())
     run(second, "echo 2 > dir/two; echo back > file; rm dir/one; rm l; mkdir l; rm -r bare")
@@ -272,7 +272,7 @@ def test_a_snapshot_of_a_snapshot(start: Start, box: Sandbox) -> None:
     assert set(walk(fourth)) & {"./dir/one", "./dir/two", "./dir/a"} == set()
 
 
-def test_names_and_digests_tell_them_apart(provider: Provider, box: Sandbox) -> None:
+def test_names_and_digests_tell_them_apart(provider: Provider, box: SandboxBackend) -> None:
     one = box.snapshot()
     run(box, "echo x > file")
     two = box.snapshot()
@@ -317,7 +317,7 @@ def is_mounted(folder: Path, provider: Provider) -> bool:
 
 
 def test_delete_is_idempotent_and_leaves_nothing(
-    provider: Provider, start: Start, box: Sandbox
+    provider: Provider, start: Start, box: SandboxBackend
 ) -> None:
     run(box, "echo x > new; mkdir -p shut/in; chmod 000 shut/in shut")
     before = len(mounts(provider))
@@ -336,7 +336,7 @@ def test_delete_is_idempotent_and_leaves_nothing(
     assert box.exec(["true"]).ok
 
 
-def test_a_sandbox_outlives_the_deletion_of_its_snapshot(start: Start, box: Sandbox) -> None:
+def test_a_sandbox_outlives_the_deletion_of_its_snapshot(start: Start, box: SandboxBackend) -> None:
     run(box, "echo x > new; rm -r dir")
     saved = box.snapshot()
     folder = folder_of(saved)
@@ -349,7 +349,7 @@ def test_a_sandbox_outlives_the_deletion_of_its_snapshot(start: Start, box: Sand
     assert not folder.exists()
 
 
-def test_a_snapshot_outlives_the_one_below(start: Start, box: Sandbox) -> None:
+def test_a_snapshot_outlives_the_one_below(start: Start, box: SandboxBackend) -> None:
     run(box, "echo 1 > one")
     first = box.snapshot()
     middle = start(first)

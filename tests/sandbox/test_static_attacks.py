@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import SandboxError
-from intercode_sandbox import Limits, Sandbox
+from intercode_sandbox import Limits, SandboxBackend
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.privileges import is_root
@@ -40,14 +40,14 @@ def box(native: NativeProvider) -> Iterator[NativeSandbox]:
         assert peak is None or peak > 0
 
 
-def python(box: Sandbox, program: str) -> str:
+def python(box: SandboxBackend, program: str) -> str:
     """What a program prints."""
     done = box.exec(["python3", "-c", f"import os, ctypes, socket, struct, sys\n{program}"])
     assert done.ok, done.stderr.decode()
     return done.stdout.decode()
 
 
-def attempt(box: Sandbox, expression: str) -> str:
+def attempt(box: SandboxBackend, expression: str) -> str:
     """What an expression comes to, or how it was refused."""
     refused = "except OSError as error:\n    print('refused', error)"
     return python(box, f"try:\n    print('done', {expression})\n{refused}")

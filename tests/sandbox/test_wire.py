@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import SandboxClosedError, SandboxError
-from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.native import wire
 from intercode_sandbox.native.sandbox import NativeSandbox
 from waiting import eventually
@@ -47,7 +47,7 @@ def test_every_failure_of_process_1_is_an_answer(
 @pytest.mark.parametrize(
     "line", ["u:x:1:" + "9" * 30, "u:x:" + "9" * 5000 + ":1", "u:x:²:1", "u:x:-1:-1", "u:x"]
 )
-def test_accounts_of_the_agents(sandbox: Sandbox, line: str) -> None:
+def test_accounts_of_the_agents(sandbox: SandboxBackend, line: str) -> None:
     sandbox.write_file("/etc/passwd", line.encode())
     with pytest.raises(LookupError, match="user"):
         sandbox.exec(["true"], user="u")
@@ -72,7 +72,7 @@ def test_memory_that_process_1_does_not_have(start: Start, provider: Provider) -
 @pytest.mark.attack(7)
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, ZeroDivisionError])
 def test_an_interrupted_question(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException]
+    sandbox: SandboxBackend, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException]
 ) -> None:
     """As by Ctrl-C, or by a handler that raises: nobody gets the answer to another question."""
     sandbox.write_file("/tmp/a", b"a")
@@ -141,7 +141,7 @@ def test_what_fails_for_want_of_ours_is_no_exit_code(
             process.close()
 
 
-def test_a_caller_without_descriptors_is_no_exit_code(sandbox: Sandbox) -> None:
+def test_a_caller_without_descriptors_is_no_exit_code(sandbox: SandboxBackend) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = [os.open(os.devnull, os.O_RDONLY)]
     highest = max(map(int, os.listdir("/proc/self/fd")))
@@ -164,7 +164,7 @@ def test_a_caller_without_descriptors_is_no_exit_code(sandbox: Sandbox) -> None:
 @pytest.mark.attack(22)
 @pytest.mark.defends("self DoS")
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_process_without_its_first_thread(sandbox: Sandbox, sh: Run, keep: bool) -> None:
+def test_a_process_without_its_first_thread(sandbox: SandboxBackend, sh: Run, keep: bool) -> None:
     """The kernel calls it a zombie, and it goes on."""
     program = """
 import ctypes, threading
@@ -187,7 +187,7 @@ ctypes.CDLL(None).pthread_exit(None)
     assert sh("sync; stat -c %s /tmp/count").stdout == size
 
 
-def test_all_of_a_kill_is_seen(sandbox: Sandbox) -> None:
+def test_all_of_a_kill_is_seen(sandbox: SandboxBackend) -> None:
     """What its first thread has left is frozen, too."""
     sandbox.popen(["sleep", "1000"], channels={})
     assert sandbox.kill() == 1

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from intercode.errors import SandboxClosedError, UsageError
-from intercode_sandbox import Limits, Provider, Sandbox, Worker, get_provider
+from intercode_sandbox import Limits, Provider, SandboxBackend, Worker, get_provider
 from intercode_sandbox.native.provider import NativeProvider
 from waiting import eventually
 
@@ -34,14 +34,14 @@ def probes(provider: Provider) -> Iterator[Provider]:
 
 
 @pytest.fixture(params=["scratch", "host"])
-def inside(request: pytest.FixtureRequest, probes: Provider) -> Iterator[Sandbox]:
+def inside(request: pytest.FixtureRequest, probes: Provider) -> Iterator[SandboxBackend]:
     sandbox = probes.start(request.param)
     yield sandbox
     sandbox.close()
 
 
 @pytest.fixture
-def host(probes: Provider) -> Iterator[Sandbox]:
+def host(probes: Provider) -> Iterator[SandboxBackend]:
     sandbox = probes.start()
     yield sandbox
     sandbox.close()
@@ -50,7 +50,7 @@ def host(probes: Provider) -> Iterator[Sandbox]:
 class Probe:
     """Asks a worker."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: SandboxBackend) -> None:
         self.worker: Worker = sandbox.worker(MODULE)
         self.worker.socket.settimeout(60)
 
@@ -65,7 +65,7 @@ class Probe:
         return literal_eval(self.text(expression, fds))
 
 
-Ask = Callable[[Sandbox], Probe]
+Ask = Callable[[SandboxBackend], Probe]
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def ask() -> Iterator[Ask]:
     """Starts probes, and closes them when the test ends."""
     started: list[Probe] = []
 
-    def start(sandbox: Sandbox) -> Probe:
+    def start(sandbox: SandboxBackend) -> Probe:
         started.append(Probe(sandbox))
         return started[-1]
 
@@ -91,7 +91,7 @@ def wait(worker: Worker) -> int | None:
     return worker.poll()
 
 
-def test_it_runs_in_any_image(inside: Sandbox, ask: Ask) -> None:
+def test_it_runs_in_any_image(inside: SandboxBackend, ask: Ask) -> None:
     probe = ask(inside)
     assert probe("2 + 2") == 4
     assert inside.processes() == [probe.worker.pid] == [probe("os.getpid()")]
@@ -122,7 +122,7 @@ def test_it_has_the_rights_of_a_program(probes: Provider, kept: tuple[str, ...],
 
 
 @pytest.mark.defends("escape")
-def test_it_has_nothing_of_process_1(inside: Sandbox, ask: Ask) -> None:
+def test_it_has_nothing_of_process_1(inside: SandboxBackend, ask: Ask) -> None:
     probe = ask(inside)
     fds = probe("sorted(int(n) for n in os.listdir('/proc/self/fd'))")
     assert fds == [0, 1, 2, 3, 4], "4 is the listing's own"
@@ -140,11 +140,11 @@ def test_it_has_nothing_of_process_1(inside: Sandbox, ask: Ask) -> None:
 
 @pytest.mark.defends("escape")
 @pytest.mark.parametrize("path", ["/proc/1/mem", "/proc/1/environ", "/proc/1/maps"])
-def test_process_1_is_closed_to_it(inside: Sandbox, path: str, ask: Ask) -> None:
+def test_process_1_is_closed_to_it(inside: SandboxBackend, path: str, ask: Ask) -> None:
     assert "PermissionError" in ask(inside).text(f"open({path!r}, 'rb').read(1)")
 
 
-def test_descriptors_can_be_sent_to_it(inside: Sandbox, ask: Ask) -> None:
+def test_descriptors_can_be_sent_to_it(inside: SandboxBackend, ask: Ask) -> None:
     probe = ask(inside)
     read, write = os.pipe()
     try:
@@ -155,7 +155,7 @@ def test_descriptors_can_be_sent_to_it(inside: Sandbox, ask: Ask) -> None:
         os.close(write)
 
 
-def test_how_it_ends(inside: Sandbox, ask: Ask) -> None:
+def test_how_it_ends(inside: SandboxBackend, ask: Ask) -> None:
     probe = ask(inside)
     assert probe.worker.poll() is None
     probe.send("end")
@@ -179,7 +179,7 @@ def test_how_it_ends(inside: Sandbox, ask: Ask) -> None:
     assert ask(inside)("1") == 1, "process 1 goes on"
 
 
-def test_it_ends_with_its_sandbox(inside: Sandbox, ask: Ask) -> None:
+def test_it_ends_with_its_sandbox(inside: SandboxBackend, ask: Ask) -> None:
     probe = ask(inside)
     inside.close()
     assert wait(probe.worker) == 128 + signal.SIGKILL
@@ -187,7 +187,7 @@ def test_it_ends_with_its_sandbox(inside: Sandbox, ask: Ask) -> None:
         inside.worker(MODULE)
 
 
-def test_only_what_was_preloaded(inside: Sandbox, ask: Ask) -> None:
+def test_only_what_was_preloaded(inside: SandboxBackend, ask: Ask) -> None:
     with pytest.raises(LookupError, match="was not preloaded"):
         inside.worker("http.server")
     assert ask(inside)("1") == 1
@@ -234,7 +234,7 @@ def test_one_text_is_no_list(option: str) -> None:
         get_provider(**{option: "worker"})  # type: ignore[arg-type]
 
 
-def test_a_fork_of_python_is_fit_for_use(inside: Sandbox, ask: Ask) -> None:
+def test_a_fork_of_python_is_fit_for_use(inside: SandboxBackend, ask: Ask) -> None:
     """Locks, threads, hooks and random numbers are as after a fork by Python itself."""
     probe, other = ask(inside), ask(inside)
     assert probe("[_imp.acquire_lock(), _imp.lock_held(), _imp.release_lock()]")[1]

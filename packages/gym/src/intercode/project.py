@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         SweKeywords,
     )
     from intercode.envs.vector import ThreadVectorEnv
-    from intercode_sandbox.base import Sandbox
+    from intercode_sandbox.base import SandboxBackend
 
 FILE = "intercode.toml"
 _LARGEST = 1 << 20
@@ -176,7 +176,7 @@ def create(
     max_episode_steps: int | None = ...,
     split: str | None = ...,
     **options: Unpack[BashKeywords],
-) -> InterCodeEnv[Sandbox]: ...
+) -> InterCodeEnv[SandboxBackend]: ...
 @overload
 def create(
     env: Literal["ctf"],
@@ -185,7 +185,7 @@ def create(
     max_episode_steps: int | None = ...,
     split: str | None = ...,
     **options: Unpack[CtfKeywords],
-) -> InterCodeEnv[Sandbox]: ...
+) -> InterCodeEnv[SandboxBackend]: ...
 @overload
 def create(
     env: Literal["python"],
@@ -194,7 +194,7 @@ def create(
     max_episode_steps: int | None = ...,
     split: str | None = ...,
     **options: Unpack[PythonKeywords],
-) -> InterCodeEnv[Sandbox]: ...
+) -> InterCodeEnv[SandboxBackend]: ...
 @overload
 def create(
     env: Literal["sql"],
@@ -212,7 +212,7 @@ def create(
     max_episode_steps: int | None = ...,
     split: str | None = ...,
     **options: Unpack[SweKeywords],
-) -> InterCodeEnv[Sandbox]: ...
+) -> InterCodeEnv[SandboxBackend]: ...
 @overload
 def create(
     env: str | Path,

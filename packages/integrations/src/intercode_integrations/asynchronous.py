@@ -30,7 +30,7 @@ from intercode.episode import Episode, Score
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.models.base import Tool
 from intercode.task import Dataset, Task
-from intercode_sandbox.base import Change, Completed, Sandbox, Snapshot
+from intercode_sandbox.base import Change, Completed, SandboxBackend, Snapshot
 from intercode_sandbox.units import MIB
 
 T = TypeVar("T")
@@ -296,39 +296,42 @@ class AsyncSandbox:
         executor: Threads for its calls; default: up to 1,024 that all share.
     """
 
-    def __init__(self, sandbox: Sandbox, executor: Executor | None = None) -> None:
+    def __init__(self, sandbox: SandboxBackend, executor: Executor | None = None) -> None:
         self.sandbox = sandbox
         self._calls = Calls("this sandbox", sandbox.close, sandbox.close, executor)
 
     async def exec(self, argv: Sequence[str | bytes], **options: Any) -> Completed:
-        """Run a program to its end; see `Sandbox.exec`."""
+        """Run a program to its end; see `SandboxBackend.exec`."""
         return await self._calls(partial(self.sandbox.exec, argv, **options))
 
     async def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
-        """Return the content of a regular file; see `Sandbox.read_file`."""
+        """Return the content of a regular file; see `SandboxBackend.read_file`."""
         return await self._calls(partial(self.sandbox.read_file, path, limit))
 
     async def write_file(self, path: str | PurePosixPath, data: bytes, mode: int = 0o644) -> None:
-        """Write a regular file; see `Sandbox.write_file`."""
+        """Write a regular file; see `SandboxBackend.write_file`."""
         await self._calls(partial(self.sandbox.write_file, path, data, mode))
 
     async def changes(self) -> list[Change]:
-        """List all that differs from the image; see `Sandbox.changes`."""
+        """List all that differs from the image; see `SandboxBackend.changes`."""
         return await self._calls(self.sandbox.changes)
 
     async def snapshot(self) -> Snapshot:
-        """Save the file system as it is now; see `Sandbox.snapshot`."""
+        """Save the file system as it is now; see `SandboxBackend.snapshot`."""
         return await self._calls(self.sandbox.snapshot, lambda snapshot: snapshot.delete())
 
     async def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes except some; see `Sandbox.kill`. It waits for a command that runs."""
+        """Kill all processes except some; see `SandboxBackend.kill`.
+
+        It waits for a command that runs.
+        """
         return await self._calls(partial(self.sandbox.kill, keep))
 
     async def processes(self) -> list[int]:
-        """List the processes that run; see `Sandbox.processes`."""
+        """List the processes that run; see `SandboxBackend.processes`."""
         return await self._calls(self.sandbox.processes)
 
-    async def run(self, call: Callable[[Sandbox], T]) -> T:
+    async def run(self, call: Callable[[SandboxBackend], T]) -> T:
         """Call your function with the sandbox, in turn, on a thread: to `forward`, for instance."""
         return await self._calls(partial(call, self.sandbox))
 

@@ -26,7 +26,7 @@ from intercode.envs.base import InterCodeEnv
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
 from intercode_integrations.asynchronous import AsyncEnv, AsyncSandbox, closers, threads
 from intercode_sandbox import get_provider
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 
 _COUNTED = ("opened", "refused", "failed", "idle", "aged", "abandoned")
 _LONGEST_PAUSE = 3600.0
@@ -137,7 +137,7 @@ class Lease(Generic[Key, Thing]):
             thing: object = self.thing
             if isinstance(thing, gymnasium.Env):
                 self._asynchronous = AsyncEnv(thing)
-            elif isinstance(thing, Sandbox):
+            elif isinstance(thing, SandboxBackend):
                 self._asynchronous = AsyncSandbox(thing)
             else:
                 raise UsageError(f"calls of a {type(thing).__name__} cannot be awaited")

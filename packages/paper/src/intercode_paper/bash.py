@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from intercode.errors import SandboxError
 from intercode.interpreters.base import Execution
-from intercode_sandbox.base import Completed, Limits, Sandbox
+from intercode_sandbox.base import Completed, Limits, SandboxBackend
 
 START = "/"
 """The directory in which an episode begins, and in which every ``cd`` is run."""
@@ -149,7 +149,7 @@ class Output:
 
 
 def run(
-    sandbox: Sandbox,
+    sandbox: SandboxBackend,
     argv: tuple[bytes, ...] | None,
     environment: Mapping[str, str],
     cwd: str = START,
@@ -215,7 +215,7 @@ class PaperBash:
 
     def __init__(
         self,
-        sandbox: Sandbox,
+        sandbox: SandboxBackend,
         environment: Mapping[str, str] = ENVIRONMENT,
         cwd: str = START,
         split: Split = split,
@@ -247,7 +247,7 @@ class PaperBash:
         """Do nothing: no process outlives its action."""
 
 
-def run_gold(sandbox: Sandbox, command: str, environment: Mapping[str, str]) -> Output:
+def run_gold(sandbox: SandboxBackend, command: str, environment: Mapping[str, str]) -> Output:
     """Run a gold command: split like an action, always from ``/``, and never as a ``cd``."""
     return run(sandbox, split(command), environment)
 

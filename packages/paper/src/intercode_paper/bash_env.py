@@ -28,7 +28,7 @@ from intercode_paper.container import PaperImage
 from intercode_paper.report import Progress, ReplayedTurn, ReplayReport, together
 from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode_paper.session import PaperOptions, ending, refuse_limits
-from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox import Provider, SandboxBackend
 
 IMAGE = "nl2bash"
 """The image of tasks that name none."""
@@ -54,7 +54,7 @@ class PaperBashStage(NoRecipe, SandboxStage):
 
     DEFAULT = IMAGE
 
-    def changed(self, task: Task, place: Sandbox) -> bool:
+    def changed(self, task: Task, place: SandboxBackend) -> bool:
         """Return False: an image is prepared once, and gold runs in the same."""
         return False
 
@@ -62,7 +62,7 @@ class PaperBashStage(NoRecipe, SandboxStage):
         """Return the golds' outcomes in the task's image, which is prepared for both sides."""
         return prepared(self.provider, self.image(task))
 
-    def open(self, task: Task) -> Sandbox:
+    def open(self, task: Task) -> SandboxBackend:
         """Start a fresh sandbox."""
         return self.golds(task).image.start()
 
@@ -78,7 +78,7 @@ class PaperBashReward:
         self._stage = stage
         self._scored: Episode | None = None
 
-    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Score an episode.
 
         Raises:
@@ -91,7 +91,7 @@ class PaperBashReward:
         return self._stage.golds(task).score(task, observation, sandbox, again)
 
 
-class PaperBashEnv(InterCodeEnv[Sandbox]):
+class PaperBashEnv(InterCodeEnv[SandboxBackend]):
     """The 2023 Bash environment: a new process for each action, its reward, its quirks.
 
     Args:
@@ -122,7 +122,7 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
             _check(tasks, task)
         stage = PaperBashStage(options.sandbox, options.image, default_image=options.default_image)
 
-        def interpreter(sandbox: Sandbox) -> Interpreter:
+        def interpreter(sandbox: SandboxBackend) -> Interpreter:
             image = stage.image(self.episode_state.task)
             return PaperBash(sandbox, variables(AGENT_HOST, image))
 

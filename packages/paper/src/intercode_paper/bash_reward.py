@@ -15,7 +15,7 @@ from intercode.errors import RewardError
 from intercode.task import Task
 from intercode_paper.bash import GOLD_HOST, MALFORMED, run_gold, variables
 from intercode_paper.container import IGNORED, Pair, PaperImage, md5sum
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 
 COMPARED = frozenset({"A", "??", "C"})
 """The statuses of which the content is compared; modified files never were."""
@@ -133,7 +133,9 @@ class GoldRuns:
         self._lock = threading.Lock()
         self._known: dict[str, _Runs] = {}
 
-    def score(self, task: Task, observation: str, sandbox: Sandbox, again: bool = False) -> Score:
+    def score(
+        self, task: Task, observation: str, sandbox: SandboxBackend, again: bool = False
+    ) -> Score:
         """Score the state of a sandbox.
 
         Args:
@@ -185,7 +187,7 @@ class GoldRuns:
         finally:
             sandbox.close()
 
-    def _once(self, sandbox: Sandbox, command: str) -> Outcome:
+    def _once(self, sandbox: SandboxBackend, command: str) -> Outcome:
         output = run_gold(sandbox, command, self._environment)
         pairs = self.image.status(sandbox)
         sums = {
@@ -194,7 +196,7 @@ class GoldRuns:
         return Outcome(pairs, output.text, sums.__getitem__, output.text == MALFORMED)
 
 
-def _changes_ignored(sandbox: Sandbox) -> bool:
+def _changes_ignored(sandbox: SandboxBackend) -> bool:
     return any(change.path.split("/")[1] in IGNORED for change in sandbox.changes())
 
 

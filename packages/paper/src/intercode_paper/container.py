@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 
 from intercode.errors import ImageError
 from intercode_paper.bash import LIMITS, MALFORMED, OUTPUT_LIMIT, run, variables
-from intercode_sandbox.base import Change, Completed, FileType, Provider, Sandbox, Snapshot
+from intercode_sandbox.base import Change, Completed, FileType, Provider, SandboxBackend, Snapshot
 
 RECORDED = datetime(2023, 6, 1, tzinfo=UTC).timestamp()
 """The time of the recordings, for the ages of files. Files newer than that are as old as the
@@ -61,7 +61,7 @@ class PaperImage:
         self._lock = threading.Lock()
         self._prepared: tuple[Snapshot, Index] | None = None
 
-    def start(self, network: bool = False) -> Sandbox:
+    def start(self, network: bool = False) -> SandboxBackend:
         """Start a fresh sandbox.
 
         Args:
@@ -73,11 +73,11 @@ class PaperImage:
         snapshot, _ = self._ready()
         return self._provider.start(snapshot, LIMITS, network)
 
-    def status(self, sandbox: Sandbox) -> list[Pair]:
+    def status(self, sandbox: SandboxBackend) -> list[Pair]:
         """Return ``git status --short`` of a sandbox of `start`, as the reward read it."""
         return pairs(self.short_status(sandbox))
 
-    def short_status(self, sandbox: Sandbox) -> str:
+    def short_status(self, sandbox: SandboxBackend) -> str:
         """Return ``git status --short`` of a sandbox of `start`."""
         _, index = self._ready()
         return short(status(index, sandbox.changes()))
@@ -101,7 +101,7 @@ class PaperImage:
             return self._prepared
 
 
-def prepare(sandbox: Sandbox, script: str | None = None) -> Index:
+def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
     """Turn a started image into a container after its first reset; return its tracked files."""
     if script:
         _add_script(sandbox, script)
@@ -123,7 +123,7 @@ def prepare(sandbox: Sandbox, script: str | None = None) -> Index:
     return index
 
 
-def _add_script(sandbox: Sandbox, name: str) -> None:
+def _add_script(sandbox: SandboxBackend, name: str) -> None:
     """Write the script that had made the file system: the images held it in ``/``.
 
     It is seen wherever a task's ``*.sh`` lost its quotes. Its text is never shown, its size
@@ -136,7 +136,7 @@ def _add_script(sandbox: Sandbox, name: str) -> None:
         sandbox.write_file(f"/{name}", text.encode(), 0o755)
 
 
-def _entries(sandbox: Sandbox) -> list[_Entry]:
+def _entries(sandbox: SandboxBackend) -> list[_Entry]:
     done = sandbox.exec(_listing(), timeout=60, output_limit=OUTPUT_LIMIT)
     _must_succeed(done, "its files cannot be listed")
     entries = []
@@ -148,7 +148,7 @@ def _entries(sandbox: Sandbox) -> list[_Entry]:
     return entries
 
 
-def _bring_ages_back(sandbox: Sandbox, entries: list[_Entry], index: Index) -> None:
+def _bring_ages_back(sandbox: SandboxBackend, entries: list[_Entry], index: Index) -> None:
     now = _plain_moment(time.time())
     paths: dict[int, list[str]] = defaultdict(list)
     for entry in entries:
@@ -186,7 +186,7 @@ def _must_succeed(done: Completed, problem: str) -> None:
         raise ImageError(f"the image cannot be used for the 2023 protocol: {problem}: {reason}")
 
 
-def md5sum(sandbox: Sandbox, path: str) -> str:
+def md5sum(sandbox: SandboxBackend, path: str) -> str:
     """Return the text of ``md5sum PATH`` in ``/``, with the path as git and the reward wrote it."""
     try:
         words = shlex.split(f"md5sum {path}")

@@ -33,7 +33,7 @@ from intercode_paper.causes import cause_of
 from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, together
 from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode_paper.session import PaperCtfOptions, ending, refuse_limits
-from intercode_sandbox.base import Provider, Sandbox
+from intercode_sandbox.base import Provider, SandboxBackend
 
 WRONG = "Submitted flag is incorrect. Keep trying!"
 """The observation after a wrong flag."""
@@ -88,7 +88,7 @@ class PaperCtfEnv(CtfEnv):
             ),
         )
 
-    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
+    def _shell_in(self, sandbox: SandboxBackend) -> Interpreter:
         task = self.episode_state.task
         return _shell(sandbox, self.image(task), self._folders.directory(task))
 
@@ -105,7 +105,7 @@ class PaperCtfEnv(CtfEnv):
         return Execution(WRONG.encode(), ok=False, info={SUBMITTED: answer, "executed": False})
 
 
-def _reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+def _reward(task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
     flag = float(any(_is_flag(task, answer) for answer in submissions(episode)))
     return Score(flag, {"flag": flag})
 
@@ -161,7 +161,7 @@ def _check(task: Task) -> None:
         )
 
 
-def _shell(sandbox: Sandbox, image: str, directory: str) -> PaperBash:
+def _shell(sandbox: SandboxBackend, image: str, directory: str) -> PaperBash:
     return PaperBash(sandbox, variables(AGENT_HOST, image), directory, split)
 
 

@@ -31,7 +31,7 @@ from intercode_paper.python_server import FAILED
 from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, together
 from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode_paper.session import PaperOptions, PaperStage, TextInterpreter, ending, refuse_limits
-from intercode_sandbox.base import Limits, Provider, Sandbox
+from intercode_sandbox.base import Limits, Provider, SandboxBackend
 
 TIMEOUT = 30.0
 """Seconds that the client of 2023 waited for one request, an action or a test."""
@@ -72,7 +72,7 @@ class PaperPython:
         SandboxError: The sandbox failed.
     """
 
-    def __init__(self, sandbox: Sandbox, timeout: float = TIMEOUT) -> None:
+    def __init__(self, sandbox: SandboxBackend, timeout: float = TIMEOUT) -> None:
         self.sandbox = sandbox
         self._timeout = timeout
         try:

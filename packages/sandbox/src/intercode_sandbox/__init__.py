@@ -1,4 +1,4 @@
-"""Sandboxes: where an agent's code runs. `get_provider` gives one by name."""
+"""Sandboxes: where an agent's code runs. `Sandbox` starts one, `AsyncSandbox` for an event loop."""
 
 from __future__ import annotations
 
@@ -6,32 +6,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from intercode_sandbox.async_sandbox import AsyncSandbox
     from intercode_sandbox.base import (
         Change,
         Completed,
         Limits,
         Process,
         Provider,
-        Sandbox,
+        SandboxBackend,
         Snapshot,
         Worker,
     )
     from intercode_sandbox.providers import get_provider
+    from intercode_sandbox.sandbox import Sandbox
 
 __version__ = "2.0.0"
 """The version of all packages of InterCode."""
 
 __all__ = [
+    "AsyncSandbox",
     "Change",
     "Completed",
     "Limits",
     "Process",
     "Provider",
     "Sandbox",
+    "SandboxBackend",
     "Snapshot",
     "Worker",
     "get_provider",
 ]
+_MODULES = {"AsyncSandbox": "async_sandbox", "Sandbox": "sandbox", "get_provider": "providers"}
+"""Public name → its module, where that is not `base`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -47,8 +53,8 @@ def __getattr__(name: str) -> Any:
 
     if system := other_system():  # before something is imported that only Linux has
         raise SandboxUnavailableError(system)
-    module = "providers" if name == "get_provider" else "base"
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'base')}")
+    value = globals()[name] = getattr(module, name)
     return value
 
 

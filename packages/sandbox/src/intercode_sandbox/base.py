@@ -1,7 +1,7 @@
 """The contract of a sandbox: the place where an agent's code runs.
 
-A `Provider` starts sandboxes; a `Sandbox` runs commands, reads and writes files, tells what was
-changed, and can be saved. Everything above this package knows only these names, so that the
+A `Provider` starts sandboxes; a `SandboxBackend` runs commands, reads and writes files, tells what
+was changed, and can be saved. Everything above this package knows only these names, so that the
 embedded default, Docker, and a reader's own back end are exchangeable; one conformance suite
 (``tests/sandbox/``) is the specification.
 """
@@ -155,6 +155,7 @@ class Change:
     """Names of a regular file, those outside of the changes included; 0: not known."""
 
 
+@runtime_checkable
 class Snapshot(Protocol):
     """The saved file system of a sandbox, to start others from: ``provider.start(snapshot)``."""
 
@@ -202,7 +203,7 @@ class Worker(Process, Protocol):
 
 
 @runtime_checkable
-class Sandbox(Protocol):
+class SandboxBackend(Protocol):
     """One started sandbox. Not thread-safe, save for `close()`; use one per worker."""
 
     limits: Limits
@@ -222,6 +223,7 @@ class Sandbox(Protocol):
         timeout: float | None = None,
         output_limit: int | None = None,
         merge_stderr: bool = False,
+        stop: int | None = None,
     ) -> Completed:
         """Run a program to its end. Returns when *it* ends, whatever its children still hold.
 
@@ -234,6 +236,8 @@ class Sandbox(Protocol):
             timeout: Seconds; default: ``limits.timeout``. Then it and all that it started die.
             output_limit: Bytes kept of each stream; default: ``limits.output``.
             merge_stderr: Both streams come as stdout, in the order in which they were written.
+            stop: A descriptor of the caller's. As soon as another thread makes it readable, the
+                program and all that it started die, as at the time limit.
 
         Raises:
             ActionError: `argv` is empty or holds a NUL.
@@ -356,7 +360,7 @@ class Freezes(Protocol):
         """Save the files as `freeze` does, by a copy; what runs in the sandbox runs on."""
 
     @property
-    def another(self) -> Callable[[str | Snapshot], Sandbox]:
+    def another(self) -> Callable[[str | Snapshot], SandboxBackend]:
         """Start a sandbox from an image or such a snapshot, with the same limits and network."""
 
     def programs(self) -> list[Program]:
@@ -449,7 +453,7 @@ class Provider(Protocol):
         image: str | Snapshot = "host",
         limits: Limits | None = None,
         network: Network = False,
-    ) -> Sandbox:
+    ) -> SandboxBackend:
         """Start a fresh sandbox.
 
         Args:

@@ -52,7 +52,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.syntax import quoted
-from intercode_sandbox.base import Limits, Provider, Sandbox, Worker, cause_of_death
+from intercode_sandbox.base import Limits, Provider, SandboxBackend, Worker, cause_of_death
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native.provider import NativeProvider
 
@@ -469,7 +469,7 @@ class WorkerRefusedError(DatabaseError):
 class EmbeddedWorker:
     """A worker process in a sandbox of its own, which serves one session after another."""
 
-    def __init__(self, sandbox: Sandbox, module: str) -> None:
+    def __init__(self, sandbox: SandboxBackend, module: str) -> None:
         self.sandbox = sandbox
         self.module = module
         self.process: Worker = sandbox.worker(module)

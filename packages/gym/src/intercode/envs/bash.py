@@ -22,10 +22,10 @@ from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
 from intercode.rewards.own import choose
 from intercode.task import Dataset, Task
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 
 
-class BashEnv(InterCodeEnv[Sandbox]):
+class BashEnv(InterCodeEnv[SandboxBackend]):
     """One persistent Bash per episode; an observation is what the terminal would show.
 
     Its reward is the task's verification command or, without one, the comparison with gold's
@@ -81,7 +81,7 @@ def _reward(
     cache: GoldCache | None,
     judge: Judge | None,
     ignore: Sequence[str],
-) -> Reward[Sandbox]:
+) -> Reward[SandboxBackend]:
     """Make the reward by verification where a task has one, else by gold."""
     for task in tasks:
         if not task.gold and task.verification is None:
@@ -93,7 +93,7 @@ def _reward(
     by_gold = BashReward(runner, judge, ignore)
     by_command = CommandReward(stage.provider, stage.open, stage.network)
 
-    def reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def reward(task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         chosen = by_gold if task.verification is None else by_command
         return chosen(task, episode, sandbox)
 

@@ -30,7 +30,7 @@ from intercode.rewards.flag import (
 )
 from intercode.rewards.own import choose
 from intercode.task import Dataset, Task
-from intercode_sandbox.base import Completed, Limits, Provider, Sandbox
+from intercode_sandbox.base import Completed, Limits, Provider, SandboxBackend
 from intercode_sandbox.images.archive import pack
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.scripts import SHELL as BASH, script
@@ -70,7 +70,7 @@ def _wrong_flag(solution: Sequence[str], dice: Dice) -> Iterator[str]:
     yield f"submit intercode{{{dice.randrange(16**6):06x}}}"
 
 
-class CtfEnv(InterCodeEnv[Sandbox]):
+class CtfEnv(InterCodeEnv[SandboxBackend]):
     """One persistent Bash per episode, in the task's folder; ``submit FLAG`` hands in a flag.
 
     The right flag ends the episode. A wrong flag costs an attempt, and the last attempt ends the
@@ -158,10 +158,10 @@ class CtfEnv(InterCodeEnv[Sandbox]):
             )
         return super().named(options)
 
-    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
+    def _shell_in(self, sandbox: SandboxBackend) -> Interpreter:
         return shell_in(sandbox, self._folders.directory(self.episode_state.task))
 
-    def _attempt(self, task: Task, place: Sandbox, output: str | None) -> Episode:
+    def _attempt(self, task: Task, place: SandboxBackend, output: str | None) -> Episode:
         """Record an attempt from the flag that was found."""
         return replace(super()._attempt(task, place, None), answer=output)
 
@@ -312,18 +312,18 @@ class CtfStage(SandboxStage):
         given = encode(_text(task, "service_input") or "")
         return Service(command, given, SERVICE_USER, _text(task, "health"))
 
-    def _lay(self, sandbox: Sandbox, task: Task) -> None:
+    def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
         # Assets have it in the image, and files make it: that saves a process.
         if _text(task, "assets") is None and not any(map(_lies_within, self.written(task))):
             _must(task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)]))
         super()._lay(sandbox, task)
 
-    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+    def _prepare(self, sandbox: SandboxBackend, task: Task) -> None:
         super()._prepare(sandbox, task)
         if (service := self.service(task)) is not None:
             self._serve(sandbox, task, service)
 
-    def _serve(self, sandbox: Sandbox, task: Task, service: Service) -> None:
+    def _serve(self, sandbox: SandboxBackend, task: Task, service: Service) -> None:
         argv = [*BASH, _BACKGROUND, "service", *BASH, service.command]
         given, directory = service.stdin, self.directory(task)
         try:
@@ -339,7 +339,7 @@ class CtfStage(SandboxStage):
             _await(sandbox, task, service.health, directory)
 
 
-def _await(sandbox: Sandbox, task: Task, health: str, directory: str) -> None:
+def _await(sandbox: SandboxBackend, task: Task, health: str, directory: str) -> None:
     argv, stdin = script(health)
     deadline = time.monotonic() + HEALTH_TIMEOUT
     pause = 0.005

@@ -14,7 +14,7 @@ from intercode.episode import NoAction
 from intercode.errors import ActionError, ForkError, UsageError
 from intercode.interpreters.base import Execution, Interpreter, Saved, SavesState
 from intercode.interpreters.terminal import COLUMNS, ROWS, Terminal, check_installed
-from intercode_sandbox.base import HasTerminals, Sandbox
+from intercode_sandbox.base import HasTerminals, SandboxBackend
 
 NAMES: Mapping[str, str] = {
     **{"Enter": "\r", "Tab": "\t", "Escape": "\x1b", "Space": " ", "BSpace": "\x7f"},
@@ -87,7 +87,7 @@ class KeysInterpreter:
     The terminal is opened by the first of them. No fork has it.
     """
 
-    def __init__(self, inner: Interpreter, sandbox: Sandbox) -> None:
+    def __init__(self, inner: Interpreter, sandbox: SandboxBackend) -> None:
         self._inner = inner
         self._sandbox = sandbox
         self._terminal: Terminal | None = None
@@ -159,7 +159,7 @@ def with_keys(
         raise UsageError(f"keys=True is for environments with a shell, not for {traits.language}")
     check_installed()
 
-    def opened(sandbox: Sandbox) -> Interpreter:
+    def opened(sandbox: SandboxBackend) -> Interpreter:
         if not isinstance(sandbox, HasTerminals):
             raise UsageError(f"{type(sandbox).__name__} has no terminals, which keys=True needs")
         return KeysInterpreter(opens(sandbox), sandbox)

@@ -12,7 +12,7 @@ from intercode.errors import RewardError, TaskError
 from intercode.rewards.answer import last_output
 from intercode.rewards.gold import TROUBLES, differing
 from intercode.task import Task
-from intercode_sandbox.base import Change, FileType, Sandbox
+from intercode_sandbox.base import Change, FileType, SandboxBackend
 from intercode_sandbox.files import sha256
 
 _TYPES: Mapping[int, FileType] = {
@@ -76,7 +76,7 @@ def played(env: Any, task: Task) -> GoldOutcome:
     env.max_turns = len(actions) + 1
     env.reset()
     place = env.place
-    sandbox = place if isinstance(place, Sandbox) else None
+    sandbox = place if isinstance(place, SandboxBackend) else None
     before = _changes(sandbox)
     for action in actions:
         env.step(action)
@@ -99,11 +99,13 @@ def _refuse_trouble(task: Task, info: Mapping[str, Any], action: str) -> None:
             raise RewardError(f"task {task.task_id!r}: gold {what}: {action}")
 
 
-def _changes(sandbox: Sandbox | None) -> dict[str, Change]:
+def _changes(sandbox: SandboxBackend | None) -> dict[str, Change]:
     return {} if sandbox is None else {change.path: change for change in sandbox.changes()}
 
 
-def _made(sandbox: Sandbox, path: str, before: Change | None, after: Change | None) -> Change:
+def _made(
+    sandbox: SandboxBackend, path: str, before: Change | None, after: Change | None
+) -> Change:
     """Compare a path with what it was before gold, where both are compared with the image."""
     known = before or after
     assert known is not None  # they differ
@@ -116,7 +118,7 @@ def _made(sandbox: Sandbox, path: str, before: Change | None, after: Change | No
     return replace(now, kind="modified" if was_there else "added", content_changed=new)
 
 
-def _as_in_the_image(sandbox: Sandbox, path: str) -> Change:
+def _as_in_the_image(sandbox: SandboxBackend, path: str) -> Change:
     """Describe a path that is again as in the image, which `changes` leaves out."""
     done = sandbox.exec(["stat", "-c", "%f %u %g %s", "--", encode(path)])
     if not done.ok:
@@ -127,7 +129,7 @@ def _as_in_the_image(sandbox: Sandbox, path: str) -> Change:
     return Change(path, "modified", kind, stat.S_IMODE(bits), int(uid), int(gid), int(size))
 
 
-def _content(sandbox: Sandbox, change: Change) -> bytes | None:
+def _content(sandbox: SandboxBackend, change: Change) -> bytes | None:
     if change.kind == "deleted":
         return None
     if change.type == "file":

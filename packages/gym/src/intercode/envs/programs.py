@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 
 from intercode.errors import ImageError, OutputLimitError, SandboxError
-from intercode_sandbox import Provider, Sandbox
+from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.base import Completed
 
 _SECONDS = 30.0
@@ -53,7 +53,7 @@ def try_programs(provider: Provider, image: str, programs: Sequence[str]) -> Non
     _tried.add(key)
 
 
-def _flaw(sandbox: Sandbox, program: str) -> str:
+def _flaw(sandbox: SandboxBackend, program: str) -> str:
     """Run a program; return the reason why it does not run."""
     is_shell = posixpath.basename(program) == "bash"
     flags = ["--norc", "--noprofile", "-c", "echo works"] if is_shell else ["--version"]
@@ -83,7 +83,7 @@ def _flaw(sandbox: Sandbox, program: str) -> str:
     return f"{path} fails with exit code {done.exit_code}: {said or '(no output)'}"
 
 
-def _find(sandbox: Sandbox, program: str) -> str:
+def _find(sandbox: SandboxBackend, program: str) -> str:
     """Return the path of a program's file, if there is one."""
     folders = sandbox.env.get("PATH", "").split(":")
     for path in [program] if "/" in program else [f"{folder}/{program}" for folder in folders]:

@@ -23,7 +23,7 @@ from intercode.rewards.python import PythonReward
 from intercode.rewards.python_plan import has_tests, stdio_cases
 from intercode.syntax import parse
 from intercode.task import Dataset, Task
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 
 _FIELDS = {"cases", "stdio", "entry_point"}
 """The metadata that only tasks for Python have."""
@@ -62,7 +62,7 @@ def _literals(task: Task) -> Iterator[str]:
                         yield repr(ast.literal_eval(side))
 
 
-class PythonEnv(InterCodeEnv[Sandbox]):
+class PythonEnv(InterCodeEnv[SandboxBackend]):
     """One persistent Python per episode; an observation is what its prompt would show.
 
     Its reward is the task's tests or, without any, its verification command. The option `reward`
@@ -121,16 +121,16 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         super().close()
         self._tests.close()
 
-    def _prompt_in(self, sandbox: Sandbox) -> PythonInterpreter:
+    def _prompt_in(self, sandbox: SandboxBackend) -> PythonInterpreter:
         prelude = self.episode_state.task.metadata.get("setup_code") or ""
         return PythonInterpreter(sandbox, self._python, prelude)
 
-    def _attempt(self, task: Task, place: Sandbox, output: str | None) -> Episode:
+    def _attempt(self, task: Task, place: SandboxBackend, output: str | None) -> Episode:
         """Record an attempt from the program that was written."""
         turns = [] if output is None else [Turn(output, "")]
         return replace(super()._attempt(task, place, None), turns=turns)
 
-    def _tested(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def _tested(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         reward = self._tests if has_tests(task) else self._command
         return reward(task, episode, sandbox)
 

@@ -21,7 +21,7 @@ from intercode.errors import ImageError, TaskError, UsageError
 from intercode.interpreters.base import Place
 from intercode.interpreters.bash import not_started
 from intercode.task import SANDBOX_LIMITS, Task
-from intercode_sandbox import Limits, Provider, Sandbox, get_provider
+from intercode_sandbox import Limits, Provider, SandboxBackend, get_provider
 from intercode_sandbox.base import Completed, GrantsSome
 from intercode_sandbox.data_paths import within
 from intercode_sandbox.extensions import is_packaged
@@ -344,7 +344,7 @@ class SandboxStage:
         self.try_programs(task)
         return digest
 
-    def changed(self, task: Task, place: Sandbox) -> bool:
+    def changed(self, task: Task, place: SandboxBackend) -> bool:
         """Tell whether the image is another than the one that a sandbox was started from.
 
         The image ``host`` is, once a package is installed; a folder, once it is changed.
@@ -358,7 +358,7 @@ class SandboxStage:
         facts += [repr(self.limits(task)), self.reach(task), *self.layers]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
-    def open(self, task: Task) -> Sandbox:
+    def open(self, task: Task) -> SandboxBackend:
         """Start a fresh sandbox in which the task's files are written and its setup has run.
 
         Raises:
@@ -370,11 +370,11 @@ class SandboxStage:
         """
         return self._open(task, self.limits(task))
 
-    def open_private(self, task: Task) -> Sandbox:
+    def open_private(self, task: Task) -> SandboxBackend:
         """Start a sandbox as `open` does, in which programs can be hidden from each other."""
         return self._open(task, replace(self.limits(task), private=True))
 
-    def _open(self, task: Task, limits: Limits) -> Sandbox:
+    def _open(self, task: Task, limits: Limits) -> SandboxBackend:
         self.try_programs(task)
         sandbox = self.provider.start(self.laid(task), limits, self.reach(task))
         try:
@@ -444,13 +444,13 @@ class SandboxStage:
             seconds = self._setup_seconds(sandbox, task)
             return sandbox.exec(argv, stdin=stdin, cwd=self.directory(task), timeout=seconds)
 
-    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+    def _prepare(self, sandbox: SandboxBackend, task: Task) -> None:
         """Write the task's files, and run its setup."""
         self._lay(sandbox, task)
         if task.setup is not None:
             self._run(sandbox, task, "setup", task.setup)
 
-    def _lay(self, sandbox: Sandbox, task: Task) -> None:
+    def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
         """Write the task's files."""
         folder = self.directory(task)
         if ages := self._age_arguments(task):  # first: what the task itself makes is new
@@ -463,7 +463,9 @@ class SandboxStage:
                 f"task {task.task_id!r}: file {path!r} cannot be written: {error}"
             ) from error
 
-    def _run(self, sandbox: Sandbox, task: Task, what: str, text: str, *arguments: str) -> None:
+    def _run(
+        self, sandbox: SandboxBackend, task: Task, what: str, text: str, *arguments: str
+    ) -> None:
         argv, stdin = script(text, *arguments)
         seconds = self._setup_seconds(sandbox, task)
         try:
@@ -478,7 +480,7 @@ class SandboxStage:
             raise TaskError(f"task {task.task_id!r}: {what} {why}: {said or '(no output)'}")
 
     @staticmethod
-    def _setup_seconds(sandbox: Sandbox, task: Task) -> float:
+    def _setup_seconds(sandbox: SandboxBackend, task: Task) -> float:
         return max(SETUP_TIMEOUT, sandbox.limits.seconds(task.timeout))
 
     @staticmethod

@@ -22,7 +22,7 @@ from intercode.rewards.own import choose
 from intercode.rewards.swe import SweReward
 from intercode.rewards.swe_plan import APPLY, Plan, make_plan
 from intercode.task import Dataset, Task
-from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.files import sha256
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.repository import NONE, is_url, prepare, refuse_links
@@ -47,7 +47,7 @@ def _cut_off(solution: Sequence[str], dice: Dice) -> Iterator[str]:
         yield "\n".join([first, *lines[: 2 * len(lines) // 3], lines[-1]])
 
 
-class SweEnv(InterCodeEnv[Sandbox]):
+class SweEnv(InterCodeEnv[SandboxBackend]):
     """One persistent Bash per episode, in the task's repository at its base commit.
 
     See `docs/reference/swe.md` for what a task has, and `SweReward` for how it is scored. The
@@ -116,7 +116,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
         """Return the command that applies the first gold as a patch, and a submit."""
         return [*map(apply_patch, task.gold[:1]), "submit"]
 
-    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
+    def _shell_in(self, sandbox: SandboxBackend) -> Interpreter:
         return shell_in(sandbox, self._directory(self.episode_state.task))
 
 

@@ -28,7 +28,7 @@ from intercode.episode import decode, encode
 from intercode.errors import ImageError, OutputLimitError, TaskError
 from intercode.rewards.swe_plan import Plan, make_plan, touched
 from intercode.task import Task
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.images.archive import DAMAGE
 from intercode_sandbox.images.repository import Git
 from intercode_sandbox.units import MIB
@@ -87,7 +87,7 @@ class Search:
     """The search of one task's sandbox."""
 
     task: Task
-    sandbox: Sandbox
+    sandbox: SandboxBackend
     plan: Plan
     scratch: Path
     parts: list[Part] = field(default_factory=list)
@@ -282,7 +282,7 @@ def fix_leaks(task: Task, place: object) -> Iterator[tuple[str, str]]:
     Raises:
         SandboxError: The sandbox died.
     """
-    if not isinstance(place, Sandbox) or not is_of_repository(task):
+    if not isinstance(place, SandboxBackend) or not is_of_repository(task):
         return
     try:
         plan = make_plan(task)

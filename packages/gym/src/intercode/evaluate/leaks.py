@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from intercode.episode import encode
 from intercode.errors import ImageError, OutputLimitError
 from intercode.evaluate.fix_leaks import fix_leaks, is_of_repository
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.images import Image
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.units import MIB
@@ -169,7 +169,7 @@ def _names(value: object) -> list[str]:
 def _readable(task: Task, place: object, image: str) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of all that an agent can read."""
     yield "query", encode(task.query)
-    if not isinstance(place, Sandbox):
+    if not isinstance(place, SandboxBackend):
         return
     yield "environment", encode("\n".join(place.env.values()))
     yield "processes", place.exec(["/bin/sh", "-c", _PROCESSES], cwd="/").stdout
@@ -179,7 +179,7 @@ def _readable(task: Task, place: object, image: str) -> Iterator[tuple[str, byte
         yield path, _read(place, path)
 
 
-def _read(sandbox: Sandbox, path: str) -> bytes:
+def _read(sandbox: SandboxBackend, path: str) -> bytes:
     """Read a file as the agent can; empty if the agent may not, or if it is large."""
     try:
         return sandbox.read_file(path, limit=FILE_LIMIT)
@@ -187,7 +187,7 @@ def _read(sandbox: Sandbox, path: str) -> bytes:
         return b""
 
 
-def _laid_over(sandbox: Sandbox, name: str) -> Iterator[str]:
+def _laid_over(sandbox: SandboxBackend, name: str) -> Iterator[str]:
     """Yield the files of an image's layers, except those of its base, which are not the task's."""
     for layer in _own_layers(getattr(sandbox, "image", None), name):
         for folder, _, names in os.walk(layer):

@@ -11,7 +11,7 @@ from intercode.errors import ImageError
 from intercode_sandbox.images.base import parse
 
 if TYPE_CHECKING:
-    from intercode_sandbox.base import Provider, Sandbox
+    from intercode_sandbox.base import Provider, SandboxBackend
 
 TOOLS = {
     "bash": "bash",
@@ -75,14 +75,14 @@ def _tools(provider: Provider, image: str) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _version(sandbox: Sandbox, program: str) -> str:
+def _version(sandbox: SandboxBackend, program: str) -> str:
     """Return a program's version; "" if the image has no such program, or it does not say."""
     done = sandbox.exec([program, "--version"], cwd="/", output_limit=_KEPT)
     match = _VERSION.search(done.stdout) if done.ok else None
     return match[0].decode() if match else ""
 
 
-def _system(sandbox: Sandbox) -> str:
+def _system(sandbox: SandboxBackend) -> str:
     try:
         match = _NAME.search(sandbox.read_file("/etc/os-release", limit=1 << 16))
     except OSError:

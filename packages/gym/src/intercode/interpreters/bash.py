@@ -43,7 +43,7 @@ from intercode.interpreters.shell import (
     ShellStartError,
     as_a_script,
 )
-from intercode_sandbox.base import Freezes, OutputBuffer, Sandbox
+from intercode_sandbox.base import Freezes, OutputBuffer, SandboxBackend
 
 _GRACE_SECONDS = 2.0
 """The time that an interrupted shell gets to report its state: most take a millisecond."""
@@ -88,7 +88,7 @@ class BashInterpreter:
     """
 
     def __init__(
-        self, sandbox: Sandbox, user: str | None = None, resting: Resting | None = None
+        self, sandbox: SandboxBackend, user: str | None = None, resting: Resting | None = None
     ) -> None:
         self.sandbox = sandbox
         self.user = user
@@ -169,7 +169,7 @@ class BashInterpreter:
                 if shell is not None:  # freezing has ended it, which it need not be asked for
                     shell.close()
 
-        def opened() -> tuple[Sandbox, BashInterpreter]:
+        def opened() -> tuple[SandboxBackend, BashInterpreter]:
             place = start(snapshot)
             try:
                 return place, BashInterpreter(place, user, resting)
@@ -352,7 +352,7 @@ class BashInterpreter:
         self._resting = None
 
 
-def not_started(sandbox: Sandbox, error: OSError) -> ImageError:
+def not_started(sandbox: SandboxBackend, error: OSError) -> ImageError:
     """Return the error for an image in which the first shell is not executed."""
     return ImageError(
         f"no bash starts in {sandbox.cwd!r}, the image's working directory: {error}. The image "
@@ -360,7 +360,7 @@ def not_started(sandbox: Sandbox, error: OSError) -> ImageError:
     )
 
 
-def shell_in(sandbox: Sandbox, directory: str) -> BashInterpreter:
+def shell_in(sandbox: SandboxBackend, directory: str) -> BashInterpreter:
     """Return a shell that begins in a directory, with no other to go back to."""
     shell = BashInterpreter(sandbox)
     shell.execute(f"cd -- {shlex.quote(directory)}; unset OLDPWD")

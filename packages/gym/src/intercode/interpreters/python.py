@@ -28,7 +28,7 @@ from intercode.interpreters.base import (
 )
 from intercode.interpreters.inside.session import DONE, EXITED
 from intercode.interpreters.python_start import SESSION, start
-from intercode_sandbox.base import OutputBuffer, Sandbox
+from intercode_sandbox.base import OutputBuffer, SandboxBackend
 
 _GRACE_SECONDS = 3.0
 """The time that an action has to heed a `KeyboardInterrupt`, before it is killed."""
@@ -79,7 +79,9 @@ class PythonInterpreter:
 
     language: ClassVar[str] = "python"
 
-    def __init__(self, sandbox: Sandbox, python: str | None = None, prelude: str = "") -> None:
+    def __init__(
+        self, sandbox: SandboxBackend, python: str | None = None, prelude: str = ""
+    ) -> None:
         self.sandbox = sandbox
         self._python = python
         self._prelude = prelude

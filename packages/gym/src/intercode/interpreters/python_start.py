@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.errors import ImageError, SandboxError, UsageError
 from intercode.interpreters.inside.session import DONE
 from intercode.interpreters.inside.wire import STARTED, Frames, frame
-from intercode_sandbox import Process, Provider, Sandbox, get_provider
+from intercode_sandbox import Process, Provider, SandboxBackend, get_provider
 from intercode_sandbox.base import Freezes, cause_of_death
 from intercode_sandbox.native.pipes import close_all
 from intercode_sandbox.ownership import disown_in_forks, free_when_gone
@@ -168,7 +168,7 @@ class PythonProcess:
         readable(self.exit_fd, seconds)
         return self.process.poll()
 
-    def check_end(self, sandbox: Sandbox) -> None:
+    def check_end(self, sandbox: SandboxBackend) -> None:
         """Check that the code in this worker caused its end, and not the Python that runs it.
 
         A worker that had started, and then exited or was killed, ended by its code. Every other end
@@ -227,7 +227,7 @@ def readable(fd: int, seconds: float) -> bool:
     return bool(poll.poll(max(seconds, 0) * 1000))
 
 
-def start(sandbox: Sandbox, worker: str, python: str | None = None) -> PythonProcess:
+def start(sandbox: SandboxBackend, worker: str, python: str | None = None) -> PythonProcess:
     """Start a worker.
 
     Args:
@@ -243,7 +243,7 @@ def start(sandbox: Sandbox, worker: str, python: str | None = None) -> PythonPro
     return _fork(sandbox, worker) if python is None else _execute(sandbox, worker, python)
 
 
-def check_worker(sandbox: Sandbox) -> None:
+def check_worker(sandbox: SandboxBackend) -> None:
     """Check that a Python worker can run ``pass`` in a new sandbox of the same provider.
 
     Args:
@@ -269,7 +269,7 @@ def check_worker(sandbox: Sandbox) -> None:
         raise SandboxError(f"InterCode's own Python cannot run a worker: it {worker.obituary()}")
 
 
-def _fork(sandbox: Sandbox, name: str) -> PythonProcess:
+def _fork(sandbox: SandboxBackend, name: str) -> PythonProcess:
     facts = {"env": dict(sandbox.env), "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     try:
         worker = sandbox.worker(PRELOAD[0])
@@ -303,7 +303,7 @@ def _fork(sandbox: Sandbox, name: str) -> PythonProcess:
     return _introduced(PythonProcess(worker, answers, questions, out, worker.errors), given)
 
 
-def _execute(sandbox: Sandbox, worker: str, python: str) -> PythonProcess:
+def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess:
     try:
         process = sandbox.popen(
             [python, "-c", _BOOTSTRAP],

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from intercode.errors import SandboxError
 from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, waking_fd
-from intercode_sandbox.base import OutputBuffer, Sandbox
+from intercode_sandbox.base import OutputBuffer, SandboxBackend
 
 OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS = 195, 196, 197, 198, 199
 """Descriptors in the shell: a spare of its output; files to source; where it reads; its report."""
@@ -75,7 +75,7 @@ class Shell:
         ShellLateError: It does not answer.
     """
 
-    def __init__(self, sandbox: Sandbox, user: str | None, state: Frame) -> None:
+    def __init__(self, sandbox: SandboxBackend, user: str | None, state: Frame) -> None:
         self._process = sandbox.popen(
             _ARGV,
             channels={EPILOGUE: "text", CONTROL: "r", ACTION: "text", STATUS: "w"},

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from intercode.errors import UsageError
 from intercode.interpreters.base import waking_fd
-from intercode_sandbox.base import HasTerminals, Sandbox
+from intercode_sandbox.base import HasTerminals, SandboxBackend
 from intercode_sandbox.ownership import free_when_gone
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Terminal:
         SandboxError: The sandbox failed.
     """
 
-    def __init__(self, sandbox: Sandbox, seconds: float) -> None:
+    def __init__(self, sandbox: SandboxBackend, seconds: float) -> None:
         self._sandbox = sandbox
         assert isinstance(sandbox, HasTerminals)  # its interpreter has checked
         self._master = sandbox.terminal()

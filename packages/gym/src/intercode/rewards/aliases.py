@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from posixpath import dirname, join, normpath
 
 from intercode.episode import decode, encode
-from intercode_sandbox.base import Change, Completed, Sandbox
+from intercode_sandbox.base import Change, Completed, SandboxBackend
 from intercode_sandbox.scripts import SHELL
 
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
@@ -58,7 +58,9 @@ class Link:
         return lies_in(direct, _ELSEWHERE) or lies_in(self.end, _ELSEWHERE)
 
 
-def examine(sandbox: Sandbox, paths: Sequence[str], env: Mapping[str, str]) -> list[Link] | None:
+def examine(
+    sandbox: SandboxBackend, paths: Sequence[str], env: Mapping[str, str]
+) -> list[Link] | None:
     """Follow symbolic links of a sandbox; return None if they cannot be followed."""
     if not paths:
         return []
@@ -77,7 +79,10 @@ def examine(sandbox: Sandbox, paths: Sequence[str], env: Mapping[str, str]) -> l
 
 
 def names_of_files(
-    sandbox: Sandbox, left: Mapping[str, Change], own: Collection[str], env: Mapping[str, str]
+    sandbox: SandboxBackend,
+    left: Mapping[str, Change],
+    own: Collection[str],
+    env: Mapping[str, str],
 ) -> list[set[str]]:
     """Return the names of each file that has several, one of them the agent's.
 
@@ -101,14 +106,14 @@ def names_of_files(
 
 
 def names_counted(
-    sandbox: Sandbox, paths: Collection[str], env: Mapping[str, str]
+    sandbox: SandboxBackend, paths: Collection[str], env: Mapping[str, str]
 ) -> dict[str, int]:
     """Map path to the count of its file's names, for those that can be seen."""
     return {path: count for path, (_, count) in _inodes(sandbox, paths, env).items()}
 
 
 def _inodes(
-    sandbox: Sandbox, paths: Collection[str], env: Mapping[str, str]
+    sandbox: SandboxBackend, paths: Collection[str], env: Mapping[str, str]
 ) -> dict[str, tuple[str, int]]:
     """Map path to its file's number and the count of its names, for those that can be seen."""
     found: dict[str, tuple[str, int]] = {}
@@ -124,13 +129,13 @@ def _inodes(
     return found
 
 
-def separate(sandbox: Sandbox, paths: Iterable[str], env: Mapping[str, str]) -> bool:
+def separate(sandbox: SandboxBackend, paths: Iterable[str], env: Mapping[str, str]) -> bool:
     """Put a copy of what they lead to in the place of other names; return whether that worked."""
     return run(sandbox, _SEPARATE, sorted(paths), env) is not None
 
 
 def run(
-    sandbox: Sandbox, script: str, paths: Sequence[str], env: Mapping[str, str]
+    sandbox: SandboxBackend, script: str, paths: Sequence[str], env: Mapping[str, str]
 ) -> list[str] | None:
     """Run a script that reads paths; return what it prints, each with a NUL; None if it fails."""
     given = encode("".join(f"{path}\0" for path in paths))
@@ -139,7 +144,7 @@ def run(
 
 
 def as_root(
-    sandbox: Sandbox,
+    sandbox: SandboxBackend,
     argv: Sequence[str],
     *,
     stdin: bytes | None = None,

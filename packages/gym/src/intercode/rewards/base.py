@@ -9,7 +9,14 @@ from typing import Protocol, TypeVar
 
 from intercode.episode import Episode, Score
 from intercode.task import Task
-from intercode_sandbox.base import Freezes, Limits, Provider, Sandbox, Snapshot, SupportsPrivacy
+from intercode_sandbox.base import (
+    Freezes,
+    Limits,
+    Provider,
+    SandboxBackend,
+    Snapshot,
+    SupportsPrivacy,
+)
 from intercode_sandbox.network import Network
 
 PlaceT = TypeVar("PlaceT", contravariant=True)
@@ -36,10 +43,10 @@ def quiesced(
     provider: Provider,
     network: Network,
     episode: Episode,
-    sandbox: Sandbox,
+    sandbox: SandboxBackend,
     look: Callable[[], object] = lambda: None,
     private: bool = False,
-) -> Iterator[Sandbox]:
+) -> Iterator[SandboxBackend]:
     """Yield the sandbox with nothing running in it; of an episode that still runs, a copy of it.
 
     Args:
@@ -76,7 +83,7 @@ def quiesced(
 @contextmanager
 def copied(
     provider: Provider, network: Network, limits: Limits, snapshot: Snapshot
-) -> Iterator[Sandbox]:
+) -> Iterator[SandboxBackend]:
     """Start a sandbox from a snapshot, and delete that afterwards.
 
     Args:

@@ -37,7 +37,7 @@ from intercode.rewards.gold import GoldResult, GoldRunner, content, differing
 from intercode.rewards.judge import Judge
 from intercode.rewards.words import is_named, temporary_names
 from intercode.task import Task
-from intercode_sandbox.base import Change, Sandbox
+from intercode_sandbox.base import Change, SandboxBackend
 
 NOT_EXACT = 0.99
 """The highest value below that of an exact result."""
@@ -73,7 +73,7 @@ class BashReward:
         self._judge = judge
         self._scratch = _with(ignore)
 
-    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score against the best gold.
 
         Raises:

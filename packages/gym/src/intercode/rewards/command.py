@@ -51,7 +51,7 @@ from intercode_sandbox.base import (
     Completed,
     FreeSpace,
     Provider,
-    Sandbox,
+    SandboxBackend,
     SupportsFreeSpace,
     SupportsPrivacy,
 )
@@ -95,7 +95,7 @@ class CommandReward:
     """Raise it when any score can differ."""
 
     def __init__(
-        self, provider: Provider, start: Callable[[Task], Sandbox], network: Network = False
+        self, provider: Provider, start: Callable[[Task], SandboxBackend], network: Network = False
     ) -> None:
         self._provider = provider
         self._start = start
@@ -103,7 +103,7 @@ class CommandReward:
         self._prepared: dict[Task, dict[str, Change]] = {}
         self._late: dict[str, int] = {}
 
-    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score. A verification that runs into the time limit has not succeeded.
 
         Raises:
@@ -130,7 +130,7 @@ class CommandReward:
             return _refused(str(error))
 
     def _judge(
-        self, task: Task, sandbox: Sandbox, left: Mapping[str, Change], is_copy: bool
+        self, task: Task, sandbox: SandboxBackend, left: Mapping[str, Change], is_copy: bool
     ) -> Score:
         """Judge the sandbox as the agent left it, and a copy without what could steer a judge.
 
@@ -181,7 +181,7 @@ class CommandReward:
             steered = {"reason": _STEERED, "as_before": undone[:_PATHS]}
             return _score(done, {} if done.ok else steered)
 
-    def _copied(self, sandbox: Sandbox) -> AbstractContextManager[Sandbox]:
+    def _copied(self, sandbox: SandboxBackend) -> AbstractContextManager[SandboxBackend]:
         return copied(self._provider, self._network, sandbox.limits, sandbox.snapshot())
 
     def _before(self, task: Task) -> dict[str, Change]:
@@ -196,7 +196,7 @@ class CommandReward:
                 self._prepared[task] = _by_path(prepared)
         return self._prepared[task]
 
-    def _verify(self, task: Task, sandbox: Sandbox) -> Completed:
+    def _verify(self, task: Task, sandbox: SandboxBackend) -> Completed:
         """Run the verification; where it is late, once more, with no other such one beside it.
 
         But not for each of many agents whose programs never end.
@@ -208,7 +208,7 @@ class CommandReward:
                 done = self._run(task, sandbox)
         return done
 
-    def _run(self, task: Task, sandbox: Sandbox) -> Completed:
+    def _run(self, task: Task, sandbox: SandboxBackend) -> Completed:
         assert task.verification is not None
         path = f"{_FOLDER}/{secrets.token_hex(16)}"
         sandbox.write_file(path, _archive())
@@ -220,7 +220,7 @@ class CommandReward:
         return run(argv, stdin=program.stdin, env=env, timeout=seconds)
 
 
-def _by_path(sandbox: Sandbox) -> dict[str, Change]:
+def _by_path(sandbox: SandboxBackend) -> dict[str, Change]:
     return {change.path: change for change in sandbox.changes()}
 
 
@@ -239,7 +239,7 @@ def _refused(reason: str, tampered: Sequence[str] = ()) -> Score:
     return Score(0.0, {"verification": 0.0}, {"reason": reason, **paths})
 
 
-def _has_room(sandbox: Sandbox) -> bool:
+def _has_room(sandbox: SandboxBackend) -> bool:
     """Return whether the command can write: else it would judge the little that it could.
 
     Every tool that fails for want of room is silent, and silence may be a good sign.
@@ -251,7 +251,7 @@ def _has_room(sandbox: Sandbox) -> bool:
     return has_files and space.bytes >= min(_ROOM, sandbox.limits.disk // 16)
 
 
-def _free_space(sandbox: Sandbox) -> FreeSpace | None:
+def _free_space(sandbox: SandboxBackend) -> FreeSpace | None:
     """Return a sandbox's free space; None if neither the sandbox nor the image can measure it."""
     if isinstance(sandbox, SupportsFreeSpace):
         return sandbox.free_space()
@@ -360,8 +360,8 @@ def _settings_of(changes: Sequence[Change], home: str) -> set[str]:
 
 
 def put_back(
-    copy: Sandbox,
-    original: Sandbox,
+    copy: SandboxBackend,
+    original: SandboxBackend,
     paths: Collection[str],
     found: Mapping[str, Change],
     before: Mapping[str, Change],

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
 from intercode.task import Task
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 
 NOT_SOLVED = 0.99
 """The highest value of an episode without the flag."""
@@ -75,7 +75,7 @@ class FlagReward:
     VERSION = 1
     """Raise it when any score can differ."""
 
-    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score of an episode.
 
         Raises:

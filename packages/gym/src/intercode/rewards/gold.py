@@ -22,7 +22,7 @@ from intercode.interpreters.base import Interpreter
 from intercode.rewards import archive
 from intercode.rewards.answer import Answer, normalise
 from intercode.task import Task
-from intercode_sandbox.base import Change, Sandbox
+from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.interruption import is_callers
 
 T = TypeVar("T")
@@ -184,8 +184,8 @@ class GoldRunner:
 
     def __init__(
         self,
-        start: Callable[[Task], Sandbox],
-        interpreter: Callable[[Sandbox], Interpreter],
+        start: Callable[[Task], SandboxBackend],
+        interpreter: Callable[[SandboxBackend], Interpreter],
         identify: Callable[[Task], str],
         cache: GoldCache | None = None,
     ) -> None:
@@ -248,7 +248,7 @@ def differing(one: Mapping[str, Change], other: Mapping[str, Change]) -> frozens
     return frozenset(path for path in paths if one.get(path) != other.get(path))
 
 
-def content(sandbox: Sandbox, path: str, kind: str) -> str:
+def content(sandbox: SandboxBackend, path: str, kind: str) -> str:
     """Return a digest of an archive's members; empty if there is no archive that can be read.
 
     Args:

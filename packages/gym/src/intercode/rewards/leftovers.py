@@ -32,7 +32,7 @@ from intercode.rewards.aliases import (
     within,
 )
 from intercode.task import Task
-from intercode_sandbox.base import Change, Sandbox
+from intercode_sandbox.base import Change, SandboxBackend
 
 # -- the environment -------------------------------------------------------------------------------
 
@@ -49,13 +49,13 @@ _HARMLESS = re.compile(r"HOME|USER|LOGNAME|SHELL|TERM|HOSTNAME|PWD|TZ|LANG|LANGU
 """Variables of an image that name nothing to load or to run."""
 
 
-def variables(sandbox: Sandbox) -> dict[str, str]:
+def variables(sandbox: SandboxBackend) -> dict[str, str]:
     """Return the variables of a grader's own tools: of the image's, those that steer are empty."""
     return {**dict.fromkeys(_steering(sandbox), ""), **ENVIRONMENT}
 
 
 def cleanly(
-    sandbox: Sandbox, argv: Sequence[str], more: Mapping[str, str]
+    sandbox: SandboxBackend, argv: Sequence[str], more: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return a program and variables to run it with, so that it finds none of the image's.
 
@@ -72,7 +72,7 @@ def cleanly(
     return ["env", "-i", *told, *argv], variables(sandbox)
 
 
-def _steering(sandbox: Sandbox) -> list[str]:
+def _steering(sandbox: SandboxBackend) -> list[str]:
     return [n for n in sandbox.env if not _HARMLESS.fullmatch(n) and n not in ENVIRONMENT]
 
 
@@ -92,7 +92,7 @@ done
 """
 
 
-def temporary(task: Task, sandbox: Sandbox, changed: Mapping[str, Change]) -> set[str]:
+def temporary(task: Task, sandbox: SandboxBackend, changed: Mapping[str, Change]) -> set[str]:
     """Return what an agent has left in temporary folders, and those folders if it changed them.
 
     What the task's words, files or setup name there is left out: the answer may be there.
@@ -110,7 +110,7 @@ def temporary(task: Task, sandbox: Sandbox, changed: Mapping[str, Change]) -> se
     }
 
 
-def empty_temporary(sandbox: Sandbox, paths: Collection[str]) -> bool:
+def empty_temporary(sandbox: SandboxBackend, paths: Collection[str]) -> bool:
     """Remove what `temporary` has found, and return whether all of it is gone.
 
     Args:
@@ -172,7 +172,7 @@ class Leftovers:
     def of(
         cls,
         task: Task,
-        sandbox: Sandbox,
+        sandbox: SandboxBackend,
         own: Mapping[str, Change],
         left: Mapping[str, Change],
         before: Mapping[str, Change],
@@ -232,7 +232,7 @@ class Leftovers:
                 through |= names & self.own.keys()
         return through - self.as_before - self.moved.keys()
 
-    def join(self, copy: Sandbox) -> None:
+    def join(self, copy: SandboxBackend) -> None:
         """Make several names of one file that again in a copy, as they were.
 
         The names of a file of a lower layer part when it is written; and it gets another number
@@ -246,7 +246,9 @@ class Leftovers:
         if again:
             run(copy, _REWRITE, again, self.env)
 
-    def undo(self, copy: Sandbox, original: Sandbox, through: Collection[str]) -> bool:
+    def undo(
+        self, copy: SandboxBackend, original: SandboxBackend, through: Collection[str]
+    ) -> bool:
         """Undo in a copy what is not put back, and return whether that was possible.
 
         Args:

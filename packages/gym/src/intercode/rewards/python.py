@@ -22,7 +22,7 @@ from intercode.rewards.gold import own_fault
 from intercode.rewards.python_plan import Plan, make_plan, session_source, stdio_cases, submission
 from intercode.rewards.python_run import Bench, Result, Trial, run_cases
 from intercode.task import Task
-from intercode_sandbox.base import Provider, Sandbox
+from intercode_sandbox.base import Provider, SandboxBackend
 from intercode_sandbox.network import Network
 
 
@@ -43,7 +43,7 @@ class PythonReward:
     def __init__(
         self,
         provider: Provider,
-        start: Callable[[Task], Sandbox],
+        start: Callable[[Task], SandboxBackend],
         image: Callable[[Task], str],
         network: Network = False,
         python: str | None = None,
@@ -56,7 +56,7 @@ class PythonReward:
         self._plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
         self._idle: tuple[str, Bench] | None = None
 
-    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score of an episode.
 
         Raises:
@@ -65,7 +65,7 @@ class PythonReward:
         """
         return _share(self._results(task, episode, sandbox))
 
-    def _results(self, task: Task, episode: Episode, sandbox: Sandbox) -> list[Result]:
+    def _results(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> list[Result]:
         setup = task.metadata.get("setup_code")
         timeout = sandbox.limits.seconds(task.timeout)
         if cases := stdio_cases(task):

@@ -24,7 +24,7 @@ from intercode.interpreters.inside.program import RUN, SAID
 from intercode.interpreters.inside.subject import LOAD
 from intercode.interpreters.python_start import GRADER, PROGRAM, SUBJECT, PythonProcess, start
 from intercode.rewards.python_plan import Submission
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class Bench:
         sandbox: The sandbox, as its image is.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: SandboxBackend) -> None:
         self.sandbox = sandbox
         self._process: PythonProcess | None = None
         self._gradings = 0
@@ -136,7 +136,7 @@ class Trial:
 
     def __init__(
         self,
-        subject: Sandbox,
+        subject: SandboxBackend,
         python: str | None,
         sources: Sequence[str],
         plan: dict[str, Any],
@@ -198,7 +198,7 @@ class Trial:
             raise _Failure(said)
         self._begun = True
 
-    def _start(self, module: str, sandbox: Sandbox) -> PythonProcess:
+    def _start(self, module: str, sandbox: SandboxBackend) -> PythonProcess:
         try:
             with _by(module):
                 return start(sandbox, module, self._python)
@@ -306,7 +306,7 @@ _FORGED = "it sent what no program sends"
 
 
 def run_cases(
-    sandbox: Sandbox,
+    sandbox: SandboxBackend,
     python: str | None,
     submitted: Submission | None,
     cases: Sequence[Mapping[str, str]],
@@ -336,7 +336,7 @@ def run_cases(
 
 
 def _run(
-    sandbox: Sandbox,
+    sandbox: SandboxBackend,
     python: str | None,
     submitted: Submission,
     case: Mapping[str, str],
@@ -375,7 +375,7 @@ def _run(
 
 
 def _events(
-    sandbox: Sandbox, process: PythonProcess, deadline: float
+    sandbox: SandboxBackend, process: PythonProcess, deadline: float
 ) -> Iterator[tuple[bytes, str]]:
     """Yield output and messages until the process has ended, or time is up."""
     poll = select.poll()

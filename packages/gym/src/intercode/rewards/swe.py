@@ -45,7 +45,7 @@ from intercode.rewards.swe_plan import APPLY, Plan, make_plan
 from intercode.rewards.swe_run import Run, check_runner, run
 from intercode.rewards.swe_twins import Twins, confront, find
 from intercode.task import Task
-from intercode_sandbox.base import Change, Completed, Sandbox
+from intercode_sandbox.base import Change, Completed, SandboxBackend
 from intercode_sandbox.scripts import SHELL
 from intercode_sandbox.units import MIB
 
@@ -69,7 +69,7 @@ class SweReward:
 
     def __init__(
         self,
-        start: Callable[[Task], Sandbox],
+        start: Callable[[Task], SandboxBackend],
         plan: Callable[[Task], Plan] = make_plan,
         identify: Callable[[Task], str] = lambda task: task.task_id,
         cache: GoldCache | None = None,
@@ -79,7 +79,7 @@ class SweReward:
         self._identify = identify
         self._cache = cache or GoldCache(0)
 
-    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score of an episode.
 
         Raises:
@@ -124,7 +124,7 @@ class SweReward:
             {name: value for name, value in detail.items() if value},
         )
 
-    def _run(self, task: Task, plan: Plan, agent: Sandbox) -> tuple[Run, Taken]:
+    def _run(self, task: Task, plan: Plan, agent: SandboxBackend) -> tuple[Run, Taken]:
         """Run the tests; return their outcomes, and the changes that were carried over."""
         plans = [plan]
         if plan.runner == "command":
@@ -141,7 +141,9 @@ class SweReward:
         passed = frozenset[str]().union(*(one.passed for one in runs))
         return Run(passed, output="\n".join(one.output for one in runs if one.output)), taken
 
-    def _with_work(self, task: Task, plan: Plan, agent: Sandbox) -> tuple[Sandbox, Taken]:
+    def _with_work(
+        self, task: Task, plan: Plan, agent: SandboxBackend
+    ) -> tuple[SandboxBackend, Taken]:
         """Start a sandbox with the tests and the agent's work; return also how that went."""
         fresh = self._with_tests(task, plan)
         try:
@@ -164,7 +166,7 @@ class SweReward:
         facts = json.dumps([self._identify(task), task.gold[:1], dict(task.metadata)], default=str)
         return hashlib.blake2b(f"{kind} {facts}".encode(), digest_size=16).hexdigest()
 
-    def _with_tests(self, task: Task, plan: Plan, *more: str) -> Sandbox:
+    def _with_tests(self, task: Task, plan: Plan, *more: str) -> SandboxBackend:
         """Start a sandbox with the test patch, and others, applied."""
         fresh = self._start(task)
         try:
@@ -198,7 +200,7 @@ def _nothing(reason: str, tampered: frozenset[str] = frozenset()) -> Score:
     return Score(0.0, {"fail_to_pass": 0.0, "pass_to_pass": 0.0}, detail)
 
 
-def _apply(sandbox: Sandbox, task: Task, plan: Plan, field: str, text: str) -> None:
+def _apply(sandbox: SandboxBackend, task: Task, plan: Plan, field: str, text: str) -> None:
     if not text.strip():
         return
     patch = encode(text.rstrip("\n") + "\n")
@@ -250,7 +252,7 @@ class Taken:
             self.left_out.append(path)
 
 
-def take_over(agent: Sandbox, fresh: Sandbox, plan: Plan) -> Taken:
+def take_over(agent: SandboxBackend, fresh: SandboxBackend, plan: Plan) -> Taken:
     """Make the changes of one sandbox's repository in another's.
 
     Raises:
@@ -294,7 +296,7 @@ def _counted(changes: Iterable[Change], plan: Plan, taken: Taken) -> Iterable[Ch
                 taken.leave(change.path)
 
 
-def _carry(agent: Sandbox, fresh: Sandbox, change: Change, taken: Taken) -> None:
+def _carry(agent: SandboxBackend, fresh: SandboxBackend, change: Change, taken: Taken) -> None:
     try:
         data = agent.read_file(change.path, LARGEST)
         if change.path.endswith(".py") and _SUSPECT.search(data) and len(taken.suspect) < _SHOWN:
@@ -306,7 +308,7 @@ def _carry(agent: Sandbox, fresh: Sandbox, change: Change, taken: Taken) -> None
         taken.leave(change.path)
 
 
-def _link(agent: Sandbox, fresh: Sandbox, paths: Sequence[str], taken: Taken) -> None:
+def _link(agent: SandboxBackend, fresh: SandboxBackend, paths: Sequence[str], taken: Taken) -> None:
     """Make links, but for those that have a test read what is its own: its input, for instance."""
     if not paths:
         return
@@ -332,14 +334,14 @@ def _link(agent: Sandbox, fresh: Sandbox, paths: Sequence[str], taken: Taken) ->
             taken.leave(path)
 
 
-def _each(sandbox: Sandbox, command: Sequence[str], paths: Sequence[str]) -> None:
+def _each(sandbox: SandboxBackend, command: Sequence[str], paths: Sequence[str]) -> None:
     """Run a command on paths; where it does not apply to one, it does nothing."""
     if paths:
         _on_all(sandbox, command, paths)
 
 
 def _on_all(
-    sandbox: Sandbox,
+    sandbox: SandboxBackend,
     command: Sequence[str],
     paths: Sequence[str],
     output_limit: int | None = None,

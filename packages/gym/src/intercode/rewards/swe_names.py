@@ -14,7 +14,7 @@ from pathlib import Path
 from intercode.errors import TaskError
 from intercode.rewards.swe_plan import Plan
 from intercode.task import Task
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.units import MIB
 
 _OUTPUT = 64 * MIB
@@ -40,7 +40,7 @@ def is_cut(name: str) -> bool:
     return "[" in name and not name.endswith("]")
 
 
-def collect(sandbox: Sandbox, plan: Plan) -> list[str]:
+def collect(sandbox: SandboxBackend, plan: Plan) -> list[str]:
     """Return the tests in the files that the plan names; none if they cannot be collected."""
     files = dict.fromkeys(name.partition("::")[0] for name in plan.tests)
     seconds = sandbox.limits.seconds(plan.timeout)
@@ -59,7 +59,7 @@ def collect(sandbox: Sandbox, plan: Plan) -> list[str]:
     return [str(name) for name in names]
 
 
-def _is_there(sandbox: Sandbox, plan: Plan, file: str) -> bool:
+def _is_there(sandbox: SandboxBackend, plan: Plan, file: str) -> bool:
     path = Path(plan.directory, file)
     return sandbox.exec(["test", "-e", str(path)], cwd="/").ok
 

@@ -15,7 +15,7 @@ from intercode.errors import InterCodeError, TaskError
 from intercode.rewards import swe_runner
 from intercode.rewards.swe_plan import Plan
 from intercode.task import Task
-from intercode_sandbox.base import Sandbox, SupportsPrivacy
+from intercode_sandbox.base import SandboxBackend, SupportsPrivacy
 from intercode_sandbox.scripts import script
 
 _GRACE = 5.0
@@ -35,7 +35,9 @@ class Run:
     """Tests that a report does not have: there are none of these names, or the time was up."""
 
 
-def run(sandbox: Sandbox, plan: Plan, files: Mapping[PurePosixPath, bytes] | None = None) -> Run:
+def run(
+    sandbox: SandboxBackend, plan: Plan, files: Mapping[PurePosixPath, bytes] | None = None
+) -> Run:
     """Run the plan's tests in a sandbox that has the agent's work, and the tests.
 
     Work that leaves no room for them, or is in their place, has failed them.
@@ -55,7 +57,7 @@ def run(sandbox: Sandbox, plan: Plan, files: Mapping[PurePosixPath, bytes] | Non
         return Run(frozenset(), f"the tests cannot be run over this work: {error}")
 
 
-def _run(sandbox: Sandbox, plan: Plan) -> Run:
+def _run(sandbox: SandboxBackend, plan: Plan) -> Run:
     seconds = sandbox.limits.seconds(plan.timeout)
     if plan.runner == "command":
         return _run_commands(sandbox, plan, seconds)
@@ -94,7 +96,7 @@ def _run(sandbox: Sandbox, plan: Plan) -> Run:
     return Run(passed, "", output, frozenset(plan.tests) - found.keys())
 
 
-def check_runner(sandbox: Sandbox, task: Task, plan: Plan) -> None:
+def check_runner(sandbox: SandboxBackend, task: Task, plan: Plan) -> None:
     """Check that tests can be run in a sandbox that no agent's work has been in.
 
     Raises:
@@ -112,7 +114,7 @@ def check_runner(sandbox: Sandbox, task: Task, plan: Plan) -> None:
         )
 
 
-def _install_failing(sandbox: Sandbox, plan: Plan, name: str) -> Failing:
+def _install_failing(sandbox: SandboxBackend, plan: Plan, name: str) -> Failing:
     """Put tests that fail into the repository, beside the first of the task's."""
     file = PurePosixPath(f"{name}.py")
     if plan.runner == "pytest":
@@ -135,13 +137,13 @@ def _without(marker: str, output: str) -> str:
     return _SO_FAR.sub("", "\n".join(lines))[-_OUTPUT:]
 
 
-def _install(sandbox: Sandbox) -> str:
+def _install(sandbox: SandboxBackend) -> str:
     path = f"/tmp/{secrets.token_hex(8)}/run.py"
     sandbox.write_file(path, Path(swe_runner.__file__).read_bytes())
     return path
 
 
-def _run_commands(sandbox: Sandbox, plan: Plan, seconds: float) -> Run:
+def _run_commands(sandbox: SandboxBackend, plan: Plan, seconds: float) -> Run:
     """Run tests that are commands: the kernel says whether they have passed."""
     execute = (
         sandbox.exec_private

@@ -38,7 +38,7 @@ from intercode.errors import OutputLimitError
 from intercode.rewards.swe_plan import Plan
 from intercode.rewards.swe_run import Run, run
 from intercode.syntax import parse
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.units import MIB
 
 MOST = 8
@@ -128,7 +128,7 @@ class Verdict:
     """Tests that have not passed once more."""
 
 
-def find(plan: Plan, gold: Callable[[], Sandbox], draw: random.Random) -> Twins:
+def find(plan: Plan, gold: Callable[[], SandboxBackend], draw: random.Random) -> Twins:
     """Find twins of the tests of FAIL_TO_PASS that gold passes; gold fails each of them.
 
     Args:
@@ -163,7 +163,7 @@ def find(plan: Plan, gold: Callable[[], Sandbox], draw: random.Random) -> Twins:
 
 
 def _with_others(
-    gold: Callable[[], Sandbox], plan: Plan, twins: Twins, draw: random.Random
+    gold: Callable[[], SandboxBackend], plan: Plan, twins: Twins, draw: random.Random
 ) -> Twins:
     """Return the twins with one more change of each of them, if gold fails that, too."""
     more = {}
@@ -194,7 +194,7 @@ def confront(
     plan: Plan,
     twins: Twins,
     passed: Collection[str],
-    work: Callable[[], Sandbox],
+    work: Callable[[], SandboxBackend],
     draw: random.Random,
 ) -> Verdict:
     """Run the tests that have passed, and have twins, among these.
@@ -230,7 +230,7 @@ def confront(
     return Verdict(frozenset(tampered), frozenset(failed))
 
 
-def _undisturbed(gold: Callable[[], Sandbox], plan: Plan, twins: Twins) -> Iterator[Twin]:
+def _undisturbed(gold: Callable[[], SandboxBackend], plan: Plan, twins: Twins) -> Iterator[Twin]:
     """Those whose tests gold passes among any of the others: what fails may leave things behind.
 
     In one of these runs at least, each is a twin where another is none.
@@ -247,7 +247,9 @@ def _undisturbed(gold: Callable[[], Sandbox], plan: Plan, twins: Twins) -> Itera
             yield replace(twin, tests=kept)
 
 
-def _run(start: Callable[[], Sandbox], plan: Plan, twins: Twins, wrong: Sequence[Twin]) -> Run:
+def _run(
+    start: Callable[[], SandboxBackend], plan: Plan, twins: Twins, wrong: Sequence[Twin]
+) -> Run:
     """Run all these tests with some replaced by their twins."""
     with closing(start()) as sandbox:
         files = {
@@ -273,7 +275,7 @@ def _kept(twin: Twin, tests: Collection[str]) -> tuple[str, ...]:
 
 
 def _candidates(
-    sandbox: Sandbox, plan: Plan, draw: random.Random
+    sandbox: SandboxBackend, plan: Plan, draw: random.Random
 ) -> tuple[dict[str, bytes], list[list[Twin]]]:
     """Return the files of tests, and by function the twins that may be tried."""
     sources: dict[str, bytes | None] = {}
@@ -295,7 +297,7 @@ def _candidates(
     return {file: source for file, source in sources.items() if source and file in used}, found
 
 
-def _read(sandbox: Sandbox, plan: Plan, file: str) -> bytes | None:
+def _read(sandbox: SandboxBackend, plan: Plan, file: str) -> bytes | None:
     try:
         return sandbox.read_file(str(PurePosixPath(plan.directory, file)), _LARGEST)
     except (OSError, OutputLimitError):

@@ -12,7 +12,7 @@ from posixpath import basename, dirname, join, normpath
 
 from intercode.rewards.aliases import TEMPORARY, Link, lies_in, within
 from intercode.task import Task
-from intercode_sandbox.base import Sandbox
+from intercode_sandbox.base import SandboxBackend
 
 _IN_TEMPORARY = re.compile(
     r"(?<![\w.-])(?<!outside )(?:/var/tmp|/dev/shm|/tmp)(?![\w-])(?:/[\w./-]*)?", re.ASCII
@@ -43,7 +43,7 @@ _TARGETS = re.compile(
 _FOLDERS = re.compile(rf"\b(?:cd|pushd)\s+{_NAME}")
 
 
-def temporary_names(task: Task, sandbox: Sandbox) -> set[str]:
+def temporary_names(task: Task, sandbox: SandboxBackend) -> set[str]:
     """Return the beginnings of names in temporary folders that are the task's, or its image's."""
     homes = (sandbox.cwd, sandbox.env.get("HOME", ""))
     return {*names_in_text(task), *(home for home in homes if lies_in(home, TEMPORARY))}
@@ -99,7 +99,7 @@ def speaks_of_modes(task: Task) -> bool:
     return _OF_MODES.search(f"{task.query}\n{task.verification}") is not None
 
 
-def written_paths(task: Task, sandbox: Sandbox) -> set[str]:
+def written_paths(task: Task, sandbox: SandboxBackend) -> set[str]:
     """Return the paths that a verification writes, as its text says, but for those in the query."""
     text = task.verification or ""
     home = sandbox.env.get("HOME", "/")

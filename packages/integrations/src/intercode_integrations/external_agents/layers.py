@@ -44,7 +44,7 @@ from intercode_integrations.external_agents.profile import (
     profile_of,
 )
 from intercode_sandbox import proxy
-from intercode_sandbox.base import Limits, Sandbox
+from intercode_sandbox.base import Limits, SandboxBackend
 from intercode_sandbox.files import cache_root, locked, remove_tree, sha256, write_whole
 from intercode_sandbox.images.base import SEARCH_PATH, Progress
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
@@ -312,7 +312,7 @@ def _build(recipe: Recipe, place: Path, index: str, scratch: Path, progress: Pro
 
 
 @contextmanager
-def _sandbox(index: str) -> Iterator[tuple[Sandbox, dict[str, str]]]:
+def _sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
     """Start a sandbox that reaches an index; the environment in which clients find it."""
     from intercode_sandbox.native.provider import NativeProvider
 
@@ -339,7 +339,7 @@ def _certificates() -> bytes:
     return b""
 
 
-def _run(sandbox: Sandbox, env: Mapping[str, str], *argv: str, **more: str) -> bytes:
+def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **more: str) -> bytes:
     """Run a step; its output.
 
     Raises:
@@ -359,7 +359,11 @@ _Lock = tuple[str, dict[str, str]]
 
 
 def _npm(
-    recipe: Recipe, index: str, sandbox: Sandbox, run: Callable[..., bytes], before: str | None
+    recipe: Recipe,
+    index: str,
+    sandbox: SandboxBackend,
+    run: Callable[..., bytes],
+    before: str | None,
 ) -> _Lock:
     home = f"{PREFIX}/{recipe.name}"
     wanted = _pinned(recipe, "@")
@@ -418,7 +422,11 @@ def _native(name: str, home: str, run: Callable[..., bytes]) -> str:
 
 
 def _pypi(
-    recipe: Recipe, index: str, sandbox: Sandbox, run: Callable[..., bytes], before: str | None
+    recipe: Recipe,
+    index: str,
+    sandbox: SandboxBackend,
+    run: Callable[..., bytes],
+    before: str | None,
 ) -> _Lock:
     home = f"{PREFIX}/{recipe.name}"
     python, pip, found = "python3", "python3", dict[str, str]()
@@ -459,7 +467,7 @@ def _pinned(recipe: Recipe, joined: str) -> list[str]:
     return [f"{first}{joined}{recipe.version}", *others]
 
 
-def _pack(sandbox: Sandbox, path: str, file: IO[bytes]) -> None:
+def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
     """Write a folder of the sandbox as a tarball, the same for the same content."""
     process = sandbox.popen(
         ["tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0",

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from intercode.agents.held import HeldEnv
     from intercode.task import Task
     from intercode_integrations.gateway import Call, Gateway, Seat
-    from intercode_sandbox import Sandbox
+    from intercode_sandbox import SandboxBackend
     from intercode_sandbox.base import Process
 
 SECONDS = 1800.0
@@ -188,7 +188,9 @@ class Player:
         finally:
             self._ended.seconds = round(time.monotonic() - began, 6)
 
-    def _run_program(self, sandbox: Sandbox, env: HeldEnv, seat: Seat | None, began: float) -> None:
+    def _run_program(
+        self, sandbox: SandboxBackend, env: HeldEnv, seat: Seat | None, began: float
+    ) -> None:
         """Write the profile's files, and run its command to its end."""
         agent, run = f"agent {self._agents.name}", self._agents.profile.run
         filled = self._filled(env.observation, seat)

@@ -33,7 +33,7 @@ from intercode_integrations.asynchronous import AsyncSandbox
 from intercode_integrations.harbor.commands import on_thread, run
 from intercode_integrations.harbor.task_env import OwnTask
 from intercode_integrations.harbor.writer import OWN
-from intercode_sandbox import Limits, Sandbox, get_provider
+from intercode_sandbox import Limits, SandboxBackend, get_provider
 from intercode_sandbox.network import Network
 from intercode_sandbox.units import MIB
 
@@ -132,7 +132,7 @@ class InterCodeEnvironment(BaseEnvironment):
             raise SandboxError(f"Harbor's folders cannot be made: {done.stderr}")
         await self._upload_environment_dir_after_start()
 
-    def _open(self, force_build: bool) -> Sandbox:
+    def _open(self, force_build: bool) -> SandboxBackend:
         if self._tasks:
             self._own = OwnTask(Path(self.environment_dir).parent, self._tasks)
             if (place := self._own.open()) is not None:
@@ -254,7 +254,7 @@ class InterCodeVerifier(BaseVerifier):
         return VerifierResult(rewards={"reward": float(score.value)})
 
 
-def _close_late(starting: asyncio.Future[Sandbox]) -> None:
+def _close_late(starting: asyncio.Future[SandboxBackend]) -> None:
     if not starting.cancelled() and starting.exception() is None:
         starting.result().close()
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from intercode.errors import SandboxError
 from intercode_integrations.asynchronous import AsyncSandbox, threads
-from intercode_sandbox import Completed, Process, Sandbox
+from intercode_sandbox import Completed, Process, SandboxBackend
 from intercode_sandbox.native.pipes import Channel
 from intercode_sandbox.native.process import run_to_end
 from intercode_sandbox.scripts import END, script
@@ -44,7 +44,7 @@ async def run(
         command: The command.
         seconds: The time limit; None: the sandbox's.
         output: Bytes kept of each stream.
-        **where: See `Sandbox.popen`.
+        **where: See `SandboxBackend.popen`.
 
     Raises:
         OSError, LookupError: It cannot be started there, or by that user.
@@ -67,7 +67,7 @@ async def run(
     return done
 
 
-def _start(command: str, sandbox: Sandbox, **where: Any) -> Started:
+def _start(command: str, sandbox: SandboxBackend, **where: Any) -> Started:
     argv, text = script(command, shell=_SHELL)
     channels: dict[int, Channel] = {2: "w", 3: "w"}
     if text is not None:
@@ -88,7 +88,7 @@ async def _end(
 ) -> None:
     """End it, if it runs, and let go of it when its streams are no longer read."""
 
-    def kill(sandbox: Sandbox) -> None:
+    def kill(sandbox: SandboxBackend) -> None:
         if group:
             sandbox.exec(["/bin/bash", "-c", f"kill -9 -- -{group}"], user="0:0")
         process.signal(signal.SIGKILL)

@@ -20,7 +20,7 @@ from intercode.errors import SandboxError, TaskError
 from intercode.rewards.answer import Answer, normalise
 from intercode.task import Task
 from intercode_integrations.harbor.writer import ANSWER, TESTS, Judged, check
-from intercode_sandbox.base import Change, Sandbox
+from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.files import sha256
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.units import MIB
@@ -96,7 +96,7 @@ class Files:
         return self._made[image]
 
 
-def _paths(sandbox: Sandbox) -> dict[str, bool]:
+def _paths(sandbox: SandboxBackend) -> dict[str, bool]:
     done = sandbox.exec(_ALL.split(), output_limit=_MOST, timeout=120)
     if done.timed_out or done.truncated or not done.stdout:
         raise SandboxError(f"the files of a sandbox cannot be listed: {decode(done.stderr[:500])}")
@@ -128,7 +128,7 @@ def _scope(
     return {name: encode("".join(f"{row}\n" for row in rows)) for name, rows in lists.items()}
 
 
-def _listed(task: Task, place: Sandbox, scope: Mapping[str, bytes]) -> dict[str, set[str]]:
+def _listed(task: Task, place: SandboxBackend, scope: Mapping[str, bytes]) -> dict[str, set[str]]:
     """List what an agent is given: path → its lines."""
     for name, rows in scope.items():
         place.write_file(f"{TESTS}/{name}", rows)

@@ -21,7 +21,7 @@ from intercode.task import Dataset
 from intercode_integrations.harbor.folders import load
 from intercode_integrations.harbor.stage import HarborStage, home
 from intercode_integrations.harbor.verifier import HarborReward
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 
 
 class HarborOptions(SandboxOptions, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class HarborOptions(SandboxOptions, frozen=True, kw_only=True):
     ] = ()
 
 
-class HarborEnv(InterCodeEnv[Sandbox]):
+class HarborEnv(InterCodeEnv[SandboxBackend]):
     """One persistent Bash per episode, in the place that a task folder describes.
 
     Its reward is what the task's ``tests/test.sh`` says, which the agent never sees: see
@@ -90,7 +90,7 @@ class HarborEnv(InterCodeEnv[Sandbox]):
         """
         return load(Path(rest))
 
-    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
+    def _shell_in(self, sandbox: SandboxBackend) -> Interpreter:
         stage, task = self._stage, self.episode_state.task
         user = stage.config(task).agent.account
         try:

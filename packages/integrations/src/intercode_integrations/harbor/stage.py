@@ -24,7 +24,7 @@ from intercode_integrations.harbor.folders import (
     read_config,
     resolved,
 )
-from intercode_sandbox import Limits, Provider, Sandbox
+from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.accounts import LONGEST, account_of
 from intercode_sandbox.base import Completed, GrantsSome
 from intercode_sandbox.capabilities import CAPABILITIES
@@ -132,7 +132,7 @@ class HarborStage(SandboxStage):
         allowed = Policy.of(self.network).hosts
         return [host for host in hosts if any(one.admits(host, 443) for one in allowed)]
 
-    def _lay(self, sandbox: Sandbox, task: Task) -> None:
+    def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
         config, folder = self.config(task), self.folder(task) / "environment"
         shared = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
         made = as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *shared])
@@ -144,12 +144,12 @@ class HarborStage(SandboxStage):
                 sandbox.write_file(target, path.read_bytes(), path.stat().st_mode & 0o777)
         super()._lay(sandbox, task)
 
-    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+    def _prepare(self, sandbox: SandboxBackend, task: Task) -> None:
         super()._prepare(sandbox, task)
         if (health := self.config(task).environment.healthcheck) is not None:
             self._await(sandbox, task, health)
 
-    def _await(self, sandbox: Sandbox, task: Task, health: Health) -> None:
+    def _await(self, sandbox: SandboxBackend, task: Task, health: Health) -> None:
         """Wait until a place is healthy, as Docker does."""
         began, failures = time.monotonic(), 0
         argv, stdin = script(health.command)
@@ -163,7 +163,7 @@ class HarborStage(SandboxStage):
             time.sleep(health.start_interval_sec if starting else health.interval_sec)
 
 
-def home(sandbox: Sandbox, user: str | None) -> dict[str, str]:
+def home(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
     """Return the variables that say who and where a user is, as a container's engine sets them.
 
     Raises:
@@ -182,7 +182,7 @@ def home(sandbox: Sandbox, user: str | None) -> dict[str, str]:
     return {"USER": account.name, **({} if is_set else {"HOME": account.home})}
 
 
-def as_root(sandbox: Sandbox, argv: list[str], **options: Any) -> Completed:
+def as_root(sandbox: SandboxBackend, argv: list[str], **options: Any) -> Completed:
     """Run a program as root, where the sandbox has more users than one."""
     try:
         return sandbox.exec(argv, cwd="/", user="0", **options)

@@ -16,7 +16,7 @@ from posixpath import normpath
 
 from intercode.rewards.command import SYSTEM_PATHS, put_back
 from intercode.rewards.leftovers import variables
-from intercode_sandbox.base import Change, Sandbox
+from intercode_sandbox.base import Change, SandboxBackend
 
 _FOLDERS = frozenset(
     f"{above}/{name}".rstrip("/")
@@ -48,9 +48,9 @@ class TamperedError(Exception):
 
 
 def as_before(
-    place: Sandbox,
+    place: SandboxBackend,
     changes: Sequence[Change],
-    start: Callable[[], Sandbox],
+    start: Callable[[], SandboxBackend],
     expected: Callable[[], Collection[str]],
 ) -> None:
     """Put back what an agent has changed in the files that decide how programs run.
@@ -95,7 +95,7 @@ def as_before(
         place.exec(["ldconfig"], cwd="/", env=env)  # new libraries stay known
 
 
-def _searched(place: Sandbox) -> frozenset[str]:
+def _searched(place: SandboxBackend) -> frozenset[str]:
     """Return the folders in which programs are looked for."""
     named = place.env.get("PATH", "").split(":")
     return frozenset(normpath(folder) for folder in named if folder.startswith("/"))
@@ -116,7 +116,7 @@ def _decides(change: Change, folders: Collection[str]) -> bool:
     return change.content_changed and (is_program or bool(SYSTEM_PATHS.match(path)))
 
 
-def _names(original: Sandbox, folders: Collection[str]) -> frozenset[str]:
+def _names(original: SandboxBackend, folders: Collection[str]) -> frozenset[str]:
     """Return the names of the image's programs and libraries."""
     argv = ["/bin/sh", "-c", _NAMES, "sh", *sorted(folders)]
     env = variables(original)
@@ -139,7 +139,7 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _write(place: Sandbox, path: str, data: bytes, found: Collection[str]) -> None:
+def _write(place: SandboxBackend, path: str, data: bytes, found: Collection[str]) -> None:
     try:
         place.write_file(path, data, 0o755)
     except OSError as error:

@@ -18,7 +18,7 @@ from intercode.registry import ENVS
 from intercode_integrations.asynchronous import AsyncSandbox
 from intercode_integrations.harbor.commands import on_thread
 from intercode_integrations.harbor.writer import ANSWER, task_id
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 
 
 class OwnTask:
@@ -42,7 +42,7 @@ class OwnTask:
         self._env: InterCodeEnv[Any] = made
         self._task = self._env.dataset.by_id(wanted)
 
-    def open(self) -> Sandbox | None:
+    def open(self) -> SandboxBackend | None:
         """Open its place; None if that is not a sandbox, but a session with a database."""
         stage = self._env.stage
         return stage.open(self._task) if isinstance(stage, SandboxStage) else None

@@ -25,7 +25,7 @@ from intercode.task import Task
 from intercode_integrations.harbor.folders import TESTS, files
 from intercode_integrations.harbor.stage import HarborStage, as_root, home
 from intercode_integrations.harbor.system_files import TamperedError, as_before
-from intercode_sandbox.base import Change, Sandbox
+from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.scripts import SHELL, script
 from intercode_sandbox.units import MIB
 
@@ -55,7 +55,7 @@ class HarborReward:
         self._stage = stage
         self._solved: dict[str, frozenset[str]] = {}
 
-    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score: ``reward`` of the rewards, the only one, or their mean.
 
         Raises:
@@ -84,7 +84,9 @@ class HarborReward:
         return Score(0.0, {}, detail)
 
     @contextmanager
-    def _connected(self, task: Task, place: Sandbox, agents: bool = True) -> Iterator[Sandbox]:
+    def _connected(
+        self, task: Task, place: SandboxBackend, agents: bool = True
+    ) -> Iterator[SandboxBackend]:
         """Yield a place with the verifier's network: a copy, where it has another agent's."""
         stage = self._stage
         network = stage.reach(task, stage.config(task).verifier)
@@ -111,7 +113,7 @@ class HarborReward:
 
         return paths
 
-    def _test(self, task: Task, place: Sandbox) -> Score:
+    def _test(self, task: Task, place: SandboxBackend) -> Score:
         """Run the tests.
 
         Raises:
@@ -161,7 +163,7 @@ class HarborReward:
             raise RewardError(f"task {task.task_id!r}: its tests left no reward: {why}") from why
 
 
-def _rewards(place: Sandbox) -> dict[str, float]:
+def _rewards(place: SandboxBackend) -> dict[str, float]:
     """Read the rewards that tests have left.
 
     Raises:

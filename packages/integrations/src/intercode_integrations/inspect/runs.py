@@ -30,14 +30,14 @@ from intercode.episode import Episode, Score, decode
 from intercode.errors import RewardError, TaskError, UsageError
 from intercode.task import Dataset, Task
 from intercode_integrations.inspect.sandbox import InterCodeSandbox, SandboxConfig
-from intercode_sandbox import Sandbox
+from intercode_sandbox import SandboxBackend
 
 _SETUP = "/tmp/.inspect-setup"
 _ZEROS = {"i", "n", "no", "false"}
 """The values of Inspect's scores that are words for 0, in lower case."""
 
 
-class InspectEnv(InterCodeEnv[Sandbox]):
+class InspectEnv(InterCodeEnv[SandboxBackend]):
     """One persistent Bash per episode, in the place that a sample describes.
 
     Its reward is the first of the task's scorers, for the answer that is submitted and for the
@@ -136,7 +136,7 @@ def _image(spec: SandboxEnvironmentSpec | None) -> str | None:
     raise TaskError(f"a sandbox {spec.type!r} with {config!r}: only a Dockerfile is understood")
 
 
-def _reward(task: Task, episode: Episode, place: Sandbox) -> Score:
+def _reward(task: Task, episode: Episode, place: SandboxBackend) -> Score:
     """Score an episode by the task's first scorer."""
     rest, index = task.metadata["inspect"]
     of = _loaded(rest)

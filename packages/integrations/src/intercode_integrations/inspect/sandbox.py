@@ -33,7 +33,7 @@ from intercode.errors import (
 from intercode_sandbox.units import LONGEST_SECONDS
 
 if TYPE_CHECKING:
-    from intercode_sandbox import Sandbox
+    from intercode_sandbox import SandboxBackend
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
         beside = path.parent / found.image
         return found.model_copy(update={"image": str(beside)}) if beside.is_file() else found
 
-    def start(self) -> Sandbox:
+    def start(self) -> SandboxBackend:
         """Start a sandbox."""
         from intercode_sandbox import Limits, get_provider  # only those pay who use it
 

@@ -27,7 +27,7 @@ from intercode_paper.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, Intercod
 from intercode_paper.compat.utils import Container
 from intercode_paper.container import md5sum, pairs
 from intercode_paper.python import submitted
-from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.repository import FULL
 
@@ -162,7 +162,7 @@ class CTFEnv(BashEnv):
         hide(folder / "task_assets")  # its write-ups tell flags
         stage = CtfStage(sandbox, image, LIMITS, network)
 
-        def start() -> Sandbox:
+        def start() -> SandboxBackend:
             fields = fields_of(self.record.fields, folder)
             return stage.open(self._task({**fields, "released_setup": None}))
 

@@ -16,7 +16,7 @@ from intercode.datasets.files import read_rows
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode_paper.bash import AGENT_HOST, LIMITS, Output, run, variables, words_of
 from intercode_paper.compat.images import image_for
-from intercode_sandbox import Sandbox, get_provider
+from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images.resolve import check
 
 TIMEOUT_DURATION = 10
@@ -178,7 +178,7 @@ class Container:
     def __init__(
         self,
         name: str,
-        start: Callable[[], Sandbox],
+        start: Callable[[], SandboxBackend],
         environment: Mapping[str, str],
         answers: Mapping[str, Callable[[Container], str]] | None = None,
     ) -> None:
@@ -187,12 +187,12 @@ class Container:
         self.environment = environment
         self._start = start
         self._answers = answers or {}
-        self._sandbox: Sandbox | None = None
+        self._sandbox: SandboxBackend | None = None
 
     __class__ = stands_for("docker.models.containers", "Container")
 
     @property
-    def sandbox(self) -> Sandbox:
+    def sandbox(self) -> SandboxBackend:
         """The sandbox behind it.
 
         Raises:

@@ -41,8 +41,8 @@ class DockerProvider:
 
     Args:
         progress: Is told what takes long.
-        preload: The modules that `Sandbox.worker` can start: importable with the standard library,
-            each other's packages and `path` alone.
+        preload: The modules that `SandboxBackend.worker` can start: importable with the standard
+            library, each other's packages and `path` alone.
         path: Folders in which single-file modules among them are found.
         url: Where the engine listens; None: ``DOCKER_HOST``, or the usual socket.
     """

@@ -46,7 +46,7 @@ class Origin:
 
 
 class DockerSandbox(NativeSandbox):
-    """See `sandbox.base.Sandbox`.
+    """See `sandbox.base.SandboxBackend`.
 
     Args:
         container: Its own, for as long as it is.

@@ -273,8 +273,17 @@ def run_to_end(
     timeout: float,
     output_limit: int,
     kill: Callable[[], None],
+    stop: int | None = None,
 ) -> Completed:
-    """Collect what a program prints until *it* ends, whatever its children still hold open."""
+    """Collect what a program prints until *it* ends, whatever its children still hold open.
+
+    Args:
+        process: The program.
+        timeout: Seconds until it is killed.
+        output_limit: Bytes kept of each stream.
+        kill: Kills it.
+        stop: A descriptor; it is killed as soon as that is readable.
+    """
     buffers = {
         fd: OutputBuffer(output_limit) for number, fd in process.fds.items() if number in (1, 2)
     }
@@ -283,16 +292,19 @@ def run_to_end(
     for fd in buffers:
         os.set_blocking(fd, False)
         poll.register(fd, select.POLLIN)
+    if stop is not None:
+        poll.register(stop, select.POLLIN)
     deadline = time.monotonic() + timeout
-    timed_out = False
+    timed_out = stopped = False
     while process.poll() is None:
         left = deadline - time.monotonic()
         too_much = any(b.total > output_limit * HARD_OUTPUT_FACTOR for b in buffers.values())
-        if left <= 0 or too_much:
-            timed_out = not too_much
+        if left <= 0 or too_much or stopped:
+            timed_out = not too_much and not stopped
             kill()
             break
         for fd, event in poll.poll(left * 1000 + 1):
+            stopped = stopped or fd == stop
             if fd in buffers and not _read_into(buffers[fd], fd) and event & select.POLLHUP:
                 poll.unregister(fd)
     for fd, buffer in buffers.items():

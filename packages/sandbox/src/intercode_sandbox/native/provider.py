@@ -62,8 +62,8 @@ class NativeProvider:
 
     Args:
         progress: Is told what takes long.
-        preload: The modules that `Sandbox.worker` can start: importable with the standard library
-            and `path` alone.
+        preload: The modules that `SandboxBackend.worker` can start: importable with the standard
+            library and `path` alone.
         path: Folders in which their imports are looked for after the standard library.
     """
 

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -20,7 +21,7 @@ from intercode_sandbox.base import (
     FreeSpace,
     Limits,
     Program,
-    Sandbox,
+    SandboxBackend,
     Seen,
     Snapshot,
     caused_inside,
@@ -88,13 +89,13 @@ the sandbox's programs have."""
 
 
 class NativeSandbox:
-    """See `sandbox.base.Sandbox`."""
+    """See `sandbox.base.SandboxBackend`."""
 
     files: Files
     """The files that it started with."""
     begin: Callable[[Files, bool], Seat]
     """Starts another place with such files; True: without a program ahead of requests."""
-    another: Callable[[str | Snapshot], Sandbox]
+    another: Callable[[str | Snapshot], SandboxBackend]
     """Starts another sandbox; see `sandbox.base.Freezes`."""
 
     def __init__(
@@ -135,10 +136,11 @@ class NativeSandbox:
         timeout: float | None = None,
         output_limit: int | None = None,
         merge_stderr: bool = False,
+        stop: int | None = None,
     ) -> Completed:
         """Run a program to its end; with `merge_stderr` both streams come as stdout, in order."""
         program = {**self._program(argv, cwd, env, user), "track": True}
-        return self._run(program, stdin, timeout, output_limit, merge_stderr)
+        return self._run(program, stdin, timeout, output_limit, merge_stderr, stop)
 
     def exec_private(
         self,
@@ -161,6 +163,7 @@ class NativeSandbox:
         timeout: float | None,
         output_limit: int | None,
         merge_stderr: bool,
+        stop: int | None = None,
     ) -> Completed:
         """Run a program to its end, as its request says."""
         channels: dict[int, Channel] = {} if merge_stderr else {2: "w"}
@@ -173,7 +176,8 @@ class NativeSandbox:
             out, err = (message, b"") if merge_stderr else (b"", message)
             return Completed(error.exit_code, out, err)
         try:
-            done = run_to_end(process, seconds, limit, lambda: self._kill_started(process.pid))
+            kill = partial(self._kill_started, process.pid)
+            done = run_to_end(process, seconds, limit, kill, stop)
         finally:
             process.close()
         if process.lost or self._end is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from intercode_sandbox.base import Limits, Sandbox
+from intercode_sandbox.base import Limits, SandboxBackend
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.errors import ImageError, OutputLimitError, SandboxError
 from intercode_sandbox.files import cache_root, digest_of, remove_tree
@@ -251,7 +251,7 @@ _LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
 """Limits within which packages can be installed."""
 
 
-class Archived(Sandbox, Protocol):
+class Archived(SandboxBackend, Protocol):
     """A sandbox that can tell what it changed as `archive.write` does."""
 
     def archive(self, out: int) -> None:

@@ -275,6 +275,6 @@ def _failure(error: Exception, sql: str) -> Message:
 
 
 def main(channel: socket.socket) -> None:
-    """Serve; see `sandbox.base.Sandbox.worker`."""
+    """Serve; see `sandbox.base.SandboxBackend.worker`."""
     _stand_in_for_pytz()
     worker.serve(channel, Database())

@@ -484,5 +484,5 @@ class Redirection:
 
 
 def main(channel: socket.socket) -> None:
-    """Serve; see `sandbox.base.Sandbox.worker`."""
+    """Serve; see `sandbox.base.SandboxBackend.worker`."""
     worker.serve(channel, Database())
