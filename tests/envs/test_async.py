@@ -1,4 +1,4 @@
-"""`AsyncEnv` and `AsyncSandbox`: calls in turn, cancelled at every await, closed while they run."""
+"""`AsyncEnv` and `AsyncBackend`: calls in turn, cancelled at every await, closed while they run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import gymnasium
 import pytest
 
 import intercode
-from intercode import AsyncEnv, AsyncSandbox, EnvironmentStateError, SandboxClosedError, UsageError
+from intercode import AsyncBackend, AsyncEnv, EnvironmentStateError, SandboxClosedError, UsageError
 from intercode_sandbox import get_provider
 from waiting import PATIENCE
 
@@ -50,7 +50,7 @@ def test_an_episode() -> None:
                 assert len(other.episode.turns) == 1
             await env.step(task.gold[0])
             assert (await env.step("submit"))[1] == 1.0
-            async with AsyncSandbox(env.env.unwrapped.stage.open(task)) as place:  # type: ignore[attr-defined]
+            async with AsyncBackend(env.env.unwrapped.stage.open(task)) as place:  # type: ignore[attr-defined]
                 assert (await env.score(task, place, output="nothing")).value < 1.0
             with pytest.raises(EnvironmentStateError, match="has ended"):
                 await env.step("true")
@@ -251,7 +251,7 @@ def says_hello(connection: socket.socket) -> None:
 
 def test_a_sandbox() -> None:
     async def main() -> None:
-        async with AsyncSandbox(get_provider().start()) as sandbox:
+        async with AsyncBackend(get_provider().start()) as sandbox:
             await sandbox.write_file("/tmp/a", b"1")
             assert await sandbox.read_file("/tmp/a") == b"1"
             done = await sandbox.exec(["sh", "-c", "echo $X; rm /tmp/a"], env={"X": "2"})

@@ -17,7 +17,7 @@ from smolagents import OpenAIServerModel
 from docs.pages import ROOT, blocks
 from intercode.models.base import Message, ToolCall
 from intercode.models.scripted import Line
-from intercode.testing.server import ScriptedServer
+from intercode_integrations.testing.server import ScriptedServer
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 PAGE = ROOT / "docs/how-to/sandbox-in-other-agents.md"

@@ -149,7 +149,7 @@ _ELSEWHERE = {
 }
 
 
-_INTEGRATIONS = frozenset({"AsyncEnv", "AsyncSandbox", "SandboxPool", "connect", "connect_vec"})
+_INTEGRATIONS = frozenset({"AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"})
 """Public names of ``intercode_integrations``, which are names here, too."""
 
 

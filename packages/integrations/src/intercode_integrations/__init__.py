@@ -18,16 +18,16 @@ from intercode_sandbox.extensions import PACKAGES
 from intercode_sandbox.names import OURS
 
 if TYPE_CHECKING:
-    from intercode_integrations.asynchronous import AsyncEnv, AsyncSandbox
+    from intercode_integrations.asynchronous import AsyncBackend, AsyncEnv
     from intercode_integrations.pool import SandboxPool
     from intercode_integrations.serve.client import connect, connect_vec
 
 PACKAGES[__name__] = Path(__file__).parent
 
-__all__ = ["AsyncEnv", "AsyncSandbox", "SandboxPool", "connect", "connect_vec"]
+__all__ = ["AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"]
 
 _MODULES = {
-    **dict.fromkeys(("AsyncEnv", "AsyncSandbox"), "asynchronous"),
+    **dict.fromkeys(("AsyncEnv", "AsyncBackend"), "asynchronous"),
     "SandboxPool": "pool",
     **dict.fromkeys(("connect", "connect_vec"), "serve.client"),
 }

@@ -239,11 +239,11 @@ class AsyncEnv:
 
         Args:
             task: The task.
-            place: The place; an `AsyncSandbox`, too, of which no call runs.
+            place: The place; an `AsyncBackend`, too, of which no call runs.
             output: The agent's answer.
             episode: The record of the attempt, in place of `output`.
         """
-        place = place.sandbox if isinstance(place, AsyncSandbox) else place
+        place = place.sandbox if isinstance(place, AsyncBackend) else place
         score = partial(self._inner.score, task, place, output=output, episode=episode)
         return await self._calls(score)
 
@@ -286,7 +286,7 @@ class AsyncEnv:
         await self.close()
 
 
-class AsyncSandbox:
+class AsyncBackend:
     """A sandbox whose calls are awaited.
 
     ``async with`` closes it. A command whose wait is cancelled runs to its end or its time limit.

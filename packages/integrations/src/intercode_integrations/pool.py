@@ -24,7 +24,7 @@ import gymnasium
 
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
-from intercode_integrations.asynchronous import AsyncEnv, AsyncSandbox, closers, threads
+from intercode_integrations.asynchronous import AsyncBackend, AsyncEnv, closers, threads
 from intercode_sandbox import get_provider
 from intercode_sandbox.base import SandboxBackend
 
@@ -75,7 +75,7 @@ class Lease(Generic[Key, Thing]):
     """The right to use a sandbox or an environment of a pool, until it ends.
 
     As a context manager it is opened at the beginning and closed at the end, and in use in
-    between; `async with` gives an `AsyncSandbox` or an `AsyncEnv`. A server whose requests come one
+    between; `async with` gives an `AsyncBackend` or an `AsyncEnv`. A server whose requests come one
     by one calls `open` or `open_async`, keeps the `id`, and uses `SandboxPool.use`.
     """
 
@@ -91,7 +91,7 @@ class Lease(Generic[Key, Thing]):
         self.begun = self.last = 0.0
         self.users = 0
         self.ended = False
-        self._asynchronous: AsyncSandbox | AsyncEnv | None = None
+        self._asynchronous: AsyncBackend | AsyncEnv | None = None
 
     def open(self) -> Self:
         """Wait for the pool's capacity, and start the sandbox.
@@ -127,7 +127,7 @@ class Lease(Generic[Key, Thing]):
             closers(os.getpid()).submit(self.close)
 
     @property
-    def asynchronous(self) -> AsyncSandbox | AsyncEnv:
+    def asynchronous(self) -> AsyncBackend | AsyncEnv:
         """The thing with calls that are awaited.
 
         Raises:
@@ -138,7 +138,7 @@ class Lease(Generic[Key, Thing]):
             if isinstance(thing, gymnasium.Env):
                 self._asynchronous = AsyncEnv(thing)
             elif isinstance(thing, SandboxBackend):
-                self._asynchronous = AsyncSandbox(thing)
+                self._asynchronous = AsyncBackend(thing)
             else:
                 raise UsageError(f"calls of a {type(thing).__name__} cannot be awaited")
         return self._asynchronous
@@ -252,7 +252,7 @@ class SandboxPool(Generic[Key, Thing]):
 
     @asynccontextmanager
     async def use_async(self, id: str) -> AsyncIterator[Any]:
-        """Use what was leased, in an event loop: an `AsyncSandbox` or an `AsyncEnv`.
+        """Use what was leased, in an event loop: an `AsyncBackend` or an `AsyncEnv`.
 
         A call whose wait was cancelled counts as use until it has ended.
 

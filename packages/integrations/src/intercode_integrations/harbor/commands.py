@@ -1,6 +1,6 @@
 """Commands in a sandbox that several can run at once, each ended when it is no longer awaited.
 
-A call of `AsyncSandbox` waits for its turn, and runs on when it is cancelled. Harbor's agents run
+A call of `AsyncBackend` waits for its turn, and runs on when it is cancelled. Harbor's agents run
 commands side by side, and when an agent is out of time, its command must not hold up the tests.
 """
 
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from intercode.errors import SandboxError
-from intercode_integrations.asynchronous import AsyncSandbox, threads
+from intercode_integrations.asynchronous import AsyncBackend, threads
 from intercode_sandbox import Completed, Process, SandboxBackend
 from intercode_sandbox.native.pipes import Channel
 from intercode_sandbox.native.process import run_to_end
@@ -35,7 +35,7 @@ def on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def run(
-    box: AsyncSandbox, command: str, seconds: float | None, output: int, **where: Any
+    box: AsyncBackend, command: str, seconds: float | None, output: int, **where: Any
 ) -> Completed:
     """Run a command of Bash. All of its process group ends with it if it is late or cancelled.
 
@@ -84,7 +84,7 @@ def _start(command: str, sandbox: SandboxBackend, **where: Any) -> Started:
 
 
 async def _end(
-    box: AsyncSandbox, process: Process, group: int, waiting: asyncio.Future[Any] | None = None
+    box: AsyncBackend, process: Process, group: int, waiting: asyncio.Future[Any] | None = None
 ) -> None:
     """End it, if it runs, and let go of it when its streams are no longer read."""
 

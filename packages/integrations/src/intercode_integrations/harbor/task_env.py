@@ -15,7 +15,7 @@ from intercode.episode import Score, decode
 from intercode.errors import CausedInsideError, OutputLimitError, SandboxError, UsageError
 from intercode.project import create, is_project
 from intercode.registry import ENVS
-from intercode_integrations.asynchronous import AsyncSandbox
+from intercode_integrations.asynchronous import AsyncBackend
 from intercode_integrations.harbor.commands import on_thread
 from intercode_integrations.harbor.writer import ANSWER, task_id
 from intercode_sandbox import SandboxBackend
@@ -47,7 +47,7 @@ class OwnTask:
         stage = self._env.stage
         return stage.open(self._task) if isinstance(stage, SandboxStage) else None
 
-    async def score(self, box: AsyncSandbox, new: list[str]) -> Score:
+    async def score(self, box: AsyncBackend, new: list[str]) -> Score:
         """Score what the agent has left, as at the end of an episode of ours.
 
         Args:
