@@ -32,6 +32,19 @@ def test_the_version_succeeds_that_of_2023_and_is_the_same_everywhere() -> None:
     assert stated == ["intercode_sandbox"]
 
 
+def test_a_release_is_built_by_locked_tools() -> None:
+    text = (ROOT / "requirements-build.txt").read_text("utf-8").replace("\\\n", "")
+    locked = [line for line in text.splitlines() if line[0] != "#"]
+    assert all(re.match(r"[\w-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", line) for line in locked)
+    names = {re.split(r"[=\s]", line)[0]: line for line in locked}
+    builds = [tomllib.loads((f / "pyproject.toml").read_text("utf-8")) for f in PACKAGES]
+    needs = {re.split(r"\W", name)[0] for b in builds for name in b["build-system"]["requires"]}
+    assert needs | {"build", "twine"} < names.keys()
+    hook = (ROOT / "packages/sandbox/hatch_build.py").read_text("utf-8")
+    compiler = re.search(r'^RELEASE_COMPILER = "(.*)"', hook, re.MULTILINE)
+    assert compiler and names["ziglang"].startswith(compiler[1])
+
+
 def test_one_address() -> None:
     assert CITATION["repository-code"] == HOME
     files = [*ROOT.glob("packages/*/pyproject.toml"), *ROOT.glob("packages/*/README.md")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import struct
@@ -10,8 +12,10 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import intercode
-from first_hour.conftest import REPOSITORY
+from first_hour.conftest import REPOSITORY, Someone, install, publish, variables
 from waiting import PATIENCE
 
 PROGRAM = "intercode_sandbox/native/static/process1"
@@ -20,9 +24,14 @@ LOAD, INTERPRETER, STACK = 1, 3, 0x6474E551
 EXECUTE, WRITE = 1, 2
 
 
-def test_sdists_and_wheels_are_built_twice_and_checked(tmp_path: Path) -> None:
+@pytest.mark.timeout(6 * PATIENCE)
+def test_a_release_from_an_empty_folder_to_installed_wheels(tmp_path: Path) -> None:
+    """A clone builds all packages twice, checks them, installs them, and runs an episode."""
+    publish(REPOSITORY, tmp_path / "published")
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", tmp_path / "published", clone], check=True)
     done = subprocess.run(
-        [str(REPOSITORY / "scripts/dist"), str(tmp_path / "dist")],
+        [str(clone / "scripts/dist"), str(tmp_path / "dist")],
         capture_output=True,
         text=True,
         timeout=3 * PATIENCE,
@@ -30,14 +39,19 @@ def test_sdists_and_wheels_are_built_twice_and_checked(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"intercode {intercode.__version__}\n" in done.stdout
-    assert len(re.findall("PASSED", done.stdout)) == 9
+    packages = sorted(path.name for path in (REPOSITORY / "packages").iterdir())
+    count = 2 * len(packages) + 1  # the sandbox has a wheel for each architecture
+    assert len(re.findall("PASSED", done.stdout)) == count
     made = {path.name for path in (tmp_path / "dist").iterdir()}
-    names = [
-        f"intercode_{name}-{intercode.__version__}"
-        for name in ("gym", "integrations", "paper", "sandbox")
-    ]
-    assert {f"{name}.tar.gz" for name in names} < made and len(made) == 9
-    with zipfile.ZipFile(tmp_path / "dist" / f"{names[0]}-py3-none-any.whl") as archive:
+    bills = {name for name in made if name.endswith(".cdx.json")}
+    assert bills == {f"{name}.cdx.json" for name in made if name.endswith(".whl")}
+    check_bills([tmp_path / "dist" / name for name in sorted(bills)], tmp_path)
+    made -= bills
+    names = [f"intercode_{name}-{intercode.__version__}" for name in packages]
+    assert {f"{name}.tar.gz" for name in names} < made and len(made) == count
+    with zipfile.ZipFile(
+        tmp_path / "dist" / f"intercode_gym-{intercode.__version__}-py3-none-any.whl"
+    ) as archive:
         # A place's own compiler makes this one, for the C library that is there.
         assert sources(archive) == ["intercode/evaluate/moved_clock.c"]
         (file,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
@@ -49,6 +63,24 @@ def test_sdists_and_wheels_are_built_twice_and_checked(tmp_path: Path) -> None:
             assert not sources(archive)
             assert archive.getinfo(PROGRAM).external_attr >> 16 & 0o777 == 0o755
             check_program(archive.read(PROGRAM), architecture)
+
+
+def check_bills(bills: list[Path], folder: Path) -> None:
+    """A validator of the format accepts each bill, which tells its wheel and what that needs."""
+    tools = install(folder / "tools", "cyclonedx-python-lib[json-validation]>=11,<12")
+    someone = Someone(tools, folder, env=variables(tools, folder))
+    someone.run("python", "-c", VALIDATE, *map(str, bills))
+    for file in bills:
+        bill = json.loads(file.read_text("utf-8"))
+        package = bill["metadata"]["component"]
+        wheel = file.with_suffix("").with_suffix("")
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        assert package["hashes"] == [{"alg": "SHA-256", "content": digest}]
+        assert package["licenses"] == [{"license": {"id": "MIT"}}]
+        assert package["version"] == intercode.__version__
+        for entry in bill["components"]:
+            is_exact = "==" in entry["properties"][0]["value"].partition(";")[0]
+            assert entry.get("version") == (intercode.__version__ if is_exact else None)
 
 
 def test_the_program_is_built_without_a_warning_and_always_the_same(tmp_path: Path) -> None:
@@ -87,6 +119,18 @@ def build(*arguments: str | Path, **variables: str) -> subprocess.CompletedProce
         timeout=PATIENCE,
         check=False,
     )
+
+
+VALIDATE = """
+import sys
+from pathlib import Path
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+validator = JsonStrictValidator(SchemaVersion.V1_6)
+for path in sys.argv[1:]:
+    assert not (problem := validator.validate_str(Path(path).read_text())), (path, problem)
+"""
+"""Checks files by the format's own schema."""
 
 
 def sources(archive: zipfile.ZipFile) -> list[str]:

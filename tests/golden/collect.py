@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import io
 import json
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -20,8 +22,6 @@ from unittest.mock import patch
 
 import gymnasium
 
-import intercode
-import intercode_sandbox
 from intercode import registry
 from intercode.agents import presets
 from intercode.agents.registry import AGENTS
@@ -32,7 +32,6 @@ from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import taken
 from intercode.evaluate.actors import PROVIDERS as AGENT_PROVIDERS
 from intercode.models.remote import MODELS
-from intercode_paper import compat
 from intercode_sandbox import Limits
 from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.resolve import SCHEMES
@@ -42,6 +41,7 @@ from intercode_sandbox.providers import PROVIDERS
 from .commands import ENDINGS, NOT_READ, TYPED, WITH_JSON, lay_out
 from .shape import ABSENT, Shape, shape
 
+ROOT = Path(__file__).parents[2]
 REGISTRIES = {
     "agents": AGENTS,
     "agent providers": AGENT_PROVIDERS,
@@ -135,11 +135,16 @@ def names() -> dict[str, Any]:
         "entry points": sorted(groups),
         "gymnasium": sorted(name for name in gymnasium.registry if name.startswith("intercode")),
         "image recipes": sorted(RECIPES),
-        "intercode": sorted(intercode.__all__),
-        "intercode_paper.compat": sorted(compat.__all__),
-        "intercode_sandbox": sorted(intercode_sandbox.__all__),
         "presets": sorted(presets.names()),
+        **public_names(),
     }
+
+
+def public_names() -> dict[str, list[str]]:
+    """The ``__all__`` of each module that the Python API's page lists, by module."""
+    listed = runpy.run_path(str(ROOT / "scripts/site.py"))["modules"]()
+    modules = map(importlib.import_module, listed)
+    return {m.__name__: sorted(m.__all__) for m in modules if hasattr(m, "__all__")}
 
 
 def options() -> dict[str, Any]:

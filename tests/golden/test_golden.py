@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from difflib import unified_diff
@@ -32,6 +33,12 @@ def test_as_recorded(now: Path, subject: str) -> None:
     recorded, found = ((folder / subject).read_text().splitlines() for folder in (RECORDED, now))
     diff = "\n".join(unified_diff(recorded, found, "recorded", "now", lineterm=""))
     assert not diff, f"{subject} is not as recorded; if that is meant: {RENEW}\n{diff}"
+
+
+def test_every_package_has_a_list_of_public_names() -> None:
+    names = json.loads((RECORDED / "names.json").read_text("utf-8"))
+    modules = {path.parent.name for path in ROOT.glob("packages/*/src/*/__init__.py")}
+    assert modules == {name.partition(".")[0] for name in names if name.startswith("intercode")}
 
 
 def test_every_subject_is_recorded(now: Path) -> None:

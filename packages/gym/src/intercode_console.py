@@ -39,8 +39,8 @@ def main() -> int:
     """Run the command line with the process's arguments.
 
     Returns:
-        The exit code of the command; 1 if this is not Linux, or another package's module is in
-        place of ours.
+        The exit code of the command; 1 if this is not Linux, or another package's module, or one of
+        another version, is in place of ours.
     """
     global is_running
     _complete_descriptors()
@@ -67,8 +67,13 @@ def main() -> int:
         print("intercode: error: the working directory is gone: cd to another", file=sys.stderr)
         return 1
     is_running = True
-    from intercode.cli.main import main as run
-
+    try:
+        from intercode.cli.main import main as run
+    except ImportError as error:
+        if error.name != "intercode_sandbox":
+            raise
+        print(f"intercode: error: {error}", file=sys.stderr)
+        return 1
     return run()
 
 

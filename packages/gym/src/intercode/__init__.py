@@ -11,8 +11,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode_sandbox import __version__ as __version__
-from intercode_sandbox.extensions import FOLDERS, PACKAGES
+import intercode_sandbox
+
+try:
+    from intercode_sandbox import ORIGIN as ORIGIN, __version__ as __version__
+    from intercode_sandbox.extensions import FOLDERS, PACKAGES
+    from intercode_sandbox.origin import check_package
+except ImportError as error:  # a package without our errors, too
+    raise ImportError(
+        f"intercode_sandbox ({intercode_sandbox.__file__}) is not InterCode's package of this "
+        "name. Remove or rename it, then reinstall intercode-gym and intercode-sandbox",
+        name="intercode_sandbox",
+        path=intercode_sandbox.__file__,
+    ) from error
 
 if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
@@ -69,6 +80,7 @@ if TYPE_CHECKING:
     from intercode.task import Dataset, Task
     from intercode_sandbox.base import Limits
 
+check_package(intercode_sandbox, "intercode_gym", __file__)
 PACKAGES[__name__] = Path(__file__).parent
 FOLDERS["builtin:"] = Path(__file__).parent / "datasets" / "builtin"
 

@@ -13,15 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import intercode
 from intercode.errors import UsageError
 from intercode_sandbox.extensions import PACKAGES
 from intercode_sandbox.names import OURS
+from intercode_sandbox.origin import check_package
 
 if TYPE_CHECKING:
     from intercode_integrations.asynchronous import AsyncBackend, AsyncEnv
     from intercode_integrations.pool import SandboxPool
     from intercode_integrations.serve.client import connect, connect_vec
 
+check_package(intercode, __name__, __file__)
 PACKAGES[__name__] = Path(__file__).parent
 
 __all__ = ["AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"]

@@ -3,5 +3,10 @@
 No other room of the package depends on it.
 """
 
+import intercode
+from intercode_sandbox.origin import check_package
+
+check_package(intercode, "intercode_paper", __file__)
+
 VERSION = 1
 """The version of the rules of 2023. They stay as they are: raise it when any score can differ."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __version__ = "2.0.0"
 """The version of all packages of InterCode."""
+ORIGIN = "https://github.com/intercode-gym/intercode"
+"""The project of this package: `intercode_sandbox.origin`."""
 
 __all__ = [
     "AsyncSandbox",

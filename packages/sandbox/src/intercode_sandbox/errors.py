@@ -16,6 +16,10 @@ class UsageError(InterCodeError, ValueError):
     """A caller asked for something that cannot be: a bad option, name or value."""
 
 
+class PackageError(InterCodeError, ImportError):
+    """A package of InterCode's name is another project's, or of another version."""
+
+
 class ActionError(InterCodeError, ValueError):
     """An action cannot be handed to its interpreter at all, for instance a NUL in a command."""
 
