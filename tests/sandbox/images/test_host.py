@@ -121,7 +121,8 @@ def test_host_hides_what_is_registered_or_imported_from_later(
     assert str(registered) not in host.hidden_places()
     monkeypatch.setitem(host.PACKAGES, "my_package", registered)
     assert str(registered) in host.hidden_places()
-    monkeypatch.setattr(sys, "path", [*sys.path, str(site), str(source), str(tmp_path / "gone")])
+    unreadable = str(tmp_path / ("x" * 999))
+    monkeypatch.setattr(sys, "path", [*sys.path, "", "gone", unreadable, str(site), str(source)])
     expected = {registered, checkout, *map(site.joinpath, names[:3])}
     hidden = set(map(Path, host.hidden_places()))
     assert expected <= hidden

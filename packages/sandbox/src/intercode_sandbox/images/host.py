@@ -211,8 +211,12 @@ def _own_folders(packages: tuple[Path, ...], import_path: tuple[str, ...]) -> se
     on the machine whose golds lie in it.
     """
     sites = {*(package.parent for package in packages), *map(Path, import_path)}
-    # Folders only: the first of the import path may be that of programs, one of which is ours.
-    return {*packages, *(folder for site in sites for folder in site.glob("intercode*/"))}
+    folders = {*packages}
+    for site in sites:
+        with contextlib.suppress(OSError):  # closed to this user, who imports nothing from it
+            # Folders only: the first of the import path may be that of programs, also of ours.
+            folders.update(site.glob("intercode*/"))
+    return folders
 
 
 def _checkout(package: Path) -> Path:
