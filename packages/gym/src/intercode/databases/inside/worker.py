@@ -214,7 +214,7 @@ def _answer(database: Database, operation: str, arguments: list[Any], fds: list[
 
 
 def exhausted() -> bool:
-    """Whether the process has no memory to go on with: a library may keep what a statement took."""
+    """Whether the process has no memory left: a library may keep what a statement took."""
     try:
         mmap.mmap(-1, _SPARE_BYTES, mmap.MAP_PRIVATE).close()  # a shared one counts as none
     except OSError:
