@@ -5,6 +5,7 @@ The module has the name of the library that it imports: imports are absolute.
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import sys
@@ -247,30 +248,32 @@ class _Watchdog:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.guarded: tuple[duckdb.DuckDBPyConnection, Collector] | None = None
+        self.alarm = math.inf
+        """The time of the thread's next look; only an earlier limit has to wake the thread."""
         threading.Thread(target=self.strike, daemon=True).start()
 
     @contextmanager
     def guard(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> Iterator[None]:
         """Interrupt a connection at the time limit while the block runs, and not after it."""
-        self.change((connection, collector))
+        with self.changed:
+            self.guarded = connection, collector
+            if collector.deadline < self.alarm:
+                self.changed.notify()
         try:
             yield
         finally:
-            self.change(None)
-
-    def change(self, guarded: tuple[duckdb.DuckDBPyConnection, Collector] | None) -> None:
-        """Set the connection to interrupt, and its limit."""
-        with self.changed:
-            self.guarded = guarded
-            self.changed.notify()
+            with self.changed:
+                self.guarded = None
 
     def strike(self) -> None:
         """Interrupt repeatedly: DuckDB forgets an interrupt before a statement begins."""
         with self.changed:
             while True:
+                self.alarm = math.inf
                 if self.guarded is None:
                     self.changed.wait()
                 elif (left := self.guarded[1].left_seconds()) > 0:
+                    self.alarm = self.guarded[1].deadline
                     self.changed.wait(left)
                 else:
                     self.guarded[0].interrupt()
