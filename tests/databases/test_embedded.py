@@ -18,7 +18,7 @@ from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
 from intercode.errors import DatabaseError, OutputLimitError, SandboxError, UsageError
 from intercode_sandbox import Limits
 from intercode_sandbox.base import SandboxBackend
-from waiting import eventually
+from waiting import PATIENCE, eventually
 
 from .test_engines import value
 
@@ -227,9 +227,47 @@ def test_threads_that_open_and_close_at_random(embedded: EmbeddedEngine, source:
         assert value(session, "SELECT count(*) FROM artist") == 4
 
 
+def test_no_statement_of_duckdb_starts_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory has run out, a thread that is started never reports back."""
+    duckdb = pytest.importorskip("duckdb")
+    from intercode.databases.inside.duckdb import Database
+    from intercode.databases.inside.worker import Collector
+
+    database = Database()
+    monkeypatch.delattr(threading.Thread, "start")
+    with duckdb.connect() as database.connection:
+        results, failure, _, _ = database.execute("SELECT 7", Collector(PATIENCE, 1, 1000))
+        assert (results, failure) == ([[["7"], [(7,)], 1, None]], None)
+        hard = "SELECT count(*) FROM range(200000) a, range(200000) b"
+        _, failure, late, _ = database.execute(hard, Collector(0.1, 1, 1000))
+        assert late and "time limit" in failure[0]
+
+
+def test_a_process_without_memory_is_replaced(
+    embedded: EmbeddedEngine, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the failure, not at the next statement, which has not caused it."""
+    from intercode.databases.inside import worker
+
+    replies = SimpleNamespace(execute=lambda *_: [[], ["full", "", None], False, False])
+    request: list[object] = ["SELECT 1", 1.0, 1, 1]
+    assert worker._answer(replies, "execute", request, [])[1][-1] is False
+    monkeypatch.setattr(worker, "_SPARE_BYTES", 1 << 60)
+    answer = worker._answer(replies, "execute", request, [])[1]
+    assert answer[-1] is True
+    with closing(embedded.open(source)) as session:
+        session.execute(INSERT)
+        before = process(session)
+        with monkeypatch.context() as patch:
+            patch.setattr(session._worker, "request", lambda *_: answer)
+            assert session.execute("SELECT 1").restarted
+        assert value(session, "SELECT count(*) FROM artist") == 5, "what was written is there"
+        assert process(session) != before
+
+
 def test_an_interrupt_of_duckdb_that_comes_before_its_statement_comes_again() -> None:
     duckdb = pytest.importorskip("duckdb")
-    from intercode.databases.inside.duckdb import _Watch
+    from intercode.databases.inside.duckdb import _Watchdog
     from intercode.databases.inside.worker import Collector
 
     interrupts: list[float] = []
@@ -240,7 +278,8 @@ def test_an_interrupt_of_duckdb_that_comes_before_its_statement_comes_again() ->
             connection.interrupt()
 
         watched = SimpleNamespace(interrupt=interrupt)
-        with _Watch(watched, Collector(0, 1, 1)), pytest.raises(duckdb.InterruptException):
+        guard = _Watchdog().guard(watched, Collector(0, 1, 1))
+        with guard, pytest.raises(duckdb.InterruptException):
             assert eventually(lambda: interrupts)
             connection.execute("SELECT count(*) FROM range(200000) a, range(200000) b")
     assert len(interrupts) > 1

@@ -193,3 +193,21 @@ def test_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (package / "a.py").write_text("a = 2\n")
     other = versions()
     assert other["code"] != one["code"] and other["commit"] == f"{committed['commit']}+"
+
+
+@pytest.mark.parametrize("folder", ["packages/gym/src", "lib/python3.13/site-packages", ""])
+def test_the_commit_of_anothers_repository_is_not_ours(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """InterCode is installed in a virtual environment there, which need not be committed."""
+    package = tmp_path / folder / "intercode"
+    package.mkdir(parents=True)
+    (package / "a.py").touch()
+    (tmp_path / "theirs.py").touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@x"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    committed = "theirs.py" if folder.startswith("packages") else "."
+    subprocess.run([*git, "add", committed], check=True)
+    subprocess.run([*git, "commit", "-qm", "one"], check=True)
+    monkeypatch.setattr(manifest, "_PACKAGES", (package,))
+    assert "commit" not in own_versions.__wrapped__()

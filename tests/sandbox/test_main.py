@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
 import intercode_sandbox
-from waiting import PATIENCE
+from waiting import PATIENCE, eventually, new_marker, sleepers
 
 pytestmark = pytest.mark.ordinary
 
@@ -38,8 +39,29 @@ def test_it_has_an_input_only_if_asked_for() -> None:
 def test_limits() -> None:
     done = call("run", "--timeout", "0.3", "--", "sleep", "999")
     assert done.returncode == 124
+    assert b"time limit of 0.3 s" in done.stderr and b"--timeout" in done.stderr
     cut = call("run", "--output", "4K", "--", "seq", "9999").stdout
     assert cut.startswith(b"1\n2\n") and len(cut) < 5000
+
+
+def test_the_help_states_each_default() -> None:
+    text = " ".join(call("run", "--help").stdout.decode().split())
+    options = [part for part in text.partition("options:")[2].split(" -")[2:] if " " in part]
+    silent = [part for part in options if "default" not in part]
+    assert silent == ["-help show this help message and exit"]
+    for default in ("seconds; default: 10", "512M; default: 1024M", "number; default: 256"):
+        assert default in text
+
+
+def test_an_interrupt_ends_it_and_leaves_nothing() -> None:
+    marker = new_marker()
+    command = [sys.executable, "-m", "intercode_sandbox", "run", "--", "sleep", marker]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert eventually(lambda: sleepers(marker))
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    assert process.returncode == 130
+    assert eventually(lambda: not sleepers(marker))
 
 
 @pytest.mark.parametrize(

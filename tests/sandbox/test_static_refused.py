@@ -111,7 +111,7 @@ def confine(machine: Machine, extent: str, patch: pytest.MonkeyPatch) -> None:
     """Put the filter around what the zygote is and starts, or around the spawner, too."""
     if extent == "process 1":
         root = str(machine.folder / PACKAGE.name)
-        patch.setattr(provider, "command", lambda *a: process_start.command(*a, root=root))
+        patch.setattr(process_start, "_ROOT", root)
     else:
         wrapped = [str(machine.folder / "refusing")]
         patch.setattr(provider, "command", lambda *a: [*wrapped, *process_start.command(*a)])

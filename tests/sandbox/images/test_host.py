@@ -59,7 +59,10 @@ def test_host_has_nothing_of_its_owner() -> None:
 @as_root
 @pytest.mark.parametrize("layout", ["lib/site-packages", "packages/{}/src"])
 def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
-    """Golds, and the puzzles' generator, wherever below /usr it is installed or checked out."""
+    """Golds, and the puzzles' generator, wherever below /usr it is installed or checked out.
+
+    Also in a process that starts a sandbox before it imports the gym, or imports only sandboxes.
+    """
     with tempfile.TemporaryDirectory(dir="/usr/local", prefix="intercode-test-") as top:
         Path(top).chmod(0o755)
         ignored = shutil.ignore_patterns("__pycache__")
@@ -78,11 +81,13 @@ def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
         Path(top, "others", "program").touch()
         code = """
             import json, sys
-            import intercode
             from intercode_sandbox import get_provider
-            sandbox = get_provider().start()
-            seen = sandbox.exec(["find", sys.argv[1], "!", "-type", "d"]).stdout.decode()
-            print(json.dumps([intercode.__file__, sorted(seen.split())]))
+            def look():
+                find = ["find", sys.argv[1], "!", "-type", "d"]
+                return sorted(get_provider().start().exec(find).stdout.decode().split())
+            before = look()
+            import intercode
+            print(json.dumps([intercode.__file__, before, look()]))
         """
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code), top],
@@ -97,7 +102,31 @@ def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
             check=True,
         )
         seen = [f"{top}/others/program", f"{top}/pyproject.toml"] if len(set(sites)) == 1 else []
-        assert json.loads(done.stdout) == [str(sites[0] / "intercode/__init__.py"), seen]
+        assert json.loads(done.stdout) == [str(sites[0] / "intercode/__init__.py"), seen, seen]
+
+
+def test_host_hides_what_is_registered_or_imported_from_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered, site, checkout = (tmp_path / name for name in ("mine", "site", "checkout"))
+    source = checkout / "packages/gym/src"
+    names = ("intercode", "intercode_paper", "intercode_gym-2.0.0.dist-info", "other")
+    for folder in (registered, source / "intercode", *map(site.joinpath, names)):
+        folder.mkdir(parents=True)
+    for folder in (source.parent, checkout):
+        (folder / "pyproject.toml").touch()
+    (site / "intercode-program").touch()
+    monkeypatch.setattr(host, "host_mounts", lambda: (str(tmp_path),))
+    monkeypatch.setattr(host, "_private_places", lambda cache: ())
+    assert str(registered) not in host.hidden_places()
+    monkeypatch.setitem(host.PACKAGES, "my_package", registered)
+    assert str(registered) in host.hidden_places()
+    unreadable = str(tmp_path / ("x" * 999))
+    monkeypatch.setattr(sys, "path", [*sys.path, "", "gone", unreadable, str(site), str(source)])
+    expected = {registered, checkout, *map(site.joinpath, names[:3])}
+    hidden = set(map(Path, host.hidden_places()))
+    assert expected <= hidden
+    assert not {site, site / "other", site / "intercode-program"} & hidden
 
 
 @as_root

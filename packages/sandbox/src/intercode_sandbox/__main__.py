@@ -14,6 +14,7 @@ from intercode_sandbox.errors import InterCodeError
 _LIMITS = ("timeout", "memory", "disk", "processes", "output")
 _TIMED_OUT = 124
 """The exit code after the time limit, as that of the program ``timeout``."""
+_INTERRUPTED = 130
 _ALL = "all"
 """The word for the machine's whole network."""
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: of the program that was run; of ``doctor`` 1 if sandboxes do not work; 2 for
-        arguments that make no sense, and for a machine that permits no sandbox.
+        arguments that make no sense, and for a machine that permits no sandbox; 130 after Ctrl-C.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -35,14 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (InterCodeError, OSError, LookupError) as error:
         print(f"intercode_sandbox: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return _INTERRUPTED
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a program in a sandbox; write its output as it is, and then its changes if asked for."""
     given = {name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None}
-    provider = get_provider(arguments.sandbox)
+    limits, provider = Limits.of(given), get_provider(arguments.sandbox)
     network = arguments.network == _ALL or arguments.network or False
-    with closing(provider.start(arguments.image, Limits.of(given), network)) as sandbox:
+    with closing(provider.start(arguments.image, limits, network)) as sandbox:
         stdin = sys.stdin.buffer.read() if arguments.stdin else None
         done = sandbox.exec(arguments.program, stdin=stdin, user=arguments.user)
         for stream, data in ((sys.stdout, done.stdout), (sys.stderr, done.stderr)):
@@ -52,7 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
             for change in sandbox.changes():
                 path = os.fsencode(change.path)
                 sys.stderr.buffer.write(f"{change.kind} {change.type} ".encode() + path + b"\n")
-    return _TIMED_OUT if done.timed_out else done.exit_code
+    if not done.timed_out:
+        return done.exit_code
+    reason = f"stopped at the time limit of {limits.timeout:g} s, which --timeout changes"
+    print(f"intercode_sandbox: {reason}", file=sys.stderr)
+    return _TIMED_OUT
 
 
 def doctor() -> int:
@@ -74,22 +81,33 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("doctor", help="check whether this machine runs sandboxes")
     add = commands.add_parser("run", help="run a program in a fresh sandbox").add_argument
     add("--image", default="host", help="the files that it sees (default: this machine's /usr)")
-    add("--sandbox", default="native", help="the provider: native or docker")
+    add("--sandbox", default="native", help="the provider: native (the default) or docker")
     add("--user", help="the user that it runs as; default: the image's")
     add(
         "--network",
         metavar="HOST[:PORT],…",
         help=f"what it may reach, or {_ALL!r}; default: nothing",
     )
-    add("-i", "--stdin", action="store_true", help="hand over this process's standard input")
-    add("--changes", action="store_true", help="list changed files on standard error")
+    add(
+        "-i",
+        "--stdin",
+        action="store_true",
+        help="hand over this process's standard input; default: an empty one",
+    )
+    add(
+        "--changes",
+        action="store_true",
+        help="list changed files on standard error; default: no list",
+    )
     for name in _LIMITS:
         unit = {"timeout": "seconds", "processes": "a number"}.get(name, "bytes, or 512M")
+        default = getattr(Limits(), name)
+        shown = f"{default >> 20}M" if unit.startswith("bytes") else f"{default:g}"
         add(
             f"--{name}",
             type=int if name == "processes" else str,
             metavar="N",
-            help=f"limit: {unit}",
+            help=f"limit: {unit}; default: {shown}",
         )
     add("program", nargs="+", help="the program and its arguments, after --")
     return parser

@@ -21,7 +21,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -249,9 +249,12 @@ class EmbeddedSession:
                 why = f"interrupted: it reached the time limit of {seconds:g} s"
                 return self._restarted(Failure(why), timed_out=True)
         try:
-            outcome, self._written = _outcome(answer)
+            outcome, self._written, exhausted = _outcome(answer)
         except (TypeError, ValueError) as error:
             raise DatabaseError(f"the database process answered nonsense: {error}") from error
+        if exhausted:  # the next statement would fail, or wait, for the memory that this one took
+            self._stale = True
+            return replace(outcome, restarted=True)
         return outcome
 
     def state(self) -> Mapping[str, Table]:
@@ -423,13 +426,17 @@ def _check(sql: str) -> None:
         raise ActionError("SQL must be Unicode text") from error
 
 
-def _outcome(answer: Any) -> tuple[Outcome, bool]:
-    results, failure, timed_out, written = answer
-    return Outcome(
-        tuple([_result(*result) for result in results]),
-        None if failure is None else Failure(*failure),
-        timed_out=timed_out is True,
-    ), written is True
+def _outcome(answer: Any) -> tuple[Outcome, bool, bool]:
+    results, failure, timed_out, written, exhausted = answer
+    return (
+        Outcome(
+            tuple([_result(*result) for result in results]),
+            None if failure is None else Failure(*failure),
+            timed_out=timed_out is True,
+        ),
+        written is True,
+        exhausted is True,
+    )
 
 
 def _result(columns: list[str], rows: list[Any], total: int | None, changed: int | None) -> Result:

@@ -24,6 +24,8 @@ DISTRIBUTION = "intercode-gym"
 _PACKAGES = tuple(
     Path(spec.origin).parent for name in sorted(OURS) if (spec := find_spec(name)) and spec.origin
 )
+_SOURCE = ("packages", "gym", "src", "intercode")
+"""The folder of the first of the packages in a checkout."""
 _GIT_SECONDS = 10.0
 
 
@@ -146,9 +148,15 @@ def _code() -> str:
 
 
 def _checkout() -> str:
-    """Return the commit that is checked out, with a ``+`` if files were changed since."""
-    root = _PACKAGES[0].parents[3]
-    if not (root / ".git").exists():
+    """Return the commit that is checked out, with a ``+`` if files were changed since.
+
+    A repository in which InterCode is merely installed is another's, and its commit says nothing.
+    """
+    package = _PACKAGES[0]
+    if package.parts[-len(_SOURCE) :] != _SOURCE:
+        return ""
+    root = package.parents[len(_SOURCE) - 1]
+    if not (root / ".git").exists() or not _git(root, "ls-files", "--", str(package)):
         return ""
     commit = _git(root, "rev-parse", "HEAD")
     changed = commit and _git(root, "status", "--porcelain", "--", *map(str, _PACKAGES))

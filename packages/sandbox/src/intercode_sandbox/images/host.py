@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -127,7 +128,9 @@ def hidden_places() -> list[str]:
         places.append(Path.cwd())
     places += _private_places(str(cache_root()))
     mounts = tuple(f"{path}/" for path in host_mounts())
-    return [path for path in _outermost(*places) if path.startswith(mounts)]
+    packages = (Path(__file__).parents[1], *PACKAGES.values())
+    hidden = _outermost(packages, tuple(sys.path), tuple(places))
+    return [path for path in hidden if path.startswith(mounts)]
 
 
 @lru_cache(maxsize=2)
@@ -188,25 +191,42 @@ def _private_below(top: str, without: str = "") -> Iterator[str]:
 
 
 @lru_cache(maxsize=8)
-def _outermost(*places: Path) -> tuple[str, ...]:
-    """These and our own, as they are called without links. Remembered: every start asks."""
-    found = {place.resolve() for place in places if place.is_absolute()} | _own_folders()
+def _outermost(
+    packages: tuple[Path, ...], import_path: tuple[str, ...], places: tuple[Path, ...]
+) -> tuple[str, ...]:
+    """Return the places and InterCode's own folders, resolved; without those below another.
+
+    The result is remembered, for every start asks. So all that may change in between is an
+    argument: a package that is registered, or a folder that is imported from, later on.
+    """
+    found = {place.resolve() for place in places if place.is_absolute()}
+    found |= set(map(_checkout, _own_folders(packages, import_path)))
     return tuple(sorted(str(path) for path in found if found.isdisjoint(path.parents)))
 
 
-def _own_folders() -> set[Path]:
-    """InterCode as installed; or the checkout that it runs from, with its tests and history."""
-    return set().union(*map(_around, (Path(__file__).parents[1], *PACKAGES.values())))
+def _own_folders(packages: tuple[Path, ...], import_path: tuple[str, ...]) -> set[Path]:
+    """Return the folders of InterCode's installed packages, and of their metadata.
+
+    A package need not be registered: a process that never imports ``intercode`` starts sandboxes
+    on the machine whose golds lie in it.
+    """
+    sites = {*(package.parent for package in packages), *map(Path, import_path)}
+    folders = {*packages}
+    for site in sites:
+        with contextlib.suppress(OSError):  # closed to this user, who imports nothing from it
+            # Folders only: the first of the import path may be that of programs, also of ours.
+            folders.update(site.glob("intercode*/"))
+    return folders
 
 
-def _around(package: Path) -> set[Path]:
-    """A package as installed, or the checkout of ``packages/NAME/src`` in which it lies."""
+def _checkout(package: Path) -> Path:
+    """Return the checkout of ``packages/NAME/src`` in which a package lies, or the package."""
     package = package.resolve()
     site = package.parent
     checkout = site.parent.parent.parent
     if site.name == "src" and (site.parent / "pyproject.toml").is_file():
-        return {checkout} if (checkout / "pyproject.toml").is_file() else {site.parent}
-    return {package, *site.glob("intercode_*.dist-info")}
+        return checkout if (checkout / "pyproject.toml").is_file() else site.parent
+    return package
 
 
 def make(argument: str, context: Context) -> Image:

@@ -55,7 +55,7 @@ def command(
     path: Sequence[str] = (),
     packages: Mapping[str, str] | None = None,
     python: str = sys.executable,
-    root: str = _ROOT,
+    root: str | None = None,
 ) -> list[str]:
     """Return the command that runs ``main`` of a module of this package.
 
@@ -65,9 +65,9 @@ def command(
         path: Folders in which imports are looked for after the standard library.
         packages: Other packages whose ``__init__`` is not run → their folders.
         python: The Python that runs it.
-        root: The folder of the package ``intercode_sandbox`` there.
+        root: The folder of the package ``intercode_sandbox`` there; default: this one's.
     """
-    own = {name: os.path.join(root, *name.split(".")[1:]) for name in _PACKAGES}
+    own = {name: os.path.join(root or _ROOT, *name.split(".")[1:]) for name in _PACKAGES}
     setup = {"module": module, "arguments": arguments, "path": [*path]}
     setup["packages"] = {**(packages or {}), **own}
     return [python, "-I", "-S", "-X", "utf8", "-c", _BEGIN, json.dumps(setup)]

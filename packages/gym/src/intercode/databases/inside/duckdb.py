@@ -5,6 +5,7 @@ The module has the name of the library that it imports: imports are absolute.
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import sys
@@ -12,7 +13,7 @@ import threading
 import types
 import uuid  # noqa: F401 - DuckDB asks for it when nothing can be loaded any more
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal  # noqa: F401 - likewise
 from pathlib import Path
@@ -116,6 +117,10 @@ class Database(worker.Database):
     writable = False
     seeded = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.watchdog = _Watchdog()
+
     # -- sessions --------------------------------------------------------------------------------
 
     def connect(self, writable: bool) -> None:
@@ -166,7 +171,7 @@ class Database(worker.Database):
     def result(self, statement: duckdb.Statement, collector: Collector) -> Message:
         """Run one statement here and now."""
         expected = statement.expected_result_type
-        with _Watch(self.connection, collector):
+        with self.watchdog.guard(self.connection, collector):
             self.connection.execute(statement)
             columns = [column[0] for column in self.connection.description or ()]
             if duckdb.ExpectedResultType.CHANGED_ROWS in expected and columns == ["Count"]:
@@ -198,7 +203,7 @@ class Database(worker.Database):
             self.connection.rollback()
         try:
             # A connection of its own: without what belongs to the session, such as `USE`.
-            with self.connection.cursor() as fresh, _Watch(fresh, collector):
+            with self.connection.cursor() as fresh, self.watchdog.guard(fresh, collector):
                 found = fresh.execute(_TABLES, [self.path.stem]).fetchall()
                 return [self.table_of(fresh, collector, *names) for names in found]
         except _FAILURES as error:
@@ -233,27 +238,46 @@ class Database(worker.Database):
         return [*self.table(shown, kind, collector, read), constraints, definition, []]
 
 
-class _Watch:
-    """Interrupts a connection at the time limit, while it is entered."""
+class _Watchdog:
+    """The thread that interrupts statements at their time limits.
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> None:
-        self.connection, self.collector = connection, collector
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self.strike)
+    One thread serves all statements, for no statement may have to start a thread: where the one
+    before has used up the memory, `threading.Thread.start` never returns (python/cpython#140746).
+    """
 
-    def __enter__(self) -> None:
-        self.thread.start()
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.guarded: tuple[duckdb.DuckDBPyConnection, Collector] | None = None
+        self.alarm = math.inf
+        """The time of the thread's next look; only an earlier limit has to wake the thread."""
+        threading.Thread(target=self.strike, daemon=True).start()
 
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self.thread.join()
+    @contextmanager
+    def guard(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> Iterator[None]:
+        """Interrupt a connection at the time limit while the block runs, and not after it."""
+        with self.changed:
+            self.guarded = connection, collector
+            if collector.deadline < self.alarm:
+                self.changed.notify()
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.guarded = None
 
     def strike(self) -> None:
         """Interrupt repeatedly: DuckDB forgets an interrupt before a statement begins."""
-        left = self.collector.left_seconds()
-        while not self.over.wait(max(left, 0)):
-            self.connection.interrupt()
-            left = _AGAIN_SECONDS
+        with self.changed:
+            while True:
+                self.alarm = math.inf
+                if self.guarded is None:
+                    self.changed.wait()
+                elif (left := self.guarded[1].left_seconds()) > 0:
+                    self.alarm = self.guarded[1].deadline
+                    self.changed.wait(left)
+                else:
+                    self.guarded[0].interrupt()
+                    self.changed.wait(_AGAIN_SECONDS)
 
 
 def _rows(connection: duckdb.DuckDBPyConnection) -> Iterator[Any]:

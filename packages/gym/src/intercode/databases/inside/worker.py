@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import time
@@ -19,6 +20,8 @@ FOLDER = Path("/database")
 SAVE_SECONDS = 60.0
 """Long, for an action does not cause this work: the machine may be busy."""
 _REQUEST_BYTES = 1 << 30
+_SPARE_BYTES = 4 << 20
+"""Memory that a process needs to go on: Python takes its own by the MiB."""
 _CHUNK = 1 << 26
 _MOST_COUNTED = 1_000_000
 _PER_VALUE = 16
@@ -28,7 +31,8 @@ _LONG = {str, bytes}
 
 Message = list[Any]
 """A part of an answer: a result is ``[columns, rows, total, changed]``, a failure
-``[message, code, position]``, an outcome ``[results, failure, timed out, written]``."""
+``[message, code, position]``, an outcome ``[results, failure, timed out, written]``, to which
+whether the process is `exhausted` is added."""
 
 
 class Database(ABC):
@@ -193,7 +197,8 @@ def _answer(database: Database, operation: str, arguments: list[Any], fds: list[
             return [True, database.open(fds[0], *arguments)]
         if operation == "execute":
             sql, *limits = arguments
-            return [True, database.execute(sql, Collector(*limits))]
+            outcome = database.execute(sql, Collector(*limits))
+            return [True, [*outcome, outcome[1] is not None and exhausted()]]
         if operation == "close":
             database.close()
             return [True, None]
@@ -208,10 +213,19 @@ def _answer(database: Database, operation: str, arguments: list[Any], fds: list[
                 os.close(fd)
 
 
+def exhausted() -> bool:
+    """Whether the process has no memory left: a library may keep what a statement took."""
+    try:
+        mmap.mmap(-1, _SPARE_BYTES, mmap.MAP_PRIVATE).close()  # a shared one counts as none
+    except OSError:
+        return True
+    return False
+
+
 def _too_large(operation: str, limit: int) -> Message:
     why = f"the result is larger than {limit:,} bytes"
     if operation == "execute":  # the agent's doing, as an endless column name is
-        return [True, [[], [why, "", None], False, True]]
+        return [True, [[], [why, "", None], False, True, False]]
     return [False, why]
 
 
