@@ -8,148 +8,63 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intercode_sandbox import __version__ as __version__
 from intercode_sandbox.extensions import FOLDERS, PACKAGES
 
-if TYPE_CHECKING:
-    from intercode.datasets import load as load_dataset
-    from intercode.envs.asynchronous import AsyncEnv, AsyncSandbox
-    from intercode.envs.base import InterCodeEnv
-    from intercode.envs.pool import SandboxPool
-    from intercode.envs.snapshots import EpisodeSnapshot
-    from intercode.envs.time_limit import TimeLimit
-    from intercode.envs.tools import tools
-    from intercode.episode import (
-        Episode,
-        FileChange,
-        Fork,
-        Score,
-        Tokens,
-        Turn,
-        TurnChanges,
-        exact,
-        plain,
-    )
-    from intercode.errors import (
-        ActionError,
-        AgentStartError,
-        BudgetError,
-        CapacityError,
-        CausedInsideError,
-        ContextLengthError,
-        DatabaseError,
-        DockerfileError,
-        EnvironmentStateError,
-        FetchError,
-        ForkError,
-        ImageError,
-        InterCodeError,
-        LeaseError,
-        ModelAccessError,
-        ModelError,
-        ModelUnavailableError,
-        OutputLimitError,
-        RecordError,
-        RecordWriteError,
-        RewardError,
-        RunLockedError,
-        SandboxClosedError,
-        SandboxEndedError,
-        SandboxError,
-        SandboxTimeoutError,
-        SandboxUnavailableError,
-        TaskError,
-        TaskNotFoundError,
-        TrustError,
-        UsageError,
-        VectorError,
-    )
-    from intercode.project import create as make, create_vec as make_vec
-    from intercode.serve.client import connect, connect_vec
-    from intercode.task import Dataset, Task
-    from intercode_sandbox.base import Limits
-
 PACKAGES[__name__] = Path(__file__).parent
 FOLDERS["builtin:"] = Path(__file__).parent / "datasets" / "builtin"
 
-__all__ = [
-    "ActionError",
-    "AgentStartError",
-    "AsyncEnv",
-    "AsyncSandbox",
-    "BudgetError",
-    "CapacityError",
-    "CausedInsideError",
-    "ContextLengthError",
-    "DatabaseError",
-    "Dataset",
-    "DockerfileError",
-    "EnvironmentStateError",
-    "Episode",
-    "EpisodeSnapshot",
-    "FetchError",
-    "FileChange",
-    "Fork",
-    "ForkError",
-    "ImageError",
-    "InterCodeEnv",
-    "InterCodeError",
-    "LeaseError",
-    "Limits",
-    "ModelAccessError",
-    "ModelError",
-    "ModelUnavailableError",
-    "OutputLimitError",
-    "RecordError",
-    "RecordWriteError",
-    "RewardError",
-    "RunLockedError",
-    "SandboxClosedError",
-    "SandboxEndedError",
-    "SandboxError",
-    "SandboxPool",
-    "SandboxTimeoutError",
-    "SandboxUnavailableError",
-    "Score",
-    "Task",
-    "TaskError",
-    "TaskNotFoundError",
-    "TimeLimit",
-    "Tokens",
-    "Turn",
-    "TurnChanges",
-    "TrustError",
-    "UsageError",
-    "VectorError",
-    "connect",
-    "connect_vec",
-    "exact",
-    "load_dataset",
-    "make",
-    "make_vec",
-    "plain",
-    "tools",
-]
-
-_ELSEWHERE = {
+SOURCES = {
+    "ActionError": "intercode.errors:ActionError",
+    "AgentStartError": "intercode.errors:AgentStartError",
     "AsyncEnv": "intercode.envs.asynchronous:AsyncEnv",
     "AsyncSandbox": "intercode.envs.asynchronous:AsyncSandbox",
+    "BudgetError": "intercode.errors:BudgetError",
+    "CapacityError": "intercode.errors:CapacityError",
+    "CausedInsideError": "intercode.errors:CausedInsideError",
+    "ContextLengthError": "intercode.errors:ContextLengthError",
+    "DatabaseError": "intercode.errors:DatabaseError",
     "Dataset": "intercode.task:Dataset",
+    "DockerfileError": "intercode.errors:DockerfileError",
+    "EnvironmentStateError": "intercode.errors:EnvironmentStateError",
     "Episode": "intercode.episode:Episode",
     "EpisodeSnapshot": "intercode.envs.snapshots:EpisodeSnapshot",
+    "FetchError": "intercode.errors:FetchError",
     "FileChange": "intercode.episode:FileChange",
     "Fork": "intercode.episode:Fork",
+    "ForkError": "intercode.errors:ForkError",
+    "ImageError": "intercode.errors:ImageError",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
+    "InterCodeError": "intercode.errors:InterCodeError",
+    "LeaseError": "intercode.errors:LeaseError",
     "Limits": "intercode_sandbox.base:Limits",
+    "ModelAccessError": "intercode.errors:ModelAccessError",
+    "ModelError": "intercode.errors:ModelError",
+    "ModelUnavailableError": "intercode.errors:ModelUnavailableError",
+    "OutputLimitError": "intercode.errors:OutputLimitError",
+    "RecordError": "intercode.errors:RecordError",
+    "RecordWriteError": "intercode.errors:RecordWriteError",
+    "RewardError": "intercode.errors:RewardError",
+    "RunLockedError": "intercode.errors:RunLockedError",
+    "SandboxClosedError": "intercode.errors:SandboxClosedError",
+    "SandboxEndedError": "intercode.errors:SandboxEndedError",
+    "SandboxError": "intercode.errors:SandboxError",
     "SandboxPool": "intercode.envs.pool:SandboxPool",
+    "SandboxTimeoutError": "intercode.errors:SandboxTimeoutError",
+    "SandboxUnavailableError": "intercode.errors:SandboxUnavailableError",
     "Score": "intercode.episode:Score",
     "Task": "intercode.task:Task",
+    "TaskError": "intercode.errors:TaskError",
+    "TaskNotFoundError": "intercode.errors:TaskNotFoundError",
     "TimeLimit": "intercode.envs.time_limit:TimeLimit",
     "Tokens": "intercode.episode:Tokens",
+    "TrustError": "intercode.errors:TrustError",
     "Turn": "intercode.episode:Turn",
     "TurnChanges": "intercode.episode:TurnChanges",
+    "UsageError": "intercode.errors:UsageError",
+    "VectorError": "intercode.errors:VectorError",
     "connect": "intercode.serve.client:connect",
     "connect_vec": "intercode.serve.client:connect_vec",
     "exact": "intercode.episode:exact",
@@ -159,13 +74,16 @@ _ELSEWHERE = {
     "plain": "intercode.episode:plain",
     "tools": "intercode.envs.tools:tools",
 }
+"""Public name → its module and its name there; `scripts/stub` writes their types."""
+
+__all__ = [*SOURCES]
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported now."""
-    if name not in __all__:
+    """Import a public name."""
+    if name not in SOURCES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _ELSEWHERE.get(name, f"intercode.errors:{name}").partition(":")
+    module, _, attribute = SOURCES[name].partition(":")
     value = globals()[name] = getattr(importlib.import_module(module), attribute)
     return value
 
