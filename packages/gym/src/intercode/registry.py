@@ -174,5 +174,9 @@ RULES = Registry(
 """Name of a rule of grading → its version, which stands beside it. An environment's traits name the
 rules of its own reward."""
 
+PRESETS = Registry("family of presets", {}, "intercode.presets", {"paper": PAPER})
+"""The beginning of presets' names → a module whose `get` returns a preset of a name: a dataclass
+with options of ``intercode run``, of which ``env`` is one."""
+
 TABLES = Registry("kind of tables", {}, "intercode.tables", {"paper": PAPER})
 """Name → a module whose `rates` reads recorded files, and whose `tables` makes tables of them."""
