@@ -174,6 +174,10 @@ RULES = Registry(
 """Name of a rule of grading → its version, which stands beside it. An environment's traits name the
 rules of its own reward."""
 
+EXPORTS = Registry("form of exports", {}, "intercode.exports", {"paper": PAPER})
+"""Name → a function of episodes and their ``run.json`` that returns what `intercode export` writes,
+as JSON."""
+
 PRESETS = Registry("family of presets", {}, "intercode.presets", {"paper": PAPER})
 """The beginning of presets' names → a module whose `get` returns a preset of a name: a dataclass
 with options of ``intercode run``, of which ``env`` is one."""
