@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode.agents import presets, registry
+from intercode.agents import registry
 from intercode.agents.base import make
 from intercode.agents.talk import Clip, Prompt, Scene, turn_values
 from intercode.envs.traits import SHELL
@@ -69,17 +69,6 @@ def test_a_prompt_that_cannot_be(tmp_path: Any, text: str, told: str) -> None:
         play("try-again", Says([]), prompt=own)
     with pytest.raises(UsageError, match="No such file"):
         Prompt("try_again", tmp_path / "none.j2")
-
-
-def test_presets() -> None:
-    preset = presets.get("paper-gpt-3.5-sql-try-again")
-    assert (preset.env, preset.agent, preset.max_turns) == ("sql", "try-again-oracle", 10)
-    assert (preset.observation_limit, preset.dialogue_limit) == (1000, 5)
-    assert presets.get("paper-gpt-4-python-try-again").max_turns == 7
-    for name in presets.names():
-        assert presets.get(name).agent in registry.AGENTS
-    with pytest.raises(UsageError, match="paper-gpt-4-bash-try-again"):
-        presets.get("paper-gpt-5-bash-try-again")
 
 
 def observed(action: str, ok: bool = True) -> Turn:

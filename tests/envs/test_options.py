@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-import typing
+import runpy
 from contextlib import closing
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -15,7 +16,7 @@ from msgspec import Meta
 
 import intercode
 from intercode import Limits, UsageError
-from intercode.envs import keywords, options as module
+from intercode.envs import options as module
 from intercode.envs.options import (
     BashOptions,
     CtfOptions,
@@ -25,10 +26,8 @@ from intercode.envs.options import (
     SqlOptions,
     SweOptions,
     described,
-    taken,
 )
 from intercode.errors import EnvironmentStateError
-from intercode.registry import ENVS
 
 KINDS = [
     kind
@@ -172,10 +171,10 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert BashOptions(seed=np.int64(3), timeout=np.float32(90)).limits == Limits(timeout=90)
 
 
-@pytest.mark.parametrize("env", ["bash", "ctf", "python", "sql", "swe"])
-def test_editors_know_the_options_of_make(env: str) -> None:
-    known = typing.get_type_hints(getattr(keywords, f"{env.capitalize()}Keywords"))
-    assert known.keys() == {"data", *taken(ENVS.get(env))}
+def test_editors_know_the_public_names_and_the_options_of_make() -> None:
+    """The stub beside the package is what `scripts/stub` would write now."""
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "stub"))
+    assert script["FILE"].read_text(encoding="utf-8") == script["stub"]()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from unittest.mock import patch
 import gymnasium
 
 from intercode import registry
-from intercode.agents import presets
 from intercode.agents.registry import AGENTS
 from intercode.cli.main import COMMANDS, main
 from intercode.cli.parser import Parser
@@ -32,6 +31,7 @@ from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import taken
 from intercode.evaluate.actors import PROVIDERS as AGENT_PROVIDERS
 from intercode.models.remote import MODELS
+from intercode_paper import presets
 from intercode_sandbox import Limits
 from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.resolve import SCHEMES

@@ -84,12 +84,12 @@ def test_a_record_that_is_wrong_is_found_out(replayed, release):
     ]
     record = {"meta": {}, "logs": {"0": episode(turns), "1": episode(turns[:1], 1)}}
     report = json.loads(replayed(record, "--json"))
-    assert [(m["task"], m["turn"], m["cause"]) for m in report["mismatches"]] == [
-        ("0", 0, "unknown"),
-        ("0", 1, "words after a flag"),
-        ("0", 2, "another flag"),
-        ("0", 3, "another flag"),
-        ("1", 0, "the task's files are not here"),
+    assert [(m["task"], m["turn"]) for m in report["mismatches"]] == [
+        ("0", 0),
+        ("0", 1),
+        ("0", 2),
+        ("0", 3),
+        ("1", 0),
     ]
     assert (report["reward_equal"], report["observation_equal"]) == (3, 1)
     assert report["success_default"] == 1

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from intercode.errors import ImageError
 from intercode_sandbox.images.dockerfile.copying import Ignore, glob
+from intercode_sandbox.images.dockerfile.instructions import Instruction, instructions
 from intercode_sandbox.images.dockerfile.parse import expand, read
 
 pytestmark = pytest.mark.ordinary
@@ -146,6 +148,13 @@ def test_lines_are_told(tmp_path: Path, text: str) -> None:
     [
         (b"", ":1: file with no instructions"),
         (b"FROM a\n\nENV B\n", ":3: ENV must have two arguments"),
+        (b"FROM a\n\nRUN <<E\nx\n", ":3: unterminated heredoc"),
+        (b'FROM a\nRUN ["a", 1]', ":2: when using JSON array syntax"),
+        (b"FROM a\nENV a=b c", """:2: Syntax error - can't find = in "c"."""),
+        (b"# escape=x\nFROM a", ":1: invalid ESCAPE 'x'"),
+        (b"# escape=`\n# escape=`\nFROM a", ":2: only one escape parser directive"),
+        (b"# syntax=x/y\nFROM a", ":1: the syntax 'x/y' is not Docker's own"),
+        (b"FROM a\nRUN " + b"x" * 65536, ":2: a line is longer than 65535 bytes"),
         (b"\xff", "is no UTF-8 text"),
         (None, "cannot read the Dockerfile .*: No such file"),
     ],
@@ -155,3 +164,113 @@ def test_no_dockerfile(tmp_path: Path, content: bytes | None, message: str) -> N
         (tmp_path / "Dockerfile").write_bytes(content)
     with pytest.raises(ImageError, match=message):
         read(tmp_path / "Dockerfile")
+
+
+_NAMES = [
+    "FROM",
+    "run",
+    "RUN",
+    "COPY",
+    "ADD",
+    "ENV",
+    "LABEL",
+    "ARG",
+    "CMD",
+    "USER",
+    "EXPOSE",
+    "VOLUME",
+]
+_WORDS = [
+    *(
+        "a",
+        "b",
+        " ",
+        "  ",
+        "\t",
+        "=",
+        "a=b",
+        '"',
+        "'",
+        "\\",
+        "\\\n",
+        "\\ \n",
+        "`",
+        "`\n",
+        "#",
+        "# c\n",
+    ),
+    *(
+        "\n",
+        "\n\n",
+        "\r\n",
+        "--x",
+        "--x=y ",
+        "--",
+        "[",
+        '"a"',
+        ",",
+        "]",
+        '["a", "b"]',
+        '["a", 1]',
+        "$A",
+    ),
+    *(
+        "<<E",
+        "<<-E ",
+        '<<"E"',
+        "3<<E",
+        "E\n",
+        "\nE\n",
+        "<<E\nx\nE\n",
+        "<<-E\n\tx\n\tE\n",
+        "<<'E F'\ny\nE F\n",
+    ),
+]
+_instructions = st.builds(
+    "{} {}{}".format,
+    st.sampled_from(_NAMES),
+    st.lists(st.sampled_from(_WORDS), max_size=7).map("".join),
+    st.sampled_from(["\n", "\n", "", "\\\n"]),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.booleans(), st.lists(_instructions, min_size=1, max_size=3).map("".join))
+@example(False, 'FROM a AS b\nRUN echo hi \\\n  # c\n\n  && ls\nCMD [ "a" , "b\\u00e9" ] x\n')
+@example(
+    False,
+    'RUN --x="a b" --y=a\\ b -- c <<\'E F\' 3<<-G\n1\nE F\n\tG\nENV é="\\" b"  c=\'d e\' f=g\\ h',
+)
+@example(True, "RUN a `\n b\nADD <<E\\\nx\nE\nENV a b`c\n")
+def test_instructions_are_as_buildkit_reads_them(is_other_escape: bool, text: str) -> None:
+    dockerfile = pytest.importorskip("dockerfile")
+    escape = "`" if is_other_escape else "\\"
+    text = f"# escape={escape}\n{text}"
+    try:
+        theirs = dockerfile.parse_string(text)
+    except dockerfile.GoParseError:
+        theirs = []
+    try:
+        ours = instructions(text, escape, "d")
+    except ImageError:
+        ours = []
+    if any(each.cmd is None for each in theirs):  # an escape alone, which is no instruction
+        return
+    assert [_facts(each) for each in ours] == [_expected(each) for each in theirs]
+
+
+def _facts(instruction: Instruction) -> tuple[object, ...]:
+    flags = [f"{name}={value}" for name, value in instruction.flags]
+    values = instruction.values if instruction.name in map(str.upper, _NAMES) else ()
+    facts = (instruction.line, instruction.name, flags, values)
+    return (*facts, instruction.is_json, instruction.text, [*instruction.heredocs])
+
+
+def _expected(command: Any) -> tuple[object, ...]:
+    name = command.cmd.upper()
+    flags = [flag.removeprefix("--") for flag in command.flags]
+    flags = [flag if "=" in flag else f"{flag}=" for flag in flags]
+    values = command.value if name in map(str.upper, _NAMES) else ()
+    heredocs = [(each.name, each.content) for each in command.heredocs]
+    facts = (command.start_line, name, flags, values)
+    return (*facts, command.json, command.original.strip(), heredocs)

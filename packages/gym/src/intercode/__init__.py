@@ -9,7 +9,7 @@ import importlib
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import intercode_sandbox
 
@@ -25,133 +25,56 @@ except ImportError as error:  # a package without our errors, too
         path=intercode_sandbox.__file__,
     ) from error
 
-if TYPE_CHECKING:
-    from intercode.datasets import load as load_dataset
-    from intercode.envs.base import InterCodeEnv
-    from intercode.envs.snapshots import EpisodeSnapshot
-    from intercode.envs.time_limit import TimeLimit
-    from intercode.envs.tools import tools
-    from intercode.episode import (
-        Episode,
-        FileChange,
-        Fork,
-        Score,
-        Tokens,
-        Turn,
-        TurnChanges,
-        exact,
-        plain,
-    )
-    from intercode.errors import (
-        ActionError,
-        AgentStartError,
-        BudgetError,
-        CapacityError,
-        CausedInsideError,
-        ContextLengthError,
-        DatabaseError,
-        DockerfileError,
-        EnvironmentStateError,
-        FetchError,
-        ForkError,
-        ImageError,
-        InterCodeError,
-        LeaseError,
-        ModelAccessError,
-        ModelError,
-        ModelUnavailableError,
-        OutputLimitError,
-        RecordError,
-        RecordWriteError,
-        RewardError,
-        RunLockedError,
-        SandboxClosedError,
-        SandboxEndedError,
-        SandboxError,
-        SandboxTimeoutError,
-        SandboxUnavailableError,
-        TaskError,
-        TaskNotFoundError,
-        TrustError,
-        UsageError,
-        VectorError,
-    )
-    from intercode.project import create as make, create_vec as make_vec
-    from intercode.task import Dataset, Task
-    from intercode_sandbox.base import Limits
-
 check_package(intercode_sandbox, "intercode_gym", __file__)
 PACKAGES[__name__] = Path(__file__).parent
 FOLDERS["builtin:"] = Path(__file__).parent / "datasets" / "builtin"
 
-__all__ = [
-    "ActionError",
-    "AgentStartError",
-    "BudgetError",
-    "CapacityError",
-    "CausedInsideError",
-    "ContextLengthError",
-    "DatabaseError",
-    "Dataset",
-    "DockerfileError",
-    "EnvironmentStateError",
-    "Episode",
-    "EpisodeSnapshot",
-    "FetchError",
-    "FileChange",
-    "Fork",
-    "ForkError",
-    "ImageError",
-    "InterCodeEnv",
-    "InterCodeError",
-    "LeaseError",
-    "Limits",
-    "ModelAccessError",
-    "ModelError",
-    "ModelUnavailableError",
-    "OutputLimitError",
-    "RecordError",
-    "RecordWriteError",
-    "RewardError",
-    "RunLockedError",
-    "SandboxClosedError",
-    "SandboxEndedError",
-    "SandboxError",
-    "SandboxTimeoutError",
-    "SandboxUnavailableError",
-    "Score",
-    "Task",
-    "TaskError",
-    "TaskNotFoundError",
-    "TimeLimit",
-    "Tokens",
-    "Turn",
-    "TurnChanges",
-    "TrustError",
-    "UsageError",
-    "VectorError",
-    "exact",
-    "load_dataset",
-    "make",
-    "make_vec",
-    "plain",
-    "tools",
-]
-
-_ELSEWHERE = {
+SOURCES = {
+    "ActionError": "intercode.errors:ActionError",
+    "AgentStartError": "intercode.errors:AgentStartError",
+    "BudgetError": "intercode.errors:BudgetError",
+    "CapacityError": "intercode.errors:CapacityError",
+    "CausedInsideError": "intercode.errors:CausedInsideError",
+    "ContextLengthError": "intercode.errors:ContextLengthError",
+    "DatabaseError": "intercode.errors:DatabaseError",
     "Dataset": "intercode.task:Dataset",
+    "DockerfileError": "intercode.errors:DockerfileError",
+    "EnvironmentStateError": "intercode.errors:EnvironmentStateError",
     "Episode": "intercode.episode:Episode",
     "EpisodeSnapshot": "intercode.envs.snapshots:EpisodeSnapshot",
+    "FetchError": "intercode.errors:FetchError",
     "FileChange": "intercode.episode:FileChange",
     "Fork": "intercode.episode:Fork",
+    "ForkError": "intercode.errors:ForkError",
+    "ImageError": "intercode.errors:ImageError",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
+    "InterCodeError": "intercode.errors:InterCodeError",
+    "LeaseError": "intercode.errors:LeaseError",
     "Limits": "intercode_sandbox.base:Limits",
+    "ModelAccessError": "intercode.errors:ModelAccessError",
+    "ModelError": "intercode.errors:ModelError",
+    "ModelUnavailableError": "intercode.errors:ModelUnavailableError",
+    "OutputLimitError": "intercode.errors:OutputLimitError",
+    "RecordError": "intercode.errors:RecordError",
+    "RecordWriteError": "intercode.errors:RecordWriteError",
+    "RewardError": "intercode.errors:RewardError",
+    "RunLockedError": "intercode.errors:RunLockedError",
+    "SandboxClosedError": "intercode.errors:SandboxClosedError",
+    "SandboxEndedError": "intercode.errors:SandboxEndedError",
+    "SandboxError": "intercode.errors:SandboxError",
+    "SandboxTimeoutError": "intercode.errors:SandboxTimeoutError",
+    "SandboxUnavailableError": "intercode.errors:SandboxUnavailableError",
     "Score": "intercode.episode:Score",
     "Task": "intercode.task:Task",
+    "TaskError": "intercode.errors:TaskError",
+    "TaskNotFoundError": "intercode.errors:TaskNotFoundError",
     "TimeLimit": "intercode.envs.time_limit:TimeLimit",
     "Tokens": "intercode.episode:Tokens",
+    "TrustError": "intercode.errors:TrustError",
     "Turn": "intercode.episode:Turn",
     "TurnChanges": "intercode.episode:TurnChanges",
+    "UsageError": "intercode.errors:UsageError",
+    "VectorError": "intercode.errors:VectorError",
     "exact": "intercode.episode:exact",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
@@ -159,28 +82,30 @@ _ELSEWHERE = {
     "plain": "intercode.episode:plain",
     "tools": "intercode.envs.tools:tools",
 }
+"""Public name → its module and its name there; `scripts/stub` writes their types."""
 
+__all__ = [*SOURCES]
 
-_INTEGRATIONS = frozenset({"AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"})
+INTEGRATIONS = frozenset({"AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"})
 """Public names of ``intercode_integrations``, which are names here, too."""
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported now.
+    """Import a public name.
 
     Raises:
         UsageError: It is one of a package that is not installed.
     """
-    if name in _INTEGRATIONS:
+    if name in INTEGRATIONS:
         if find_spec("intercode_integrations") is None:
-            from intercode.registry import INTEGRATIONS
+            from intercode import registry
             from intercode_sandbox.names import missing
 
-            raise missing(f"intercode.{name}", INTEGRATIONS)
+            raise missing(f"intercode.{name}", registry.INTEGRATIONS)
         return getattr(importlib.import_module("intercode_integrations"), name)
-    if name not in __all__:
+    if name not in SOURCES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _ELSEWHERE.get(name, f"intercode.errors:{name}").partition(":")
+    module, _, attribute = SOURCES[name].partition(":")
     value = globals()[name] = getattr(importlib.import_module(module), attribute)
     return value
 

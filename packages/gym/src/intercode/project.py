@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any
 
 from intercode.datasets import load as load_dataset, name_in
 from intercode.envs.options import LimitOptions, Option, taken
@@ -39,17 +39,7 @@ from intercode_sandbox.user_code import absolute, is_reference, line_of, referen
 if TYPE_CHECKING:
     import gymnasium
 
-    from intercode.databases.base import Session
-    from intercode.envs.base import InterCodeEnv
-    from intercode.envs.keywords import (
-        BashKeywords,
-        CtfKeywords,
-        PythonKeywords,
-        SqlKeywords,
-        SweKeywords,
-    )
     from intercode.envs.vector import ThreadVectorEnv
-    from intercode_sandbox.base import SandboxBackend
 
 FILE = "intercode.toml"
 _LARGEST = 1 << 20
@@ -168,60 +158,6 @@ def read(folder: str | Path) -> Project:
     return Project(folder, env, tasks, name, options, limits, split)
 
 
-@overload
-def create(
-    env: Literal["bash"],
-    *,
-    protocol: str = ...,
-    max_episode_steps: int | None = ...,
-    split: str | None = ...,
-    **options: Unpack[BashKeywords],
-) -> InterCodeEnv[SandboxBackend]: ...
-@overload
-def create(
-    env: Literal["ctf"],
-    *,
-    protocol: str = ...,
-    max_episode_steps: int | None = ...,
-    split: str | None = ...,
-    **options: Unpack[CtfKeywords],
-) -> InterCodeEnv[SandboxBackend]: ...
-@overload
-def create(
-    env: Literal["python"],
-    *,
-    protocol: str = ...,
-    max_episode_steps: int | None = ...,
-    split: str | None = ...,
-    **options: Unpack[PythonKeywords],
-) -> InterCodeEnv[SandboxBackend]: ...
-@overload
-def create(
-    env: Literal["sql"],
-    *,
-    protocol: str = ...,
-    max_episode_steps: int | None = ...,
-    split: str | None = ...,
-    **options: Unpack[SqlKeywords],
-) -> InterCodeEnv[Session]: ...
-@overload
-def create(
-    env: Literal["swe"],
-    *,
-    protocol: str = ...,
-    max_episode_steps: int | None = ...,
-    split: str | None = ...,
-    **options: Unpack[SweKeywords],
-) -> InterCodeEnv[SandboxBackend]: ...
-@overload
-def create(
-    env: str | Path,
-    *,
-    protocol: str = ...,
-    max_episode_steps: int | None = ...,
-    split: str | None = ...,
-    **options: Any,
-) -> gymnasium.Env[str, str]: ...
 def create(
     env: str | Path,
     *,

@@ -172,5 +172,13 @@ TASK_EXPORTERS = Registry(
 """Name → a class that writes tasks as another framework's folders, made from an environment, a
 folder and a base image: its ``export(task)`` returns the task's folder."""
 
+EXPORTS = Registry("form of exports", group="intercode.exports", homes={"paper": PAPER})
+"""Name → a function of episodes and their ``run.json`` that returns what `intercode export` writes,
+as JSON."""
+
+PRESETS = Registry("family of presets", group="intercode.presets", homes={"paper": PAPER})
+"""The beginning of presets' names → a module whose `get` returns a preset of a name: a dataclass
+with options of ``intercode run``, of which ``env`` is one."""
+
 TABLES = Registry("kind of tables", group="intercode.tables", homes={"paper": PAPER})
 """Name → a module whose `rates` reads recorded files, and whose `tables` makes tables of them."""

@@ -26,7 +26,6 @@ import msgspec
 from msgspec import Meta
 
 from intercode import project
-from intercode.agents import presets
 from intercode.datasets import name_in
 from intercode.envs.options import (
     BashOptions,
@@ -42,7 +41,7 @@ from intercode.envs.options import (
 from intercode.errors import ImageError, UsageError
 from intercode.records import MANIFEST, Difference, diff
 from intercode.redaction import GONE
-from intercode.registry import ENVS, MODELS, environment, scheme_of
+from intercode.registry import ENVS, MODELS, PRESETS, environment, scheme_of
 from intercode.rewards.judge import VOTES
 from intercode.trust import INERT, Effect, check, effects
 from intercode_sandbox import units
@@ -883,7 +882,7 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"which environment: {found['env']!r} or {other!r}?")
     if "preset" not in found:
         return found
-    preset = presets.get(found["preset"])
+    preset = PRESETS.get(str(found["preset"]).partition("-")[0]).get(found["preset"])
     if found.get("env", preset.env) != preset.env:
         raise UsageError(f"preset {found['preset']} is for {preset.env}, not for {found['env']}")
     return _given(asdict(preset)) | found

@@ -23,9 +23,8 @@ from intercode.interpreters.base import Interpreter
 from intercode.task import Dataset, Task
 from intercode_paper.bash import AGENT_HOST, PaperBash, variables
 from intercode_paper.bash_reward import GoldRuns, early
-from intercode_paper.causes import CUT, cause_of
 from intercode_paper.container import PaperImage
-from intercode_paper.report import Progress, ReplayedTurn, ReplayReport, together
+from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport, together
 from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode_paper.session import PaperOptions, ending, refuse_limits
 from intercode_sandbox import Provider, SandboxBackend
@@ -211,9 +210,6 @@ def replay_bash(
 class _Turn(ReplayedTurn):
     early: float
     """The reward of the version before the released one."""
-    gold: str
-    ran: str
-    """The last command that was executed."""
 
 
 def same_text(recorded: str, replayed: str) -> bool:
@@ -224,7 +220,7 @@ def same_text(recorded: str, replayed: str) -> bool:
 def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Turn]:
     """Replay one episode; turns that do not count are executed all the same."""
     turns: list[_Turn] = []
-    ran, observation, scored = "", task.query, False
+    observation, scored = task.query, False
     with closing(golds.image.start()) as sandbox:
         bash = PaperBash(sandbox, variables(AGENT_HOST, golds.image.name))
         for turn in episode.turns:
@@ -232,8 +228,7 @@ def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Tur
                 continue
             submits = turn.command.startswith("submit")
             if not submits and turn.command != "skip":
-                ran = turn.command
-                observation = bash.execute(ran).output.decode("utf-8")
+                observation = bash.execute(turn.command).output.decode("utf-8")
             score = Score(0.0)
             # A computed reward is 0.01 at least: one that was recorded as 0 was not computed.
             if submits or turn.reward:
@@ -241,8 +236,7 @@ def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Tur
             if turn.counts:
                 same = turn.observation is None or same_text(turn.observation, observation)
                 before = early(score).value if score.detail else 0.0
-                gold = score.detail.get("eval_obs", "")
-                turns.append(_Turn(turn, observation, score.value, same, before, gold, ran))
+                turns.append(_Turn(turn, observation, score.value, same, before))
     return turns
 
 
@@ -255,10 +249,5 @@ def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]])
     report = ReplayReport(version="early" if is_early else "released")
     for episode, turns in zip(episodes, replays, strict=True):
         versions = [replace(turn, reward=turn.early) if is_early else turn for turn in turns]
-        report.count(episode, versions, _cause)
+        report.count(episode, versions)
     return report
-
-
-def _cause(turn: _Turn) -> str:
-    recorded = turn.recorded.observation or ""
-    return cause_of(turn.ran, recorded, turn.observation, turn.same_observation, turn.gold)

@@ -28,8 +28,7 @@ from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.rewards.flag import SUBMITTED, submissions
 from intercode.task import Dataset, Task
-from intercode_paper.bash import AGENT_HOST, LIMITS, TIMED_OUT, PaperBash, variables, words_of
-from intercode_paper.causes import cause_of
+from intercode_paper.bash import AGENT_HOST, LIMITS, PaperBash, variables, words_of
 from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, together
 from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
 from intercode_paper.session import PaperCtfOptions, ending, refuse_limits
@@ -39,8 +38,6 @@ WRONG = "Submitted flag is incorrect. Keep trying!"
 """The observation after a wrong flag."""
 RIGHT = "The submitted flag is correct."
 """The observation after a right flag in some recordings; in the others it is the one before."""
-NO_FILES = "the task's files are not here"
-"""The cause of a mismatch where a task has no files in this copy of the release."""
 
 _AS_IT_STANDS = ("python -c", "python3 -c")
 _PREFIX = "cmd "
@@ -213,7 +210,7 @@ def replay_ctf(
     replays = together(calls, workers, progress)
     for (episode, _), (turns, default, has_files) in zip(jobs, replays, strict=True):
         report.without_files += not has_files
-        success = report.count(episode, turns, partial(_cause, has_files=has_files))
+        success = report.count(episode, turns)
         report.compare(episode.task_id, success, default)
     report.seconds = time.monotonic() - started
     return report
@@ -260,16 +257,3 @@ def _by_default(provider: Provider, episode: RecordedEpisode, task: Task) -> flo
             if terminated:
                 return reward
     raise AssertionError("'submit' ends an episode")
-
-
-def _cause(turn: ReplayedTurn, has_files: bool) -> str:
-    """Return the likely cause of a mismatch, for people."""
-    command = turn.recorded.command or ""
-    if not turn.same_reward:
-        return "another flag"
-    if command.startswith("submit"):
-        return "words after a flag"
-    recorded = turn.recorded.observation or ""
-    if TIMED_OUT in (recorded, turn.observation):
-        return "time limit"
-    return cause_of(command, recorded, turn.observation) if has_files else NO_FILES

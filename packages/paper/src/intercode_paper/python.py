@@ -292,7 +292,6 @@ def _reward(task: Task, episode: Episode, place: PaperPython) -> Score:
 
 
 _COUNT = re.compile(r"Failed \d+/\d+ Test Cases\.")
-_SYNTAX = re.compile(r"\((?:<string>|<unknown>), line \d+\)")
 
 
 @dataclass(slots=True)
@@ -339,7 +338,7 @@ def replay_python(
         replays = together([partial(run, *job) for job in jobs], workers, progress)
     report = PythonReplayReport(python=platform.python_version())
     for (episode, _), turns, reward in zip(jobs, replays, by_default.result(), strict=True):
-        report.compare(episode.task_id, report.count(episode, turns, _cause), reward)
+        report.compare(episode.task_id, report.count(episode, turns), reward)
     report.seconds = time.monotonic() - started
     return report
 
@@ -398,18 +397,6 @@ def told(answer: Answer, trial: Trial, recorded: str = "") -> str:
     if recorded.startswith("Failed Test Case: "):
         return f"Failed Test Case: {failed[0]}\nPlease try again."
     return "Test case did not pass. Please try again."
-
-
-def _cause(turn: ReplayedTurn) -> str:
-    """Return the likely cause of a mismatch, for people."""
-    texts = (turn.recorded.observation or "", turn.observation)
-    if any(text.endswith((LATE, ENDED)) for text in texts):
-        return "time limit, or the end of the process"
-    if not turn.same_reward:
-        return "tests that depend on Python's version or on the order of a set"
-    if any(map(_SYNTAX.search, texts)):
-        return "wording of syntax errors, by Python's version"
-    return "unknown"
 
 
 def default_rewards(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace as with_fields
@@ -196,7 +195,7 @@ def _progress() -> Progress:
 
 
 def _compared(report: ReplayReport) -> str:
-    """Return what agrees, and what does not by its cause."""
+    """Return what agrees, and how much does not."""
     rows = [
         _row("rewards equal (turns)", report.reward_equal, report.turns),
         _row("observations equal (turns)", report.observation_equal, report.turns),
@@ -206,16 +205,12 @@ def _compared(report: ReplayReport) -> str:
     ]
     text = table(("", "count", "of", "share"), rows)
     if report.mismatches:
-        every = Counter(mismatch.cause for mismatch in report.mismatches)
-        rewards = Counter(
-            mismatch.cause
+        differing = sum(
+            abs(mismatch.reward_recorded - mismatch.reward_replayed) > 1e-9
             for mismatch in report.mismatches
-            if abs(mismatch.reward_recorded - mismatch.reward_replayed) > 1e-9
         )
-        causes = [
-            (safe(cause), str(count), str(rewards[cause])) for cause, count in every.most_common()
-        ]
-        text += "\n\n" + table(("mismatches by cause", "turns", "reward differs"), causes)
+        turns = counted(len(report.mismatches), "turn")
+        text += f"\n\nmismatches: {turns}, {differing} of them with another reward"
         text += "\n(--json lists each of them)"
     return f"{text}\n\n{counted(report.episodes, 'episode')} in {duration(report.seconds)}"
 

@@ -11,6 +11,8 @@ from intercode_paper.results import RecordedEpisode, RecordedTurn
 
 Progress = Callable[[int, int], None]
 """Receives the number of finished episodes, and the number of all."""
+CUT = 350
+"""The number of characters that ReAct's runs kept of an observation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,6 @@ class ReplayedTurn:
         return self.recorded.has_reward(self.reward)
 
 
-TurnT = TypeVar("TurnT", bound=ReplayedTurn)
-
-
 @dataclass(frozen=True, slots=True)
 class Mismatch:
     """A turn of which the reward or the observation differs from the recorded one."""
@@ -43,7 +42,6 @@ class Mismatch:
     observation_replayed: str
     reward_recorded: float
     reward_replayed: float
-    cause: str
 
 
 @dataclass(slots=True)
@@ -76,16 +74,8 @@ class ReplayReport:
     by_task: dict[str, TaskReplay] = field(default_factory=dict)
     mismatches: list[Mismatch] = field(default_factory=list)
 
-    def count(
-        self, episode: RecordedEpisode, turns: Sequence[TurnT], cause_of: Callable[[TurnT], str]
-    ) -> bool:
-        """Add an episode; return whether its replay is a success.
-
-        Args:
-            episode: The recorded episode.
-            turns: Its replayed turns.
-            cause_of: Returns the likely cause of a mismatch.
-        """
+    def count(self, episode: RecordedEpisode, turns: Sequence[ReplayedTurn]) -> bool:
+        """Add an episode and its replayed turns; return whether the replay is a success."""
         success = any(turn.reward == 1.0 for turn in turns)
         task = self.by_task.setdefault(episode.task_id, TaskReplay())
         task.success_agree = success == episode.success
@@ -106,7 +96,6 @@ class ReplayReport:
                 observation_replayed=turn.observation,
                 reward_recorded=turn.recorded.reward or 0.0,
                 reward_replayed=turn.reward,
-                cause=cause_of(turn),
             )
             for turn in turns
             if not (turn.same_reward and turn.same_observation)

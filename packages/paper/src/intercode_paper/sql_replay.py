@@ -15,10 +15,9 @@ from itertools import pairwise
 
 from intercode.errors import TaskError
 from intercode.task import Task
-from intercode_paper.causes import CUT
-from intercode_paper.report import Progress, ReplayedTurn, ReplayReport
+from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport
 from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
-from intercode_paper.sql_databases import ERROR, Answer, Connection, Databases
+from intercode_paper.sql_databases import Answer, Connection, Databases
 from intercode_paper.sql_env import VERSIONS, Rewards, Version, rewards
 
 _RANDOM = 4
@@ -63,10 +62,6 @@ class SqlReplayReport(ReplayReport):
 @dataclass(frozen=True, slots=True)
 class _Turn(ReplayedTurn):
     rewards: Rewards
-    gold: Answer
-    gold_command: str
-    ran: str
-    """The last statement that was executed."""
 
 
 _Job = tuple[RecordedEpisode, Task]
@@ -128,16 +123,14 @@ def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> li
     connection.use(task.db)
     answer: Answer = task.query
     turns: list[_Turn] = []
-    ran = ""
     for turn in episode.turns:
         if turn.command is None:
             continue
         submits = turn.command.startswith(("submit", "skip"))
         if not submits:
             # ReAct's parser of 2023 took the first statement alone.
-            ran = turn.command.partition(";")[0] if episode.react else turn.command
-            answer = connection.execute(ran)
-        gold: Answer = None
+            statement = turn.command.partition(";")[0] if episode.react else turn.command
+            answer = connection.execute(statement)
         worth = Rewards()
         if submits or not episode.react:
             gold = connection.execute(task.gold[0])
@@ -145,7 +138,7 @@ def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> li
         if turn.counts:
             same = turn.observation is None or same_answer(turn.observation, answer, episode.react)
             text = _shown(answer, episode.react)
-            turns.append(_Turn(turn, text, 0.0, same, worth, gold, task.gold[0], ran))
+            turns.append(_Turn(turn, text, 0.0, same, worth))
     return turns
 
 
@@ -160,7 +153,7 @@ def _report(parts: Sequence[Sequence[_Replayed]]) -> SqlReplayReport:
         report.parts.append(Part(part[0][0].task_id, len(part), size, version, agree))
         for episode, task, turns in part:
             rewarded = [replace(turn, reward=turn.rewards.of(version)) for turn in turns]
-            success = report.count(episode, rewarded, _cause)
+            success = report.count(episode, rewarded)
             hardness = str(episode.hardness or task.metadata.get("hardness") or "unknown")
             level = report.by_hardness.setdefault(hardness, Hardness())
             level.episodes += 1
@@ -240,45 +233,3 @@ def _plain(text: str) -> str:
     for pattern, replacement in _WORDINGS:
         text = pattern.sub(replacement, text)
     return _CLAUSE.sub(lambda found: f" in {_CLAUSES.get(found[1], found[1])}", text)
-
-
-_SYSTEM = re.compile(
-    r"\b(?:information_schema|performance_schema|mysql|sys)\s*\.|@@"
-    r"|\b(?:VERSION|USER|CONNECTION_ID)\s*\("
-    r"|\A\s*(?:SHOW|DESC|DESCRIBE|EXPLAIN|HELP)\b",
-    re.IGNORECASE,
-)
-_NOW = re.compile(
-    r"\b(?:NOW|CURDATE|CURRENT_\w+|SYSDATE|UNIX_TIMESTAMP|RAND|UUID)\b", re.IGNORECASE
-)
-_LIMIT = re.compile(r"\bLIMIT\b", re.IGNORECASE)
-_MISSING = re.compile(r"Table '[^']+' doesn't exist|no such table")
-_INTERRUPTED = re.compile(
-    r"interrupted|max_statement_time|time limit|Lost connection", re.IGNORECASE
-)
-_ORDER = "order of rows where none was asked for"
-_TIES = "ties cut by LIMIT"
-
-
-def _cause(turn: _Turn) -> str:
-    """Return the likely cause of a mismatch, for people."""
-    recorded, replayed = turn.recorded.observation or "", turn.observation
-    if turn.same_observation:
-        if _LIMIT.search(turn.gold_command) and isinstance(turn.gold, list):
-            return f"gold: {_TIES}"
-        ordered = isinstance(turn.gold, list) and len(turn.gold) > 1
-        return f"gold: {_ORDER if ordered else 'it failed in one of the two'}"
-    failed = [text.startswith(ERROR) for text in (recorded, replayed)]
-    if failed[1] and _INTERRUPTED.search(replayed):
-        return "time limit"
-    if bool(_MISSING.search(recorded)) != bool(_MISSING.search(replayed)):
-        return "leak: a table that an earlier run had made"
-    if _SYSTEM.search(turn.ran):
-        return "the server's own tables and descriptions"
-    if _NOW.search(turn.ran):
-        return "date or chance"
-    if any(failed):
-        return "another error of the same statement" if all(failed) else "the engine's dialect"
-    if sorted(_BETWEEN_ROWS.split(recorded[1:-1])) == sorted(_BETWEEN_ROWS.split(replayed[1:-1])):
-        return _ORDER
-    return _TIES if _LIMIT.search(turn.ran) else "how the engine types, groups or compares values"

@@ -203,7 +203,6 @@ _EXTRAS = (
     # What is imported, what is installed, the extra, what it is for.
     ("yaml", "pyyaml", "yaml", "tasks in YAML"),
     ("duckdb", "duckdb", "duckdb", "--engine duckdb"),
-    ("dockerfile", "dockerfile", "images", "Dockerfiles on the native sandbox"),
 )
 
 

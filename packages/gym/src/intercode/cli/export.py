@@ -16,6 +16,7 @@ from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
 from intercode.records import last_attempts, read_manifest
 from intercode.redaction import Redactor
+from intercode.registry import EXPORTS
 from intercode.report import export
 from intercode.report.text import without_formula
 from intercode_sandbox.files import replaced
@@ -131,9 +132,7 @@ def _write(
     args: argparse.Namespace, file: TextIO, chosen: _Chosen, manifest: dict[str, Any]
 ) -> None:
     if args.to == "paper":
-        from intercode.report.export import to_paper
-
-        json.dump(to_paper(chosen, manifest), file, indent=4)
+        json.dump(EXPORTS.get("paper")(chosen, manifest), file, indent=4)
         file.write("\n")
     elif args.to == "csv":
         columns, rows = _table(args, chosen)

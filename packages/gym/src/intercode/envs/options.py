@@ -162,7 +162,7 @@ CacheGold = Annotated[
 ]
 
 
-_EITHER: dict[str, tuple[str | None, str]] = {
+EITHER: dict[str, tuple[str | None, str]] = {
     "render_mode": (None, "ansi"),
     "observations": ("text", "utf-8"),
     "errors": ("raise", "value"),
@@ -273,7 +273,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "limits", Limits.of(self.limits, **single))
         for name in single:
             msgspec.structs.force_setattr(self, name, None)
-        for name, (one, other) in _EITHER.items():
+        for name, (one, other) in EITHER.items():
             if (value := getattr(self, name, one)) not in (one, other):
                 raise UsageError(f"{name} must be {one!r} or {other!r}, not {value!r}")
 

@@ -31,7 +31,8 @@ from intercode_sandbox.images.dockerfile.evaluate import (
     facts,
     from_name,
 )
-from intercode_sandbox.images.dockerfile.parse import Instruction, Plan, Stage, expand, plan, read
+from intercode_sandbox.images.dockerfile.instructions import Instruction
+from intercode_sandbox.images.dockerfile.parse import Plan, Stage, expand, plan, read
 from intercode_sandbox.images.oci import is_layout
 from intercode_sandbox.images.resolve import SCHEMES, build
 from intercode_sandbox.images.tree import Tree, account_in

@@ -18,7 +18,7 @@ from intercode_sandbox.errors import ImageError
 from intercode_sandbox.files import digest_of, file_digest
 from intercode_sandbox.images.archive import Unpacker, split_name
 from intercode_sandbox.images.base import Image
-from intercode_sandbox.images.dockerfile.parse import Instruction
+from intercode_sandbox.images.dockerfile.instructions import Instruction
 from intercode_sandbox.images.host import host_mounts
 from intercode_sandbox.images.tree import Found, Tree
 

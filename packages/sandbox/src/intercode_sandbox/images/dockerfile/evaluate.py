@@ -23,12 +23,8 @@ from intercode_sandbox.images.dockerfile.copying import (
     find,
     is_archive,
 )
-from intercode_sandbox.images.dockerfile.parse import (
-    Instruction,
-    Source,
-    empty_mounts,
-    expand,
-)
+from intercode_sandbox.images.dockerfile.instructions import Instruction
+from intercode_sandbox.images.dockerfile.parse import Source, empty_mounts, expand
 from intercode_sandbox.images.tree import Tree, account_in, owner_in
 from intercode_sandbox.privileges import one_user
 

@@ -57,7 +57,7 @@ class Preset:
 
 
 def get(name: str) -> Preset:
-    """A preset, named ``paper-MODEL-ENV-STRATEGY``.
+    """Return a preset, named ``paper-MODEL-ENV-STRATEGY``.
 
     Raises:
         UsageError: There is none of this name.
@@ -68,7 +68,7 @@ def get(name: str) -> Preset:
 
 
 def names() -> list[str]:
-    """Of all presets."""
+    """List the names of all presets."""
     return [name for name, _ in _all()]
 
 

@@ -1,0 +1,307 @@
+"""The instructions of a Dockerfile's text, as BuildKit's own parser reads them.
+
+Lines end with a line feed. A directive sets the escape character; a line that ends with it goes on
+in the next one, past comments and empty lines. The body of a heredoc follows its instruction. Flags
+and words keep their quotes: `parse.expand` takes them away.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from intercode_sandbox.errors import DockerfileError
+
+_SHOWN = 60
+_LONGEST_LINE = 65535
+"""The bytes of a line that BuildKit's scanner takes."""
+_BLANKS = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
+_BLANKS += "\u2028\u2029\u202f\u205f\u3000"
+"""Go's white space; that of Python's patterns has four more characters."""
+_ASCII_BLANKS = "\t\n\v\f\r "
+_BLANK = re.compile(r"[\t\v\f\r ]+")
+_DIRECTIVES = ("check", "escape", "syntax")
+_DIRECTIVE = re.compile(r"#[ \t]*([a-zA-Z][a-zA-Z0-9]*)[ \t]*=[ \t]*(.+?)[ \t]*")
+_FRONTEND = re.compile(r"(docker\.io/)?docker/dockerfile(-upstream)?([:@].*)?")
+_HEREDOC = re.compile(r"[0-9]*<<(-?)([^<]+)", re.DOTALL)
+_QUOTES = re.compile(r"\\(.?)|'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
+_ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$])')
+_FLAG = re.compile(
+    r"--(?:[^\s'\"\\]|\\.|\\\Z|'(?:[^'\\]|\\.)*(?:'|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z))*",
+    re.DOTALL | re.ASCII,
+)
+_FLAG_PARTS = re.compile(r"\\(.?)|(['\"])((?:(?!\2)[^\\]|\\.?)*)\2?", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+_JSON = json.JSONDecoder(parse_constant=lambda name: json.loads(name.lower()))
+"""A decoder that refuses JavaScript's numbers, which JSON does not have."""
+
+_LISTS = {"ADD", "COPY", "EXPOSE", "FROM", "VOLUME"}
+_JSON_TAKERS = {"ADD", "COPY", "VOLUME", "CMD", "ENTRYPOINT", "RUN", "SHELL"}
+_TEXTS = {
+    *("CMD", "ENTRYPOINT", "RUN", "SHELL"),
+    *("HEALTHCHECK", "MAINTAINER", "ONBUILD", "STOPSIGNAL", "USER", "WORKDIR"),
+}
+_WITH_HEREDOCS = {"ADD", "COPY", "RUN"}
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction, as it is written."""
+
+    line: int
+    name: str
+    """In capitals."""
+    flags: tuple[tuple[str, str], ...]
+    """``--NAME=VALUE``; without a value it is empty."""
+    values: tuple[str, ...]
+    is_json: bool
+    """Whether the values are those of a JSON array."""
+    text: str
+    """All of it, continuation lines joined."""
+    heredocs: tuple[tuple[str, str], ...]
+    """Name and content."""
+
+    def flag(self, name: str) -> str:
+        """Return a flag's value, or nothing."""
+        return dict(self.flags).get(name, "")
+
+    @property
+    def shown(self) -> str:
+        """The text for a message, in one line."""
+        text = " ".join(self.text.split())
+        return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def directives(text: str, name: str) -> dict[str, str]:
+    """Return the directives before all else, name in small letters → value.
+
+    Args:
+        text: The Dockerfile.
+        name: The name of the Dockerfile, for messages.
+
+    Raises:
+        DockerfileError: The directives are not BuildKit's own, or one of them stands twice.
+    """
+    values: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        match = _DIRECTIVE.fullmatch(line.strip(_BLANKS))
+        if match is None:
+            break
+        key, value = match[1].lower(), match[2]
+        reason = ""
+        if key in values and key in _DIRECTIVES:
+            reason = f"only one {key} parser directive can be used"
+        elif key == "escape" and value not in ("\\", "`"):
+            reason = f"invalid ESCAPE '{value}'. Must be ` or \\"
+        elif key == "syntax" and not _FRONTEND.fullmatch(value):
+            reason = f"the syntax {value!r} is not Docker's own"
+        if reason:
+            raise DockerfileError(f"{name}:{number}: {reason}")
+        values[key] = value
+    return values
+
+
+def instructions(text: str, escape: str, name: str) -> list[Instruction]:
+    """Return the instructions of a text.
+
+    Args:
+        text: The Dockerfile.
+        escape: The escape character.
+        name: The name of the Dockerfile, for messages.
+
+    Raises:
+        DockerfileError: The text is malformed, or has no instruction.
+    """
+    reader = _Reader(text, escape)
+    try:
+        if found := list(reader.instructions()):
+            return found
+    except ValueError as error:
+        raise DockerfileError(f"{name}:{reader.start}: {error}") from None
+    raise DockerfileError(f"{name}:1: file with no instructions")
+
+
+class _Reader:
+    """Reads a text line by line.
+
+    Attributes:
+        start: The number of the line with which the instruction begins that is being read.
+    """
+
+    def __init__(self, text: str, escape: str) -> None:
+        self.start = 1
+        self._lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+        self._at = 0
+        mark = re.escape(escape)
+        self._continued = re.compile(rf"(^|[^{mark}]){mark}[ \t]*\Z", re.DOTALL)
+        self._word = re.compile(
+            rf"(?:[^{_BLANKS}'\"{mark}]|{mark}.|'[^']*(?:'|\Z)"
+            rf"|\"(?:[^\"{mark}]|{mark}.)*(?:\"|(?P<dangling>{mark})?\Z))+",
+            re.DOTALL,
+        )
+
+    def instructions(self) -> Iterator[Instruction]:
+        """Yield the instructions.
+
+        Raises:
+            ValueError: The one that begins in line `start` is malformed.
+        """
+        while self._at < len(self._lines):
+            self.start = self._at + 1
+            line, goes_on = self._joined(_uncommented(self._next().rstrip("\r\n").lstrip(_BLANKS)))
+            if not line and not goes_on:
+                continue
+            while goes_on and self._at < len(self._lines):
+                more = self._next().rstrip("\r\n")
+                if not more.strip(_BLANKS) or more.lstrip(_BLANKS).startswith("#"):
+                    continue
+                more, goes_on = self._joined(more)
+                line += more
+            yield self._instruction(line)
+
+    def _next(self) -> str:
+        """Return the next line, with its end."""
+        line: str = self._lines[self._at]
+        self._at += 1
+        if len(line.encode("utf-8", "replace")) > _LONGEST_LINE:
+            raise ValueError(f"a line is longer than {_LONGEST_LINE} bytes")
+        return line
+
+    def _joined(self, line: str) -> tuple[str, bool]:
+        """Return a line without the escape at its end, and whether it had one."""
+        match = self._continued.search(line)
+        return (line, False) if match is None else (line[: match.end(1)], True)
+
+    def _instruction(self, line: str) -> Instruction:
+        written, *rest = _BLANK.split(line.strip(_BLANKS), maxsplit=1)
+        name = written.upper()
+        flags, arguments = _flags("".join(rest))
+        values, is_json = self._values(name, arguments)
+        takes_heredocs = name in _WITH_HEREDOCS and not is_json
+        heredocs = tuple(self._heredocs(line)) if takes_heredocs else ()
+        bodies = [f"\n{content}{end}" for end, content in heredocs]
+        return Instruction(
+            line=self.start,
+            name=name,
+            flags=tuple((flag, value) for flag, _, value in (one.partition("=") for one in flags)),
+            values=tuple(values),
+            is_json=is_json,
+            text="".join([line, *bodies]).strip(),
+            heredocs=heredocs,
+        )
+
+    def _values(self, name: str, arguments: str) -> tuple[list[str], bool]:
+        """Return an instruction's values, and whether they are a JSON array.
+
+        Raises:
+            ValueError: The array has other values than texts, or a pair is malformed.
+        """
+        if not arguments:
+            return [], False
+        if name in _JSON_TAKERS and (values := _array(arguments)) is not None:
+            return values, True
+        if name in _LISTS:
+            return _BLANK.split(arguments), False
+        if name in ("ENV", "LABEL"):
+            return self._pairs(name, arguments), False
+        if name == "ARG":
+            return self._words(arguments), False
+        return [arguments if name in _TEXTS else ""], False
+
+    def _pairs(self, name: str, arguments: str) -> list[str]:
+        """Return names and values, in turn: of ``NAME=VALUE …``, or of the older ``NAME VALUE``."""
+        words = self._words(arguments)
+        if not words:  # an escape alone
+            return []
+        if "=" not in words[0]:
+            pair = _BLANK.split(arguments, maxsplit=1)
+            if len(pair) < 2:
+                raise ValueError(f"{name} must have two arguments")
+            return pair
+        for word in words:
+            if "=" not in word:
+                shown = json.dumps(word, ensure_ascii=False)
+                raise ValueError(
+                    f"Syntax error - can't find = in {shown}. Must be of the form: name=value"
+                )
+        return [part for word in words for part in word.split("=", 1)]
+
+    def _words(self, arguments: str) -> list[str]:
+        """Return the words of arguments, with quotes; an escape before their end is none."""
+        matches = self._word.finditer(arguments)
+        return [match[0][: -1 if match["dangling"] else None] for match in matches]
+
+    def _heredocs(self, line: str) -> Iterator[tuple[str, str]]:
+        """Yield name and content of the heredocs of an instruction."""
+        for word in _shell_words(line):
+            match = _HEREDOC.fullmatch(word)
+            if match is None or not (name := _QUOTES.sub(_unquoted, match[2])):
+                continue
+            content = ""
+            while True:
+                if self._at == len(self._lines):
+                    raise ValueError("unterminated heredoc")
+                following = self._next()
+                end = following.rstrip("\r\n")
+                if (end.lstrip("\t") if match[1] else end) == name:
+                    break
+                content += following
+            yield name, content
+
+
+def _uncommented(line: str) -> str:
+    return "" if line.startswith("#") else line
+
+
+def _flags(arguments: str) -> tuple[list[str], str]:
+    """Return the flags at the beginning of arguments, without quotes, and the rest."""
+    flags = []
+    rest = arguments
+    while match := _FLAG.match(rest.lstrip(_ASCII_BLANKS)):
+        rest = rest.lstrip(_ASCII_BLANKS)[match.end() :]
+        flag = _FLAG_PARTS.sub(_unescaped, match[0])
+        if flag == "--":
+            break
+        flags.append(flag[2:])
+    return flags, rest.strip(_BLANKS)
+
+
+def _unescaped(part: re.Match[str]) -> str:
+    """Return an escaped character, or what stands between quotes."""
+    return part[1] or _ESCAPED.sub(r"\1", part[3] or "")
+
+
+def _array(arguments: str) -> list[str] | None:
+    """Return the texts of a JSON array; None: the arguments begin with none.
+
+    Raises:
+        ValueError: One of its values is not a text.
+    """
+    if not arguments.startswith("["):
+        return None
+    try:
+        values, _ = _JSON.raw_decode(arguments)
+    except (ValueError, RecursionError):
+        return None
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError("when using JSON array syntax, arrays must be comprised of strings only")
+    return [value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for value in values]
+
+
+_SHELL_WORD = re.compile(
+    rf"(?:[^{_BLANKS}'\"\\]|\\.|\\\Z|'[^']*'|\"(?:[^\"\\]|\\.)*\"|(?P<open>['\"]))+", re.DOTALL
+)
+
+
+def _shell_words(line: str) -> list[str]:
+    """Return the words of a line as a shell splits it, with quotes; none if a quote is open."""
+    matches = list(_SHELL_WORD.finditer(line))
+    return [] if any(match["open"] for match in matches) else [match[0] for match in matches]
+
+
+def _unquoted(quote: re.Match[str]) -> str:
+    if quote[3] is not None:
+        return _ESCAPED_IN_QUOTES.sub(r"\1", quote[3])
+    return quote[1] or quote[2] or ""
