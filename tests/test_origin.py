@@ -20,9 +20,9 @@ VERSION = intercode.__version__
 def site(tmp_path: Path) -> Path:
     """A folder of installed packages: ours, and the metadata of the gym and the paper."""
     for source in SOURCES:
-        for module in source.iterdir():
+        for module in source.glob("intercode*"):
             (tmp_path / module.name).symlink_to(module)
-    for name in ("gym", "paper"):
+    for name in ("gym", "integrations", "paper"):
         (tmp_path / f"intercode_{name}-{VERSION}.dist-info").mkdir()
     return tmp_path
 
@@ -61,19 +61,20 @@ def test_a_foreign_sandbox_is_refused(site: Path) -> None:
     assert done.stderr.startswith(f"intercode: error: intercode_sandbox ({file}) is not InterCode")
 
 
-def test_a_foreign_gym_is_refused_by_the_paper(site: Path) -> None:
+@pytest.mark.parametrize("dependent", ["integrations", "paper"])
+def test_a_foreign_gym_is_refused(site: Path, dependent: str) -> None:
     file = replace_package(site, "intercode", f"__version__ = {VERSION!r}\n")
-    done = start(site, "-c", "import intercode_paper")
+    done = start(site, "-c", f"import intercode_{dependent}")
     assert f"PackageError: intercode ({file}) is not InterCode's package" in done.stderr
 
 
-@pytest.mark.parametrize("dependent", ["gym", "paper"])
+@pytest.mark.parametrize("dependent", ["gym", "integrations", "paper"])
 def test_a_package_of_another_version_is_refused(site: Path, dependent: str) -> None:
     metadata = site / f"intercode_{dependent}-1.9.dist-info"
     (site / f"intercode_{dependent}-{VERSION}.dist-info").rename(metadata)
     script = (
         "from intercode_sandbox.errors import InterCodeError\n"
-        "try:\n    import intercode_paper\n"
+        "try:\n    import intercode_integrations, intercode_paper\n"
         "except ImportError as error:\n    print(isinstance(error, InterCodeError), error)\n"
     )
     lower = "intercode_sandbox" if dependent == "gym" else "intercode"
@@ -86,7 +87,7 @@ def test_a_package_of_another_version_is_refused(site: Path, dependent: str) -> 
 def test_a_checkout_needs_no_metadata(site: Path) -> None:
     for metadata in site.glob("*.dist-info"):
         metadata.rmdir()
-    assert not start(site, "-c", "import intercode_paper").stderr
+    assert not start(site, "-c", "import intercode_integrations, intercode_paper").stderr
 
 
 def test_the_origin_is_the_address_of_the_project() -> None:

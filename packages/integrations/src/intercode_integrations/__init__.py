@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import intercode
-from intercode.errors import UsageError
+from intercode_sandbox.errors import UsageError
 from intercode_sandbox.extensions import PACKAGES
 from intercode_sandbox.names import OURS
 from intercode_sandbox.origin import check_package
