@@ -78,7 +78,6 @@ def test_the_gym_alone(gym: Path, tmp_path: Path) -> None:
         "import importlib.util as u\n"
         "assert not any(map(u.find_spec, ('intercode_integrations', 'intercode_paper')))\n"
         "import intercode\n"
-        "assert intercode.make('bash', split='train').reset()\n"
         "try:\n"
         "    intercode.connect('http://127.0.0.1:1')\n"
         "except intercode.UsageError as error:\n"
@@ -96,7 +95,7 @@ def test_the_gym_alone(gym: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("package", ["gym", "integrations", "paper"])
 def test_the_example_of_a_package(root: Someone, package: str) -> None:
-    example = blocks(REPOSITORY / f"packages/{package}/README.md")[0]
+    example = next(blocks(REPOSITORY / f"packages/{package}/README.md"))
     root.run("python", str(root.file("example.py", example.text)))
 
 
