@@ -76,7 +76,8 @@ def test_public_names_are_there_and_lazy() -> None:
         [sys.executable, "-c", "import sys, intercode; print(*sorted(sys.modules))"],
         check=True, capture_output=True, text=True,
     ).stdout.split()  # fmt: skip
-    ours = ["intercode", "intercode_sandbox", "intercode_sandbox.extensions"]
+    parts = ("errors", "extensions", "origin")
+    ours = ["intercode", "intercode_sandbox", *(f"intercode_sandbox.{part}" for part in parts)]
     assert [name for name in imported if name.startswith("intercode")] == ours
 
 

@@ -71,7 +71,7 @@ def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
             sites.append(Path(top, layout.format(name)))
             package = sites[-1] / module.__name__
             shutil.copytree(Path(str(module.__file__)).parent, package, ignore=ignored)
-            info = sites[-1] / f"intercode_{name}-0.dist-info"
+            info = sites[-1] / f"intercode_{name}-{intercode.__version__}.dist-info"
             info.mkdir()
             Path(info, "direct_url.json").write_text("{}")
             if layout != "lib/site-packages":
