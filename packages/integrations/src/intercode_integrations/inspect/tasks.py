@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from inspect_ai import Task, task
 from inspect_ai.agent import AgentSubmit, react
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from intercode.envs.base import InterCodeEnv
 
 Tools = Literal["intercode", "inspect"]
+Function = TypeVar("Function", bound=Callable[..., Any])
 TIMEOUT = 60
 """Seconds for a command of Inspect's tool."""
 ONLY_ANSWER = AgentSubmit(answer_only=True)  # else all that was said counts as the answer
@@ -161,7 +162,14 @@ def _tool(told: Described, function: Callable[..., str]) -> Tool:
     return ToolDef(execute, told.name, told.description, parameters).as_tool()
 
 
+def _of_intercode(function: Function) -> Function:
+    """Let Inspect name what a function makes ``intercode/…``, by the first part of its module."""
+    function.__module__ = intercode.__name__
+    return function
+
+
 @solver
+@_of_intercode
 def play() -> Solver:
     """Let the model play the episode by calls of our tools, in our prompts' words."""
 
@@ -186,6 +194,7 @@ def play() -> Solver:
 
 
 @scorer(metrics=[mean(), stderr()])
+@_of_intercode
 def reward() -> Scorer:
     """Score by the environment's reward. An infrastructure's failure is an error of the sample."""
 
@@ -223,7 +232,7 @@ def _task(env: str, tools: Tools, split: str | None, options: dict[str, Any]) ->
 
 def _named(name: str, make: Callable[..., Task]) -> Callable[..., Task]:
     """Register a task as ``intercode/NAME``, which Inspect does not do for a package's checkout."""
-    made: Callable[..., Task] = task(name=name)(make)
+    made: Callable[..., Task] = task(name=name)(_of_intercode(make))
     if "/" not in registry_info(made).name:
         made = task(name=f"intercode/{name}")(make)
     return made
