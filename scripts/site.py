@@ -61,7 +61,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     for module in modules():
         text = f"# {module}\n\n" + "".join(
-            f"::: {module}.{name}\n\n" for name in public_names(module)
+            f"::: {source}\n    options: {{ heading: {name}, toc_label: {name} }}\n\n"
+            for name, source in public_names(module).items()
         )
         files.append(File.generated(config, path(module), content=text))
     return files
@@ -104,14 +105,24 @@ def path(module: str) -> str:
     return f"reference/api/{module}.md"
 
 
-def public_names(module: str) -> list[str]:
-    """Return a module's `__all__`, without its version; or else its own classes and functions."""
+def public_names(module: str) -> dict[str, str]:
+    """Return the names of a module's `__all__`, or else its own classes and functions.
+
+    Returns:
+        Name → where it is defined: a table `SOURCES` says that, of names that are imported when
+        they are first used.
+    """
     name = module.replace(".", "/")
     files = (f"packages/*/src/{name}.py", f"packages/*/src/{name}/__init__.py")
     file = next(file for pattern in files for file in ROOT.glob(pattern))
     body = ast.parse(file.read_text(encoding="utf-8")).body
-    for node in body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return [name for name in ast.literal_eval(node.value) if not name.startswith("__")]
-    kinds = (ast.ClassDef, ast.FunctionDef)
-    return [node.name for node in body if isinstance(node, kinds) and node.name[0] != "_"]
+    tables = {ast.unparse(n.targets[0]): n.value for n in body if isinstance(n, ast.Assign)}
+    if "SOURCES" in tables:
+        sources = ast.literal_eval(tables["SOURCES"])
+        return {name: source.replace(":", ".") for name, source in sources.items()}
+    if "__all__" in tables:
+        names = [name for name in ast.literal_eval(tables["__all__"]) if name[:2] != "__"]
+    else:
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        names = [node.name for node in body if isinstance(node, kinds) and node.name[0] != "_"]
+    return {name: f"{module}.{name}" for name in names}
