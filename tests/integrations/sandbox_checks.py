@@ -62,6 +62,15 @@ def environment(**options: Any) -> Any:
     return get_environment({"environment_class": "mini_box.SandboxEnvironment", **options})
 
 
+def test_a_template_of_mini_swe_agent_has_no_variable_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    variables = environment(env={"WORD": "two"}).get_template_vars(n_model_calls=1)
+    assert variables["env"] == {"WORD": "two"} and variables["n_model_calls"] == 1
+    assert "OPENAI_API_KEY" not in variables and "sk-secret" not in str(variables)
+
+
 def test_mini_swe_agent_acts_in_a_sandbox() -> None:
     env = environment(image="host", memory="256M", timeout=60, env={"WORD": "two"})
     commands = ["echo $WORD > /root/a; exit 3", "cat /root/missing", f"{SUBMIT}; cat /root/a"]
