@@ -70,7 +70,7 @@ soak: set-up  ## Soak and fault tests at full size: hours
 	@scripts/need-system --packages mariadb-server postgresql || true
 	@INTERCODE_SOAK_EPISODES=$(EPISODES) INTERCODE_SOAK_KILLS=$(KILLS) \
 	    INTERCODE_SOAK_SESSIONS=$(SESSIONS) $(BIN)/python -m pytest -s $(PYTEST_FLAGS) \
-	    $(shell grep -rl --include="test_*.py" INTERCODE_SOAK tests)
+	    $(shell grep -rl --include="test_*.py" INTERCODE_SOAK packages/*/tests)
 	@INTERCODE_SOAK_NODES=$(NODES) scripts/test-integrations ray
 
 # Its settings (MINUTES, SEED, …) are read from the environment, where make puts what it is given.
@@ -91,7 +91,7 @@ test-integrations:  ## The adapters, against the frameworks (not offline at firs
 ARGS ?=
 CHECK ?=
 train-demo:  ## Train a policy of a million parameters until it solves new tasks (45 minutes)
-	@scripts/test-integrations trl -- $(if $(CHECK),-m pytest --noconftest -q tests/integrations/train_demo.py,examples/training/train.py $(ARGS))
+	@scripts/test-integrations trl -- $(if $(CHECK),-m pytest --noconftest -q packages/integrations/tests/integrations/train_demo.py,examples/training/train.py $(ARGS))
 
 train-model:  ## Train SmolLM2-135M by the rewards of its own attempts (two hours; fetches 94 MB)
 	@scripts/test-integrations trl -- examples/training/language_model.py $(ARGS)
@@ -113,7 +113,7 @@ test-versions:  ## The wheel under each declared version of Python (not offline)
 test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual machine (root)
 	@scripts/need-system debootstrap mke2fs
 	@scripts/need-system --packages debian-archive-keyring qemu-system-$(if $(filter aarch64,$(shell uname -m)),arm,x86)
-	@$(BIN)/python tests/cgroup2/machine.py
+	@$(BIN)/python packages/sandbox/tests/cgroup2/machine.py
 
 lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutations, spelling and English
 	@$(BIN)/ruff format --check .

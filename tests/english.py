@@ -124,7 +124,7 @@ def main(arguments: list[str]) -> int:
         path
         for place in places
         for path in (sorted(place.rglob("*")) if place.is_dir() else [place])
-        if path.suffix in (".py", ".md") and "repository" not in path.parts
+        if path.suffix in (".py", ".md") and not {"repository", "tests"}.intersection(path.parts)
     ]
     found = [(path, *finding) for path in paths for finding in check(path)]
     for path, line, text in found:

@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 SAYS = {
-    "sleep": "a test waits for an event, not for the clock: use tests/waiting.py",
+    "sleep": "a test waits for an event, not for the clock: use `waiting`",
     "limit": "a slow machine reaches it: use PATIENCE, or allow it where it is meant to strike",
     "ps": "an image may have no such program, and then nothing seems to run: use `running`",
-    "shared": "others change it meanwhile: count your own, as `held` of soak/held.py does",
+    "shared": "others change it meanwhile: count your own, as `held` of `open_resources` does",
     "port": "another process may have it: take port 0, and ask which it became",
     "kill": "it ends later: wait with `eventually` until what was killed is gone",
     "clock": "a duration depends on the machine: assert what the code does",
     "mark": "this mark allows nothing: remove it, or write `# allow RULE: REASON`",
 }
 """Rule → what to do."""
+PACKAGES = sorted(Path(__file__).parents[1].glob("packages/*/tests"))
 LEAST = 10.0
 """Seconds that a limit which is not to strike has at least."""
 LIMITS = re.compile(r"(^|[_.])(timeout|seconds|patience)$", re.IGNORECASE)
@@ -213,7 +214,7 @@ def check(text: str) -> list[tuple[int, str]]:
 
 
 def main(arguments: list[str]) -> int:
-    places = [Path(given) for given in arguments] or [Path(__file__).parent]
+    places = [Path(given) for given in arguments] or [Path(__file__).parent, *PACKAGES]
     found = 0
     for place in places:
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:

@@ -198,5 +198,5 @@ def test_an_integration_is_short_and_needs_no_private_name(path: Path) -> None:
         elif isinstance(node, ast.ImportFrom):
             names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
         assert not [name for name in names if name.startswith("_")], ast.unparse(node)
-    checks = [*(ROOT / "tests/integrations").glob("*_example_checks.py")]
+    checks = [*(ROOT / "packages/integrations/tests/integrations").glob("*_example_checks.py")]
     assert [one for one in checks if path.stem in one.read_text()]

@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "packages/sandbox/tests")]
 
-from chaos.command import main
+from chaos.command import main  # noqa: E402 - found by these lines
 
 sys.exit(main())

@@ -20,12 +20,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sources import ROOT
+
 from .deciding import Chaos, Settings
 from .freezing import Freezer, FreezingError
 from .hearing import Ear, HearingError
 from .plugin import REPORTS
 
-TESTS = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
 NOT_TESTED = ("chaos", "docs", "soak")
 START = "import sys; sys.path.insert(0, sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
 """As `python -m pytest`; the plugin is found without a variable that tests would inherit."""
@@ -157,7 +159,10 @@ def files(tests: str) -> list[str]:
         FileNotFoundError: There is no such file or folder.
     """
     given = shlex.split(tests) or sorted(
-        str(path) for path in Path("tests").iterdir() if path.name not in NOT_TESTED
+        str(path)
+        for folder in ("tests", *Path().glob("packages/*/tests"))
+        for path in Path(folder).iterdir()
+        if path.name not in NOT_TESTED
     )
     found = []
     for name in given:

@@ -181,7 +181,9 @@ def test_the_tests_that_the_table_of_defences_names() -> None:
     for cell in cells:
         source = ""
         for file, test in re.findall(r"`(?:(test_\w+\.py)(?:::)?)?(\w*)`", cell):
-            source = (ROOT / "tests/sandbox" / file).read_text() if file else source
+            source = (
+                (ROOT / "packages/sandbox/tests/sandbox" / file).read_text() if file else source
+            )
             assert f"def {test}" in source, cell
 
 

@@ -1,7 +1,7 @@
 """`doctor` on machines whose filter refuses one system call, or which lack something else.
 
 Whatever it says "ok" to is played, and else the cause is named, with what lifts it where something
-does; there is no traceback. `tests/sandbox/test_static_refused.py` is about promises of a sandbox.
+does; there is no traceback. `packages/sandbox/tests/sandbox/test_static_refused.py` is about promises of a sandbox.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from typing import Any
 import pytest
 
 from ordinary import ordinary_user
+from sources import path_of
 from waiting import PATIENCE
 
-SOURCE = Path(__file__).parents[1] / "sandbox/static/refusing.c"
+SOURCE = path_of("sandbox/static/refusing.c")
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 PROBE = """
 import json
@@ -39,6 +40,7 @@ print("checks:", json.dumps([[check.name, check.ok, check.detail, check.fix] for
 """The checks of `doctor`: the native sandbox, then an episode of two environments."""
 CONSOLE = """
 import sys, intercode_console
+from sources import path_of
 sys.argv = ["intercode", "doctor"]
 sys.exit(intercode_console.main())
 """

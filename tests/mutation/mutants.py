@@ -12,12 +12,11 @@ from pathlib import Path
 
 from .defences import Defence
 
-_TESTS = Path(__file__).parents[1]
-ROOT = _TESTS.parent
-sys.path += [str(_TESTS), str(ROOT / "packages/sandbox")]
+ROOT = Path(__file__).parents[2]
+sys.path += [*map(str, ROOT.glob("packages/*/tests")), str(ROOT / "packages/sandbox")]
 import hatch_build  # noqa: E402 - beside the package, as a build finds it
 
-from sources import SOURCES, source_of  # noqa: E402
+from sources import SOURCES, TEST_PATH, source_of  # noqa: E402
 
 SRC = os.pathsep.join(map(str, SOURCES))
 _SECONDS = 250
@@ -64,7 +63,7 @@ def probe(defence: Defence, src: str | Path = SRC) -> tuple[int, str]:
     """Exit code and output; see `probes`."""
     done = subprocess.run(
         [sys.executable, "-m", "mutation.probes", _module(defence), defence.name, str(src)],
-        env={**os.environ, "PYTHONPATH": f"{src}{os.pathsep}{_TESTS}"},
+        env={**os.environ, "PYTHONPATH": f"{src}{os.pathsep}{TEST_PATH}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -27,11 +27,12 @@ from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import NativeSnapshot, endings
 from intercode_sandbox.ownership import OneCaller
 from intercode_sandbox.units import MIB
+from sources import path_of
 from waiting import eventually, new_marker
 
 from .tools import ProbeError, ends, host_pid, one_of, run, say, start, wait_for
 
-SANDBOX_TESTS = str(Path(__file__).parents[1] / "sandbox")
+SANDBOX_TESTS = str(path_of("sandbox"))
 
 # -- the host's disk ---------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, SandboxBackend, get_provider
 from intercode_sandbox.native.provider import NativeProvider
 from sandbox import rootfs
+from sources import path_of
 from waiting import PATIENCE
 
 from .tools import ProbeError, SkippedError, one_of, perl, run, start
@@ -249,7 +250,7 @@ def one_episodes_exceptions() -> bool:
 
 def a_crash_of_ours() -> bool:
     """Whether a worker that crashes at every action costs no agent its score."""
-    folder = str(Path(__file__).parents[1] / "faulty")
+    folder = str(path_of("faulty"))
     provider = NativeProvider(preload=(*PRELOAD, "aborts_at_actions"), path=[folder])
     task = Task("t", "?", tests=("assert True",))
     try:

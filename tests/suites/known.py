@@ -27,11 +27,14 @@ RECORD = ROOT / "tests" / "passed.json"
 DAYS = 14
 """A pass that is older says nothing any more."""
 PACKAGES = ("packages/*/src",)
-OTHERS = ("tests", "packages/*/tests", "tests/integrations", "examples/*", "benchmarks")
+OTHERS = (
+    *("tests", "packages/*/tests", "packages/integrations/tests/integrations"),
+    *("examples/*", "benchmarks"),
+)
 """Folders from which modules are imported: see `Graph`."""
 ALWAYS = (
     *("/pyproject.toml", "/requirements.txt", "packages/*/pyproject.toml"),
-    *("packages/*/hatch_build.py", "/tests/conftest.py"),
+    *("packages/*/hatch_build.py", "/conftest.py"),
 )
 """Inputs of every suite."""
 EXTRA = "test"

@@ -26,9 +26,9 @@ from intercode.spec import (
     options_of,
     recorded_options,
 )
+from sources import ROOT
 
-REPOSITORY = Path(__file__).parents[1]
-HISTORY = sorted(REPOSITORY.glob("tests/golden/runs-0.1.0/*/run.json"))
+HISTORY = sorted(ROOT.glob("tests/golden/runs-0.1.0/*/run.json"))
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -149,8 +149,8 @@ def test_a_spec_is_run(tmp_path: Path) -> None:
 
 
 def test_the_schemas_of_the_reference_are_up_to_date(tmp_path: Path) -> None:
-    runpy.run_path(str(REPOSITORY / "scripts" / "schemas"))["write"](tmp_path)
-    kept = REPOSITORY / "docs" / "reference" / "schemas"
+    runpy.run_path(str(ROOT / "scripts" / "schemas"))["write"](tmp_path)
+    kept = ROOT / "docs" / "reference" / "schemas"
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == sorted(path.name for path in kept.iterdir())
     for name in names:

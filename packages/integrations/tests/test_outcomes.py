@@ -34,10 +34,10 @@ from intercode.report.episodes import row_of
 from intercode.report.export import episode_row, to_chat, turn_rows
 from intercode_integrations.trl.environments import environments
 from intercode_integrations.trl.rollouts import env_reward
+from sources import ROOT
 from waiting import PATIENCE
 
-REPOSITORY = Path(__file__).parents[1]
-HISTORY = sorted(REPOSITORY.glob("tests/golden/runs-0.1.0/*/episodes.jsonl"))
+HISTORY = sorted(ROOT.glob("tests/golden/runs-0.1.0/*/episodes.jsonl"))
 TURNS = 2
 TASKS = intercode.Dataset(
     [
@@ -62,7 +62,7 @@ class Scripted:
 
 
 def limited(**limits: Any) -> Any:
-    model = get_model(f"scripted/{REPOSITORY}/tests/golden/runs-0.1.0/rules.jsonl")
+    model = get_model(f"scripted/{ROOT}/tests/golden/runs-0.1.0/rules.jsonl")
     return registry.get("try-again", model=model, limits=EpisodeLimits(**limits))
 
 
@@ -333,7 +333,7 @@ def test_trl_gets_no_reward() -> None:
 
 
 def test_the_reference_has_the_definitions() -> None:
-    text = (REPOSITORY / "docs/reference/outcomes.md").read_text()
+    text = (ROOT / "docs/reference/outcomes.md").read_text()
     rows = dict(re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", text, re.MULTILINE))
     assert rows == OUTCOMES
     assert set(get_args(OutcomeKind)) == set(OUTCOMES)

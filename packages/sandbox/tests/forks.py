@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from intercode.errors import InterCodeError
+from intercode_sandbox.errors import InterCodeError
 from waiting import PATIENCE
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -32,3 +34,29 @@ def ordinary_user() -> Iterator[OrdinaryUser]:
             prefix = (sys.executable, str(_AS_USER), str(UID))
         env = {**os.environ, "HOME": name, "INTERCODE_CACHE": f"{name}/cache"}
         yield OrdinaryUser(Path(name), prefix, env)
+
+
+def run_tests(*folders: Path) -> int:
+    """Run the tests marked ``ordinary`` as an ordinary user; return how many have passed."""
+    with ordinary_user() as user:
+        home = user.home
+        options = ("-q", "-m", "ordinary", "-p", "no:cacheprovider", "--basetemp", f"{home}/pytest")
+        done = subprocess.run(
+            [*user.prefix, sys.executable, "-m", "pytest", *options, *map(str, folders)],
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(home),
+                "INTERCODE_CACHE": f"{home}/cache",
+                "HYPOTHESIS_STORAGE_DIRECTORY": f"{home}/hypothesis",
+                "PYTHONDONTWRITEBYTECODE": "1",
+                # Where it is set, the same examples of the property-based tests every time.
+                **{name: os.environ[name] for name in ("CI",) if name in os.environ},
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    return int(passed[1])

@@ -70,7 +70,6 @@ def fenced(code: str, language: str) -> str:
 
 def model(url: str, *, retries: int = 6, provider: str = "openai-compatible") -> RemoteModel:
     """A client of a scripted server that does not wait long."""
-
     client = MODELS.get(provider)("test", base_url=url, timeout=60.0)
     around = Around(price=PRICE, retry=Retry(retries=retries, first_wait=0.001))
     return RemoteModel(f"{provider}/test", client, around)

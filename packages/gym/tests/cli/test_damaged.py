@@ -19,10 +19,11 @@ from intercode import records
 from intercode.cli.main import main
 from intercode.errors import RecordError
 from intercode.records import EPISODES, MANIFEST, RecordWriter
+from sources import ROOT
 
 from .conftest import command
 
-RECORDED = Path(__file__).parents[1] / "golden/runs-0.1.0/bash-model"
+RECORDED = ROOT / "tests/golden/runs-0.1.0/bash-model"
 VALUES: list[Any] = [3, "x", [], {}, None, [3], {"a": 1}, -1.5, True]
 GONE = object()
 

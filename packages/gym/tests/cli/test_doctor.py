@@ -18,6 +18,7 @@ from intercode.interpreters import python_start
 from intercode_sandbox.doctor import check_native
 from intercode_sandbox.native.provider import NativeProvider
 from ordinary import UID, ordinary_user
+from sources import path_of
 
 from .conftest import Run, command, keys, parsed
 
@@ -51,7 +52,7 @@ def test_doctor(cli: Run) -> None:
 
 def test_an_environment_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is played with a worker that crashes; the other environments are as they are."""
-    folder = str(Path(__file__).parents[1] / "faulty")
+    folder = str(path_of("faulty"))
     preload = (*python_start.PRELOAD, "aborts_at_actions")
     with closing(NativeProvider(preload=preload, path=[folder])) as broken:
         monkeypatch.setattr(python_start, "provider", lambda name: broken)

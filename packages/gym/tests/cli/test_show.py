@@ -10,8 +10,9 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.records import EPISODES
+from sources import ROOT
 
-RECORDED = Path(__file__).parents[1] / "golden/runs-0.1.0/bash-model"
+RECORDED = ROOT / "tests/golden/runs-0.1.0/bash-model"
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

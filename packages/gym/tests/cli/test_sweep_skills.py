@@ -11,8 +11,9 @@ from scipy import stats
 
 from intercode.cli.main import main
 from intercode.records import read_episodes
+from sources import ROOT
 
-EXAMPLES = Path(__file__).parents[2] / "examples/skills"
+EXAMPLES = ROOT / "examples/skills"
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,6 @@ from intercode.spec import (
     recorded_options,
 )
 from intercode.trust import _DEEDS, INERT, effects
-from intercode_paper.tables import rates
 from intercode_sandbox.images.resolve import SCHEMES
 from intercode_sandbox.names import Registry
 from intercode_sandbox.providers import PROVIDERS
@@ -677,16 +676,6 @@ def test_the_viewer_follows_no_link(run: Path, tmp_path: Path) -> None:
     library = Library([runs])
     library.refresh()
     assert len(library.runs()) == 2, "a link within the folder is one of it"
-
-
-@pytest.mark.parametrize("kind", ["file", "fifo"])
-def test_no_link_of_a_folder_of_2023_is_read(tmp_path: Path, kind: str) -> None:
-    (folder := tmp_path / "results").mkdir()
-    (secret := tmp_path / "secret").write_text("{}")
-    (path := folder / "ic_bash_multiturn_gpt-4_10_turns.json").touch()
-    put(path, kind, secret)
-    with pytest.raises(RecordError, match=r"is a link|is not a regular file"):
-        rates(folder)
 
 
 def test_a_file_that_the_caller_names_may_be_a_link(run: Path, tmp_path: Path) -> None:

@@ -26,12 +26,13 @@ from intercode.databases.servers.private import (
 )
 from intercode.errors import DatabaseError, UsageError
 from intercode_sandbox.files import cache_root
+from sources import path_of
 from waiting import eventually, new_marker
 
 from .conftest import there_is
 
 START = {"mysql": start_mariadb, "postgresql": start_postgresql}
-AS_USER = Path(__file__).parents[1] / "sandbox" / "as_user.py"
+AS_USER = path_of("sandbox/as_user.py")
 DATA = {"mysql": "mysql", "postgresql": "base"}
 """A folder in the data folder."""
 

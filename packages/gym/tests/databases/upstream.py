@@ -1,10 +1,10 @@
 """The dumps of the 2023 release, if there is a copy of it. They are read, never copied."""
 
-from pathlib import Path
-
 import pytest
 
-UPSTREAM = Path(__file__).parents[2].parent / "shared" / "upstream"
+from sources import ROOT
+
+UPSTREAM = ROOT.parent / "shared" / "upstream"
 SPIDER = UPSTREAM / "data" / "sql" / "spider" / "ic_spider_dbs.sql"
 WIKISQL = UPSTREAM / "data" / "sql" / "wikisql" / "ic_wikisql_dev.sql"
 needs_upstream = pytest.mark.skipif(

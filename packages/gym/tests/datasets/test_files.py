@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 from intercode.datasets.files import load_file
 from intercode.errors import TaskError
 from intercode.task import Task
+from sources import ROOT
 
 ISSUE_FORM = {
     "task_id": "bash_001",
@@ -45,7 +46,7 @@ def test_a_canary_is_no_task(tmp_path: Path) -> None:
 
 
 def test_whatever_holds_golds_carries_the_canary() -> None:
-    root = Path(__file__).parents[2]
+    root = ROOT
     files = [*(root / "packages/gym/src/intercode/datasets").rglob("*.json*")]
     files += [*(root / "benchmarks/graders").rglob("*.jsonl")]
     assert len(files) > 20

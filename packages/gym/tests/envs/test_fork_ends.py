@@ -21,7 +21,7 @@ from intercode.task import Dataset, Task
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import sweep
-from soak.held import held, held_once
+from open_resources import held, held_once
 from soak.killed import cgroups_of, kill
 
 pytestmark = pytest.mark.ordinary

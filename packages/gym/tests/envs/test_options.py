@@ -6,7 +6,6 @@ import copy
 import pickle
 import runpy
 from contextlib import closing
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -28,6 +27,7 @@ from intercode.envs.options import (
     described,
 )
 from intercode.errors import EnvironmentStateError
+from sources import ROOT
 
 KINDS = [
     kind
@@ -173,7 +173,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 def test_editors_know_the_public_names_and_the_options_of_make() -> None:
     """The stub beside the package is what `scripts/stub` would write now."""
-    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "stub"))
+    script = runpy.run_path(str(ROOT / "scripts" / "stub"))
     assert script["FILE"].read_text(encoding="utf-8") == script["stub"]()
 
 

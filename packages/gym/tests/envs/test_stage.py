@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import intercode
-from conftest import PROVIDERS
 from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError, UsageError
 from intercode.evaluate import evaluate
 from intercode.task import Task
 from intercode_sandbox import Limits, get_provider
+from sandbox.fixtures import PROVIDERS
 
 TASK = Task("t", "q", ("ls",))
 

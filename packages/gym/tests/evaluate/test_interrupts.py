@@ -17,6 +17,7 @@ import pytest
 
 from intercode.evaluate import evaluate
 from intercode.records import EPISODES, read_episodes
+from sources import TEST_PATH
 from waiting import eventually
 
 from .fakes import Factory, dataset
@@ -58,7 +59,7 @@ def start(
 ) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-c", code, str(out), str(count), str(delay)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": TEST_PATH},
         stdout=subprocess.PIPE,
         text=True,
     ) as child:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,9 @@ from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import PRELOAD, provider
 from intercode_sandbox import Provider
 from intercode_sandbox.native.provider import NativeProvider
+from sources import path_of
 
-FOLDER = str(Path(__file__).parents[1] / "faulty")
+FOLDER = str(path_of("faulty"))
 ADD = TASKS["add"]
 FAULTS = ["aborts_at_start", "aborts_at_actions"]
 Broken = Callable[[str], Provider]

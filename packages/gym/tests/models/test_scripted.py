@@ -12,8 +12,8 @@ from intercode.errors import ContextLengthError, ModelError, UsageError
 from intercode.models import MODELS, Message, Retry, Settings, ToolCall, Usage, get_model
 from intercode.models.base import Answer, Request
 from intercode.models.remote import RemoteModel
-from models.providers import HELLO
 
+HELLO = (Message("user", "one two three"),)
 RULES = """
 {"when": "(?i)sql", "say": "SELECT 1"}
 {"turn": 1, "calls": [{"name": "submit", "arguments": {"answer": 3}}]}

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.test_view import append, begun
-from tests.waiting import PATIENCE
+from waiting import PATIENCE
 
 from intercode import records
 from intercode.cli.main import main
 from intercode.episode import Episode, FileChange, Fork, Score, Turn, TurnChanges
 from intercode.report.live import Library
 from intercode.report.server import Viewer
+from report.test_view import append, begun
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

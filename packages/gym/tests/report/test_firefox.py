@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.test_browser import episode, hostile
-from tests.report.test_view import append, begun
-from tests.waiting import PATIENCE
+from waiting import PATIENCE
 
 from intercode.report.live import Library
 from intercode.report.server import Viewer
+from report.test_browser import episode, hostile
+from report.test_view import append, begun
 
 FIREFOX = shutil.which("firefox-esr")
 ENTER = "\ue007"

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from tests.waiting import PATIENCE, eventually
+from waiting import PATIENCE, eventually
 
 from intercode import records
 from intercode.episode import Episode, Fork, Score, Turn

@@ -17,7 +17,7 @@ from intercode.envs.bash import BashEnv
 from intercode.task import Dataset, Task
 from intercode_sandbox.privileges import is_root
 from ordinary import ordinary_user
-from sources import ROOT, SOURCES
+from sources import SOURCES, TESTS
 
 PROGRAM = "/root/prog"
 FORM = "S[0-9a-f]{16}Z"
@@ -165,7 +165,7 @@ def test_an_ordinary_users_sandboxes_hide_as_much() -> None:
         )
         done = subprocess.run(
             [*user.prefix, sys.executable, "-c", ORDINARY, *ways],
-            env={**user.env, "PYTHONPATH": os.pathsep.join(map(str, (*SOURCES, ROOT / "tests")))},
+            env={**user.env, "PYTHONPATH": os.pathsep.join(map(str, (*SOURCES, *TESTS)))},
             capture_output=True,
             text=True,
         )

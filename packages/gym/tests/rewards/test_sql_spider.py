@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,9 @@ from intercode.episode import Episode, Turn
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql import SqlReward
 from intercode.task import Task
+from sources import ROOT
 
-UPSTREAM = Path(__file__).parents[3] / "shared" / "upstream"
+UPSTREAM = ROOT.parent / "shared" / "upstream"
 DATA = UPSTREAM / "data" / "sql" / "spider" / "ic_spider_dev.json"
 GUESSES = ("SELECT 1 FROM (SELECT 1) AS x WHERE 1 = 0", "SELECT 0", "SELECT 1", "SELECT NULL")
 

@@ -18,8 +18,8 @@ from intercode.errors import ImageError
 from intercode_sandbox.images import list_images, pinned, resolve, transfer as carrying
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.tree import content_digest
-
-from . import ROOT, make_tar
+from sandbox.images import ROOT, make_tar
+from sandbox.images.conftest import cache as cache
 
 resolving: Any = sys.modules["intercode_sandbox.images.resolve"]  # its function has its name
 

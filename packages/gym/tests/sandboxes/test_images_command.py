@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-
-from . import make_tar
+from intercode.datasets.builtin import FOLDER
+from intercode_sandbox.images import resolve
+from sandbox.images import make_tar, two_images
+from sandbox.images.conftest import cache as cache
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,3 +52,20 @@ def test_command_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["images", *arguments])
     assert caught.value.code == 2
+
+
+def test_prune_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two_images(tmp_path)
+    assert main(["images", "prune"]) == 0
+    assert "removed 0 images" in capsys.readouterr().out
+    assert main(["images", "prune", "--unused-for", "0m", "--dry-run"]) == 0
+    assert "would remove 2 images" in capsys.readouterr().out
+    assert main(["images", "prune", "--all"]) == 0
+    assert "removed 2 images" in capsys.readouterr().out
+
+
+def test_builtin_addition() -> None:
+    files = sorted(FOLDER.glob("*.sh"))
+    seen: list[bytes] = []
+    resolve(f"host+builtin:{files[0].name}", build_script=lambda image, s, layer: seen.append(s))
+    assert seen == [files[0].read_bytes()]

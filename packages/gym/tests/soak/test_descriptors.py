@@ -2,7 +2,7 @@
 
 The full figure (8 threads, 2,000 episodes each) is run by hand before a release::
 
-    INTERCODE_SOAK_EPISODES=16000 pytest tests/soak/test_descriptors.py -s --timeout 3600
+    INTERCODE_SOAK_EPISODES=16000 pytest packages/gym/tests/soak/test_descriptors.py -s --timeout 3600
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import pytest
 
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.units import MIB
-
-from .held import AHEAD, held, held_once
+from open_resources import AHEAD, held, held_once
 
 EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "800"))
 THREADS = 8

@@ -2,7 +2,7 @@
 
 The full figure (50) is run by hand before a release::
 
-    INTERCODE_SOAK_KILLS=50 pytest tests/soak/test_kill.py -s --timeout 3600
+    INTERCODE_SOAK_KILLS=50 pytest packages/gym/tests/soak/test_kill.py -s --timeout 3600
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 With other moments, and at the size of `make soak`::
 
-    INTERCODE_SOAK_SEED=8 INTERCODE_SOAK_KILLS=50 pytest tests/soak/test_resume.py -s
+    INTERCODE_SOAK_SEED=8 INTERCODE_SOAK_KILLS=50 pytest packages/gym/tests/soak/test_resume.py -s
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from intercode.records import EPISODES, MANIFEST, read_manifest
+from open_resources import held, held_once
 from waiting import PATIENCE, eventually
 
-from .held import held, held_once
 from .killed import cgroups_of, intercode, kill
 
 KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "4"))

@@ -2,7 +2,7 @@
 
 The full figure (10,000) is run by hand before a release::
 
-    INTERCODE_SOAK_EPISODES=10000 pytest tests/soak/test_soak.py -s --timeout 3600
+    INTERCODE_SOAK_EPISODES=10000 pytest packages/gym/tests/soak/test_soak.py -s --timeout 3600
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from intercode.evaluate import evaluate
 from intercode.interpreters import python_start
 from intercode.task import Dataset, Task
 from intercode_sandbox import Provider, get_provider
-
-from .held import AHEAD, held, held_once
+from open_resources import AHEAD, held, held_once
 
 EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "30"))
 WARM = max(40, EPISODES // 10)

@@ -11,9 +11,8 @@ from envs.haste import haste
 from intercode.databases import get_engine
 from intercode.envs.sql import SqlEnv
 from intercode_sandbox.base import Limits
+from open_resources import held, held_once
 from waiting import PATIENCE
-
-from .held import held, held_once
 
 EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "20"))
 ENDLESS = "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r"

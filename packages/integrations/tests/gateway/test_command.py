@@ -27,6 +27,7 @@ from intercode_integrations.gateway.calls import CUT
 from intercode_integrations.gateway.protocols import TABLES
 from intercode_integrations.testing import Fault, ScriptedServer
 from ordinary import ordinary_user
+from sources import ROOT
 from waiting import PATIENCE, eventually
 
 COMMAND = (sys.executable, "-m", "intercode.cli", "gateway")
@@ -419,7 +420,7 @@ def test_wrong_usage(server: ScriptedServer, refused: Callable[..., str], tmp_pa
 
 
 def test_the_page_has_the_fields_of_the_tables() -> None:
-    repository = Path(__file__).parents[2]
+    repository = ROOT
     page = (repository / "docs/reference/gateway.md").read_text()
     made = runpy.run_path(str(repository / "scripts/gateway-fields"))["written"](page)
     assert page == made, "run scripts/gateway-fields"

@@ -28,7 +28,7 @@ from intercode_integrations.external_agents.profile import profile_of
 from intercode_integrations.testing import ScriptedServer, shell
 from intercode_sandbox import get_provider
 from intercode_sandbox.native import cgroup
-from soak.held import AHEAD, held
+from open_resources import AHEAD, held
 
 KEY = "sk-very-secret-0123456789"
 PRICE = {"input": 2.5, "output": 10.0}

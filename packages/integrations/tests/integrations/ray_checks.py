@@ -17,12 +17,13 @@ from intercode.models.scripted import Line
 from intercode.spec import RunSpec
 from intercode_integrations.testing.server import ScriptedServer
 from sandbox import rootfs
+from sources import ROOT
 
 pytest_plugins = ["ray_cluster"]
 KILLS = int(os.environ.get("INTERCODE_SOAK_NODES", "3"))
 TOTAL = 500 if KILLS <= 3 else 200 * KILLS
 TASKS = 20
-FREE = Path(__file__).parents[2] / "benchmarks" / "free"
+FREE = ROOT / "benchmarks" / "free"
 TASK_IDS = [f"t{n}" for n in range(TASKS)]
 WAITING = """
 import time

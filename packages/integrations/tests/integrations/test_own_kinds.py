@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
+from envs.test_sixth_environment import Commands
 from intercode.errors import UsageError
 from intercode_integrations.harbor.writer import task_id
-
-from .test_sixth_environment import Commands
 
 OWN = '''
 """One of each kind. Each leaves a line when it is used."""

@@ -16,9 +16,10 @@ from intercode.cli.commands import run
 from intercode.errors import UsageError
 from intercode.evaluate.executor import executor_of
 from intercode.spec import RunSpec
+from sources import ROOT
 
 HERE = Path(__file__).parent
-EXAMPLES = HERE.parents[1] / "examples/ray"
+EXAMPLES = ROOT / "examples/ray"
 
 
 def test_the_manifest_is_kuberays() -> None:

@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 import intercode
 from intercode_integrations.trl import Rollouts, env_reward, environments
 from intercode_sandbox import get_provider
-from soak.held import AHEAD, held
+from open_resources import AHEAD, held
 
 TASKS = intercode.load_dataset("bash")[:2]
 GROUP = 4

@@ -143,7 +143,7 @@ class Slow(BashEnv):
 
 
 def test_a_sandbox_that_starts_too_late_earns_nothing_not_even_zero(tmp_path: Path) -> None:
-    """verifiers takes an expired limit of the setup for an end, which it scores."""
+    """Verifiers takes an expired limit of the setup for an end, which it scores."""
     folder = tmp_path / "benchmark"
     folder.mkdir()
     (folder / "slow.py").write_text(SLOW)

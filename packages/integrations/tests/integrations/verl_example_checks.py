@@ -22,7 +22,7 @@ from verl.workers.rollout.replica import TokenOutput
 import intercode
 from datasets import Dataset
 from intercode_sandbox import get_provider
-from soak.held import AHEAD, held
+from open_resources import AHEAD, held
 
 TASK = intercode.load_dataset("bash").by_id("archive-01")
 TEMPLATE = """{% for one in messages %}<|im_start|>{{ one.role }}

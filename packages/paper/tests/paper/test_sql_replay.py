@@ -2,7 +2,7 @@
 
 Every recorded episode is replayed with::
 
-    INTERCODE_SOAK_EPISODES=10000 pytest tests/paper/test_sql_replay.py -s
+    INTERCODE_SOAK_EPISODES=10000 pytest packages/paper/tests/paper/test_sql_replay.py -s
 """
 
 from __future__ import annotations

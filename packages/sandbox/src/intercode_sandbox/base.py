@@ -3,7 +3,7 @@
 A `Provider` starts sandboxes; a `SandboxBackend` runs commands, reads and writes files, tells what
 was changed, and can be saved. Everything above this package knows only these names, so that the
 embedded default, Docker, and a reader's own back end are exchangeable; one conformance suite
-(``tests/sandbox/``) is the specification.
+(``packages/sandbox/tests/sandbox/``) is the specification.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ PACKAGES = (
 )
 NEEDED = ("gymnasium", "hypothesis", "pytest", "pytest-timeout", "requests")
 """What the tests import, and what they import."""
-ROOT = Path(__file__).parents[2]
-FILES = ("packages", "tests", "pyproject.toml", "README.md")
-GUEST = "/intercode/tests/cgroup2/guest"
+ROOT = Path(__file__).parents[4]
+FILES = ("packages", "tests", "conftest.py", "pyproject.toml", "README.md")
+GUEST = "/intercode/packages/sandbox/tests/cgroup2/guest"
 LAYOUTS = ("service", "scope", "user", "container", "bare", "without-pids")
 """What `guest` runs them in."""
 ROOM = "2G"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from intercode_sandbox.native import syscalls as sc
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[4]
 
 
 def closed_folder(path: Path) -> Path | None:

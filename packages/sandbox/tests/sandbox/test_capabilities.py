@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import UsageError
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.capabilities import CAPABILITIES, mask
 from intercode_sandbox.docker.provider import DockerProvider
+from intercode_sandbox.errors import UsageError
 from waiting import becomes_readable
 
 from . import Start, not_for_docker
@@ -181,7 +181,7 @@ def test_a_container_has_no_other_either(provider: Provider, start: Start) -> No
 
 @as_root
 def test_the_attacks_of_a_root_with_every_one() -> None:
-    """All that `start` gives tests of attacks has them: see `tests/conftest.py`."""
+    """All that `start` gives tests of attacks has them: see `packages/sandbox/tests/sandbox/fixtures.py`."""
     chosen = ["-m", "attack", "-k", "not docker", "--ignore", str(TESTS / "test_container.py")]
     quiet = ["-q", "--tb=short", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(

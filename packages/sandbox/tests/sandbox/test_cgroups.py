@@ -122,7 +122,7 @@ def test_cgroups_that_still_hold_memory_are_nobody_elses(limited: NativeProvider
 
 @pytest.mark.attack(16)
 def test_what_this_machine_has_is_used(native: NativeProvider) -> None:
-    """Of the virtual machines of tests/cgroup2 it is known."""
+    """Of the virtual machines of packages/sandbox/tests/cgroup2 it is known."""
     if (wanted := os.environ.get("INTERCODE_CONTROLLERS")) is None:
         pytest.skip("needs cgroup v2, in a layout that is known")
     assert native.facts()["controllers"] == wanted.split()

@@ -131,10 +131,8 @@ def test_no_cgroup_outlives_a_spawner_that_was_killed() -> None:
 
 CALLER = """
 import ctypes, os, signal, sys, time
-from intercode.envs.bash import BashEnv
-from intercode.errors import EnvironmentStateError, InterCodeError, SandboxClosedError
+from intercode_sandbox.errors import InterCodeError, SandboxClosedError
 from intercode_sandbox import get_provider
-from intercode.task import Dataset, Task
 marker = sys.argv[1]
 def begin():
     global provider, box
@@ -258,34 +256,6 @@ provider.close()
 """
     done = run(program, marker)
     assert done.stdout == "0 b'y' True b'parent\\n'\nb'y' 2\n", done
-
-
-def test_an_environment_stays_its_parents_in_a_fork(marker: str) -> None:
-    """As where a trainer forks its workers: the child makes its own, and ends as programs do."""
-    program = """
-def make():
-    return BashEnv(Dataset([Task("a", "?", gold=("true",))]), image="host")
-env = make()
-env.reset()
-env.step("echo parent > /tmp/x")
-if (child := os.fork()) == 0:
-    for call in (env.reset, lambda: env.step("echo child > /tmp/x")):
-        try:
-            call()
-            os._exit(6)
-        except EnvironmentStateError:
-            pass
-    own = make()
-    own.reset()
-    code = 0 if "No such" in own.step("cat /tmp/x")[0] else 5
-    own.close()
-    env.close()
-    sys.exit(code)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), env.step("cat /tmp/x")[0])
-env.close()
-"""
-    done = run(program, marker)
-    assert done.stdout == "0 parent\n\n", done
 
 
 @pytest.mark.attack(20)

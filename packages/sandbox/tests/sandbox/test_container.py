@@ -17,13 +17,12 @@ import pytest
 
 from intercode_sandbox.privileges import STAND_IN
 from private_engine import PrivateEngine
-from sources import SOURCES
+from sources import ROOT, SOURCES, path_of
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="not for ordinary users: they start no engine"
 )
 
-REPOSITORY = Path(__file__).parents[2]
 # As its caller in the container sees it: whose its programs are, and what they can do.
 ASK = """
 import os, pathlib, subprocess, sys
@@ -73,7 +72,7 @@ def run(api: Any) -> Iterator[Any]:
                 link.type, link.linkname = tarfile.SYMTYPE, str(path.readlink())
                 tar.addfile(link)
     api.import_image_from_data(data.getvalue(), "intercode-tests-outer")
-    needed = {"/usr", "/etc", sys.base_prefix, sys.prefix, str(REPOSITORY)}
+    needed = {"/usr", "/etc", sys.base_prefix, sys.prefix, str(ROOT)}
     made = []
 
     def run(user: str, home: str, *arguments: str, seconds: int = 120) -> tuple[int, str]:
@@ -124,7 +123,7 @@ def test_as_documented(run: Any, user: str, home: str) -> None:
 
 @pytest.mark.timeout(3600)  # as long as the others of an ordinary user
 def test_what_holds_for_an_ordinary_user(run: Any) -> None:
-    chosen = ["-m", "attack and ordinary", "-k", "not docker", str(REPOSITORY / "tests/sandbox")]
+    chosen = ["-m", "attack and ordinary", "-k", "not docker", str(path_of("sandbox"))]
     quiet = ["-q", "--tb=short", "-W", "ignore", "-p", "no:cacheprovider"]
     code, said = run("0", "/root", "-m", "pytest", *quiet, *chosen, seconds=3600)
     assert code == 0, said[-15000:]

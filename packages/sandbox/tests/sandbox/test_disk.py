@@ -16,10 +16,10 @@ from typing import cast
 
 import pytest
 
-from intercode.errors import OutputLimitError, SandboxError
 from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.base import FreeSpace, SupportsFreeSpace
 from intercode_sandbox.docker.sandbox import DockerSnapshot
+from intercode_sandbox.errors import OutputLimitError, SandboxError
 from intercode_sandbox.native import archive
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import NativeSnapshot
@@ -153,7 +153,7 @@ def test_a_cache_for_reading_only(cache: Path) -> None:
     with closing(NativeProvider()) as provider:
         provider.start().close()
     program = (
-        "from intercode.errors import InterCodeError\n"
+        "from intercode_sandbox.errors import InterCodeError\n"
         "from intercode_sandbox import get_provider\n"
         "try:\n    get_provider().start()\n"
         "except InterCodeError as error: print('told:', error)"

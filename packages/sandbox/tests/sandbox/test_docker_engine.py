@@ -16,10 +16,6 @@ from typing import Any
 import docker
 import pytest
 
-from intercode.cli.main import main
-from intercode.envs.bash import BashEnv
-from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode.task import Dataset, Task
 from intercode_sandbox import Limits
 from intercode_sandbox.docker import provider as providers
 from intercode_sandbox.docker.engine import LEASE, Engine
@@ -27,6 +23,7 @@ from intercode_sandbox.docker.images import prune
 from intercode_sandbox.docker.provider import DockerProvider, sweep
 from intercode_sandbox.docker.runtime_mounts import SHARED_ROOT
 from intercode_sandbox.doctor import check_docker
+from intercode_sandbox.errors import ImageError, SandboxUnavailableError
 from private_engine import REMAPPED, PrivateEngine
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
@@ -240,22 +237,6 @@ def test_what_is_begun_ahead_is_waited_for(
     assert not api.containers(all=True, filters={"label": [label]})
 
 
-def test_what_is_left_is_found_by_its_label(
-    api: Any, provider: DockerProvider, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A caller and its engine both died between making a container and starting it."""
-    with closing(provider.start("host")) as sandbox:
-        image = api.inspect_container(sandbox.container.id)["Image"]
-        gone = f"999999-1-{os.stat('/proc/self/ns/pid').st_ino}-abcdef"
-        config = {"Image": image, "Cmd": ["/x"], "Labels": {"intercode": "1", LEASE: gone}}
-        made = api.create_container_from_config(config)["Id"]
-        assert main(["clean", "--dry-run"]) == 0
-        assert f"container {made[:12]}" in capsys.readouterr().out
-        assert main(["clean"]) == 0
-        assert made not in [one["Id"] for one in api.containers(all=True)]
-        assert sandbox.exec(["true"]).ok, "a living process's is not touched"
-
-
 def test_images_of_ours_are_removed_but_not_those_of_containers(
     provider: DockerProvider, api: Any
 ) -> None:
@@ -275,27 +256,3 @@ def test_doctor(engine: PrivateEngine) -> None:
     found = {one.name: one for one in check_docker()}
     assert found["docker"].ok and found["docker sandbox"].ok and found["docker memory limit"].ok
     assert found["docker disk limit"].fix
-
-
-def test_an_engine_that_dies_and_comes_back() -> None:
-    """Errors, never zeros; then it goes on, with nothing of the engine's that was."""
-    task = Task("done", "Create done.", ("touch done",))
-    with (
-        tempfile.TemporaryDirectory(prefix="intercode-engine-") as folder,
-        PrivateEngine(Path(folder)) as engine,
-        closing(DockerProvider(url=engine.url)) as provider,
-        closing(BashEnv(Dataset([task], "one"), provider=provider)) as env,
-    ):
-        env.reset()
-        env.step("touch done")
-        assert env.step("submit")[1] == 1.0
-        env.reset()
-        engine.stop(signal.SIGKILL)
-        with pytest.raises(SandboxError):
-            env.step("touch done")
-        with pytest.raises(SandboxError):
-            env.reset()
-        engine.start()
-        env.reset()
-        env.step("touch done")
-        assert env.step("submit")[1] == 1.0

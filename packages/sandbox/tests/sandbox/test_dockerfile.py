@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import ImageError
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import resolve
 from intercode_sandbox.images.tree import Tree
 from intercode_sandbox.native.provider import NativeProvider

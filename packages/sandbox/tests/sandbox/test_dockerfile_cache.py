@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import ImageError
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import list_images, resolve
 from intercode_sandbox.native.provider import NativeProvider
 from sandbox.dockerfiles import Folder, read

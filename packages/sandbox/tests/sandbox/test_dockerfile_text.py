@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from intercode.errors import ImageError
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images.dockerfile.copying import Ignore, glob
 from intercode_sandbox.images.dockerfile.instructions import Instruction, instructions
 from intercode_sandbox.images.dockerfile.parse import expand, read

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from intercode.errors import ActionError
 from intercode_sandbox import Completed, SandboxBackend
 from intercode_sandbox.base import OutputBuffer
+from intercode_sandbox.errors import ActionError
 from waiting import PATIENCE, eventually, new_marker, running, sleepers
 
 from . import Run, Start

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import (
+from intercode_sandbox import Provider, SandboxBackend
+from intercode_sandbox.base import Evidence, caused_inside
+from intercode_sandbox.docker import sandbox as docker_sandbox
+from intercode_sandbox.docker.engine import Engine
+from intercode_sandbox.docker.sandbox import DockerSandbox
+from intercode_sandbox.errors import (
     CausedInsideError,
     OutputLimitError,
     SandboxClosedError,
@@ -16,11 +21,6 @@ from intercode.errors import (
     SandboxError,
     SandboxTimeoutError,
 )
-from intercode_sandbox import Provider, SandboxBackend
-from intercode_sandbox.base import Evidence, caused_inside
-from intercode_sandbox.docker import sandbox as docker_sandbox
-from intercode_sandbox.docker.engine import Engine
-from intercode_sandbox.docker.sandbox import DockerSandbox
 from intercode_sandbox.native import sandbox as native_sandbox
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox

@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from intercode.errors import ActionError, OutputLimitError
 from intercode_sandbox import SandboxBackend
+from intercode_sandbox.errors import ActionError, OutputLimitError
 
 from . import Run, Start
 

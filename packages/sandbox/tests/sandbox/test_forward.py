@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from forks import in_a_fork
-from intercode.errors import CausedInsideError, SandboxError, UsageError
 from intercode_sandbox import Provider, SandboxBackend, forwarding as forwards, get_provider
 from intercode_sandbox.base import Freezes
+from intercode_sandbox.errors import CausedInsideError, SandboxError, UsageError
 from intercode_sandbox.forwarding import Forward, Forwards, own_socket
 from waiting import PATIENCE, becomes_readable, eventually
 

@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 
-from intercode.errors import SandboxError
 from intercode_sandbox import SandboxBackend
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.docker.sandbox import DockerSandbox
+from intercode_sandbox.errors import SandboxError
 from intercode_sandbox.native import frozen_layers as frozen_layers
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
 from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.native import identity
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.privileges import STAND_IN, is_root
+from sandbox.fixtures import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
 from waiting import eventually, new_marker
 
 from . import Run, Start, not_for_docker
@@ -266,7 +266,7 @@ def test_the_memory_of_another_program(provider: Provider, sh: Run) -> None:
 
 ASK = """
 import sys
-from intercode.errors import SandboxUnavailableError
+from intercode_sandbox.errors import SandboxUnavailableError
 from intercode_sandbox import get_provider
 provider = get_provider()
 try:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import ImageError
 from intercode_sandbox import Limits
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import Image
 from intercode_sandbox.native import provider as native
 from intercode_sandbox.native.provider import NativeProvider

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
 from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native.zygote import MASKED
 from intercode_sandbox.privileges import is_root
+from sandbox.fixtures import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
+from sources import ROOT
 from waiting import eventually
 
 from . import Run, Start, not_for_docker
@@ -28,7 +29,6 @@ LANDLOCK_CREATE_RULESET = 444
 
 pytestmark = pytest.mark.ordinary
 CANARY = f"intercode-canary-{os.getpid()}"
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_hosts_files(sandbox: SandboxBackend, sh: Run, hosts_files: list[Pat
 @pytest.mark.defends("host leak")
 def test_home_folders_and_the_working_tree(sh: Run) -> None:
     assert sh("ls -A /home /root /mnt /media /srv /opt | grep -v :").stdout.strip() == b""
-    assert not sh(f"ls {REPOSITORY}").ok
+    assert not sh(f"ls {ROOT}").ok
     assert not sh(f"ls {cache_root()}").ok
     assert sh("grep -c '[$]' /etc/shadow").stdout in (b"", b"0\n")
     assert not sh("ls /etc/ssh /etc/ssl/private /boot /lost+found /var/log/syslog").stdout
@@ -83,7 +83,7 @@ def test_the_hosts_paths_in_the_list_of_mounts(
     again = start(snapshot)
     for one in (sandbox, again):
         listed = one.exec(["cat", "/proc/self/mountinfo", "/proc/mounts"]).stdout.decode()
-        for path in (Path.home(), cache_root(), REPOSITORY, tmp_path, Path.cwd()):
+        for path in (Path.home(), cache_root(), ROOT, tmp_path, Path.cwd()):
             assert str(path) not in listed
     snapshot.delete()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from intercode.errors import UsageError
 from intercode_sandbox import Completed, Limits, Provider, SandboxBackend
+from intercode_sandbox.errors import UsageError
 
 from . import Run, Start, not_for_docker
 

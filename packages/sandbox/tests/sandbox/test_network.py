@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from intercode.errors import UsageError
 from intercode_sandbox import Provider, SandboxBackend, network
+from intercode_sandbox.errors import UsageError
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.network import Gate, Host, Policy, RefusedError, never, not_public
 

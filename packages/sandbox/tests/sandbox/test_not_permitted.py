@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import SandboxUnavailableError
 from intercode_sandbox import doctor, privileges
+from intercode_sandbox.errors import SandboxUnavailableError
 from intercode_sandbox.native import preflight, restrictions
 from intercode_sandbox.native.provider import NativeProvider
 from ordinary import UID, OrdinaryUser, ordinary_user
 from waiting import PATIENCE
 
 ASK = """
-from intercode.errors import SandboxUnavailableError
+from intercode_sandbox.errors import SandboxUnavailableError
 from intercode_sandbox import get_provider
 try:
     get_provider().start("host").close()
@@ -256,7 +256,7 @@ def test_pods_are_told_from_machines(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_root
 def test_cgroups_that_are_mounted_for_reading_only() -> None:
     points = "awk '$9 ~ /^cgroup/ || $10 ~ /^cgroup/ {print $5}' /proc/self/mountinfo"
-    ask = f"{sys.executable} -m intercode.cli doctor | grep -A 1 '  memory limit '"
+    ask = f"{sys.executable} -m intercode_sandbox doctor | grep -A 1 '  memory limit '"
     follow = f'said=$({ask}); echo "$said"; eval "${{said#*to fix it: }}"; {ask}'
     script = f"for p in $({points}); do mount -o remount,bind,ro $p; done; {follow}"
     said = as_root("unshare", "-m", "sh", "-c", script, DOCKER_HOST="unix:///no/docker.sock")
@@ -340,7 +340,7 @@ def test_masked_proc(ask: Ask) -> None:
 
 
 def test_doctor_says_the_same(user: OrdinaryUser) -> None:
-    command = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$0" -m intercode.cli doctor'
+    command = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$0" -m intercode_sandbox doctor'
     done = subprocess.run(
         [*user.prefix, "unshare", "-Urm", "sh", "-c", command, sys.executable],
         env=user.env,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from intercode.errors import ImageError
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import Image, resolve
 from intercode_sandbox.images.tree import Tree
 from intercode_sandbox.native.provider import NativeProvider

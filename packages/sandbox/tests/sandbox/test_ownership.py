@@ -9,16 +9,14 @@ import sys
 
 import pytest
 
-from intercode.databases.servers.names import is_left_over, new_name
 from intercode_sandbox.ownership import has_ended, is_gone, new_lease, start_time
 from intercode_sandbox.privileges import is_root
 
 QUESTION = """
 import sys
-from intercode.databases.servers.names import is_left_over
 from intercode_sandbox.ownership import is_gone, start_time
-lease, name, pid = sys.argv[1:]
-print(start_time(int(pid)), is_gone(lease), is_left_over(name))
+lease, pid = sys.argv[1:]
+print(start_time(int(pid)), is_gone(lease))
 """
 
 
@@ -39,7 +37,7 @@ def test_a_process_that_has_ended_is_gone() -> None:
 
 def test_this_process_is_not() -> None:
     lease = new_lease()
-    assert not is_gone(lease) and not is_left_over(new_name())
+    assert not is_gone(lease)
     pid, start, *rest = lease.split("-")
     assert is_gone("-".join([pid, str(int(start) + 1), *rest])), "another one has its pid now"
     assert not is_gone("-".join([pid, "None", *rest])), "its start was not to be seen"
@@ -54,12 +52,12 @@ def test_of_what_is_no_lease_nothing_is_known(lease: str) -> None:
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
 def test_a_process_that_proc_hides_is_not_gone() -> None:
     """As that of another user is with hidepid, and a process's own once it has given up root."""
-    given = [new_lease(), new_name(), str(os.getpid())]
+    given = [new_lease(), str(os.getpid())]
     nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups"
     script = f'mount -t proc -o hidepid=invisible proc /proc && exec {nobody} "$@"'
     command = ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, "-c", QUESTION, *given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "mount" in done.stderr or "unshare" in done.stderr:
         pytest.skip(f"this machine mounts no /proc: {done.stderr}")
-    assert done.stdout.split() == ["None", "False", "False"], done.stderr
+    assert done.stdout.split() == ["None", "False"], done.stderr
     assert start_time(os.getpid()) is not None

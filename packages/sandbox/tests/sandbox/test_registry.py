@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import ImageError
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import Image, list_images, resolve
 from intercode_sandbox.images.tree import Tree
 from sandbox import rootfs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
 from intercode_sandbox import Limits, SandboxBackend, get_provider
+from sources import ROOT
 from waiting import PATIENCE
 
 from . import Start
@@ -16,7 +16,7 @@ from . import Start
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="not for an ordinary user: there is no other user"
 )
-EXAMPLE = Path(__file__).parents[2] / "examples/nginx/Dockerfile"
+EXAMPLE = ROOT / "examples/nginx/Dockerfile"
 MORE = "cron openssh-client openssh-server"
 ORDINARY = ("chown", "dac_override", "fowner", "kill", "net_bind_service", "setgid", "setuid")
 """The capabilities of `docs/how-to/benchmark-services.md`."""

@@ -14,16 +14,16 @@ from typing import Any, cast
 
 import pytest
 
-from intercode.errors import InterCodeError, SandboxError
 from intercode_sandbox import Provider, SandboxBackend, Snapshot
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.docker.sandbox import DockerSnapshot
+from intercode_sandbox.errors import InterCodeError, SandboxError
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native import archive, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import NativeSnapshot
-from soak.held import is_ours
+from open_resources import is_ours
 from waiting import eventually
 
 from . import Start, not_for_docker

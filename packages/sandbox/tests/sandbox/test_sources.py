@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from intercode.cli.main import main
-from intercode_sandbox.files import cache_root
 from intercode_sandbox.images import list_images, prune, prune_sources, resolve
 from intercode_sandbox.images.archive import pack
 
@@ -108,19 +105,3 @@ def test_what_is_half_made_goes_after_a_day(folder: Path) -> None:
     os.utime(torn[1], (0, 0))
     prune_sources()
     assert [path.exists() for path in torn] == [True, False]
-
-
-def test_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = made_by_another(folder, "image")
-    argv = ["images", "prune", "--all"]
-    for options in (["--dry-run"], []):
-        assert main([*argv, "--json", *options]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert [source["path"] for source in told["sources"]] == [str(place)]
-        sizes = [one["size"] for one in (*told["removed"], *told["sources"])]
-        assert (told["size"], told["dry_run"]) == (sum(sizes), bool(options))
-        assert place.exists() is bool(options)
-    made_by_another(folder)
-    assert main(argv) == 0
-    assert "removed packed folders and repositories: 1, " in capsys.readouterr().out
-    assert not list((cache_root() / "packs").iterdir())

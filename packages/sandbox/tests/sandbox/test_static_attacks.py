@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import SandboxError
 from intercode_sandbox import Limits, SandboxBackend
+from intercode_sandbox.errors import SandboxError
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.privileges import is_root
+from open_resources import children
 from restless import RESTLESS
-from soak.held import children
 from waiting import eventually
 
 pytestmark = pytest.mark.ordinary

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode.errors import SandboxError
 from intercode_sandbox import Limits
+from intercode_sandbox.errors import SandboxError
 from intercode_sandbox.native import process_start, wire
 from intercode_sandbox.native.process_start import PROGRAM, SOCKET
 from intercode_sandbox.native.provider import NativeProvider

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from intercode.errors import InterCodeError
 from intercode_sandbox import Limits
+from intercode_sandbox.errors import InterCodeError
 from intercode_sandbox.native import process_start, provider
 from intercode_sandbox.native.process import NativeProcess
 from intercode_sandbox.native.provider import NativeProvider

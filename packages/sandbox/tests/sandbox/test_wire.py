@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import SandboxClosedError, SandboxError
 from intercode_sandbox import Provider, SandboxBackend
+from intercode_sandbox.errors import SandboxClosedError, SandboxError
 from intercode_sandbox.native import wire
 from intercode_sandbox.native.sandbox import NativeSandbox
 from waiting import eventually

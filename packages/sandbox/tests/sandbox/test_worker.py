@@ -14,9 +14,10 @@ from typing import Any, cast
 
 import pytest
 
-from intercode.errors import SandboxClosedError, UsageError
 from intercode_sandbox import Limits, Provider, SandboxBackend, Worker, get_provider
+from intercode_sandbox.errors import SandboxClosedError, UsageError
 from intercode_sandbox.native.provider import NativeProvider
+from sources import path_of
 from waiting import eventually
 
 pytestmark = pytest.mark.ordinary
@@ -252,7 +253,7 @@ def test_a_python_that_keeps_to_no_protocol(provider: Provider) -> None:
     kind = cast("type[NativeProvider]", type(provider))
     if kind is not NativeProvider:
         pytest.skip("not for docker: in a container Python forks in any case")
-    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "faulty")]
+    folders = [str(Path(__file__).parent), str(path_of("faulty"))]
     assert "fork_flaw" not in provider.facts()  # type: ignore[attr-defined]
     with closing(kind(preload=(MODULE, "without_protocol"), path=folders)) as flawed:
         assert flawed.facts()["fork_flaw"].strip() == "exit code 6"

@@ -3,7 +3,7 @@
 An `Engine` gives each episode a `Session`: one connection to a pristine database of its own, with
 the rights of that database and no more. The agent's changes are gone when it closes. The embedded
 SQLite, a server at a URL and a reader's own engine are exchangeable; one conformance suite
-(``tests/databases/``) is the specification.
+(``packages/gym/tests/databases/``) is the specification.
 """
 
 from __future__ import annotations

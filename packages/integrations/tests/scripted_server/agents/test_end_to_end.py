@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agents.talking import KEY, PRICE, model, solver
 from evaluate import fakes
 from intercode import datasets, make
 from intercode.agents import registry
@@ -21,8 +22,6 @@ from intercode.models import Usage
 from intercode.records import read_episodes
 from intercode.task import Dataset
 from intercode_integrations.testing import ScriptedServer, some, usual
-
-from .talking import KEY, PRICE, model, solver
 
 STRATEGIES = (
     "single-turn",

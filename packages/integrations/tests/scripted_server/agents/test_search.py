@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import intercode
+from agents.talking import fenced, spoken
 from intercode.cli.main import main
 from intercode.episode import Episode
 from intercode.models import Message
@@ -23,8 +24,6 @@ from intercode.talks import talk_of
 from intercode_integrations.testing import ScriptedServer
 from soak.killed import intercode as command, kill
 from waiting import PATIENCE
-
-from .talking import fenced, spoken
 
 TASK = {"task_id": "door", "query": "Open the door.", "verification": "test -e /root/open"}
 JUDGES = "0 (hopeless)"

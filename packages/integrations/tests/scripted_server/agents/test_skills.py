@@ -19,8 +19,9 @@ from intercode.models.base import Message
 from intercode.models.scripted import Line
 from intercode.records import read_episodes
 from intercode_integrations.testing import ScriptedServer
+from sources import ROOT
 
-EXAMPLE = Path(__file__).parents[2] / "examples/skills/ledger-totals"
+EXAMPLE = ROOT / "examples/skills/ledger-totals"
 FRONT = "name: greet\ndescription: How to greet.\n"
 BODY = "Say `hello` twice, as [the script](scripts/greet.sh) does."
 BASH = [{"task_id": "greet", "query": "greet", "gold": "echo hello hello"}]

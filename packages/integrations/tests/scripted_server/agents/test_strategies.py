@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agents.talking import TASK, WARM, Says, model, play
 from intercode.agents import registry
 from intercode.agents.language import EpisodeLimits
 from intercode.envs.base import InterCodeEnv
@@ -18,8 +19,6 @@ from intercode.models import Message, Reply, ToolCall
 from intercode.models.scripted import Line
 from intercode.task import Dataset, Task
 from intercode_integrations.testing import ScriptedServer
-
-from .talking import TASK, WARM, Says, model, play
 
 
 def contents(messages: Sequence[Message]) -> str:

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
+from cli.conftest import command
 from intercode.cli.main import main
 from intercode.models.scripted import Line
 from intercode.records import read_episodes, read_manifest
 from intercode.report.runs import read_runs
 from intercode_integrations.testing import ScriptedServer
 from waiting import eventually
-
-from .conftest import command
 
 SLOW = """
 import pathlib, time

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from evaluate.fakes import FakeEnv, dataset
+from evaluate.test_interrupts import CHILD, start, wait_for
 from intercode import datasets, make
 from intercode.agents import registry
 from intercode.agents.language import EpisodeLimits
@@ -25,9 +27,6 @@ from intercode.models.scripted import Line
 from intercode.task import Task
 from intercode_integrations.testing import ScriptedServer
 from waiting import eventually
-
-from .fakes import FakeEnv, dataset
-from .test_interrupts import CHILD, start, wait_for
 
 TASKS = dataset(12)
 TOGETHER = 60.0

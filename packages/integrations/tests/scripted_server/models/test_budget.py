@@ -13,7 +13,7 @@ from intercode.models import Budget, Message, Settings, Usage
 from intercode.models.base import Request
 from intercode.models.scripted import Line, count
 from intercode_integrations.testing import ScriptedServer
-from models.providers import CHAT, HELLO, connect
+from scripted_server.models.providers import CHAT, HELLO, connect
 from waiting import eventually
 
 

@@ -16,7 +16,7 @@ from intercode.models.cache import Cache, digest
 from intercode.models.scripted import Line
 from intercode_integrations.testing import ScriptedServer, status
 from models.conftest import KEYS
-from models.providers import ALL, CHAT, HELLO, connect
+from scripted_server.models.providers import ALL, CHAT, HELLO, connect
 
 REPLY = Reply("hé\ud800", (ToolCall("c", "f", {"a": [1]}),), Usage(1, 2, 1), 0.5, "m", "length")
 

@@ -28,7 +28,7 @@ from intercode_integrations.testing import (
     too_many,
     usual,
 )
-from models.providers import ALL, CHAT, HELLO, connect
+from scripted_server.models.providers import ALL, CHAT, HELLO, connect
 
 SAY = script([Rule(Line("hello there"))])
 

@@ -16,7 +16,7 @@ from intercode.models.keys import check_url, find
 from intercode.models.scripted import Line
 from intercode_integrations.testing import Fault, ScriptedServer
 from models.conftest import KEYS
-from models.providers import ALL, HELLO, connect
+from scripted_server.models.providers import ALL, HELLO, connect
 
 FAULTS = {
     "said back": Fault("status", 401, body='{"error": {"message": "Incorrect API key: KEY."}}'),

@@ -23,9 +23,8 @@ from intercode.models.local import catalog, gguf, server, store
 from intercode.models.local.catalog import entries, find_entry
 from intercode.models.remote import RemoteModel
 from intercode_integrations.gateway.upstream import serving
+from models import local_server
 from waiting import eventually
-
-from . import local_server
 
 HELLO = [Message("user", "hello")]
 

@@ -11,7 +11,7 @@ from intercode.models import Usage
 from intercode.models.prices import Price, Prices
 from intercode.models.scripted import Line
 from intercode_integrations.testing import ScriptedServer
-from models.providers import HELLO, connect
+from scripted_server.models.providers import HELLO, connect
 
 
 @pytest.mark.parametrize(

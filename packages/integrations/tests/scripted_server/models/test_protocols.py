@@ -24,7 +24,7 @@ from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.testing import ScriptedServer, dialects
 from intercode_integrations.testing.dialects import DIALECTS
 from models.conftest import KEYS
-from models.providers import ALL, ANTHROPIC, CHAT, COMPLETIONS, HELLO, connect
+from scripted_server.models.providers import ALL, ANTHROPIC, CHAT, COMPLETIONS, HELLO, connect
 
 BASH = Tool("bash", "Runs it.", {"type": "object", "properties": {"code": {"type": "string"}}})
 CALL = ToolCall("call_0", "bash", {"code": "ls -la\ndate"})

@@ -20,8 +20,7 @@ from intercode.errors import ContextLengthError, ModelUnavailableError, UsageErr
 from intercode.models.scripted import Line
 from intercode.rewards.judge import LONGEST, Judge, decoy, messages, verdict
 from intercode_integrations.testing import ScriptedServer, status
-
-from .judges import Asked, judged_by, numbers
+from rewards.judges import Asked, judged_by, numbers
 
 COUNT = Task(
     "count", "How many files are in d?", files={"d/a": "", "d/b": ""}, gold=("ls d | wc -l",)

@@ -240,7 +240,8 @@ def test_a_namespace_that_lacks_the_owner() -> None:
     with ordinary_user() as user:
         archive = make_tar(user.home / "a.tar.gz", owned)
         archive.chmod(0o644)
-        command = ("unshare", "-Ur", sys.executable, "-m", "intercode.cli", "images", "build")
+        build = "import sys; from intercode_sandbox.images import resolve; resolve(sys.argv[1])"
+        command = ("unshare", "-Ur", sys.executable, "-c", build)
         done = subprocess.run(
             [*user.prefix, *command, f"scratch+{archive}"],
             env=user.env,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import ImageError
 from intercode_sandbox import files
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import list_images, resolve
 
 from . import Member, header, make_tar

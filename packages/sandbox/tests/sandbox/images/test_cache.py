@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import ImageError, UsageError
 from intercode_sandbox import doctor
+from intercode_sandbox.errors import ImageError, UsageError
 from intercode_sandbox.files import cache_root, locked, remove_tree, tree_size
 from intercode_sandbox.images import Image, list_images, resolve, sweep
 from intercode_sandbox.images.cache import ImageCache

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import ImageError
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.files import cache_root, locked
 from intercode_sandbox.images import Image, debian, list_images, resolve
 from intercode_sandbox.images.debian import RECIPES

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from intercode.errors import ImageError
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import Image, pinned, resolve
 from intercode_sandbox.images.base import Command, Context
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.packages import Package, fetch
 from intercode_sandbox.images.pinned import Lock, make_locked, parse_lock
 from intercode_sandbox.images.tree import content_digest
+from sources import ROOT as REPOSITORY
 
 from . import ROOT, make_tar
 
@@ -31,7 +32,7 @@ POOL = "pool/main/h/hello"
 def test_every_lock_is_complete() -> None:
     files = sorted(Path(pinned.__file__).parent.glob("*.lock"))
     assert Path(pinned.__file__).with_name("base-amd64.lock") in files
-    guide = (Path(__file__).parents[3] / "docs/how-to/images.md").read_text(encoding="utf-8")
+    guide = (REPOSITORY / "docs/how-to/images.md").read_text(encoding="utf-8")
     for file in files:
         lock = parse_lock(file.read_text(encoding="ascii"))
         names = [package.name for package in lock.packages]
@@ -94,7 +95,7 @@ def test_a_trees_digest_is_of_no_owner_time_or_layer(tmp_path: Path) -> None:
 
 def deb(*members: tuple[str, bytes | None]) -> bytes:
     """A package's file, with a byte of padding if one is needed."""
-    folder = Path(".")
+    folder = Path()
     parts = [("debian-binary", b"2.0\n")]
     control = ("./control", b"Package: hello\nVersion: 1\nArchitecture: all\nMulti-Arch: same\n")
     for name, listed in (("control.tar.xz", [control]), ("data.tar.xz", [*members])):

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.datasets.builtin import FOLDER
-from intercode.errors import ImageError
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import Image, resolve
 
 
@@ -56,10 +55,3 @@ def test_script_without_a_sandbox_to_run_in(tmp_path: Path) -> None:
     (tmp_path / "a.sh").touch()
     with pytest.raises(ImageError, match="needs a sandbox"):
         resolve(f"host+{tmp_path}/a.sh")
-
-
-def test_builtin_addition() -> None:
-    files = sorted(FOLDER.glob("*.sh"))
-    seen: list[bytes] = []
-    resolve(f"host+builtin:{files[0].name}", build_script=lambda image, s, layer: seen.append(s))
-    assert seen == [files[0].read_bytes()]

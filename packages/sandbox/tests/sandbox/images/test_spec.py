@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, strategies as st
 
-from intercode.errors import ImageError
+from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import resolve
 from intercode_sandbox.images.base import parse
 

@@ -9,9 +9,6 @@ import textwrap
 import time
 from pathlib import Path
 
-import pytest
-
-from intercode.cli.main import main
 from intercode_sandbox.images import list_images, prune, resolve
 from sources import SOURCES
 
@@ -64,13 +61,3 @@ def test_prune_keeps_what_this_process_uses() -> None:
     image = resolve("host")
     assert prune(everything=True) == []
     assert image.layers[0].is_dir()
-
-
-def test_prune_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    two_images(tmp_path)
-    assert main(["images", "prune"]) == 0
-    assert "removed 0 images" in capsys.readouterr().out
-    assert main(["images", "prune", "--unused-for", "0m", "--dry-run"]) == 0
-    assert "would remove 2 images" in capsys.readouterr().out
-    assert main(["images", "prune", "--all"]) == 0
-    assert "removed 2 images" in capsys.readouterr().out

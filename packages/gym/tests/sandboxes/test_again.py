@@ -18,7 +18,7 @@ from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import Files
 from intercode_sandbox.units import MIB
-from soak.held import children
+from open_resources import children
 from waiting import eventually
 
 

@@ -1,4 +1,4 @@
-"""Markers, and sandboxes for the conformance suite: every provider, every image with a bash."""
+"""Markers, and fixtures for the conformance suite: sandboxes of every provider."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from intercode.interpreters.bash import BashInterpreter
 from intercode_sandbox import Completed, Limits, Provider, SandboxBackend, get_provider
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.docker.provider import DockerProvider
-from intercode_sandbox.images import host, list_images
+from intercode_sandbox.images import host
 from intercode_sandbox.images.cache import ImageCache
 from private_engine import PrivateEngine
 from same_machine import sitecustomize as same_machine
 from suites.table import CORE
 from waiting import PATIENCE
-
-pytest_plugins = ["suites.plugin"]
 
 PROVIDERS = ["native", "docker"] if os.geteuid() == 0 else ["native"]
 """An ordinary user can start no engine."""
@@ -41,7 +38,6 @@ LONG = 900
 
 Start = Callable[..., SandboxBackend]
 Run = Callable[..., Completed]
-Shell = Callable[..., BashInterpreter]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -192,33 +188,3 @@ def sh(sandbox: SandboxBackend) -> Run:
         return sandbox.exec(["bash", "-c", script], **options)  # type: ignore[arg-type]
 
     return run
-
-
-def shell_images() -> list[str]:
-    """Images with other versions of bash are used if they are there; none is built for it."""
-    built = {image.spec for image in list_images()} if os.geteuid() == 0 else set()
-    return ["host", *sorted(built & {"nl2bash", "debian:bullseye"})[:1]]
-
-
-@pytest.fixture(params=shell_images())
-def shell(request: pytest.FixtureRequest, provider: Provider, start: Start) -> Iterator[Shell]:
-    """Opens shells, with limits by keyword, in a sandbox of their own."""
-    if isinstance(provider, DockerProvider) and request.param != "host":
-        pytest.skip("not for docker: one bash will do, the others were native's to find out about")
-    opened: list[BashInterpreter] = []
-
-    def open_one(**limits: object) -> BashInterpreter:
-        sandbox = start(request.param, **limits)
-        assert sandbox.exec(["mkdir", "-p", "/tmp/w"], timeout=PATIENCE).ok
-        opened.append(BashInterpreter(sandbox))
-        assert opened[-1].execute("cd /tmp/w", PATIENCE).ok
-        return opened[-1]
-
-    yield open_one
-    for bash in opened:
-        bash.close()
-
-
-@pytest.fixture
-def bash(shell: Shell) -> BashInterpreter:
-    return shell()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
+
+from sources import path_of
 
 CASES = range(1, 84)
 CLASSES = {"escape", "host leak", "exfiltration", "lateral", "host DoS", "peer DoS", "self DoS"}
 INSPECT_CASES = 44
 ATTACKS = {*range(1, 42)}
 """Of November 2026, by their numbers there."""
-TESTS = Path(__file__).parents[1]
 
 
 def arguments(marker: str) -> Iterator[object]:
     """Of every ``@pytest.mark.MARKER(…)`` in the suite."""
     for folder in ("sandbox", "interpreters"):
-        for path in (TESTS / folder).glob("test_*.py"):
+        for path in path_of(folder).glob("test_*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == f"pytest.mark.{marker}":
                     yield from (ast.literal_eval(argument) for argument in node.args)
