@@ -38,7 +38,8 @@ $(VENV)/.demo: $(BIN)/python $(BUILD)
 
 $(VENV)/.test: $(BIN)/python $(BUILD)
 	@echo "installing intercode and its tests' tools into $(VENV) …"
-	@$(BIN)/pip install $(PIP_FLAGS) -r requirements.txt -e 'packages/gym[test,lint]'
+	@$(BIN)/pip install $(PIP_FLAGS) -r requirements.txt -e 'packages/gym[lint]' \
+	    -e 'packages/integrations[test]' -e 'packages/paper[test]'
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## Watch an episode, then three scripted agents in all environments

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from sources import SOURCES
+import pytest
+
+from sources import ROOT, SOURCES
 
 KNOWN: list[set[str]] = []
 """Circles that are still there. Remove the line of a circle that you remove; add none."""
@@ -77,3 +79,40 @@ def test_a_circle_is_found_wherever_its_imports_stand() -> None:
         "p.d": "import p.a, os",
     }
     assert list(circles(graph(sources))) == [{"p.a", "p.b", "p.c"}]
+
+
+BELOW = {
+    "sandbox": (),
+    "gym": ("sandbox",),
+    "integrations": ("sandbox", "gym"),
+    "paper": ("sandbox", "gym"),
+}
+"""Package → those below it."""
+MODULES = {
+    "sandbox": "intercode_sandbox",
+    "gym": "intercode",
+    "integrations": "intercode_integrations",
+    "paper": "intercode_paper",
+}
+
+
+@pytest.mark.parametrize("package", BELOW)
+def test_tests_import_no_package_above_theirs(package: str) -> None:
+    above = [name for name in BELOW if name != package and name not in BELOW[package]]
+    folders = {
+        path.name for name in above for path in (ROOT / "packages" / name / "tests").iterdir()
+    }
+    refused = {MODULES[name] for name in above} | {name.removesuffix(".py") for name in folders}
+    for path in sorted((ROOT / "packages" / package / "tests").rglob("*.py")):
+        imported = {
+            name.partition(".")[0]
+            for node in ast.walk(ast.parse(path.read_text()))
+            for name in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom) and not node.level
+                else []
+            )
+        }
+        assert not imported & refused - {"conftest"}, path

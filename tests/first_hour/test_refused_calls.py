@@ -1,7 +1,8 @@
 """`doctor` on machines whose filter refuses one system call, or which lack something else.
 
 Whatever it says "ok" to is played, and else the cause is named, with what lifts it where something
-does; there is no traceback. `packages/sandbox/tests/sandbox/test_static_refused.py` is about promises of a sandbox.
+does; there is no traceback. `sandbox/test_static_refused.py` is about promises of a
+sandbox.
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ ALWAYS = (
     *("packages/*/hatch_build.py", "/conftest.py"),
 )
 """Inputs of every suite."""
+DISTRIBUTIONS = ("intercode-integrations", "intercode-paper")
+"""Those above all others, whose tests need what the others' need."""
 EXTRA = "test"
 """The extra with the packages of the tests."""
 
@@ -120,7 +122,7 @@ def _distributions() -> str:
     """Return a digest of the names and versions of the packages that the tests use."""
     found: dict[str, str] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
-    to_do = [("intercode-gym", frozenset({EXTRA}))]
+    to_do = [(name, frozenset({EXTRA})) for name in DISTRIBUTIONS]
     while to_do:
         name, extras = wanted = to_do.pop()
         if wanted in seen:

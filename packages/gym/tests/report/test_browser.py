@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import PATIENCE
 
 from intercode import records
 from intercode.cli.main import main
@@ -19,6 +18,7 @@ from intercode.episode import Episode, FileChange, Fork, Score, Turn, TurnChange
 from intercode.report.live import Library
 from intercode.report.server import Viewer
 from report.test_view import append, begun
+from waiting import PATIENCE
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import PATIENCE
 
 from intercode.report.live import Library
 from intercode.report.server import Viewer
 from report.test_browser import episode, hostile
 from report.test_view import append, begun
+from waiting import PATIENCE
 
 FIREFOX = shutil.which("firefox-esr")
 ENTER = "\ue007"

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from waiting import PATIENCE, eventually
 
 from intercode import records
 from intercode.episode import Episode, Fork, Score, Turn
@@ -24,6 +23,7 @@ from intercode.errors import RecordError
 from intercode.evaluate.manifest import session
 from intercode.report.live import Library
 from intercode.report.server import Viewer
+from waiting import PATIENCE, eventually
 
 GOLD = "THE-GOLD"
 

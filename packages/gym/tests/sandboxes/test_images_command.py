@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode.datasets.builtin import FOLDER
-from intercode_sandbox.images import resolve
 from sandbox.images import make_tar, two_images
 from sandbox.images.conftest import cache as cache
 
@@ -62,10 +60,3 @@ def test_prune_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "would remove 2 images" in capsys.readouterr().out
     assert main(["images", "prune", "--all"]) == 0
     assert "removed 2 images" in capsys.readouterr().out
-
-
-def test_builtin_addition() -> None:
-    files = sorted(FOLDER.glob("*.sh"))
-    seen: list[bytes] = []
-    resolve(f"host+builtin:{files[0].name}", build_script=lambda image, s, layer: seen.append(s))
-    assert seen == [files[0].read_bytes()]

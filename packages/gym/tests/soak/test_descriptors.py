@@ -2,7 +2,7 @@
 
 The full figure (8 threads, 2,000 episodes each) is run by hand before a release::
 
-    INTERCODE_SOAK_EPISODES=16000 pytest packages/gym/tests/soak/test_descriptors.py -s --timeout 3600
+    INTERCODE_SOAK_EPISODES=16000 pytest packages/gym/tests/soak/test_descriptors.py -s
 """
 
 from __future__ import annotations

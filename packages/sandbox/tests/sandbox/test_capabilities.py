@@ -181,7 +181,7 @@ def test_a_container_has_no_other_either(provider: Provider, start: Start) -> No
 
 @as_root
 def test_the_attacks_of_a_root_with_every_one() -> None:
-    """All that `start` gives tests of attacks has them: see `packages/sandbox/tests/sandbox/fixtures.py`."""
+    """All that `start` gives tests of attacks has them: see `sandbox.fixtures`."""
     chosen = ["-m", "attack", "-k", "not docker", "--ignore", str(TESTS / "test_container.py")]
     quiet = ["-q", "--tb=short", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(

@@ -76,7 +76,6 @@ MADE = {
         "/x",
         "1\n",
     ),
-    "bundled files": ("FROM host+builtin:fs_shop.sh\nRUN ls / | wc -l > /x", "/x", ""),
 }
 
 

@@ -21,7 +21,6 @@ from intercode_sandbox.images.base import parse
         ("debian:trixie[g++,jq]", "debian", "trixie[g++,jq]", []),
         ("debian:trixie[g++]+/a.tar", "debian", "trixie[g++]", ["/a.tar"]),
         ("host+/a/b.tar.gz+/c.sh", "host", "", ["/a/b.tar.gz", "/c.sh"]),
-        ("host+builtin:fs_shop.sh", "host", "", ["builtin:fs_shop.sh"]),
         ("/srv/c++", "folder", "/srv/c++", []),
         ("/srv/../root/+/x.tgz", "folder", "/root", ["/x.tgz"]),
         ("oci:/a/image.tar[x:1]+/b.sh", "oci", "/a/image.tar[x:1]", ["/b.sh"]),
