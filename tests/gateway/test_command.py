@@ -22,9 +22,9 @@ import pytest
 
 from gateway.doors import KEY
 from intercode.cli.main import main
+from intercode.models.protocols import TABLES
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway.calls import CUT
-from intercode_integrations.gateway.protocols import TABLES
 from intercode_integrations.testing import Fault, ScriptedServer
 from ordinary import ordinary_user
 from waiting import PATIENCE, eventually

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from intercode.models import anthropic, openai, wire
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
-from intercode_integrations.gateway.protocols import Name
+from intercode.models.protocols import Name
 
 NOT_PAID = 402
 """The status of a call that no budget allows."""

@@ -38,6 +38,7 @@ from intercode.models.base import Answer, AttemptError, Message, Reply, Request,
 from intercode.models.cache import Cache, digest, varies
 from intercode.models.limits import Budget
 from intercode.models.prices import Prices
+from intercode.models.protocols import COUNT, MODELS, TABLES, Name
 from intercode.models.remote import BYTES_PER_TOKEN, Around, Frame
 from intercode_integrations.gateway.calls import (
     CUT,
@@ -68,7 +69,6 @@ from intercode_integrations.gateway.policy import (
     parsed,
     refused,
 )
-from intercode_integrations.gateway.protocols import COUNT, MODELS, TABLES, Name
 from intercode_integrations.gateway.retention import Dialogues
 from intercode_integrations.gateway.secret_filter import Veil
 from intercode_integrations.gateway.streams import Assembly
