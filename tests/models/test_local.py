@@ -22,7 +22,7 @@ from intercode.models import Message, get_model
 from intercode.models.local import catalog, gguf, server, store
 from intercode.models.local.catalog import entries, find_entry
 from intercode.models.remote import RemoteModel
-from intercode_integrations.gateway.upstream import serving
+from intercode.models.upstream import serving
 from waiting import eventually
 
 from . import local_server

@@ -147,8 +147,8 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.models.local.store import ensure
     from intercode.models.prices import Prices
     from intercode.models.remote import Around
+    from intercode.models.upstream import serving
     from intercode_integrations.gateway import Gateway
-    from intercode_integrations.gateway.upstream import serving
 
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")

@@ -40,6 +40,7 @@ from intercode.models.limits import Budget
 from intercode.models.prices import Prices
 from intercode.models.protocols import COUNT, MODELS, TABLES, Name
 from intercode.models.remote import BYTES_PER_TOKEN, Around, Frame
+from intercode.models.upstream import Upstream
 from intercode_integrations.gateway.calls import (
     CUT,
     LEFT,
@@ -51,6 +52,7 @@ from intercode_integrations.gateway.calls import (
     spoken,
     traced,
 )
+from intercode_integrations.gateway.connections import Connections, Open
 from intercode_integrations.gateway.http import Asked, Door, Gone
 from intercode_integrations.gateway.intake import (
     SMALL,
@@ -72,7 +74,6 @@ from intercode_integrations.gateway.policy import (
 from intercode_integrations.gateway.retention import Dialogues
 from intercode_integrations.gateway.secret_filter import Veil
 from intercode_integrations.gateway.streams import Assembly
-from intercode_integrations.gateway.upstream import Connections, Open, Upstream
 
 log = logging.getLogger(__name__)
 
