@@ -1,7 +1,8 @@
-"""The tables of the gate: for each protocol all that passes, and all that is dropped.
+"""The protocols of models as tables: their paths, their limits, and the fields of requests.
 
-A field, an item or a tool that is in no table is refused. What a table has under `DROP` is left
-out of the request: agents send it always, and the model answers as well without it.
+Clients take paths and names of limits from the tables. The gateway of agents lets listed fields
+pass, and refuses a field, an item or a tool that no table lists. It leaves fields of `Table.drops`
+out of requests: agents send them always, and the model answers as well without them.
 """
 
 from __future__ import annotations

@@ -13,11 +13,55 @@ from intercode.errors import UsageError
 from intercode.known_secrets import SHORTEST
 from intercode.models.keys import check_url, find, require
 from intercode.models.local import PROVIDER as OURS
-from intercode.models.openai import LOCAL
 from intercode_sandbox.user_code import is_reference
 
-_OWN = (*LOCAL, "openai-compatible")
-"""Providers that are a server of one's own."""
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """The facts by which a provider's server is addressed.
+
+    Attributes:
+        key: The variable of the key.
+        url: The usual base URL; empty: there is none.
+        url_variable: The variable that replaces `url`; empty: none does.
+        needs_key: Whether the server refuses requests without a key.
+    """
+
+    key: str
+    url: str = ""
+    url_variable: str = ""
+    needs_key: bool = True
+
+    def locate(self, model: str, base_url: str | None) -> tuple[str, str]:
+        """Return the base URL, and the key; empty: none is set, and none is needed.
+
+        Args:
+            model: The model with its provider, for messages.
+            base_url: The URL that the caller prefers.
+
+        Raises:
+            UsageError: The URL or the key is missing or malformed.
+        """
+        url = base_url or (find(self.url_variable) if self.url_variable else None) or self.url
+        key = require(self.key, model) if self.needs_key else find(self.key) or ""
+        if not url:
+            raise UsageError(f"{model} needs a base URL: http://localhost:8000/v1")
+        return check_url(url), key
+
+
+def _compatible(url: str = "") -> Provider:
+    """Return a server of one's own: it is never sent OpenAI's key, which would be given away."""
+    return Provider("OPENAI_COMPATIBLE_API_KEY", url, needs_key=False)
+
+
+PROVIDERS = {
+    "openai": Provider("OPENAI_API_KEY", "https://api.openai.com/v1", "OPENAI_BASE_URL"),
+    "anthropic": Provider("ANTHROPIC_API_KEY", "https://api.anthropic.com", "ANTHROPIC_BASE_URL"),
+    "vllm": _compatible("http://localhost:8000/v1"),
+    "ollama": _compatible("http://localhost:11434/v1"),
+    "llama.cpp": _compatible("http://localhost:8080/v1"),
+    "openai-compatible": _compatible(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +109,11 @@ class Upstream:
             raise UsageError(
                 f"a model is named PROVIDER/NAME, for instance openai/gpt-5: {model!r}"
             )
-        if provider == "openai":
-            url = base_url or find("OPENAI_BASE_URL") or "https://api.openai.com/v1"
-            key = require("OPENAI_API_KEY", model)
-        elif provider == "anthropic":
-            url = base_url or find("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
-            key = require("ANTHROPIC_API_KEY", model)
-        elif provider in _OWN:
-            url = base_url or LOCAL.get(provider, "")
-            key = find("OPENAI_COMPATIBLE_API_KEY") or ""
-            if not url:
-                raise UsageError(f"{model} needs a base URL: http://localhost:8000/v1")
-        else:
-            known = ", ".join(sorted(["openai", "anthropic", OURS, *_OWN]))
-            raise UsageError(f"the gateway knows no provider {provider!r}; known: {known}")
-        return cls(provider, name, check_url(url).removesuffix("/v1") + "/v1", key)
+        if provider not in PROVIDERS:
+            names = ", ".join(sorted([OURS, *PROVIDERS]))
+            raise UsageError(f"the gateway knows no provider {provider!r}; known: {names}")
+        url, key = PROVIDERS[provider].locate(model, base_url)
+        return cls(provider, name, url.removesuffix("/v1") + "/v1", key)
 
     @property
     def name(self) -> str:

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from intercode_integrations.gateway import Call, Seat, Terms, Upstream
 
 LOOPBACK = "127.0.0.1"
-KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_COMPATIBLE_API_KEY")
-"""Variables that a command's environment does not inherit: it asks by the gateway only."""
 _CONNECTIONS = 1024
 """Clients at a time; each has a thread. Further ones wait to be accepted."""
 _RESERVE = 128
@@ -352,11 +350,14 @@ def _hide(upstream: Upstream) -> None:
 
 
 def _inherited(upstream: Upstream) -> dict[str, str]:
-    """Return the environment without keys of models."""
+    """Return the environment without keys of models: a command asks by the gateway only."""
+    from intercode.models.upstream import PROVIDERS
+
+    keys = {provider.key for provider in PROVIDERS.values()}
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in KEYS and not (upstream.key and upstream.key in value)
+        if name not in keys and not (upstream.key and upstream.key in value)
     }
 
 
