@@ -44,6 +44,7 @@ ARCHIVE = "intercode_sandbox/images/archive.py"
 REPOSITORY = "intercode_sandbox/images/repository.py"
 FIXES = "intercode/evaluate/fix_leaks.py"
 GATE = "intercode_integrations/gateway/gateway.py"
+FORWARDING = "intercode_integrations/gateway/forwarding.py"
 UPSTREAM = "intercode/models/upstream.py"
 RULES = "intercode_integrations/gateway/policy.py"
 DOOR = "intercode_integrations/gateway/http.py"
@@ -1228,7 +1229,10 @@ DEFENCES = [
         "gateway_key", "host leak",
         (
             Edit(UPSTREAM, "if len(self.key) >= SHORTEST", "if False"),
-            Edit(GATE, "self._body = hide_in(found, gateway.upstream.key)", "self._body = found"),
+            Edit(
+                FORWARDING,
+                "self._body = hide_in(found, gateway.upstream.key)", "self._body = found",
+            ),
         ),
     ),
     _one(
@@ -1307,7 +1311,10 @@ DEFENCES = [
         "            if not self._deadline:\n                self._deadline = time.monotonic()",
         "            if False:\n                self._deadline = time.monotonic()",
     ),
-    _one("gateway_record", "self DoS", GATE, "messages=spoken(name, sent),", "messages=(),"),
+    _one(
+        "gateway_record", "self DoS", FORWARDING,
+        "messages=spoken(name, sent),", "messages=(),",
+    ),
     _one(
         "serve_orphans", "host DoS", "intercode_integrations/serve/session.py",
         "tasks: set[asyncio.Task[Any]] = {work, gone, over}",

@@ -12,7 +12,6 @@ has a token of its own, the only secret that the sandbox sees::
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import socket
 import threading
@@ -21,39 +20,27 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from intercode.errors import (
-    BudgetError,
-    ModelAccessError,
     ModelError,
-    ModelUnavailableError,
     UsageError,
 )
 from intercode.guard import Guard
-from intercode.known_secrets import hide_in
-from intercode.models import wire
-from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
-from intercode.models.cache import Cache, digest, varies
+from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
 from intercode.models.prices import Prices
 from intercode.models.protocols import COUNT, MODELS, TABLES, Name
 from intercode.models.remote import BYTES_PER_TOKEN, Around, Frame
 from intercode.models.upstream import Upstream
 from intercode_integrations.gateway.calls import (
-    CUT,
-    LEFT,
     NOT_PAID,
     Call,
-    answered,
-    offered,
-    shortfall,
-    spoken,
-    traced,
 )
 from intercode_integrations.gateway.connections import Connections, Open
-from intercode_integrations.gateway.http import Asked, Door, Gone
+from intercode_integrations.gateway.forwarding import LONGEST_ERROR, ForwardedCall
+from intercode_integrations.gateway.http import Asked, Door
 from intercode_integrations.gateway.intake import (
     SMALL,
     TOTAL,
@@ -67,22 +54,14 @@ from intercode_integrations.gateway.policy import (
     admitted,
     betas,
     context,
-    most_tokens,
     parsed,
     refused,
 )
 from intercode_integrations.gateway.retention import Dialogues
-from intercode_integrations.gateway.secret_filter import Veil
-from intercode_integrations.gateway.streams import Assembly
 
-log = logging.getLogger(__name__)
-
-LONGEST_ANSWER = 64 * 1024**2
-_LONGEST_ERROR = 64 * 1024
 _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_A_CALL = 16, 4
 """Counts of tokens, which are free, that an episode may ask for, and more for each of its calls."""
-_STREAM = "text/event-stream"
 _UNCOUNTED = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"}
 """Fields of a call that a count does not have."""
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
@@ -234,7 +213,7 @@ class Seat:
         self._draining = False
         self._dialogues = Dialogues()
         self._open: set[Open] = set()
-        self._passing: set[_Passing] = set()
+        self._passing: set[ForwardedCall] = set()
         self._connections: set[socket.socket] = set()
         self._closed = False
 
@@ -382,7 +361,7 @@ class Seat:
                 passing = None
                 if path != COUNT:
                     try:
-                        passing = _Passing(
+                        passing = ForwardedCall(
                             self, gateway, door, name, path + query, sent, headers, size
                         )
                     except (AttributeError, KeyError, TypeError, AttemptError):
@@ -417,7 +396,7 @@ class Seat:
         except RecursionError:
             raise refused("the body has too many levels") from None
 
-    def _begin(self, passing: _Passing) -> None:
+    def _begin(self, passing: ForwardedCall) -> None:
         with self._changed:
             self._refuse_beyond_limits()
             self._passing.add(passing)
@@ -452,7 +431,7 @@ class Seat:
             answer = gateway.connections.open("POST", target, data, headers, gateway.timeout)
             self.hold(answer)
             try:
-                body = answer.read(_LONGEST_ERROR)
+                body = answer.read(LONGEST_ERROR)
             finally:
                 self.drop(answer)
                 answer.close()
@@ -472,7 +451,7 @@ class Seat:
         self.note(replace(call, error=error))
         door.answer(200, body)
 
-    def note(self, call: Call, passing: _Passing | None = None) -> None:
+    def note(self, call: Call, passing: ForwardedCall | None = None) -> None:
         """Record a call, with its dialogue as far as that is retained.
 
         Args:
@@ -523,246 +502,6 @@ class _Keys:
     def get_all(self, key: str) -> list[str]:
         keys = self._asked.get_all("x-api-key") if key == "Authorization" else []
         return [f"Bearer {value}" for value in keys] or self._asked.get_all(key)
-
-
-class _Passing:
-    """One call: passed on, its answer passed back, and recorded.
-
-    The record is begun before the call: a dialogue that could not be recorded is not passed on.
-
-    Raises:
-        AttributeError, KeyError, TypeError, AttemptError: The request cannot be read.
-    """
-
-    def __init__(
-        self,
-        seat: Seat,
-        gateway: Gateway,
-        door: Door,
-        name: Name,
-        target: str,
-        sent: dict[str, Any],
-        headers: dict[str, str],
-        size: int,
-    ) -> None:
-        self._seat, self._gateway, self._door, self._name = seat, gateway, door, name
-        self._target, self._headers, self._size = target, headers, size
-        self._streamed = sent.get("stream") is True
-        self._usage_asked = bool((sent.get("stream_options") or {}).get("include_usage"))
-        if name == "chat" and self._streamed:  # else the tokens would not be known
-            sent["stream_options"] = {**(sent.get("stream_options") or {}), "include_usage": True}
-        self._sent = sent
-        self._limit = most_tokens(name, sent)
-        self._call = Call(
-            protocol=name,
-            path=target.partition("?")[0],
-            model=sent["model"],
-            messages=spoken(name, sent),
-            streamed=self._streamed,
-            tools=offered(sent),
-        )
-        self._raw = b""
-        """The answer as the client gets it."""
-        self._body: dict[str, Any] = {}
-        self._failure: tuple[int, bytes] | None = None
-        """The server's last refusal."""
-        self._error = ""
-        self.is_answered = False
-        """Whether the server's answer has begun: it is recorded soon."""
-        self._broken = False
-        """Whether the answer breaks off: the client sees that, as it would without a gate."""
-
-    def run(self) -> None:
-        """Ask, answer, record."""
-        frame, started = self._gateway.frame(self._sent["model"]), time.monotonic()
-        cache, key = self._cached()
-        try:
-            kept = cache.get(key) if cache else None
-            if kept is not None:
-                self.is_answered = True
-                reply = replace(kept, cached=True, cost=0.0, seconds=0.0, retries=0)
-                self._replay(kept.text.encode())
-            else:
-                budget = self._seat.budget
-                reply = frame.ask(
-                    self._send,
-                    self._size,
-                    self._limit,
-                    budget=budget,
-                    is_over=lambda: self._seat.is_closed,
-                )
-                if cache and not self._error:
-                    cache.put(key, replace(reply, text=self._raw.decode()))
-        except (ModelError, Gone) as error:
-            self._fail(error, time.monotonic() - started)
-            return
-        self._note(reply)
-        if self._broken:
-            raise Gone
-        if not self._door.status:
-            self._door.answer(200, self._raw)
-        elif self._streamed:
-            self._door.end()
-
-    def _cached(self) -> tuple[Cache | None, str]:
-        cache, sent = self._gateway.cache, self._sent
-        settings = Settings(sent.get("temperature"), seed=sent.get("seed"))
-        if cache is None or (varies(settings) and not self._gateway.terms.cache_sampled):
-            return None, ""
-        text = json.dumps([self._target, self._headers, sent], sort_keys=True)
-        request = Request((Message("user", text),))
-        return cache, digest(self._gateway.upstream.name, self._gateway.upstream.url, request)
-
-    def _replay(self, raw: bytes) -> None:
-        self._raw = raw
-        if not self._streamed:
-            self._body = wire.load(raw)
-            return
-        assembly = Assembly(self._name)
-        assembly.feed(raw)
-        self._body = assembly.body
-        self._door.begin(200, [("content-type", _STREAM)])
-        self._door.more(raw)
-
-    def _send(self) -> Answer:
-        """Make one call; see `Client.send`."""
-        gateway = self._gateway
-        body = json.dumps(self._sent, ensure_ascii=False).encode(errors="replace")
-        answer = gateway.connections.open(
-            "POST", self._target, body, self._headers, gateway.timeout
-        )
-        self.is_answered = True
-        self._seat.hold(answer)
-        try:
-            if answer.status != 200:
-                said = gateway.upstream.without_key(answer.read(_LONGEST_ERROR))
-                self._failure = answer.status, said
-                raise wire.judge(answer.status, answer.headers, said.decode(errors="replace"))
-            if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
-                return self._stream(answer)
-            self._raw = gateway.upstream.without_key(answer.read(LONGEST_ANSWER))
-            found = wire.load(self._raw)
-            self._body = hide_in(found, gateway.upstream.key)
-            if self._body != found:  # it was there by escapes
-                self._raw = json.dumps(self._body).encode()
-            self._error = shortfall(self._body)
-            return answered(self._name, self._body)
-        except AttemptError:
-            self.is_answered = False
-            raise
-        finally:
-            self._seat.drop(answer)
-            answer.close()
-
-    def _stream(self, answer: Open) -> Answer:
-        """Pass on a stream. Once its first event has gone to the client, there is no other try."""
-        assembly, passed = Assembly(self._name), bytearray()
-        door, begun, veil = self._door, False, Veil(self._gateway.upstream.key)
-        try:
-            while data := answer.some():
-                events = assembly.feed(data)
-                if not begun and assembly.error:
-                    said = json.dumps({"error": assembly.error})
-                    raise AttemptError(f"an error in the stream: {said[: wire.LONGEST]}")
-                raw = veil.through(event for event in events if not self._ours(event.data))
-                if assembly.whole:
-                    raw += veil.rest()
-                if raw:
-                    if not begun:
-                        begun = True
-                        door.begin(200, [("content-type", _STREAM)])
-                    passed += raw
-                    door.more(raw)
-                if len(passed) > LONGEST_ANSWER:
-                    raise ValueError("the answer is too long")
-            if not assembly.whole and not assembly.error:
-                raise ValueError("the stream ended before its last event")
-        except (AttemptError, ValueError) as error:
-            if not begun:
-                raise wire.unusable(str(error)) from None
-            self._error = CUT if self._seat.is_closed else str(error)
-        except Gone:
-            self._error = LEFT
-        self._raw, self._body = bytes(passed), hide_in(assembly.body, self._gateway.upstream.key)
-        self._broken = bool(self._error or assembly.error)
-        if not self._error:
-            told = {"error": assembly.error} if assembly.error else self._body
-            self._error = shortfall(hide_in(told, self._gateway.upstream.key))
-        try:
-            found = answered(self._name, self._body)
-        except AttemptError as error:
-            self._error = self._error or str(error)
-            return Answer("")
-        # Of an answer that broke off the tokens are not known: what was set aside counts.
-        return replace(found, usage=None) if self._broken else found
-
-    def _ours(self, data: dict[str, Any] | None) -> bool:
-        """Tell whether an event has the tokens that only the gate has asked for."""
-        hidden = self._name == "chat" and not self._usage_asked and data is not None
-        return hidden and data is not None and data.get("choices") == [] and "usage" in data
-
-    def _note(self, reply: Reply) -> None:
-        try:
-            found = answered(self._name, self._body)
-        except AttemptError:
-            found = Answer("")
-        is_failed = self._body.get("status") == "failed"  # as `responses` says it
-        is_lost = is_failed or (self._broken and self._error not in {LEFT, CUT})
-        lost = f"{self._gateway.upstream.name}: the answer broke off: {self._error}"
-        self._seat.failure = ModelUnavailableError(lost) if is_lost else None
-        self._seat.note(
-            replace(
-                self._call,
-                error=self._error,
-                model=reply.model or self._sent["model"],
-                text=found.text,
-                tool_calls=found.tool_calls,
-                usage=reply.usage,
-                cost=reply.cost,
-                seconds=reply.seconds,
-                retries=reply.retries,
-                cached=reply.cached,
-                finish=found.finish,
-                **traced(self._body),
-            ),
-            self,
-        )
-
-    def cut(self) -> None:
-        """Record the call as cut off, if it is not recorded yet."""
-        self._seat.note(replace(self._call, status=503, error=CUT), self)
-
-    def _fail(self, error: Exception, seconds: float) -> None:
-        status, body = 503, b""
-        if isinstance(error, BudgetError):
-            status = NOT_PAID
-        elif self._failure:
-            status, body = self._failure
-            status = 502 if status in {401, NOT_PAID} else status  # the token is right; our key not
-        is_cut = self._seat.is_closed and not isinstance(error, BudgetError)
-        if isinstance(error, ModelUnavailableError | ModelAccessError) and not is_cut:
-            self._seat.failure = _without_frames(error)
-            body = body if self._failure and self._failure[0] == status else b""
-        why = CUT if is_cut else str(error) or LEFT
-        self._seat.note(replace(self._call, status=status, error=why, seconds=seconds), self)
-        if isinstance(error, Gone):
-            raise error
-        if not body:
-            raise Refusal(status, str(error))
-        log.info("answered with status %d: %s", status, error)
-        self._door.answer(status, body, [("x-should-retry", "false")])
-
-
-_ErrorT = TypeVar("_ErrorT", bound=Exception)
-
-
-def _without_frames(error: _ErrorT) -> _ErrorT:
-    """Return an error that is kept without its tracebacks, whose frames hold the request."""
-    link: BaseException | None = error
-    while link is not None:
-        link.__traceback__ = None
-        link = link.__context__
-    return error
 
 
 def _within(path: str) -> bool:
