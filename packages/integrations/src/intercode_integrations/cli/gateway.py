@@ -28,10 +28,8 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from shutil import which
@@ -46,8 +44,7 @@ from intercode.spec import How, ModelSpec, add_options, options_of, port, positi
 from intercode_sandbox.units import counted
 
 if TYPE_CHECKING:
-    from intercode.models.limits import Budget
-    from intercode_integrations.gateway import Call, Seat, Terms, Upstream
+    from intercode_integrations.gateway import Seat, Terms, Upstream
 
 LOOPBACK = "127.0.0.1"
 _CONNECTIONS = 1024
@@ -147,6 +144,7 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.models.remote import Around
     from intercode.models.upstream import serving
     from intercode_integrations.gateway import Gateway
+    from intercode_integrations.gateway.record import Journal, Ledger
 
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
@@ -382,135 +380,6 @@ def _run(command: Sequence[str], env: Mapping[str, str], heard: SimpleQueue[int]
         process.kill()
         code = process.wait()
     return code if code >= 0 else 128 - code
-
-
-class Journal:
-    """A file of calls, a line each. A crash costs the line that is being written, at most.
-
-    Args:
-        path: The file, which is continued; a new one is for its owner alone.
-        key: The provider's key.
-        token: The token of clients: an agent may print its environment.
-
-    Raises:
-        UsageError: It cannot be opened.
-    """
-
-    def __init__(self, path: str, key: str, token: str) -> None:
-        from intercode.redaction import Redactor
-
-        self.path = path
-        self._redactor = Redactor()
-        self._hidden = {json.dumps(key)[1:-1]: "[key]", token: "[token]"}
-        self._lock = threading.Lock()
-        try:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._file = os.fdopen(os.open(path, flags, 0o600), "a+b", buffering=0)
-            end = self._file.seek(0, os.SEEK_END)
-            if end and os.pread(self._file.fileno(), 1, end - 1) != b"\n":
-                self._file.write(b"\n")  # a crash broke the last line off
-        except OSError as error:
-            raise UsageError(f"--record {path}: cannot be written: {error.strerror}") from None
-
-    def write(self, call: Call) -> None:
-        """Append a call.
-
-        Raises:
-            OSError: The disk is full.
-        """
-        line = json.dumps(self._redactor.dialogue(_plain(call)))
-        for secret, name in self._hidden.items():
-            line = line.replace(secret, name) if secret else line
-        data = memoryview(f"{line}\n".encode())
-        with self._lock:
-            while data:
-                data = data[self._file.write(data) or 0 :]
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _plain(call: Call) -> dict[str, Any]:
-    """Return a call as JSON data, with the names that an episode's record has."""
-    from intercode.models.base import Message
-    from intercode.models.transcript import plain
-
-    answered = call.text or call.tool_calls
-    traced = {name: getattr(call, name) for name in ("token_ids", "prompt_token_ids", "logprobs")}
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "protocol": call.protocol,
-        "path": call.path,
-        "model": call.model,
-        "messages": [plain(message) for message in call.messages],
-        "tools": list(call.tools),
-        "reply": plain(Message("assistant", call.text, call.tool_calls)) if answered else None,
-        **asdict(call.usage),
-        "cost": call.cost,
-        "finish": call.finish,
-        "cached": call.cached,
-        "seconds": round(call.seconds, 6),
-        "retries": call.retries,
-        "status": call.status,
-        "streamed": call.streamed,
-        "error": call.error,
-        **{name: list(value) for name, value in traced.items() if value is not None},
-    }
-
-
-class Ledger:
-    """Counts calls, and has them written."""
-
-    def __init__(self, budget: Budget) -> None:
-        from intercode.models.base import Usage
-
-        self.file: Journal | None = None
-        self.error: OSError | None = None
-        """The reason why a call could not be recorded: none is answered from then on."""
-        self.failed: Callable[[], None] = lambda: None
-        """Called then."""
-        self._budget = budget
-        self._calls = self._cached = self._errors = 0
-        self._usage = Usage()
-        self._is_priced = True
-        self._lock = threading.Lock()
-
-    def note(self, call: Call) -> None:
-        """Count and write a call; counting tokens is none, and is written only.
-
-        Raises:
-            OSError: It could not be written. No client gets its answer.
-        """
-        with self._lock:
-            self._calls += not call.is_count
-            self._cached += call.cached
-            self._errors += bool(call.error) and not call.is_count
-            if not call.cached:
-                self._usage += call.usage
-            self._is_priced = self._is_priced and (call.cost is not None or bool(call.error))
-        if self.file is not None:
-            try:
-                self.file.write(call)
-            except OSError as error:
-                error.filename = self.file.path
-                self.error = self.error or error
-                self.failed()
-                raise
-
-    def spent(self) -> dict[str, Any]:
-        """Return what all calls took. Its cost is None where a price is not known."""
-        with self._lock:
-            presumed = self._budget.presumed
-            return {
-                "calls": self._calls,
-                "cached": self._cached,
-                "errors": self._errors,
-                **asdict(self._usage),
-                "cost": self._budget.spent.cost if self._is_priced else None,
-                "presumed_tokens": presumed.tokens,
-                "presumed_cost": presumed.cost if self._is_priced else None,
-            }
 
 
 def _said(spent: Mapping[str, Any]) -> str:
