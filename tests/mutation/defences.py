@@ -1303,6 +1303,10 @@ DEFENCES = [
         "return self._characters >= MAX_CHARACTERS", "return False",
     ),
     _one(
+        "gateway_record_limit", "host DoS", "intercode_integrations/gateway/record.py",
+        "return self._size >= self._limit", "return False",
+    ),
+    _one(
         "gateway_head", "host DoS", DOOR,
         "max_incomplete_event_size=LONGEST_HEAD", "max_incomplete_event_size=2**30",
     ),

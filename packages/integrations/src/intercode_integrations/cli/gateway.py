@@ -40,7 +40,17 @@ import msgspec
 
 from intercode.cli.terminal import dollars, one_line, output, safe, tell
 from intercode.errors import InterCodeError, UsageError
-from intercode.spec import How, ModelSpec, add_options, options_of, port, positive, seconds, size
+from intercode.spec import (
+    How,
+    ModelSpec,
+    Option,
+    add_options,
+    options_of,
+    port,
+    positive,
+    seconds,
+    size,
+)
 from intercode_sandbox.units import counted
 
 if TYPE_CHECKING:
@@ -83,7 +93,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print the addresses, and what was spent, as JSON lines"
     )
-    limits = parser.add_argument_group("limits")
+    _add_limits(parser.add_argument_group("limits"), model)
+    _add_permissions(parser.add_argument_group("what clients may ask for"))
+    cache = parser.add_argument_group("cache")
+    add_options(cache, model, "cache")
+    cache.add_argument(
+        "--cache-sampled",
+        action="store_true",
+        help="also replies at a temperature above 0 without a seed: equal requests get equal ones",
+    )
+
+
+def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) -> None:
+    """Add the limits of all calls together, of a call, and of the record."""
     add_options(limits, model, "max_cost", "max_tokens", "prices", "reply_tokens")
     limits.add_argument("--max-calls", type=positive, metavar="N", help="calls that are answered")
     limits.add_argument("--rate", type=positive, metavar="N", help="calls a minute; others wait")
@@ -98,13 +120,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-context", type=size, metavar="SIZE", help="of a dialogue with its tools"
     )
     limits.add_argument(
+        "--record-limit",
+        type=size,
+        default="16G",
+        metavar="SIZE",
+        help="of the file of --record, after which calls are refused (default: 16G)",
+    )
+    limits.add_argument(
         "--drain",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
         help="for calls under way, once the gateway is to end (default: 30)",
     )
-    allowed = parser.add_argument_group("what clients may ask for")
+
+
+def _add_permissions(allowed: argparse._ArgumentGroup) -> None:
+    """Add what clients may ask for beside answers of the one model."""
     allowed.add_argument(
         "--allow-model",
         action="append",
@@ -122,13 +154,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--remote", action="store_true", help="URLs that the provider fetches, files that it keeps"
     )
     allowed.add_argument("--stored", action="store_true", help="responses that the provider stores")
-    cache = parser.add_argument_group("cache")
-    add_options(cache, model, "cache")
-    cache.add_argument(
-        "--cache-sampled",
-        action="store_true",
-        help="also replies at a temperature above 0 without a seed: equal requests get equal ones",
-    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -166,8 +191,11 @@ def execute(args: argparse.Namespace) -> int:
         token = _token(args.token_file)
         ledger = Ledger(budget)
         if args.record is not None:
-            ledger.file = stack.enter_context(closing(Journal(args.record, upstream.key, token)))
-        seat = stack.enter_context(gateway.seat(record=ledger.note, token=token, keep=False))
+            journal = Journal(args.record, upstream.key, token, args.record_limit)
+            ledger.file = stack.enter_context(closing(journal))
+        seat = stack.enter_context(
+            gateway.seat(record=ledger.note, token=token, keep=False, is_full=ledger.is_full)
+        )
         heard = stack.enter_context(_signals())
         ledger.failed = lambda: heard.put(0)
         port = stack.enter_context(_served(seat, args.port))

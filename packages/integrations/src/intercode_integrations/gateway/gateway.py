@@ -133,6 +133,7 @@ class Gateway:
         record: Callable[[Call], None] | None = None,
         token: str | None = None,
         keep: bool = True,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> Seat:
         """Make a seat, for one episode or one fork.
 
@@ -141,6 +142,7 @@ class Gateway:
             record: Called with each call once it has ended, on the thread that served it.
             token: The secret that requests bring; default: a random one.
             keep: Whether `Seat.calls` has the calls: a seat that serves for days has too many.
+            is_full: Whether what `record` writes has reached its limit: no further call is made.
 
         Raises:
             UsageError: The budget is in dollars, and a price is not known.
@@ -150,7 +152,7 @@ class Gateway:
                 f"the price of {self.upstream.name} is not known, so its cost cannot be limited: "
                 "give a file of prices, or limit the tokens"
             )
-        seat = Seat(self, budget, record, self._seats.discard, token, keep=keep)
+        seat = Seat(self, budget, record, self._seats.discard, token, keep=keep, is_full=is_full)
         self._seats.add(seat)
         return seat
 
@@ -199,6 +201,7 @@ class Seat:
         token: str | None = None,
         *,
         keep: bool = True,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self.token = token or secrets.token_urlsafe(32)
         self.failure: ModelError | None = None
@@ -206,7 +209,7 @@ class Seat:
         self._calls: list[Call] = []
         self._gateway, self._budget, self._record, self._ended = gateway, budget, record, ended
         self._guard = Guard(self.token, pages=False)
-        self._keep = keep
+        self._keep, self._is_full = keep, is_full
         self._turns = threading.BoundedSemaphore(gateway.terms.at_once)
         self._changed = threading.Condition()
         self._begun = self._ended_calls = self._counts = 0
@@ -415,6 +418,8 @@ class Seat:
             raise Refusal(NOT_PAID, f"the {most} calls that may be made have been made")
         if self._dialogues.is_full:
             raise Refusal(NOT_PAID, "the dialogues of this episode are as long as can be recorded")
+        if self._is_full():
+            raise Refusal(NOT_PAID, "the record of calls is as long as it may be")
 
     def _count(
         self, door: Door, target: str, sent: dict[str, Any], headers: dict[str, str], size: int

@@ -25,13 +25,16 @@ class Journal:
         path: The file, which is continued; a new one is for its owner alone.
         key: The provider's key.
         token: The token of clients: an agent may print its environment.
+        limit: Bytes of the file after which no further call is to be made: each call repeats its
+            dialogue, so that clients could fill a disk.
 
     Raises:
-        UsageError: It cannot be opened.
+        UsageError: It cannot be opened, or has reached its limit.
     """
 
-    def __init__(self, path: str, key: str, token: str) -> None:
+    def __init__(self, path: str, key: str, token: str, limit: int) -> None:
         self.path = path
+        self._limit = limit
         self._redactor = Redactor()
         self._hidden = {json.dumps(key)[1:-1]: "[key]", token: "[token]"}
         self._lock = threading.Lock()
@@ -43,6 +46,18 @@ class Journal:
                 self._file.write(b"\n")  # a crash broke the last line off
         except OSError as error:
             raise UsageError(f"--record {path}: cannot be written: {error.strerror}") from None
+        self._size = end
+        if self.is_full:
+            self.close()
+            raise UsageError(
+                f"--record {path}: has {self._size} bytes, and may have {limit}: name another "
+                "file, or raise --record-limit"
+            )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further call is to be made. Calls under way are still written."""
+        return self._size >= self._limit
 
     def write(self, call: Call) -> None:
         """Append a call.
@@ -55,6 +70,7 @@ class Journal:
             line = line.replace(secret, name) if secret else line
         data = memoryview(f"{line}\n".encode())
         with self._lock:
+            self._size += len(data)
             while data:
                 data = data[self._file.write(data) or 0 :]
 
@@ -124,6 +140,10 @@ class Ledger:
                 self.error = self.error or error
                 self.failed()
                 raise
+
+    def is_full(self) -> bool:
+        """Return whether the record of calls has reached its limit."""
+        return self.file is not None and self.file.is_full
 
     def spent(self) -> dict[str, Any]:
         """Return what all calls took. Its cost is None where a price is not known."""
