@@ -31,7 +31,7 @@ from intercode.guard import Guard
 from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
 from intercode.models.prices import Prices
-from intercode.models.protocols import COUNT, MODELS, TABLES, Name
+from intercode.models.protocols import COUNT, MODELS, TABLES, Name, model_entry, model_page
 from intercode.models.remote import BYTES_PER_TOKEN, Around, Frame
 from intercode.models.upstream import Upstream
 from intercode_integrations.gateway.calls import (
@@ -330,19 +330,13 @@ class Seat:
             raise Refusal(404, f"the gateway has no {asked.method} {parts.path[:200]}")
 
     def _models(self, path: str) -> dict[str, Any]:
-        entries = [
-            {"id": name, "object": "model", "type": "model", "display_name": name}
-            | {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": "intercode"}
-            for name in self._gateway.listed()
-        ]
+        names = self._gateway.listed()
         if path == MODELS:
-            ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]}
-            return {"object": "list", "data": entries, "has_more": False, "models": [], **ends}
+            return model_page(names, "intercode")
         name = unquote(path.removeprefix(MODELS + "/"))
-        for entry in entries:
-            if entry["id"] == name:
-                return entry
-        raise Refusal(404, f"model: there is no {name[:200]!r}")
+        if name not in names:
+            raise Refusal(404, f"model: there is no {name[:200]!r}")
+        return model_entry(name, "intercode")
 
     def _post(self, asked: Asked, door: Door, path: str, query: str) -> None:
         if {*asked.get_all("Content-Encoding")} - {"identity"}:

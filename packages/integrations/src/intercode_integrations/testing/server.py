@@ -31,6 +31,7 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from intercode.models.base import Answer, Usage
+from intercode.models.protocols import model_entry, model_page
 from intercode.models.scripted import Line, Script, answer, count
 from intercode_integrations.testing.dialects import (
     DIALECTS,
@@ -39,7 +40,6 @@ from intercode_integrations.testing.dialects import (
     completion,
     error,
     messages,
-    model,
     no_json,
     responses,
     traced,
@@ -280,12 +280,9 @@ class _Handler(BaseHTTPRequestHandler):
         status, reply = 200, {}
         self._note(path, {}, None, None)
         if path == "models":
-            listed = [model(name) for name in self.owner.models]
-            # Anthropic's clients read the ends of the page, and Codex a list of its own.
-            ends = {"first_id": listed[0]["id"], "last_id": listed[-1]["id"]} if listed else {}
-            reply = {"object": "list", "data": listed, "has_more": False, "models": [], **ends}
+            reply = model_page(self.owner.models, "scripted")
         elif path.startswith("models/"):
-            reply = model(path.removeprefix("models/"))
+            reply = model_entry(path.removeprefix("models/"), "scripted")
         else:
             status, reply = 404, error(path, 404, "there is no such endpoint", "not_found")
         self._send(status, json.dumps(reply))
