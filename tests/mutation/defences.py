@@ -1231,7 +1231,7 @@ DEFENCES = [
             Edit(UPSTREAM, "if len(self.key) >= SHORTEST", "if False"),
             Edit(
                 FORWARDING,
-                "self._body = hide_in(found, gateway.upstream.key)", "self._body = found",
+                "self._body = hide_in(data, gateway.upstream.key)", "self._body = data",
             ),
         ),
     ),

@@ -17,7 +17,7 @@ from intercode_sandbox.user_code import is_reference
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class ModelProvider:
     """The facts by which a provider's server is addressed.
 
     Attributes:
@@ -49,14 +49,16 @@ class Provider:
         return check_url(url), key
 
 
-def _compatible(url: str = "") -> Provider:
+def _compatible(url: str = "") -> ModelProvider:
     """Return a server of one's own: it is never sent OpenAI's key, which would be given away."""
-    return Provider("OPENAI_COMPATIBLE_API_KEY", url, needs_key=False)
+    return ModelProvider("OPENAI_COMPATIBLE_API_KEY", url, needs_key=False)
 
 
 PROVIDERS = {
-    "openai": Provider("OPENAI_API_KEY", "https://api.openai.com/v1", "OPENAI_BASE_URL"),
-    "anthropic": Provider("ANTHROPIC_API_KEY", "https://api.anthropic.com", "ANTHROPIC_BASE_URL"),
+    "openai": ModelProvider("OPENAI_API_KEY", "https://api.openai.com/v1", "OPENAI_BASE_URL"),
+    "anthropic": ModelProvider(
+        "ANTHROPIC_API_KEY", "https://api.anthropic.com", "ANTHROPIC_BASE_URL"
+    ),
     "vllm": _compatible("http://localhost:8000/v1"),
     "ollama": _compatible("http://localhost:11434/v1"),
     "llama.cpp": _compatible("http://localhost:8080/v1"),

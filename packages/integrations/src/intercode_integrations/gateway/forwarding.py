@@ -42,9 +42,9 @@ _STREAM = "text/event-stream"
 
 
 class ForwardedCall:
-    """One call: passed on, its answer passed back, and recorded.
+    """A call of a client: its request, the answer so far, and its record.
 
-    The record is begun before the call: a dialogue that could not be recorded is not passed on.
+    The record begins before the call: a dialogue that cannot be recorded is not forwarded.
 
     Raises:
         AttributeError, KeyError, TypeError, AttemptError: The request cannot be read.
@@ -93,11 +93,11 @@ class ForwardedCall:
         frame, started = self._gateway.frame(self._sent["model"]), time.monotonic()
         cache, key = self._cached()
         try:
-            kept = cache.get(key) if cache else None
-            if kept is not None:
+            entry = cache.get(key) if cache else None
+            if entry is not None:
                 self.is_answered = True
-                reply = replace(kept, cached=True, cost=0.0, seconds=0.0, retries=0)
-                self._replay(kept.text.encode())
+                reply = replace(entry, cached=True, cost=0.0, seconds=0.0, retries=0)
+                self._replay(entry.text.encode())
             else:
                 budget = self._seat.budget
                 reply = frame.ask(
@@ -151,15 +151,15 @@ class ForwardedCall:
         self._seat.hold(answer)
         try:
             if answer.status != 200:
-                said = gateway.upstream.without_key(answer.read(LONGEST_ERROR))
-                self._failure = answer.status, said
-                raise wire.judge(answer.status, answer.headers, said.decode(errors="replace"))
+                error = gateway.upstream.without_key(answer.read(LONGEST_ERROR))
+                self._failure = answer.status, error
+                raise wire.judge(answer.status, answer.headers, error.decode(errors="replace"))
             if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
                 return self._stream(answer)
             self._raw = gateway.upstream.without_key(answer.read(LONGEST_ANSWER))
-            found = wire.load(self._raw)
-            self._body = hide_in(found, gateway.upstream.key)
-            if self._body != found:  # it was there by escapes
+            data = wire.load(self._raw)
+            self._body = hide_in(data, gateway.upstream.key)
+            if self._body != data:  # the key was written by escapes
                 self._raw = json.dumps(self._body).encode()
             self._error = shortfall(self._body)
             return answered(self._name, self._body)
@@ -172,45 +172,45 @@ class ForwardedCall:
 
     def _stream(self, answer: Open) -> Answer:
         """Pass on a stream. Once its first event has gone to the client, there is no other try."""
-        assembly, passed = Assembly(self._name), bytearray()
-        door, begun, veil = self._door, False, Veil(self._gateway.upstream.key)
+        assembly, forwarded = Assembly(self._name), bytearray()
+        door, has_begun, veil = self._door, False, Veil(self._gateway.upstream.key)
         try:
             while data := answer.some():
                 events = assembly.feed(data)
-                if not begun and assembly.error:
-                    said = json.dumps({"error": assembly.error})
-                    raise AttemptError(f"an error in the stream: {said[: wire.LONGEST]}")
+                if not has_begun and assembly.error:
+                    text = json.dumps({"error": assembly.error})
+                    raise AttemptError(f"an error in the stream: {text[: wire.LONGEST]}")
                 raw = veil.through(event for event in events if not self._ours(event.data))
                 if assembly.whole:
                     raw += veil.rest()
                 if raw:
-                    if not begun:
-                        begun = True
+                    if not has_begun:
+                        has_begun = True
                         door.begin(200, [("content-type", _STREAM)])
-                    passed += raw
+                    forwarded += raw
                     door.more(raw)
-                if len(passed) > LONGEST_ANSWER:
+                if len(forwarded) > LONGEST_ANSWER:
                     raise ValueError("the answer is too long")
             if not assembly.whole and not assembly.error:
                 raise ValueError("the stream ended before its last event")
         except (AttemptError, ValueError) as error:
-            if not begun:
+            if not has_begun:
                 raise wire.unusable(str(error)) from None
             self._error = CUT if self._seat.is_closed else str(error)
         except Gone:
             self._error = LEFT
-        self._raw, self._body = bytes(passed), hide_in(assembly.body, self._gateway.upstream.key)
+        self._raw, self._body = bytes(forwarded), hide_in(assembly.body, self._gateway.upstream.key)
         self._broken = bool(self._error or assembly.error)
         if not self._error:
-            told = {"error": assembly.error} if assembly.error else self._body
-            self._error = shortfall(hide_in(told, self._gateway.upstream.key))
+            outcome = {"error": assembly.error} if assembly.error else self._body
+            self._error = shortfall(hide_in(outcome, self._gateway.upstream.key))
         try:
-            found = answered(self._name, self._body)
+            reply = answered(self._name, self._body)
         except AttemptError as error:
             self._error = self._error or str(error)
             return Answer("")
         # Of an answer that broke off the tokens are not known: what was set aside counts.
-        return replace(found, usage=None) if self._broken else found
+        return replace(reply, usage=None) if self._broken else reply
 
     def _ours(self, data: dict[str, Any] | None) -> bool:
         """Tell whether an event has the tokens that only the gate has asked for."""
@@ -219,26 +219,26 @@ class ForwardedCall:
 
     def _note(self, reply: Reply) -> None:
         try:
-            found = answered(self._name, self._body)
+            answer = answered(self._name, self._body)
         except AttemptError:
-            found = Answer("")
+            answer = Answer("")
         is_failed = self._body.get("status") == "failed"  # as `responses` says it
         is_lost = is_failed or (self._broken and self._error not in {LEFT, CUT})
-        lost = f"{self._gateway.upstream.name}: the answer broke off: {self._error}"
-        self._seat.failure = ModelUnavailableError(lost) if is_lost else None
+        failure = f"{self._gateway.upstream.name}: the answer broke off: {self._error}"
+        self._seat.failure = ModelUnavailableError(failure) if is_lost else None
         self._seat.note(
             replace(
                 self._call,
                 error=self._error,
                 model=reply.model or self._sent["model"],
-                text=found.text,
-                tool_calls=found.tool_calls,
+                text=answer.text,
+                tool_calls=answer.tool_calls,
                 usage=reply.usage,
                 cost=reply.cost,
                 seconds=reply.seconds,
                 retries=reply.retries,
                 cached=reply.cached,
-                finish=found.finish,
+                finish=answer.finish,
                 **traced(self._body),
             ),
             self,
@@ -259,8 +259,8 @@ class ForwardedCall:
         if isinstance(error, ModelUnavailableError | ModelAccessError) and not is_cut:
             self._seat.failure = _without_frames(error)
             body = body if self._failure and self._failure[0] == status else b""
-        why = CUT if is_cut else str(error) or LEFT
-        self._seat.note(replace(self._call, status=status, error=why, seconds=seconds), self)
+        reason = CUT if is_cut else str(error) or LEFT
+        self._seat.note(replace(self._call, status=status, error=reason, seconds=seconds), self)
         if isinstance(error, Gone):
             raise error
         if not body:
