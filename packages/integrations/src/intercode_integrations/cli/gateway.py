@@ -40,20 +40,11 @@ import msgspec
 
 from intercode.cli.terminal import dollars, one_line, output, safe, tell
 from intercode.errors import InterCodeError, UsageError
-from intercode.spec import (
-    How,
-    ModelSpec,
-    Option,
-    add_options,
-    options_of,
-    port,
-    positive,
-    seconds,
-    size,
-)
+from intercode.spec import How, ModelSpec, add_options, options_of, port, positive, seconds, size
 from intercode_sandbox.units import counted
 
 if TYPE_CHECKING:
+    from intercode.envs.options import Option
     from intercode_integrations.gateway import Seat, Terms, Upstream
 
 LOOPBACK = "127.0.0.1"
