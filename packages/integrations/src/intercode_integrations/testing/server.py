@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -200,12 +199,7 @@ class ScriptedServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stopped.set()
         self._server.shutdown()
         self._server.server_close()
