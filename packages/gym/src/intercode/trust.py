@@ -202,7 +202,7 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
 
 def _key_variables() -> dict[str, str]:
     """Return provider → the variable of the key that it sends to a base URL."""
-    from intercode.models.upstream import PROVIDERS
+    from intercode.models.providers import PROVIDERS
 
     names = {name: provider.key for name, provider in PROVIDERS.items()}
     return {**names, "openai-completions": names["openai-compatible"]}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.models import wire
 from intercode.models.base import Answer, Message, Request, Role, ToolCall, Usage
 from intercode.models.protocols import MESSAGES
-from intercode.models.upstream import PROVIDERS
+from intercode.models.providers import PROVIDERS
 
 if TYPE_CHECKING:
     import anthropic as sdk_types

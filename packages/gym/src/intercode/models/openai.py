@@ -26,7 +26,7 @@ from intercode.models.base import (
     tool_as_openai,
 )
 from intercode.models.protocols import CHAT
-from intercode.models.upstream import PROVIDERS
+from intercode.models.providers import PROVIDERS
 
 if TYPE_CHECKING:
     import openai as sdk_types

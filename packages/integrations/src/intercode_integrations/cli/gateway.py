@@ -368,7 +368,7 @@ def _hide(upstream: Upstream) -> None:
 
 def _inherited(upstream: Upstream) -> dict[str, str]:
     """Return the environment without keys of models: a command asks by the gateway only."""
-    from intercode.models.upstream import PROVIDERS
+    from intercode.models.providers import PROVIDERS
 
     keys = {provider.key for provider in PROVIDERS.values()}
     return {
