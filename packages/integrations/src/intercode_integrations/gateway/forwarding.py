@@ -6,14 +6,17 @@ import json
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from intercode.errors import BudgetError, ModelAccessError, ModelError, ModelUnavailableError
 from intercode.known_secrets import hide_in
 from intercode.models import wire
 from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
 from intercode.models.cache import Cache, digest, varies
+from intercode.models.prices import Prices
 from intercode.models.protocols import Name
+from intercode.models.remote import Around, Frame
+from intercode.models.upstream import Upstream
 from intercode_integrations.gateway.calls import (
     CUT,
     LEFT,
@@ -25,20 +28,70 @@ from intercode_integrations.gateway.calls import (
     spoken,
     traced,
 )
-from intercode_integrations.gateway.connections import Open
+from intercode_integrations.gateway.connections import Connections, Open
 from intercode_integrations.gateway.http import Door, Gone
-from intercode_integrations.gateway.policy import Refusal, most_tokens
+from intercode_integrations.gateway.policy import Refusal, Terms, most_tokens
+from intercode_integrations.gateway.retention import EpisodeCalls
 from intercode_integrations.gateway.secret_filter import Veil
 from intercode_integrations.gateway.streams import Assembly
-
-if TYPE_CHECKING:
-    from intercode_integrations.gateway.gateway import Gateway, Seat
 
 log = logging.getLogger(__name__)
 
 LONGEST_ANSWER = 64 * 1024**2
 LONGEST_ERROR = 64 * 1024
 _STREAM = "text/event-stream"
+
+
+class Backend:
+    """The model's server, with the limits and the cache of all calls to it.
+
+    Args:
+        upstream: The server and the key.
+        around: Cache, budget, pace, price and retries.
+        terms: What clients may do.
+        prices: Prices of the models that `Terms.models` names.
+
+    Raises:
+        UsageError: A budget is in dollars, and a price is not known.
+    """
+
+    def __init__(self, upstream: Upstream, around: Around, terms: Terms, prices: Prices) -> None:
+        self.upstream, self.terms = upstream, terms
+        self.connections = Connections(upstream)
+        self._names = dict(terms.models) if terms.models is not None else {}
+        self._frames: dict[str, Frame] = {}
+        for model in dict.fromkeys([*self._names.values()] or [upstream.model]):
+            name = f"{upstream.provider}/{model}"
+            own = around.price if model == upstream.model and around.price else prices.find(name)
+            self._frames[model] = Frame(name, upstream.url, replace(around, price=own))
+        self.is_priced = all(
+            prices.find(f"{upstream.provider}/{m}") or around.price for m in self._frames
+        )
+        self.cache, self.timeout = around.cache, around.retry.timeout
+
+    def model(self, asked: object) -> str:
+        """Return the provider's name of a model that a client asks for.
+
+        Raises:
+            Refusal: It may not have that one.
+        """
+        if self.terms.models is None:
+            return self.upstream.model
+        if not isinstance(asked, str) or asked not in self._names:
+            raise Refusal(404, f"model: {asked!r} is none of {', '.join(self._names)}")
+        return self._names[asked]
+
+    def delay(self) -> tuple[float, str] | None:
+        """Return the longest of the delays of its models: see `Frame.delay`."""
+        return max(filter(None, (frame.delay() for frame in self._frames.values())), default=None)
+
+    def frame(self, model: str) -> Frame:
+        """Return pace, money and tries of a model."""
+        return self._frames[model]
+
+    def listed(self) -> list[str]:
+        """Return the names of models that clients may ask for."""
+        return [*self._names] or [self.upstream.model]
 
 
 class ForwardedCall:
@@ -52,8 +105,8 @@ class ForwardedCall:
 
     def __init__(
         self,
-        seat: Seat,
-        gateway: Gateway,
+        seat: EpisodeCalls,
+        gateway: Backend,
         door: Door,
         name: Name,
         target: str,

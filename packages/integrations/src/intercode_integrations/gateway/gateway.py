@@ -16,14 +16,13 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from intercode.errors import (
-    ModelError,
     UsageError,
 )
 from intercode.guard import Guard
@@ -31,14 +30,13 @@ from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
 from intercode.models.prices import Prices
 from intercode.models.protocols import COUNT, MODELS, TABLES, Name, model_entry, model_page
-from intercode.models.remote import BYTES_PER_TOKEN, Around, Frame
+from intercode.models.remote import BYTES_PER_TOKEN, Around
 from intercode.models.upstream import Upstream
 from intercode_integrations.gateway.calls import (
     NOT_PAID,
     Call,
 )
-from intercode_integrations.gateway.connections import Connections, Open
-from intercode_integrations.gateway.forwarding import LONGEST_ERROR, ForwardedCall
+from intercode_integrations.gateway.forwarding import LONGEST_ERROR, Backend, ForwardedCall
 from intercode_integrations.gateway.http import Asked, Door
 from intercode_integrations.gateway.intake import (
     SMALL,
@@ -56,7 +54,7 @@ from intercode_integrations.gateway.policy import (
     parsed,
     refused,
 )
-from intercode_integrations.gateway.retention import Dialogues
+from intercode_integrations.gateway.retention import EpisodeCalls
 
 _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_A_CALL = 16, 4
@@ -70,7 +68,7 @@ SPOKEN: dict[str, tuple[Name, ...]] = {"openai": ("chat", "responses"), "anthrop
 """Provider → the protocols that it speaks; others speak all."""
 
 
-class Gateway:
+class Gateway(Backend):
     """The gate of a run. Its seats are served by many threads.
 
     Args:
@@ -91,21 +89,8 @@ class Gateway:
         terms: Terms = Terms(),  # noqa: B008 - frozen
         prices: Prices | None = None,
     ) -> None:
-        self.upstream, self.terms = upstream, terms
-        self.connections = Connections(upstream)
+        super().__init__(upstream, around or Around(), terms, prices or Prices())
         self.intake = Intake(TOTAL, terms.max_body)
-        prices = prices or Prices()
-        around = around or Around()
-        self._names = dict(terms.models) if terms.models is not None else {}
-        self._frames: dict[str, Frame] = {}
-        for model in dict.fromkeys([*self._names.values()] or [upstream.model]):
-            name = f"{upstream.provider}/{model}"
-            own = around.price if model == upstream.model and around.price else prices.find(name)
-            self._frames[model] = Frame(name, upstream.url, replace(around, price=own))
-        self._priced = all(
-            prices.find(f"{upstream.provider}/{m}") or around.price for m in self._frames
-        )
-        self.cache, self.timeout = around.cache, around.retry.timeout
         self._seats: set[Seat] = set()
 
     def __enter__(self) -> Gateway:
@@ -141,7 +126,7 @@ class Gateway:
         Raises:
             UsageError: The budget is in dollars, and a price is not known.
         """
-        if budget is not None and budget.max_cost is not None and not self._priced:
+        if budget is not None and budget.max_cost is not None and not self.is_priced:
             raise UsageError(
                 f"the price of {self.upstream.name} is not known, so its cost cannot be limited: "
                 "give a file of prices, or limit the tokens"
@@ -150,32 +135,8 @@ class Gateway:
         self._seats.add(seat)
         return seat
 
-    def model(self, asked: object) -> str:
-        """Return the provider's name of a model that a client asks for.
 
-        Raises:
-            Refusal: It may not have that one.
-        """
-        if self.terms.models is None:
-            return self.upstream.model
-        if not isinstance(asked, str) or asked not in self._names:
-            raise Refusal(404, f"model: {asked!r} is none of {', '.join(self._names)}")
-        return self._names[asked]
-
-    def delay(self) -> tuple[float, str] | None:
-        """Return the longest of the delays of its models: see `Frame.delay`."""
-        return max(filter(None, (frame.delay() for frame in self._frames.values())), default=None)
-
-    def frame(self, model: str) -> Frame:
-        """Return pace, money and tries of a model."""
-        return self._frames[model]
-
-    def listed(self) -> list[str]:
-        """Return the names of models that clients may ask for."""
-        return [*self._names] or [self.upstream.model]
-
-
-class Seat:
+class Seat(EpisodeCalls):
     """The gate of one episode.
 
     Attributes:
@@ -198,54 +159,19 @@ class Seat:
         is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self.token = token or secrets.token_urlsafe(32)
-        self.failure: ModelError | None = None
+        super().__init__(budget, record, keep=keep)
         self.refusal: Refusal | None = None
-        self._calls: list[Call] = []
-        self._gateway, self._budget, self._record, self._ended = gateway, budget, record, ended
+        self._gateway, self._ended, self._is_full = gateway, ended, is_full
         self._guard = Guard(self.token, pages=False)
-        self._keep, self._is_full = keep, is_full
         self._turns = threading.BoundedSemaphore(gateway.terms.at_once)
-        self._changed = threading.Condition()
-        self._begun = self._ended_calls = self._counts = 0
-        self._draining = False
-        self._dialogues = Dialogues()
-        self._open: set[Open] = set()
-        self._passing: set[ForwardedCall] = set()
+        self._counts = 0
         self._connections: set[socket.socket] = set()
-        self._closed = False
 
     def __enter__(self) -> Seat:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    @property
-    def calls(self) -> Sequence[Call]:
-        """Calls that have ended."""
-        with self._changed:
-            return tuple(self._calls)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether its episode has ended."""
-        return self._closed
-
-    @property
-    def pending(self) -> int:
-        """The number of calls under way."""
-        with self._changed:
-            return self._begun - self._ended_calls
-
-    def drain(self, seconds: float) -> None:
-        """Begin no further calls, and wait for those under way.
-
-        Args:
-            seconds: The longest wait.
-        """
-        with self._changed:
-            self._draining = True
-            self._changed.wait_for(lambda: self._ended_calls >= self._begun, seconds)
 
     def close(self) -> None:
         """Refuse all further requests, and break off those under way. Idempotent."""
@@ -438,47 +364,6 @@ class Seat:
         call = Call("count", COUNT, sent["model"], text=text, cost=0.0, seconds=seconds)
         self.note(replace(call, error=error))
         door.answer(200, body)
-
-    def note(self, call: Call, passing: ForwardedCall | None = None) -> None:
-        """Record a call, with its dialogue as far as that is retained.
-
-        Args:
-            call: The call.
-            passing: The call under way that it ends; one that `close` has ended is not noted again.
-        """
-        with self._changed:
-            if passing is not None:
-                if passing not in self._passing:
-                    return
-                self._passing.remove(passing)
-            call = self._dialogues.retain(call, share=self._keep)
-        try:
-            if self._record is not None:
-                self._record(call)
-        finally:
-            with self._changed:
-                self._ended_calls += not call.is_count
-                if self._keep:
-                    self._calls.append(call)
-                self._changed.notify_all()
-
-    def hold(self, answer: Open) -> None:
-        """Let `close` break off an answer."""
-        with self._changed:
-            self._open.add(answer)
-            if self._closed:
-                answer.abort()
-
-    def drop(self, answer: Open) -> None:
-        """End what `hold` began."""
-        with self._changed:
-            self._open.discard(answer)
-            self._changed.notify_all()
-
-    @property
-    def budget(self) -> Budget | None:
-        """The budget of the episode."""
-        return self._budget
 
 
 class _Keys:
