@@ -44,7 +44,8 @@ ARCHIVE = "intercode_sandbox/images/archive.py"
 REPOSITORY = "intercode_sandbox/images/repository.py"
 FIXES = "intercode/evaluate/fix_leaks.py"
 GATE = "intercode_integrations/gateway/gateway.py"
-UPSTREAM = "intercode_integrations/gateway/upstream.py"
+FORWARDING = "intercode_integrations/gateway/forwarding.py"
+UPSTREAM = "intercode/models/upstream.py"
 RULES = "intercode_integrations/gateway/policy.py"
 DOOR = "intercode_integrations/gateway/http.py"
 INTAKE = "intercode_integrations/gateway/intake.py"
@@ -1228,7 +1229,10 @@ DEFENCES = [
         "gateway_key", "host leak",
         (
             Edit(UPSTREAM, "if len(self.key) >= SHORTEST", "if False"),
-            Edit(GATE, "self._body = hide_in(found, gateway.upstream.key)", "self._body = found"),
+            Edit(
+                FORWARDING,
+                "self._body = hide_in(data, gateway.upstream.key)", "self._body = data",
+            ),
         ),
     ),
     _one(
@@ -1299,6 +1303,10 @@ DEFENCES = [
         "return self._characters >= MAX_CHARACTERS", "return False",
     ),
     _one(
+        "gateway_record_limit", "host DoS", "intercode_integrations/gateway/record.py",
+        "return self._size >= self._limit", "return False",
+    ),
+    _one(
         "gateway_head", "host DoS", DOOR,
         "max_incomplete_event_size=LONGEST_HEAD", "max_incomplete_event_size=2**30",
     ),
@@ -1307,7 +1315,10 @@ DEFENCES = [
         "            if not self._deadline:\n                self._deadline = time.monotonic()",
         "            if False:\n                self._deadline = time.monotonic()",
     ),
-    _one("gateway_record", "self DoS", GATE, "messages=spoken(name, sent),", "messages=(),"),
+    _one(
+        "gateway_record", "self DoS", FORWARDING,
+        "messages=spoken(name, sent),", "messages=(),",
+    ),
     _one(
         "serve_orphans", "host DoS", "intercode_integrations/serve/session.py",
         "tasks: set[asyncio.Task[Any]] = {work, gone, over}",

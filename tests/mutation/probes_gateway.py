@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
@@ -20,6 +21,7 @@ from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.gateway import FREE_COUNTS
 from intercode_integrations.gateway.intake import Intake, check_embedded_tokens, check_tokens
 from intercode_integrations.gateway.policy import Refusal, admitted
+from intercode_integrations.gateway.record import Journal
 from intercode_integrations.gateway.retention import MAX_CHARACTERS, Dialogues
 from intercode_integrations.testing import ScriptedServer
 
@@ -188,6 +190,15 @@ def gateway_dialogues() -> bool:
     dialogues = Dialogues()
     dialogues.retain(Call("chat", CHAT, "any", (long,), text="Done."))
     return dialogues.is_full
+
+
+def gateway_record_limit() -> bool:
+    with (
+        TemporaryDirectory() as folder,
+        closing(Journal(f"{folder}/calls.jsonl", KEY, KEY, limit=100)) as journal,
+    ):
+        journal.write(Call("chat", CHAT, "any", (Message("user", "hi"),), text="Done."))
+        return journal.is_full
 
 
 def gateway_head() -> bool:

@@ -40,15 +40,6 @@ _MODEL_OF = {
     **dict.fromkeys(("judge_url", "judge_model"), "judge_model"),
 }
 """Option that says where a model is → the option that names it, and thereby the key's owner."""
-_KEYS = {
-    "openai": "OPENAI_API_KEY",
-    "anthropic": "ANTHROPIC_API_KEY",
-    **dict.fromkeys(
-        ("llama.cpp", "ollama", "openai-compatible", "openai-completions", "vllm"),
-        "OPENAI_COMPATIBLE_API_KEY",
-    ),
-}
-"""Provider → the variable of the key that it sends to a base URL."""
 _KEYLESS = ("local", "scripted")
 """Providers that send no key."""
 _PASSWORDS = ("MYSQL_PWD", "PGPASSWORD")
@@ -202,9 +193,19 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
     is_code = is_reference(model) and provider not in MODELS
     if provider in _KEYLESS or (is_code and option == _MODEL_OF[option]):  # no address of ours
         return ""
-    if (name := _KEYS.get(provider)) is None:  # it finds its keys, and its address, by itself
+    if (
+        name := _key_variables().get(provider)
+    ) is None:  # it finds its keys, and its address, by itself
         return f"the key of {provider or 'the provider'}"
     return name if find(name) else ""
+
+
+def _key_variables() -> dict[str, str]:
+    """Return provider → the variable of the key that it sends to a base URL."""
+    from intercode.models.providers import PROVIDERS
+
+    names = {name: provider.key for name, provider in PROVIDERS.items()}
+    return {**names, "openai-completions": names["openai-compatible"]}
 
 
 def _acts(name: str, value: Any, options: Mapping[str, Any]) -> bool:
@@ -234,7 +235,7 @@ def _is_agent(value: str, options: Mapping[str, Any]) -> bool:
 def _is_model(value: str, options: Mapping[str, Any]) -> bool:
     """Tell whether a model is a known provider's, by a name that is neither a file nor a URL."""
     provider, _, name = value.partition("/")
-    if provider not in (*_KEYS, *_KEYLESS):
+    if provider not in (*_key_variables(), *_KEYLESS):
         return False
     if provider == "local":
         return _WORD.fullmatch(name.replace(".", "-")) is not None and not name.endswith(".gguf")

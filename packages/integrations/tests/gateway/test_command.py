@@ -22,9 +22,9 @@ import pytest
 
 from gateway.doors import KEY
 from intercode.cli.main import main
+from intercode.models.protocols import TABLES
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway.calls import CUT
-from intercode_integrations.gateway.protocols import TABLES
 from intercode_integrations.testing import Fault, ScriptedServer
 from ordinary import ordinary_user
 from sources import ROOT
@@ -340,6 +340,28 @@ def test_a_killed_gate_has_recorded_all_that_was_answered(
         '{"broken',
         200,
     )
+
+
+def test_no_call_is_made_that_the_record_has_no_room_for(
+    server: ScriptedServer, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    server.exchanges.clear()
+    record = tmp_path / "calls.jsonl"
+    options = ("--record", record, "--record-limit", 100)
+    with gate(server, tmp_path, *options) as found:
+        client = found.openai()
+        client.chat.completions.create(model="x", messages=HI)
+        with pytest.raises(openai.APIStatusError, match="record of calls is as long") as refusal:
+            client.chat.completions.create(model="x", messages=HI)
+        with pytest.raises(anthropic.APIStatusError, match="record of calls is as long"):
+            found.anthropic().messages.count_tokens(model="x", messages=HI)
+        spent = found.end()
+    assert refusal.value.status_code == 402
+    assert (spent["calls"], len(server.exchanges), len(lines(record))) == (1, 1, 1)
+    assert "bytes, and may have 100: name another file, or raise --record-limit" in refused(
+        *options
+    )
+    assert len(lines(record)) == 1
 
 
 def test_equal_requests_are_answered_from_the_cache(server: ScriptedServer, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from forks import in_a_fork
 from intercode.errors import UsageError
 from intercode.models.base import AttemptError
-from intercode_integrations.gateway.upstream import Connections, Upstream
+from intercode.models.upstream import Upstream
+from intercode_integrations.gateway.connections import Connections
 
 KEY = "sk-the-real-key"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -15,13 +15,13 @@ from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
 from intercode.models.cache import Cache
 from intercode.models.limits import Budget, RateLimit, Retry
 from intercode.models.prices import Price
+from intercode.models.protocols import TABLES, Name
 from intercode.models.remote import Around
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
 from intercode_integrations.gateway.calls import answered
 from intercode_integrations.gateway.gateway import FREE_COUNTS
 from intercode_integrations.gateway.policy import Refusal, admitted
-from intercode_integrations.gateway.protocols import TABLES, Name
 from intercode_integrations.gateway.streams import Assembly
 from intercode_integrations.testing import Fault, ScriptedServer, first, status
 from intercode_integrations.testing.requests import shell

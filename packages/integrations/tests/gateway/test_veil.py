@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gateway.doors import BODIES, KEY, ask
+from intercode.models.protocols import TABLES, Name
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Upstream
-from intercode_integrations.gateway.protocols import TABLES, Name
 from intercode_integrations.gateway.secret_filter import Veil
 from intercode_integrations.gateway.streams import Assembly, Event
 from intercode_integrations.testing import ScriptedServer

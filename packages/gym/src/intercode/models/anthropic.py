@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.models import wire
 from intercode.models.base import Answer, Message, Request, Role, ToolCall, Usage
-from intercode.models.keys import check_url, find
+from intercode.models.protocols import MESSAGES
+from intercode.models.providers import PROVIDERS
 
 if TYPE_CHECKING:
     import anthropic as sdk_types
@@ -23,12 +24,12 @@ class AnthropicClient:
 
     Args:
         model: Anthropic's name of the model.
-        base_url: The URL of a stand-in for Anthropic, without ``/v1``.
+        base_url: The server's URL, without ``/v1``.
         key: The secret.
         timeout: Seconds for which the server may be silent.
     """
 
-    def __init__(self, model: str, base_url: str | None, key: str, timeout: float) -> None:
+    def __init__(self, model: str, base_url: str, key: str, timeout: float) -> None:
         module = wire.sdk("anthropic", "Anthropic's protocol")
         self.model = model
         self._errors = wire.Errors(module, key)
@@ -36,7 +37,7 @@ class AnthropicClient:
         self._sdk: sdk_types.Anthropic = module.Anthropic(
             api_key=key, base_url=base_url, timeout=self._timeout, max_retries=0
         )
-        self.endpoint = f"{str(self._sdk.base_url).rstrip('/')}/v1/messages"
+        self.endpoint = f"{str(self._sdk.base_url).rstrip('/')}{MESSAGES.path}"
 
     def __repr__(self) -> str:
         return f"AnthropicClient({self.model!r}, {self.endpoint!r})"
@@ -59,11 +60,11 @@ class AnthropicClient:
 
 def anthropic(model: str, *, base_url: str | None, timeout: float) -> AnthropicClient:
     """Make the client of Anthropic, or of its stand-in at ``ANTHROPIC_BASE_URL``."""
-    key = wire.require_all("anthropic", "ANTHROPIC_API_KEY", f"anthropic/{model}")
-    url = base_url or find("ANTHROPIC_BASE_URL")
+    name, provider = f"anthropic/{model}", PROVIDERS["anthropic"]
+    wire.require_sdk("anthropic", provider.key, name)
+    url, key = provider.locate(name, base_url)
     # The SDK adds ``/v1`` itself; OpenAI's does not, so that many give it.
-    where = check_url(url).removesuffix("/v1") if url else None
-    return AnthropicClient(model, where, key, timeout)
+    return AnthropicClient(model, url.removesuffix("/v1"), key, timeout)
 
 
 def encode(request: Request) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from intercode.errors import ModelError, UsageError
+from intercode.errors import ModelError
 from intercode.json_limits import is_flat
 from intercode.models import wire
 from intercode.models.base import (
@@ -25,7 +25,8 @@ from intercode.models.base import (
     as_openai,
     tool_as_openai,
 )
-from intercode.models.keys import check_url, find
+from intercode.models.protocols import CHAT
+from intercode.models.providers import PROVIDERS
 
 if TYPE_CHECKING:
     import openai as sdk_types
@@ -34,12 +35,6 @@ NO_KEY = "none"
 """The key that is sent where a server asks for none: the SDK wants one."""
 MOST_TOKENS = 1024
 """The limit of a completion where the settings have none: that of the servers is 16."""
-LOCAL = {
-    "vllm": "http://localhost:8000/v1",
-    "ollama": "http://localhost:11434/v1",
-    "llama.cpp": "http://localhost:8080/v1",
-}
-"""The usual URLs of servers on this machine, by provider."""
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Result"}
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _FENCED = re.compile(
@@ -59,14 +54,14 @@ class _OpenAI:
 
     Args:
         model: The model's name on the server.
-        base_url: The server's URL; ``None`` is OpenAI's.
+        base_url: The server's URL.
         key: The secret.
         timeout: Seconds for which a server may be silent.
     """
 
     path = ""
 
-    def __init__(self, model: str, base_url: str | None, key: str, timeout: float) -> None:
+    def __init__(self, model: str, base_url: str, key: str, timeout: float) -> None:
         openai = wire.sdk("openai", "OpenAI's protocol")
         self.model = model
         self._errors = wire.Errors(openai, key)
@@ -97,15 +92,15 @@ class _OpenAI:
 class ChatClient(_OpenAI):
     """The client of ``chat/completions``. ``limit`` is the parameter for the most tokens."""
 
-    path = "chat/completions"
+    path = CHAT.path.removeprefix("/v1/")
 
     def __init__(
         self,
         model: str,
-        base_url: str | None,
+        base_url: str,
         key: str,
         timeout: float,
-        limit: str = "max_tokens",
+        limit: str = CHAT.limit[-1],
     ) -> None:
         super().__init__(model, base_url, key, timeout)
         self._limit = limit
@@ -130,51 +125,47 @@ class CompletionsClient(_OpenAI):
 
 def openai(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
     """Make the client of OpenAI, or of its stand-in at ``OPENAI_BASE_URL``."""
-    key = wire.require_all("openai", "OPENAI_API_KEY", f"openai/{model}")
-    return ChatClient(model, base_url or _openai_url(), key, timeout, "max_completion_tokens")
+    url, key = _locate(f"openai/{model}", base_url)
+    return ChatClient(model, url, key, timeout, CHAT.limit[0])
 
 
 def openai_completions(model: str, *, base_url: str | None, timeout: float) -> CompletionsClient:
     """Make the client of a completing model, of OpenAI's or, with a URL, of any server."""
-    if base_url:
-        return CompletionsClient(model, base_url, _own_key(), timeout)
-    key = wire.require_all("openai", "OPENAI_API_KEY", f"openai-completions/{model}")
-    return CompletionsClient(model, _openai_url(), key, timeout)
+    provider = "openai-compatible" if base_url else "openai"
+    url, key = _locate(f"openai-completions/{model}", base_url, provider)
+    return CompletionsClient(model, url, key, timeout)
 
 
 def compatible(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
     """Make the client of any server that speaks the protocol."""
-    if not base_url:
-        raise UsageError(f"openai-compatible/{model} needs a base URL: http://localhost:8000/v1")
-    return ChatClient(model, base_url, _own_key(), timeout)
+    return ChatClient(model, *_locate(f"openai-compatible/{model}", base_url), timeout)
 
 
 def vllm(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
     """Make the client of a vLLM server; on this machine unless a URL says otherwise."""
-    return ChatClient(model, base_url or LOCAL["vllm"], _own_key(), timeout)
+    return ChatClient(model, *_locate(f"vllm/{model}", base_url), timeout)
 
 
 def ollama(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
     """Make the client of an Ollama server; on this machine unless a URL says otherwise."""
-    return ChatClient(model, base_url or LOCAL["ollama"], _own_key(), timeout)
+    return ChatClient(model, *_locate(f"ollama/{model}", base_url), timeout)
 
 
 def llama_cpp(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
     """Make the client of a llama.cpp server; on this machine unless a URL says otherwise."""
-    return ChatClient(model, base_url or LOCAL["llama.cpp"], _own_key(), timeout)
+    return ChatClient(model, *_locate(f"llama.cpp/{model}", base_url), timeout)
 
 
-def _openai_url() -> str | None:
-    url = find("OPENAI_BASE_URL")
-    return check_url(url) if url else None
+def _locate(name: str, base_url: str | None, provider: str = "") -> tuple[str, str]:
+    """Return a server's URL and key. The provider is the name's, unless another is passed."""
+    facts = PROVIDERS[provider or name.partition("/")[0]]
+    if facts.needs_key:
+        wire.require_sdk("openai", facts.key, name)
+    url, key = facts.locate(name, base_url)
+    return url, key or NO_KEY
 
 
-def _own_key() -> str:
-    """Return the key of a server of one's own: never OpenAI's, which would be given away to it."""
-    return find("OPENAI_COMPATIBLE_API_KEY") or NO_KEY
-
-
-def encode_chat(request: Request, limit: str = "max_tokens") -> dict[str, Any]:
+def encode_chat(request: Request, limit: str = CHAT.limit[-1]) -> dict[str, Any]:
     """Return the parameters of ``chat/completions``.
 
     Args:
@@ -292,15 +283,7 @@ def _calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
 
 
 def _usage(data: dict[str, Any]) -> Usage | None:
-    usage = data.get("usage")
-    if not isinstance(usage, dict):
-        return None
-    given, made = (wire.tokens(usage, n) for n in ("prompt_tokens", "completion_tokens"))
-    if given is None or made is None:
-        return None
-    details = usage.get("prompt_tokens_details")
-    cached = wire.tokens(details, "cached_tokens") if isinstance(details, dict) else 0
-    return Usage(given, made, min(cached or 0, given))
+    return wire.usage(data.get("usage"), "prompt_tokens", "completion_tokens")
 
 
 def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:

@@ -17,8 +17,8 @@ from typing import Any
 from intercode.errors import ContextLengthError, ModelAccessError, ModelError, UsageError
 from intercode.json_limits import is_flat
 from intercode.known_secrets import FILE, hide, hide_in
-from intercode.models.base import AttemptError, Finish
-from intercode.models.keys import find, require
+from intercode.models.base import AttemptError, Finish, Usage
+from intercode.models.keys import find
 
 CONNECT = 2.5
 """Seconds in which a server must be reached: one lost packet is sent again after one."""
@@ -57,8 +57,8 @@ def package(name: str) -> str:
     return f"the package {name!r}: pip install 'intercode-gym[{name}]'"
 
 
-def require_all(name: str, key: str, model: str) -> str:
-    """Return a model's key, where its SDK is installed, too.
+def require_sdk(name: str, key: str, model: str) -> None:
+    """Check that a provider's SDK is installed.
 
     Args:
         name: The package of the SDK.
@@ -66,10 +66,10 @@ def require_all(name: str, key: str, model: str) -> str:
         model: The model, for messages.
 
     Raises:
-        UsageError: The SDK, the key or both are missing: the message names all.
+        UsageError: The SDK is missing: the message names the key, too, if it is not set.
     """
     if importlib.util.find_spec(name) is not None:
-        return require(key, model)
+        return
     if find(key):
         raise UsageError(f"{model} needs {package(name)}")
     raise UsageError(
@@ -306,6 +306,24 @@ def model_of(data: Mapping[str, Any]) -> str:
     """Return the name of the model that answered; empty if the answer has none."""
     model = data.get("model")
     return model if isinstance(model, str) else ""
+
+
+def usage(counts: object, prompt: str, reply: str) -> Usage | None:
+    """Read the tokens of OpenAI's protocols; ``None`` where the server does not state them.
+
+    Args:
+        counts: The field ``usage`` of an answer.
+        prompt: The name of the prompt's tokens; ``NAME_details`` has those of the cache.
+        reply: The name of the reply's tokens.
+    """
+    if not isinstance(counts, dict):
+        return None
+    sent, received = tokens(counts, prompt), tokens(counts, reply)
+    if sent is None or received is None:
+        return None
+    details = counts.get(f"{prompt}_details")
+    cached = tokens(details, "cached_tokens") if isinstance(details, dict) else 0
+    return Usage(sent, received, min(cached or 0, sent))
 
 
 def tokens(usage: Mapping[str, Any], name: str) -> int | None:

@@ -28,10 +28,8 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from shutil import which
@@ -46,12 +44,10 @@ from intercode.spec import How, ModelSpec, add_options, options_of, port, positi
 from intercode_sandbox.units import counted
 
 if TYPE_CHECKING:
-    from intercode.models.limits import Budget
-    from intercode_integrations.gateway import Call, Seat, Terms, Upstream
+    from intercode.envs.options import Option
+    from intercode_integrations.gateway import Seat, Terms, Upstream
 
 LOOPBACK = "127.0.0.1"
-KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_COMPATIBLE_API_KEY")
-"""Variables that a command's environment does not inherit: it asks by the gateway only."""
 _CONNECTIONS = 1024
 """Clients at a time; each has a thread. Further ones wait to be accepted."""
 _RESERVE = 128
@@ -88,7 +84,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print the addresses, and what was spent, as JSON lines"
     )
-    limits = parser.add_argument_group("limits")
+    _add_limits(parser.add_argument_group("limits"), model)
+    _add_permissions(parser.add_argument_group("what clients may ask for"))
+    cache = parser.add_argument_group("cache")
+    add_options(cache, model, "cache")
+    cache.add_argument(
+        "--cache-sampled",
+        action="store_true",
+        help="also replies at a temperature above 0 without a seed: equal requests get equal ones",
+    )
+
+
+def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) -> None:
+    """Add the limits of all calls together, of a call, and of the record."""
     add_options(limits, model, "max_cost", "max_tokens", "prices", "reply_tokens")
     limits.add_argument("--max-calls", type=positive, metavar="N", help="calls that are answered")
     limits.add_argument("--rate", type=positive, metavar="N", help="calls a minute; others wait")
@@ -103,13 +111,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-context", type=size, metavar="SIZE", help="of a dialogue with its tools"
     )
     limits.add_argument(
+        "--record-limit",
+        type=size,
+        default="16G",
+        metavar="SIZE",
+        help="of the file of --record, after which calls are refused (default: 16G)",
+    )
+    limits.add_argument(
         "--drain",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
         help="for calls under way, once the gateway is to end (default: 30)",
     )
-    allowed = parser.add_argument_group("what clients may ask for")
+
+
+def _add_permissions(allowed: argparse._ArgumentGroup) -> None:
+    """Add what clients may ask for beside answers of the one model."""
     allowed.add_argument(
         "--allow-model",
         action="append",
@@ -127,13 +145,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--remote", action="store_true", help="URLs that the provider fetches, files that it keeps"
     )
     allowed.add_argument("--stored", action="store_true", help="responses that the provider stores")
-    cache = parser.add_argument_group("cache")
-    add_options(cache, model, "cache")
-    cache.add_argument(
-        "--cache-sampled",
-        action="store_true",
-        help="also replies at a temperature above 0 without a seed: equal requests get equal ones",
-    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -147,8 +158,9 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.models.local.store import ensure
     from intercode.models.prices import Prices
     from intercode.models.remote import Around
+    from intercode.models.upstream import serving
     from intercode_integrations.gateway import Gateway
-    from intercode_integrations.gateway.upstream import serving
+    from intercode_integrations.gateway.record import Journal, Ledger
 
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
@@ -170,8 +182,11 @@ def execute(args: argparse.Namespace) -> int:
         token = _token(args.token_file)
         ledger = Ledger(budget)
         if args.record is not None:
-            ledger.file = stack.enter_context(closing(Journal(args.record, upstream.key, token)))
-        seat = stack.enter_context(gateway.seat(record=ledger.note, token=token, keep=False))
+            journal = Journal(args.record, upstream.key, token, args.record_limit)
+            ledger.file = stack.enter_context(closing(journal))
+        seat = stack.enter_context(
+            gateway.seat(record=ledger.note, token=token, keep=False, is_full=ledger.is_full)
+        )
         heard = stack.enter_context(_signals())
         ledger.failed = lambda: heard.put(0)
         port = stack.enter_context(_served(seat, args.port))
@@ -352,11 +367,14 @@ def _hide(upstream: Upstream) -> None:
 
 
 def _inherited(upstream: Upstream) -> dict[str, str]:
-    """Return the environment without keys of models."""
+    """Return the environment without keys of models: a command asks by the gateway only."""
+    from intercode.models.providers import PROVIDERS
+
+    keys = {provider.key for provider in PROVIDERS.values()}
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in KEYS and not (upstream.key and upstream.key in value)
+        if name not in keys and not (upstream.key and upstream.key in value)
     }
 
 
@@ -381,135 +399,6 @@ def _run(command: Sequence[str], env: Mapping[str, str], heard: SimpleQueue[int]
         process.kill()
         code = process.wait()
     return code if code >= 0 else 128 - code
-
-
-class Journal:
-    """A file of calls, a line each. A crash costs the line that is being written, at most.
-
-    Args:
-        path: The file, which is continued; a new one is for its owner alone.
-        key: The provider's key.
-        token: The token of clients: an agent may print its environment.
-
-    Raises:
-        UsageError: It cannot be opened.
-    """
-
-    def __init__(self, path: str, key: str, token: str) -> None:
-        from intercode.redaction import Redactor
-
-        self.path = path
-        self._redactor = Redactor()
-        self._hidden = {json.dumps(key)[1:-1]: "[key]", token: "[token]"}
-        self._lock = threading.Lock()
-        try:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._file = os.fdopen(os.open(path, flags, 0o600), "a+b", buffering=0)
-            end = self._file.seek(0, os.SEEK_END)
-            if end and os.pread(self._file.fileno(), 1, end - 1) != b"\n":
-                self._file.write(b"\n")  # a crash broke the last line off
-        except OSError as error:
-            raise UsageError(f"--record {path}: cannot be written: {error.strerror}") from None
-
-    def write(self, call: Call) -> None:
-        """Append a call.
-
-        Raises:
-            OSError: The disk is full.
-        """
-        line = json.dumps(self._redactor.dialogue(_plain(call)))
-        for secret, name in self._hidden.items():
-            line = line.replace(secret, name) if secret else line
-        data = memoryview(f"{line}\n".encode())
-        with self._lock:
-            while data:
-                data = data[self._file.write(data) or 0 :]
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _plain(call: Call) -> dict[str, Any]:
-    """Return a call as JSON data, with the names that an episode's record has."""
-    from intercode.models.base import Message
-    from intercode.models.transcript import plain
-
-    answered = call.text or call.tool_calls
-    traced = {name: getattr(call, name) for name in ("token_ids", "prompt_token_ids", "logprobs")}
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "protocol": call.protocol,
-        "path": call.path,
-        "model": call.model,
-        "messages": [plain(message) for message in call.messages],
-        "tools": list(call.tools),
-        "reply": plain(Message("assistant", call.text, call.tool_calls)) if answered else None,
-        **asdict(call.usage),
-        "cost": call.cost,
-        "finish": call.finish,
-        "cached": call.cached,
-        "seconds": round(call.seconds, 6),
-        "retries": call.retries,
-        "status": call.status,
-        "streamed": call.streamed,
-        "error": call.error,
-        **{name: list(value) for name, value in traced.items() if value is not None},
-    }
-
-
-class Ledger:
-    """Counts calls, and has them written."""
-
-    def __init__(self, budget: Budget) -> None:
-        from intercode.models.base import Usage
-
-        self.file: Journal | None = None
-        self.error: OSError | None = None
-        """The reason why a call could not be recorded: none is answered from then on."""
-        self.failed: Callable[[], None] = lambda: None
-        """Called then."""
-        self._budget = budget
-        self._calls = self._cached = self._errors = 0
-        self._usage = Usage()
-        self._is_priced = True
-        self._lock = threading.Lock()
-
-    def note(self, call: Call) -> None:
-        """Count and write a call; counting tokens is none, and is written only.
-
-        Raises:
-            OSError: It could not be written. No client gets its answer.
-        """
-        with self._lock:
-            self._calls += not call.is_count
-            self._cached += call.cached
-            self._errors += bool(call.error) and not call.is_count
-            if not call.cached:
-                self._usage += call.usage
-            self._is_priced = self._is_priced and (call.cost is not None or bool(call.error))
-        if self.file is not None:
-            try:
-                self.file.write(call)
-            except OSError as error:
-                error.filename = self.file.path
-                self.error = self.error or error
-                self.failed()
-                raise
-
-    def spent(self) -> dict[str, Any]:
-        """Return what all calls took. Its cost is None where a price is not known."""
-        with self._lock:
-            presumed = self._budget.presumed
-            return {
-                "calls": self._calls,
-                "cached": self._cached,
-                "errors": self._errors,
-                **asdict(self._usage),
-                "cost": self._budget.spent.cost if self._is_priced else None,
-                "presumed_tokens": presumed.tokens,
-                "presumed_cost": presumed.cost if self._is_priced else None,
-            }
 
 
 def _said(spent: Mapping[str, Any]) -> str:

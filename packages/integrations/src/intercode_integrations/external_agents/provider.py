@@ -47,10 +47,10 @@ class ExternalAgentProvider(AgentProvider):
         from intercode.models.limits import RateLimit
         from intercode.models.prices import Prices
         from intercode.models.remote import Around
+        from intercode.models.upstream import serving
         from intercode_integrations.external_agents import play
         from intercode_integrations.external_agents.layers import layer_of
         from intercode_integrations.gateway import Gateway
-        from intercode_integrations.gateway.upstream import serving
 
         told, name = spec.agent, spec.agent.name
         has_model = spec.model.name not in (None, NO_MODEL)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from intercode.models.upstream import Upstream
 from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.gateway import Gateway, Seat
 from intercode_integrations.gateway.policy import Terms
-from intercode_integrations.gateway.upstream import Upstream
 
 __all__ = ["Call", "Gateway", "Seat", "Terms", "Upstream"]

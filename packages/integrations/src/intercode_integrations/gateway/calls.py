@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from intercode.models import anthropic, openai, wire
+from intercode.models import anthropic, openai, responses, wire
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
-from intercode_integrations.gateway.protocols import Name
+from intercode.models.protocols import Name
 
 NOT_PAID = 402
 """The status of a call that no budget allows."""
@@ -17,6 +17,11 @@ LEFT = "the client left"
 """The error of a call whose client ended the connection."""
 CUT = "the episode ended before the answer"
 """The error of a call that was under way when its seat was closed."""
+_DECODERS: dict[Name, Callable[[dict[str, Any]], Answer]] = {
+    "chat": openai.decode_chat,
+    "messages": anthropic.decode,
+    "responses": responses.decode,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,38 +101,7 @@ def answered(name: Name, body: dict[str, Any]) -> Answer:
     Raises:
         AttemptError: It has nothing that can be used.
     """
-    if name == "chat":
-        return openai.decode_chat(body)
-    return anthropic.decode(body) if name == "messages" else _responses(body)
-
-
-def _responses(body: dict[str, Any]) -> Answer:
-    items = body.get("output")
-    if not isinstance(items, list):
-        raise wire.unusable("the answer has no output")
-    said = [item for item in items if isinstance(item, dict)]
-    text = "".join(wire.text_of(item.get("content")) for item in said if _is(item, "message"))
-    calls = tuple(_call(item) for item in said if str(item.get("type")).endswith("_call"))
-    why = (body.get("incomplete_details") or {}).get("reason", body.get("status"))
-    usage, counted = body.get("usage"), None
-    if isinstance(usage, dict):
-        given, made = (wire.tokens(usage, key) for key in ("input_tokens", "output_tokens"))
-        details = usage.get("input_tokens_details")
-        cached = wire.tokens(details, "cached_tokens") if isinstance(details, dict) else 0
-        if given is not None and made is not None:
-            counted = Usage(given, made, min(cached or 0, given))
-    return Answer(text, calls, counted, wire.model_of(body), wire.finish(why, bool(calls)))
-
-
-def _is(item: Mapping[str, Any], kind: str) -> bool:
-    return bool(item.get("type", "message") == kind)
-
-
-def _call(item: Mapping[str, Any]) -> ToolCall:
-    """Read a call of ``responses``: of a function, of a tool that takes text, or of a shell."""
-    given = item.get("arguments", item.get("input", item.get("action")))
-    name = str(item.get("name") or item.get("type"))
-    return ToolCall(str(item.get("call_id") or item.get("id") or ""), name, wire.arguments(given))
+    return _DECODERS[name](body)
 
 
 def shortfall(body: Mapping[str, Any]) -> str:
@@ -237,7 +211,7 @@ def _items(given: Any) -> Iterable[Message]:
         if kind == "message":
             yield Message(_role(item.get("role")), _text(item.get("content")))
         elif kind.endswith("_call"):
-            yield Message("assistant", "", (_call(item),))
+            yield Message("assistant", "", (responses.call(item),))
         elif kind.endswith("_output"):
             output = item.get("output")
             text = json.dumps(output) if isinstance(output, dict) else _text(output)

@@ -12,45 +12,32 @@ has a token of its own, the only secret that the sandbox sees::
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from intercode.errors import (
-    BudgetError,
-    ModelAccessError,
-    ModelError,
-    ModelUnavailableError,
     UsageError,
 )
 from intercode.guard import Guard
-from intercode.known_secrets import hide_in
-from intercode.models import wire
-from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
-from intercode.models.cache import Cache, digest, varies
+from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
 from intercode.models.prices import Prices
-from intercode.models.remote import BYTES_PER_TOKEN, Around, Frame
+from intercode.models.protocols import COUNT, MODELS, TABLES, Name, model_entry, model_page
+from intercode.models.remote import BYTES_PER_TOKEN, Around
+from intercode.models.upstream import Upstream
 from intercode_integrations.gateway.calls import (
-    CUT,
-    LEFT,
     NOT_PAID,
     Call,
-    answered,
-    offered,
-    shortfall,
-    spoken,
-    traced,
 )
-from intercode_integrations.gateway.http import Asked, Door, Gone
+from intercode_integrations.gateway.forwarding import LONGEST_ERROR, Backend, ForwardedCall
+from intercode_integrations.gateway.http import Asked, Door
 from intercode_integrations.gateway.intake import (
     SMALL,
     TOTAL,
@@ -64,24 +51,14 @@ from intercode_integrations.gateway.policy import (
     admitted,
     betas,
     context,
-    most_tokens,
     parsed,
     refused,
 )
-from intercode_integrations.gateway.protocols import COUNT, MODELS, TABLES, Name
-from intercode_integrations.gateway.retention import Dialogues
-from intercode_integrations.gateway.secret_filter import Veil
-from intercode_integrations.gateway.streams import Assembly
-from intercode_integrations.gateway.upstream import Connections, Open, Upstream
+from intercode_integrations.gateway.retention import EpisodeCalls
 
-log = logging.getLogger(__name__)
-
-LONGEST_ANSWER = 64 * 1024**2
-_LONGEST_ERROR = 64 * 1024
 _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_A_CALL = 16, 4
 """Counts of tokens, which are free, that an episode may ask for, and more for each of its calls."""
-_STREAM = "text/event-stream"
 _UNCOUNTED = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"}
 """Fields of a call that a count does not have."""
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
@@ -91,7 +68,7 @@ SPOKEN: dict[str, tuple[Name, ...]] = {"openai": ("chat", "responses"), "anthrop
 """Provider → the protocols that it speaks; others speak all."""
 
 
-class Gateway:
+class Gateway(Backend):
     """The gate of a run. Its seats are served by many threads.
 
     Args:
@@ -112,32 +89,14 @@ class Gateway:
         terms: Terms = Terms(),  # noqa: B008 - frozen
         prices: Prices | None = None,
     ) -> None:
-        self.upstream, self.terms = upstream, terms
-        self.connections = Connections(upstream)
+        super().__init__(upstream, around or Around(), terms, prices or Prices())
         self.intake = Intake(TOTAL, terms.max_body)
-        prices = prices or Prices()
-        around = around or Around()
-        self._names = dict(terms.models) if terms.models is not None else {}
-        self._frames: dict[str, Frame] = {}
-        for model in dict.fromkeys([*self._names.values()] or [upstream.model]):
-            name = f"{upstream.provider}/{model}"
-            own = around.price if model == upstream.model and around.price else prices.find(name)
-            self._frames[model] = Frame(name, upstream.url, replace(around, price=own))
-        self._priced = all(
-            prices.find(f"{upstream.provider}/{m}") or around.price for m in self._frames
-        )
-        self.cache, self.timeout = around.cache, around.retry.timeout
         self._seats: set[Seat] = set()
 
     def __enter__(self) -> Gateway:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -153,6 +112,7 @@ class Gateway:
         record: Callable[[Call], None] | None = None,
         token: str | None = None,
         keep: bool = True,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> Seat:
         """Make a seat, for one episode or one fork.
 
@@ -161,45 +121,22 @@ class Gateway:
             record: Called with each call once it has ended, on the thread that served it.
             token: The secret that requests bring; default: a random one.
             keep: Whether `Seat.calls` has the calls: a seat that serves for days has too many.
+            is_full: Whether what `record` writes has reached its limit: no further call is made.
 
         Raises:
             UsageError: The budget is in dollars, and a price is not known.
         """
-        if budget is not None and budget.max_cost is not None and not self._priced:
+        if budget is not None and budget.max_cost is not None and not self.is_priced:
             raise UsageError(
                 f"the price of {self.upstream.name} is not known, so its cost cannot be limited: "
                 "give a file of prices, or limit the tokens"
             )
-        seat = Seat(self, budget, record, self._seats.discard, token, keep=keep)
+        seat = Seat(self, budget, record, self._seats.discard, token, keep=keep, is_full=is_full)
         self._seats.add(seat)
         return seat
 
-    def model(self, asked: object) -> str:
-        """Return the provider's name of a model that a client asks for.
 
-        Raises:
-            Refusal: It may not have that one.
-        """
-        if self.terms.models is None:
-            return self.upstream.model
-        if not isinstance(asked, str) or asked not in self._names:
-            raise Refusal(404, f"model: {asked!r} is none of {', '.join(self._names)}")
-        return self._names[asked]
-
-    def delay(self) -> tuple[float, str] | None:
-        """Return the longest of the delays of its models: see `Frame.delay`."""
-        return max(filter(None, (frame.delay() for frame in self._frames.values())), default=None)
-
-    def frame(self, model: str) -> Frame:
-        """Return pace, money and tries of a model."""
-        return self._frames[model]
-
-    def listed(self) -> list[str]:
-        """Return the names of models that clients may ask for."""
-        return [*self._names] or [self.upstream.model]
-
-
-class Seat:
+class Seat(EpisodeCalls):
     """The gate of one episode.
 
     Attributes:
@@ -219,61 +156,22 @@ class Seat:
         token: str | None = None,
         *,
         keep: bool = True,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self.token = token or secrets.token_urlsafe(32)
-        self.failure: ModelError | None = None
+        super().__init__(budget, record, keep=keep)
         self.refusal: Refusal | None = None
-        self._calls: list[Call] = []
-        self._gateway, self._budget, self._record, self._ended = gateway, budget, record, ended
+        self._gateway, self._ended, self._is_full = gateway, ended, is_full
         self._guard = Guard(self.token, pages=False)
-        self._keep = keep
         self._turns = threading.BoundedSemaphore(gateway.terms.at_once)
-        self._changed = threading.Condition()
-        self._begun = self._ended_calls = self._counts = 0
-        self._draining = False
-        self._dialogues = Dialogues()
-        self._open: set[Open] = set()
-        self._passing: set[_Passing] = set()
+        self._counts = 0
         self._connections: set[socket.socket] = set()
-        self._closed = False
 
     def __enter__(self) -> Seat:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
-
-    @property
-    def calls(self) -> Sequence[Call]:
-        """Calls that have ended."""
-        with self._changed:
-            return tuple(self._calls)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether its episode has ended."""
-        return self._closed
-
-    @property
-    def pending(self) -> int:
-        """The number of calls under way."""
-        with self._changed:
-            return self._begun - self._ended_calls
-
-    def drain(self, seconds: float) -> None:
-        """Begin no further calls, and wait for those under way.
-
-        Args:
-            seconds: The longest wait.
-        """
-        with self._changed:
-            self._draining = True
-            self._changed.wait_for(lambda: self._ended_calls >= self._begun, seconds)
 
     def close(self) -> None:
         """Refuse all further requests, and break off those under way. Idempotent."""
@@ -347,19 +245,13 @@ class Seat:
             raise Refusal(404, f"the gateway has no {asked.method} {parts.path[:200]}")
 
     def _models(self, path: str) -> dict[str, Any]:
-        entries = [
-            {"id": name, "object": "model", "type": "model", "display_name": name}
-            | {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": "intercode"}
-            for name in self._gateway.listed()
-        ]
+        names = self._gateway.listed()
         if path == MODELS:
-            ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]}
-            return {"object": "list", "data": entries, "has_more": False, "models": [], **ends}
+            return model_page(names, "intercode")
         name = unquote(path.removeprefix(MODELS + "/"))
-        for entry in entries:
-            if entry["id"] == name:
-                return entry
-        raise Refusal(404, f"model: there is no {name[:200]!r}")
+        if name not in names:
+            raise Refusal(404, f"model: there is no {name[:200]!r}")
+        return model_entry(name, "intercode")
 
     def _post(self, asked: Asked, door: Door, path: str, query: str) -> None:
         if {*asked.get_all("Content-Encoding")} - {"identity"}:
@@ -381,7 +273,7 @@ class Seat:
                 passing = None
                 if path != COUNT:
                     try:
-                        passing = _Passing(
+                        passing = ForwardedCall(
                             self, gateway, door, name, path + query, sent, headers, size
                         )
                     except (AttributeError, KeyError, TypeError, AttemptError):
@@ -416,7 +308,7 @@ class Seat:
         except RecursionError:
             raise refused("the body has too many levels") from None
 
-    def _begin(self, passing: _Passing) -> None:
+    def _begin(self, passing: ForwardedCall) -> None:
         with self._changed:
             self._refuse_beyond_limits()
             self._passing.add(passing)
@@ -435,6 +327,8 @@ class Seat:
             raise Refusal(NOT_PAID, f"the {most} calls that may be made have been made")
         if self._dialogues.is_full:
             raise Refusal(NOT_PAID, "the dialogues of this episode are as long as can be recorded")
+        if self._is_full():
+            raise Refusal(NOT_PAID, "the record of calls is as long as it may be")
 
     def _count(
         self, door: Door, target: str, sent: dict[str, Any], headers: dict[str, str], size: int
@@ -451,7 +345,7 @@ class Seat:
             answer = gateway.connections.open("POST", target, data, headers, gateway.timeout)
             self.hold(answer)
             try:
-                body = answer.read(_LONGEST_ERROR)
+                body = answer.read(LONGEST_ERROR)
             finally:
                 self.drop(answer)
                 answer.close()
@@ -471,47 +365,6 @@ class Seat:
         self.note(replace(call, error=error))
         door.answer(200, body)
 
-    def note(self, call: Call, passing: _Passing | None = None) -> None:
-        """Record a call, with its dialogue as far as that is retained.
-
-        Args:
-            call: The call.
-            passing: The call under way that it ends; one that `close` has ended is not noted again.
-        """
-        with self._changed:
-            if passing is not None:
-                if passing not in self._passing:
-                    return
-                self._passing.remove(passing)
-            call = self._dialogues.retain(call, share=self._keep)
-        try:
-            if self._record is not None:
-                self._record(call)
-        finally:
-            with self._changed:
-                self._ended_calls += not call.is_count
-                if self._keep:
-                    self._calls.append(call)
-                self._changed.notify_all()
-
-    def hold(self, answer: Open) -> None:
-        """Let `close` break off an answer."""
-        with self._changed:
-            self._open.add(answer)
-            if self._closed:
-                answer.abort()
-
-    def drop(self, answer: Open) -> None:
-        """End what `hold` began."""
-        with self._changed:
-            self._open.discard(answer)
-            self._changed.notify_all()
-
-    @property
-    def budget(self) -> Budget | None:
-        """The budget of the episode."""
-        return self._budget
-
 
 class _Keys:
     """The headers of a request, with a key of Anthropic's form where others have theirs."""
@@ -522,246 +375,6 @@ class _Keys:
     def get_all(self, key: str) -> list[str]:
         keys = self._asked.get_all("x-api-key") if key == "Authorization" else []
         return [f"Bearer {value}" for value in keys] or self._asked.get_all(key)
-
-
-class _Passing:
-    """One call: passed on, its answer passed back, and recorded.
-
-    The record is begun before the call: a dialogue that could not be recorded is not passed on.
-
-    Raises:
-        AttributeError, KeyError, TypeError, AttemptError: The request cannot be read.
-    """
-
-    def __init__(
-        self,
-        seat: Seat,
-        gateway: Gateway,
-        door: Door,
-        name: Name,
-        target: str,
-        sent: dict[str, Any],
-        headers: dict[str, str],
-        size: int,
-    ) -> None:
-        self._seat, self._gateway, self._door, self._name = seat, gateway, door, name
-        self._target, self._headers, self._size = target, headers, size
-        self._streamed = sent.get("stream") is True
-        self._usage_asked = bool((sent.get("stream_options") or {}).get("include_usage"))
-        if name == "chat" and self._streamed:  # else the tokens would not be known
-            sent["stream_options"] = {**(sent.get("stream_options") or {}), "include_usage": True}
-        self._sent = sent
-        self._limit = most_tokens(name, sent)
-        self._call = Call(
-            protocol=name,
-            path=target.partition("?")[0],
-            model=sent["model"],
-            messages=spoken(name, sent),
-            streamed=self._streamed,
-            tools=offered(sent),
-        )
-        self._raw = b""
-        """The answer as the client gets it."""
-        self._body: dict[str, Any] = {}
-        self._failure: tuple[int, bytes] | None = None
-        """The server's last refusal."""
-        self._error = ""
-        self.is_answered = False
-        """Whether the server's answer has begun: it is recorded soon."""
-        self._broken = False
-        """Whether the answer breaks off: the client sees that, as it would without a gate."""
-
-    def run(self) -> None:
-        """Ask, answer, record."""
-        frame, started = self._gateway.frame(self._sent["model"]), time.monotonic()
-        cache, key = self._cached()
-        try:
-            kept = cache.get(key) if cache else None
-            if kept is not None:
-                self.is_answered = True
-                reply = replace(kept, cached=True, cost=0.0, seconds=0.0, retries=0)
-                self._replay(kept.text.encode())
-            else:
-                budget = self._seat.budget
-                reply = frame.ask(
-                    self._send,
-                    self._size,
-                    self._limit,
-                    budget=budget,
-                    is_over=lambda: self._seat.is_closed,
-                )
-                if cache and not self._error:
-                    cache.put(key, replace(reply, text=self._raw.decode()))
-        except (ModelError, Gone) as error:
-            self._fail(error, time.monotonic() - started)
-            return
-        self._note(reply)
-        if self._broken:
-            raise Gone
-        if not self._door.status:
-            self._door.answer(200, self._raw)
-        elif self._streamed:
-            self._door.end()
-
-    def _cached(self) -> tuple[Cache | None, str]:
-        cache, sent = self._gateway.cache, self._sent
-        settings = Settings(sent.get("temperature"), seed=sent.get("seed"))
-        if cache is None or (varies(settings) and not self._gateway.terms.cache_sampled):
-            return None, ""
-        text = json.dumps([self._target, self._headers, sent], sort_keys=True)
-        request = Request((Message("user", text),))
-        return cache, digest(self._gateway.upstream.name, self._gateway.upstream.url, request)
-
-    def _replay(self, raw: bytes) -> None:
-        self._raw = raw
-        if not self._streamed:
-            self._body = wire.load(raw)
-            return
-        assembly = Assembly(self._name)
-        assembly.feed(raw)
-        self._body = assembly.body
-        self._door.begin(200, [("content-type", _STREAM)])
-        self._door.more(raw)
-
-    def _send(self) -> Answer:
-        """Make one call; see `Client.send`."""
-        gateway = self._gateway
-        body = json.dumps(self._sent, ensure_ascii=False).encode(errors="replace")
-        answer = gateway.connections.open(
-            "POST", self._target, body, self._headers, gateway.timeout
-        )
-        self.is_answered = True
-        self._seat.hold(answer)
-        try:
-            if answer.status != 200:
-                said = gateway.upstream.without_key(answer.read(_LONGEST_ERROR))
-                self._failure = answer.status, said
-                raise wire.judge(answer.status, answer.headers, said.decode(errors="replace"))
-            if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
-                return self._stream(answer)
-            self._raw = gateway.upstream.without_key(answer.read(LONGEST_ANSWER))
-            found = wire.load(self._raw)
-            self._body = hide_in(found, gateway.upstream.key)
-            if self._body != found:  # it was there by escapes
-                self._raw = json.dumps(self._body).encode()
-            self._error = shortfall(self._body)
-            return answered(self._name, self._body)
-        except AttemptError:
-            self.is_answered = False
-            raise
-        finally:
-            self._seat.drop(answer)
-            answer.close()
-
-    def _stream(self, answer: Open) -> Answer:
-        """Pass on a stream. Once its first event has gone to the client, there is no other try."""
-        assembly, passed = Assembly(self._name), bytearray()
-        door, begun, veil = self._door, False, Veil(self._gateway.upstream.key)
-        try:
-            while data := answer.some():
-                events = assembly.feed(data)
-                if not begun and assembly.error:
-                    said = json.dumps({"error": assembly.error})
-                    raise AttemptError(f"an error in the stream: {said[: wire.LONGEST]}")
-                raw = veil.through(event for event in events if not self._ours(event.data))
-                if assembly.whole:
-                    raw += veil.rest()
-                if raw:
-                    if not begun:
-                        begun = True
-                        door.begin(200, [("content-type", _STREAM)])
-                    passed += raw
-                    door.more(raw)
-                if len(passed) > LONGEST_ANSWER:
-                    raise ValueError("the answer is too long")
-            if not assembly.whole and not assembly.error:
-                raise ValueError("the stream ended before its last event")
-        except (AttemptError, ValueError) as error:
-            if not begun:
-                raise wire.unusable(str(error)) from None
-            self._error = CUT if self._seat.is_closed else str(error)
-        except Gone:
-            self._error = LEFT
-        self._raw, self._body = bytes(passed), hide_in(assembly.body, self._gateway.upstream.key)
-        self._broken = bool(self._error or assembly.error)
-        if not self._error:
-            told = {"error": assembly.error} if assembly.error else self._body
-            self._error = shortfall(hide_in(told, self._gateway.upstream.key))
-        try:
-            found = answered(self._name, self._body)
-        except AttemptError as error:
-            self._error = self._error or str(error)
-            return Answer("")
-        # Of an answer that broke off the tokens are not known: what was set aside counts.
-        return replace(found, usage=None) if self._broken else found
-
-    def _ours(self, data: dict[str, Any] | None) -> bool:
-        """Tell whether an event has the tokens that only the gate has asked for."""
-        hidden = self._name == "chat" and not self._usage_asked and data is not None
-        return hidden and data is not None and data.get("choices") == [] and "usage" in data
-
-    def _note(self, reply: Reply) -> None:
-        try:
-            found = answered(self._name, self._body)
-        except AttemptError:
-            found = Answer("")
-        is_failed = self._body.get("status") == "failed"  # as `responses` says it
-        is_lost = is_failed or (self._broken and self._error not in {LEFT, CUT})
-        lost = f"{self._gateway.upstream.name}: the answer broke off: {self._error}"
-        self._seat.failure = ModelUnavailableError(lost) if is_lost else None
-        self._seat.note(
-            replace(
-                self._call,
-                error=self._error,
-                model=reply.model or self._sent["model"],
-                text=found.text,
-                tool_calls=found.tool_calls,
-                usage=reply.usage,
-                cost=reply.cost,
-                seconds=reply.seconds,
-                retries=reply.retries,
-                cached=reply.cached,
-                finish=found.finish,
-                **traced(self._body),
-            ),
-            self,
-        )
-
-    def cut(self) -> None:
-        """Record the call as cut off, if it is not recorded yet."""
-        self._seat.note(replace(self._call, status=503, error=CUT), self)
-
-    def _fail(self, error: Exception, seconds: float) -> None:
-        status, body = 503, b""
-        if isinstance(error, BudgetError):
-            status = NOT_PAID
-        elif self._failure:
-            status, body = self._failure
-            status = 502 if status in {401, NOT_PAID} else status  # the token is right; our key not
-        is_cut = self._seat.is_closed and not isinstance(error, BudgetError)
-        if isinstance(error, ModelUnavailableError | ModelAccessError) and not is_cut:
-            self._seat.failure = _without_frames(error)
-            body = body if self._failure and self._failure[0] == status else b""
-        why = CUT if is_cut else str(error) or LEFT
-        self._seat.note(replace(self._call, status=status, error=why, seconds=seconds), self)
-        if isinstance(error, Gone):
-            raise error
-        if not body:
-            raise Refusal(status, str(error))
-        log.info("answered with status %d: %s", status, error)
-        self._door.answer(status, body, [("x-should-retry", "false")])
-
-
-_ErrorT = TypeVar("_ErrorT", bound=Exception)
-
-
-def _without_frames(error: _ErrorT) -> _ErrorT:
-    """Return an error that is kept without its tracebacks, whose frames hold the request."""
-    link: BaseException | None = error
-    while link is not None:
-        link.__traceback__ = None
-        link = link.__context__
-    return error
 
 
 def _within(path: str) -> bool:

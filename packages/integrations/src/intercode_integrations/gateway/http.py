@@ -17,6 +17,7 @@ from typing import Any
 
 import h11
 
+from intercode.models.protocols import ERRORS
 from intercode_integrations.gateway.policy import Refusal, Terms
 
 log = logging.getLogger(__name__)
@@ -27,8 +28,6 @@ _FRAGMENT = 1024
 _MAX_FRAGMENTS = 10_000
 """Parts of a body that are shorter than a fragment: each chunk costs h11 20 microseconds."""
 _LINGER_SECONDS = 2.0
-_KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
-_KINDS |= {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +228,6 @@ class Door:
 
 def failure(status: int, why: str) -> bytes:
     """Return an error's body, which clients of each protocol can read."""
-    kind = _KINDS.get(status, "api_error")
+    kind = ERRORS.get(status, "api_error")
     error = {"type": kind, "message": why, "code": kind, "param": None}
     return json.dumps({"type": "error", "error": error}).encode()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from intercode.errors import UsageError
-from intercode_integrations.gateway.protocols import BETAS, INCLUDES, TABLES, Name, Table
+from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, Table
 from intercode_sandbox.suggestions import meant
 
 _MOST_TOKENS = 1_000_000

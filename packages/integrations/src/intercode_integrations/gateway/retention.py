@@ -1,11 +1,17 @@
-"""Retention: which dialogues of a seat's calls are kept in memory until its episode is recorded."""
+"""The calls of an episode, and which of their dialogues are retained until it is recorded."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
+from intercode.errors import ModelError
 from intercode.models.base import Message
+from intercode.models.limits import Budget
 from intercode_integrations.gateway.calls import Call
+from intercode_integrations.gateway.connections import Open
 
 MAX_CHARACTERS = 64 * 1024**2
 """Characters of all distinct messages of a seat: each is held once, however often it is sent."""
@@ -61,3 +67,103 @@ class Dialogues:
 
 def _characters(message: Message) -> int:
     return len(message.content) + sum(len(str(call.arguments)) for call in message.tool_calls)
+
+
+class CallUnderWay(Protocol):
+    """A call without a record yet."""
+
+    is_answered: bool
+    """Whether the server's answer has begun: the call is recorded soon."""
+
+    def cut(self) -> None:
+        """Record the call as cut off, if it is not recorded yet."""
+
+
+class EpisodeCalls:
+    """The calls of an episode: those under way, and those that have ended.
+
+    Args:
+        budget: Money and tokens of the episode.
+        record: Called with each call once it has ended.
+        keep: Whether `calls` has the calls.
+
+    Attributes:
+        failure: See `intercode_integrations.gateway.Seat`.
+    """
+
+    def __init__(
+        self, budget: Budget | None, record: Callable[[Call], None] | None, *, keep: bool
+    ) -> None:
+        self.budget = budget
+        self.failure: ModelError | None = None
+        self._calls: list[Call] = []
+        self._record, self._keep = record, keep
+        self._changed = threading.Condition()
+        self._begun = self._ended_calls = 0
+        self._draining = self._closed = False
+        self._dialogues = Dialogues()
+        self._open: set[Open] = set()
+        self._passing: set[CallUnderWay] = set()
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Calls that have ended."""
+        with self._changed:
+            return tuple(self._calls)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its episode has ended."""
+        return self._closed
+
+    @property
+    def pending(self) -> int:
+        """The number of calls under way."""
+        with self._changed:
+            return self._begun - self._ended_calls
+
+    def drain(self, seconds: float) -> None:
+        """Begin no further calls, and wait for those under way.
+
+        Args:
+            seconds: The longest wait.
+        """
+        with self._changed:
+            self._draining = True
+            self._changed.wait_for(lambda: self._ended_calls >= self._begun, seconds)
+
+    def note(self, call: Call, passing: CallUnderWay | None = None) -> None:
+        """Record a call, with its dialogue as far as that is retained.
+
+        Args:
+            call: The call.
+            passing: The call under way that it ends; one that `close` has ended is not noted again.
+        """
+        with self._changed:
+            if passing is not None:
+                if passing not in self._passing:
+                    return
+                self._passing.remove(passing)
+            call = self._dialogues.retain(call, share=self._keep)
+        try:
+            if self._record is not None:
+                self._record(call)
+        finally:
+            with self._changed:
+                self._ended_calls += not call.is_count
+                if self._keep:
+                    self._calls.append(call)
+                self._changed.notify_all()
+
+    def hold(self, answer: Open) -> None:
+        """Let `close` break off an answer."""
+        with self._changed:
+            self._open.add(answer)
+            if self._closed:
+                answer.abort()
+
+    def drop(self, answer: Open) -> None:
+        """End what `hold` began."""
+        with self._changed:
+            self._open.discard(answer)
+            self._changed.notify_all()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from intercode.models import wire
-from intercode_integrations.gateway.protocols import Name
+from intercode.models.protocols import Name
 
 LONGEST_EVENT = 32 * 1024**2
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")

@@ -7,7 +7,8 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from intercode.models.base import Answer, Message, Usage
+from intercode.models.base import Answer, Message, Usage, as_openai
+from intercode.models.protocols import ERRORS
 from intercode_integrations.testing.streams import tokens
 
 Payload = dict[str, Any]
@@ -23,17 +24,10 @@ def chat(answer: Answer, turn: int = 1) -> Payload:
         turn: The number of the model's earlier messages in the dialogue, for ids: agents take two
             answers with one id for parts of one answer.
     """
-    calls = [
-        {
-            "id": call.call_id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
-        }
-        for call in answer.tool_calls
-    ]
+    sent = as_openai(Message("assistant", answer.text, answer.tool_calls))
     message: Payload = {"role": "assistant", "content": answer.text, "refusal": None}
-    if calls:
-        message |= {"tool_calls": calls, "content": answer.text or None}
+    if answer.tool_calls:
+        message |= {"tool_calls": sent["tool_calls"], "content": answer.text or None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
     return _envelope(answer, turn, "chat.completion", choice)
 
@@ -118,16 +112,13 @@ def responses(answer: Answer, turn: int = 1) -> Payload:
     }
 
 
-def model(name: str) -> Payload:
-    """Return a model as OpenAI and Anthropic list it: the fields of both."""
-    ours = {"id": name, "object": "model", "created": 0, "owned_by": "scripted"}
-    return ours | {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
-
-
 def error(path: str, status: int, message: str, code: str | None) -> Payload:
     """Return the body of an error, as the endpoint's protocol has it."""
     if path.startswith("messages"):
-        return {"type": "error", "error": {"type": _ERRORS.get(status, _ERROR), "message": message}}
+        return {
+            "type": "error",
+            "error": {"type": ERRORS.get(status, "api_error"), "message": message},
+        }
     return {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
 
 
@@ -300,15 +291,6 @@ def _logprob(token: str) -> float:
     return -(1 + token_id(token) % 100) / 128
 
 
-_ERROR = "api_error"
-_ERRORS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-    529: "overloaded_error",
-}
-"""Anthropic's names."""
 DIALECTS: dict[str, Dialect] = {
     "openai": openai,
     "vllm": vllm,

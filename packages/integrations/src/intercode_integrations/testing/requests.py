@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from intercode.models import responses
 from intercode.models.base import Message, Request, Role, Settings, Tool, ToolCall
 from intercode.models.scripted import Line, Script
 from intercode.models.wire import arguments, text_of
@@ -155,9 +156,7 @@ def _items(body: Body) -> Iterable[Message]:
         elif kind.endswith("_output"):
             yield Message("tool", _said(item.get("output")), (), item.get("call_id"))
         elif kind.endswith("_call"):
-            values = arguments(item.get("arguments", item.get("input", item.get("action"))))
-            call = ToolCall(item.get("call_id", ""), item.get("name", kind), values)
-            yield Message("assistant", "", (call,))
+            yield Message("assistant", "", (responses.call(item),))
         elif kind == "reasoning":
             yield Message("assistant", "")
 

@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from intercode.models.base import Answer, Usage
+from intercode.models.protocols import model_entry, model_page
 from intercode.models.scripted import Line, Script, answer, count
 from intercode_integrations.testing.dialects import (
     DIALECTS,
@@ -39,7 +39,6 @@ from intercode_integrations.testing.dialects import (
     completion,
     error,
     messages,
-    model,
     no_json,
     responses,
     traced,
@@ -200,12 +199,7 @@ class ScriptedServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stopped.set()
         self._server.shutdown()
         self._server.server_close()
@@ -280,12 +274,9 @@ class _Handler(BaseHTTPRequestHandler):
         status, reply = 200, {}
         self._note(path, {}, None, None)
         if path == "models":
-            listed = [model(name) for name in self.owner.models]
-            # Anthropic's clients read the ends of the page, and Codex a list of its own.
-            ends = {"first_id": listed[0]["id"], "last_id": listed[-1]["id"]} if listed else {}
-            reply = {"object": "list", "data": listed, "has_more": False, "models": [], **ends}
+            reply = model_page(self.owner.models, "scripted")
         elif path.startswith("models/"):
-            reply = model(path.removeprefix("models/"))
+            reply = model_entry(path.removeprefix("models/"), "scripted")
         else:
             status, reply = 404, error(path, 404, "there is no such endpoint", "not_found")
         self._send(status, json.dumps(reply))

@@ -22,8 +22,7 @@ from intercode.models import Message, get_model
 from intercode.models.local import catalog, gguf, server, store
 from intercode.models.local.catalog import entries, find_entry
 from intercode.models.remote import RemoteModel
-from intercode_integrations.gateway.upstream import serving
-from models import local_server
+from intercode.models.upstream import serving
 from waiting import eventually
 
 HELLO = [Message("user", "hello")]

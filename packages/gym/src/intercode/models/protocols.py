@@ -1,14 +1,15 @@
-"""The tables of the gate: for each protocol all that passes, and all that is dropped.
+"""The protocols of models as tables: their paths, their limits, and the fields of requests.
 
-A field, an item or a tool that is in no table is refused. What a table has under `DROP` is left
-out of the request: agents send it always, and the model answers as well without it.
+Clients take paths and names of limits from the tables. The gateway of agents lets listed fields
+pass, and refuses a field, an item or a tool that no table lists. It leaves fields of `Table.drops`
+out of requests: agents send them always, and the model answers as well without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Name = Literal["chat", "responses", "messages"]
 
@@ -167,3 +168,27 @@ BETAS = (
     "token-counting-",
 )
 """The beginnings of values of the header ``anthropic-beta`` that pass. Others are dropped."""
+ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+"""Status → Anthropic's name of an error; others are an ``api_error``."""
+
+
+def model_entry(name: str, owner: str) -> dict[str, Any]:
+    """Return a model as OpenAI and Anthropic list it: the fields of both."""
+    entry = {"id": name, "object": "model", "created": 0, "owned_by": owner}
+    return entry | {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
+def model_page(names: Iterable[str], owner: str) -> dict[str, Any]:
+    """Return the list of models, on one page."""
+    entries = [model_entry(name, owner) for name in names]
+    # Anthropic's clients read the ends of the page, and Codex a list of its own.
+    ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
+    return {"object": "list", "data": entries, "has_more": False, "models": [], **ends}

@@ -1,0 +1,58 @@
+"""Providers of models: where their servers are, and which variables have their keys and URLs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from intercode.errors import UsageError
+from intercode.models.keys import check_url, find, require
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProvider:
+    """The facts by which a provider's server is addressed.
+
+    Attributes:
+        key: The variable of the key.
+        url: The usual base URL; empty: there is none.
+        url_variable: The variable that replaces `url`; empty: none does.
+        needs_key: Whether the server refuses requests without a key.
+    """
+
+    key: str
+    url: str = ""
+    url_variable: str = ""
+    needs_key: bool = True
+
+    def locate(self, model: str, base_url: str | None) -> tuple[str, str]:
+        """Return the base URL, and the key; empty: none is set, and none is needed.
+
+        Args:
+            model: The model with its provider, for messages.
+            base_url: The URL that the caller prefers.
+
+        Raises:
+            UsageError: The URL or the key is missing or malformed.
+        """
+        url = base_url or (find(self.url_variable) if self.url_variable else None) or self.url
+        key = require(self.key, model) if self.needs_key else find(self.key) or ""
+        if not url:
+            raise UsageError(f"{model} needs a base URL: http://localhost:8000/v1")
+        return check_url(url), key
+
+
+def _compatible(url: str = "") -> ModelProvider:
+    """Return a server of one's own: it is never sent OpenAI's key, which would be given away."""
+    return ModelProvider("OPENAI_COMPATIBLE_API_KEY", url, needs_key=False)
+
+
+PROVIDERS = {
+    "openai": ModelProvider("OPENAI_API_KEY", "https://api.openai.com/v1", "OPENAI_BASE_URL"),
+    "anthropic": ModelProvider(
+        "ANTHROPIC_API_KEY", "https://api.anthropic.com", "ANTHROPIC_BASE_URL"
+    ),
+    "vllm": _compatible("http://localhost:8000/v1"),
+    "ollama": _compatible("http://localhost:11434/v1"),
+    "llama.cpp": _compatible("http://localhost:8080/v1"),
+    "openai-compatible": _compatible(),
+}

@@ -1,0 +1,35 @@
+"""OpenAI's ``responses``: the meaning of answers. The gateway's clients speak this protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from intercode.models import wire
+from intercode.models.base import Answer, ToolCall
+
+
+def decode(data: dict[str, Any]) -> Answer:
+    """Read an answer.
+
+    Raises:
+        AttemptError: The answer has nothing that can be used.
+    """
+    output = data.get("output")
+    if not isinstance(output, list):
+        raise wire.unusable("the answer has no output")
+    items = [item for item in output if isinstance(item, dict)]
+    messages = (item for item in items if item.get("type", "message") == "message")
+    text = "".join(wire.text_of(message.get("content")) for message in messages)
+    calls = tuple(call(item) for item in items if str(item.get("type")).endswith("_call"))
+    reason = (data.get("incomplete_details") or {}).get("reason", data.get("status"))
+    usage = wire.usage(data.get("usage"), "input_tokens", "output_tokens")
+    return Answer(text, calls, usage, wire.model_of(data), wire.finish(reason, bool(calls)))
+
+
+def call(item: Mapping[str, Any]) -> ToolCall:
+    """Read an item that calls a function, a tool that takes text, or a shell."""
+    values = item.get("arguments", item.get("input", item.get("action")))
+    name = str(item.get("name") or item.get("type"))
+    call_id = str(item.get("call_id") or item.get("id") or "")
+    return ToolCall(call_id, name, wire.arguments(values))

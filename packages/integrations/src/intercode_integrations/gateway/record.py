@@ -1,0 +1,160 @@
+"""The record of a gateway's calls: a file with a line for each, and the sum of what they took."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from intercode.errors import UsageError
+from intercode.models.base import Message, Usage
+from intercode.models.limits import Budget
+from intercode.models.transcript import plain
+from intercode.redaction import Redactor
+from intercode_integrations.gateway.calls import Call
+
+
+class Journal:
+    """A file of calls, a line each. A crash costs the line that is being written, at most.
+
+    Args:
+        path: The file, which is continued; a new one is for its owner alone.
+        key: The provider's key.
+        token: The token of clients: an agent may print its environment.
+        limit: Bytes of the file after which no further call is to be made: each call repeats its
+            dialogue, so that clients could fill a disk.
+
+    Raises:
+        UsageError: It cannot be opened, or has reached its limit.
+    """
+
+    def __init__(self, path: str, key: str, token: str, limit: int) -> None:
+        self.path = path
+        self._limit = limit
+        self._redactor = Redactor()
+        self._hidden = {json.dumps(key)[1:-1]: "[key]", token: "[token]"}
+        self._lock = threading.Lock()
+        try:
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(path, flags, 0o600), "a+b", buffering=0)
+            end = self._file.seek(0, os.SEEK_END)
+            if end and os.pread(self._file.fileno(), 1, end - 1) != b"\n":
+                self._file.write(b"\n")  # a crash broke the last line off
+        except OSError as error:
+            raise UsageError(f"--record {path}: cannot be written: {error.strerror}") from None
+        self._size = end
+        if self.is_full:
+            self.close()
+            raise UsageError(
+                f"--record {path}: has {self._size} bytes, and may have {limit}: name another "
+                "file, or raise --record-limit"
+            )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further call is to be made. Calls under way are still written."""
+        return self._size >= self._limit
+
+    def write(self, call: Call) -> None:
+        """Append a call.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        line = json.dumps(self._redactor.dialogue(_plain(call)))
+        for secret, name in self._hidden.items():
+            line = line.replace(secret, name) if secret else line
+        data = memoryview(f"{line}\n".encode())
+        with self._lock:
+            self._size += len(data)
+            while data:
+                data = data[self._file.write(data) or 0 :]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _plain(call: Call) -> dict[str, Any]:
+    """Return a call as JSON data, with the names that an episode's record has."""
+    answered = call.text or call.tool_calls
+    traced = {name: getattr(call, name) for name in ("token_ids", "prompt_token_ids", "logprobs")}
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "protocol": call.protocol,
+        "path": call.path,
+        "model": call.model,
+        "messages": [plain(message) for message in call.messages],
+        "tools": list(call.tools),
+        "reply": plain(Message("assistant", call.text, call.tool_calls)) if answered else None,
+        **asdict(call.usage),
+        "cost": call.cost,
+        "finish": call.finish,
+        "cached": call.cached,
+        "seconds": round(call.seconds, 6),
+        "retries": call.retries,
+        "status": call.status,
+        "streamed": call.streamed,
+        "error": call.error,
+        **{name: list(value) for name, value in traced.items() if value is not None},
+    }
+
+
+class Ledger:
+    """Counts calls, and has them written."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.file: Journal | None = None
+        self.error: OSError | None = None
+        """The reason why a call could not be recorded: none is answered from then on."""
+        self.failed: Callable[[], None] = lambda: None
+        """Called then."""
+        self._budget = budget
+        self._calls = self._cached = self._errors = 0
+        self._usage = Usage()
+        self._is_priced = True
+        self._lock = threading.Lock()
+
+    def note(self, call: Call) -> None:
+        """Count and write a call; counting tokens is none, and is written only.
+
+        Raises:
+            OSError: It could not be written. No client gets its answer.
+        """
+        with self._lock:
+            self._calls += not call.is_count
+            self._cached += call.cached
+            self._errors += bool(call.error) and not call.is_count
+            if not call.cached:
+                self._usage += call.usage
+            self._is_priced = self._is_priced and (call.cost is not None or bool(call.error))
+        if self.file is not None:
+            try:
+                self.file.write(call)
+            except OSError as error:
+                error.filename = self.file.path
+                self.error = self.error or error
+                self.failed()
+                raise
+
+    def is_full(self) -> bool:
+        """Return whether the record of calls has reached its limit."""
+        return self.file is not None and self.file.is_full
+
+    def spent(self) -> dict[str, Any]:
+        """Return what all calls took. Its cost is None where a price is not known."""
+        with self._lock:
+            presumed = self._budget.presumed
+            return {
+                "calls": self._calls,
+                "cached": self._cached,
+                "errors": self._errors,
+                **asdict(self._usage),
+                "cost": self._budget.spent.cost if self._is_priced else None,
+                "presumed_tokens": presumed.tokens,
+                "presumed_cost": presumed.cost if self._is_priced else None,
+            }
