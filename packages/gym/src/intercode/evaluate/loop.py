@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
 from intercode.agents.base import (
@@ -108,12 +107,7 @@ class Semaphore:
             raise Stopped
         return time.monotonic() - start
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         with self._lock:
             if self._waiting:
                 # Handed on, never put back in between: a later thread cannot snatch it.

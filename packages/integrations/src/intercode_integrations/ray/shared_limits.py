@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from intercode.evaluate.loop import Semaphore
@@ -287,11 +286,6 @@ class SharedCalls(Semaphore):
         self._outbox.ask("enter")
         return time.monotonic() - began
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._outbox.post("leave")
         self._outbox.flush()  # others wait for it
