@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from intercode.cli.commands import folders, validate
@@ -71,10 +72,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the action."""
-    if args.action == "validate":
-        return validate.execute(args)
-    if args.action == "export":
-        return folders.execute(args)
+    if args.action in ("validate", "export"):
+        name = "folders" if args.action == "export" else args.action
+        return int(import_module(f"intercode.cli.{name}").execute(args))
     {"list": _list, "info": _info, "fetch": _fetch}[args.action](args)
     return 0
 
