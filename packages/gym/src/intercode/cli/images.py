@@ -25,6 +25,7 @@ import sys
 import time
 from pathlib import Path
 
+from intercode.cli.parser import add_action
 from intercode.cli.terminal import print_json, safe, size, table
 from intercode.errors import ImageError, UsageError
 from intercode_sandbox.files import cache_root
@@ -51,33 +52,21 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    as_json = argparse.ArgumentParser(add_help=False)
-    as_json.add_argument("--json", action="store_true", help="print one JSON object")
 
-    actions.add_parser("list", parents=[as_json], help="the images that are built, and the recipes")
+    add_action(actions, "list", "the images that are built, and the recipes")
 
-    _configure_build(
-        actions.add_parser("build", parents=[as_json], help="build images now, not at first use")
-    )
-    inspect = actions.add_parser(
-        "inspect",
-        parents=[as_json],
-        help="show the layers of an image, and how programs start there",
+    _configure_build(add_action(actions, "build", "build images now, not at first use"))
+    inspect = add_action(
+        actions, "inspect", "show the layers of an image, and how programs start there"
     )
     inspect.add_argument("image", help="an image's name; it is built if need be")
     carried = "a tarball: " + ", ".join(ARCHIVES)
-    export = actions.add_parser(
-        "export", parents=[as_json], help="write an image to a file, for another machine"
-    )
+    export = add_action(actions, "export", "write an image to a file, for another machine")
     export.add_argument("image", help="an image's name; it is built if need be")
     export.add_argument("file", type=Path, metavar="FILE", help=carried)
-    taking = actions.add_parser(
-        "import", parents=[as_json], help="take an image from a file that export made"
-    )
+    taking = add_action(actions, "import", "take an image from a file that export made")
     taking.add_argument("file", type=Path, metavar="FILE", help=carried)
-    pruning = actions.add_parser(
-        "prune", parents=[as_json], help="remove images that are not needed"
-    )
+    pruning = add_action(actions, "prune", "remove images that are not needed")
     pruning.add_argument(
         "--unused-for",
         type=_duration,
