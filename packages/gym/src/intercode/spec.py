@@ -892,14 +892,13 @@ def _is_env(name: str) -> bool:
     return name in ENVS or Path(name).is_dir()
 
 
-def add_environment(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
+def add_environment(parser: argparse.ArgumentParser) -> None:
     """Add ``ENV`` and ``--env ENV``."""
     known = (
         f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; or "
         f"tasks elsewhere, as harbor:FOLDER"
     )
-    if positional:
-        parser.add_argument("env", nargs="?", metavar="ENV", help=known)
+    parser.add_argument("env", nargs="?", metavar="ENV", help=known)
     parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same")
 
 

@@ -134,16 +134,10 @@ def _kernel() -> Check:
 
 
 def _native_sandbox() -> list[Check]:
-    provider = NativeProvider()
-    try:
-        sandbox = provider.start("host")
-        try:
+    with closing(NativeProvider()) as provider:
+        with closing(provider.start("host")) as sandbox:
             done = sandbox.exec(["/bin/bash", "-c", "echo works"])
-        finally:
-            sandbox.close()
         facts = provider.facts()
-    finally:
-        provider.close()
     if done.stdout != b"works\n":
         said = (done.stdout + done.stderr).decode(errors="replace").strip()
         return [Check("sandbox", False, f"a command did not run: {said}", "report this as a bug")]
@@ -269,16 +263,14 @@ def check_docker() -> list[Check]:
 def _docker() -> list[Check]:
     if find_spec("docker") is None:
         return [Check("docker", None, "the package docker is not installed", INSTALL)]
-    engine = Engine()
     try:
-        info = engine.info()
+        with closing(Engine()) as engine:
+            info = engine.info()
     except InterCodeError as error:
         if may_be_there(Path(default_url().removeprefix("unix://"))):
             return [of_error("docker", None, error)]
         detail = f"no engine at {default_url()}: --sandbox native only"
         return [Check("docker", None, detail, getattr(error, "fix", ""))]
-    finally:
-        engine.close()
     sandbox = guarded(DOCKER_SANDBOX, _docker_sandbox, None)
     return [_engine(info), *sandbox, _user(info), _disk(info), _cgroup(info)]
 
@@ -296,12 +288,9 @@ def _docker_sandbox() -> Check:
     name = DOCKER_SANDBOX
     provider = DockerProvider()
     try:
-        sandbox = provider.start("host")
-        try:
+        with closing(provider.start("host")) as sandbox:
             done = sandbox.exec(["/bin/bash", "-c", "echo works"])
             clean = sandbox.changes() == []
-        finally:
-            sandbox.close()
     finally:
         with suppress(InterCodeError):
             provider.close()

@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from intercode_sandbox.errors import SandboxUnavailableError, UsageError
 from intercode_sandbox.privileges import cache_place, needs_stand_in, other_system
@@ -26,6 +26,16 @@ except ImportError:  # on Windows: whatever needs a sandbox needs these files, t
     raise SandboxUnavailableError(other_system()) from None
 
 _CHUNK = 1 << 20
+
+
+class Descriptor(int):
+    """A file descriptor that is closed at the end of a ``with`` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self)
 
 
 @contextlib.contextmanager
@@ -176,11 +186,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def _sync(path: Path, flags: int = 0) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-    try:
+    with Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sha256(content: str | bytes | Path | BinaryIO) -> str:
@@ -251,20 +258,14 @@ def _flatten(path: Path) -> None:
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     path.chmod(0o700)
-    top = os.open(path, flags)
-    try:
+    with Descriptor(os.open(path, flags)) as top:
         pending = _subfolders(top)
         while pending:
-            folder = os.open(pending.pop(), flags, dir_fd=top)
-            try:
+            with Descriptor(os.open(pending.pop(), flags, dir_fd=top)) as folder:
                 for name in _subfolders(folder):
                     moved = secrets.token_hex(16)
                     os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
                     pending.append(moved)
-            finally:
-                os.close(folder)
-    finally:
-        os.close(top)
 
 
 def _subfolders(folder: int) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -30,6 +30,16 @@ def counted(count: int, noun: str) -> str:
     ('1 task', '0 tasks')
     """
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def abbreviated(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many others there are.
+
+    >>> abbreviated(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def size(value: object, least: int = 1) -> int:

@@ -13,6 +13,7 @@ from intercode.envs.traits import SHELL, Traits, traits_in
 from intercode.episode import Turn
 from intercode.errors import RecordError, UsageError
 from intercode.records import load_actions
+from intercode_sandbox.units import abbreviated
 
 if TYPE_CHECKING:
     from intercode.agents.base import AgentFactory
@@ -42,10 +43,8 @@ class Oracle:
             raise UsageError(
                 "agent oracle runs gold, and none of the tasks has any: name another agent"
             )
-        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
-        names = ", ".join(without[:3])
-        warning = f"no gold for {names}{more}: there the oracle does nothing but submit"
-        return warning if without else ""
+        names = abbreviated(without, 3)
+        return f"no gold for {names}: there the oracle does nothing but submit" if names else ""
 
     def __call__(self, task: Task) -> ScriptedAgent:
         """Make the agent of one episode, for a gold that is an action."""
@@ -97,9 +96,7 @@ class Replay:
 
 def _missing(tasks: Sequence[Task], known: Container[str]) -> str:
     """Name the tasks that are not known, the first five of them; empty if there are none."""
-    missing = [task.task_id for task in tasks if task.task_id not in known]
-    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    return f"{', '.join(missing[:5])}{more}"
+    return abbreviated([task.task_id for task in tasks if task.task_id not in known], 5)
 
 
 class RandomAgent:

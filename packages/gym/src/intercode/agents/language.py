@@ -387,7 +387,43 @@ class Bounded:
         return self._allowance.metadata()
 
 
-class SelfConsistency:
+class Sampler:
+    """A model that asks another one several times, and gives one of the replies.
+
+    Args:
+        model: The model that is asked.
+        samples: How often; each time with a seed of its own.
+    """
+
+    def __init__(self, model: Transcript, samples: int) -> None:
+        self.name = model.name
+        self._model = model
+        self._samples = samples
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        tools: Sequence[Tool] = (),
+    ) -> Reply:
+        """Return the chosen reply."""
+        replies = []
+        for number in range(self._samples):
+            seed = None if settings.seed is None else settings.seed + number
+            replies.append(self._model.complete(messages, replace(settings, seed=seed), tools))
+            self._model.note(sample=number)
+        chosen = self._choose(replies, messages, settings)
+        self._model.note(chosen=chosen)
+        return replies[chosen]
+
+    def _choose(
+        self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
+    ) -> int:
+        """Return the number of the reply that is taken."""
+        raise NotImplementedError
+
+
+class SelfConsistency(Sampler):
     """Chooses the first reply whose action most samples agree on (Wang et al., 2022).
 
     Args:
@@ -397,25 +433,16 @@ class SelfConsistency:
     """
 
     def __init__(self, model: Transcript, samples: int, language: str) -> None:
-        self.name = model.name
-        self._model = model
-        self._samples = samples
+        super().__init__(model, samples)
         self._language = language
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        settings: Settings = Settings(),  # noqa: B008 - frozen
-        tools: Sequence[Tool] = (),
-    ) -> Reply:
-        """Return the chosen reply."""
-        replies = sample(self._model, self._samples, messages, settings, tools)
+    def _choose(
+        self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
+    ) -> int:
         votes = [self._vote(reply) for reply in replies]
         # None, for a reply without an action, wins only where all have none.
         counts = Counter(vote for vote in votes if vote is not None)
-        chosen = votes.index(counts.most_common(1)[0][0]) if counts else 0
-        self._model.note(chosen=chosen)
-        return replies[chosen]
+        return votes.index(counts.most_common(1)[0][0]) if counts else 0
 
     def _vote(self, reply: Reply) -> str | None:
         if reply.tool_calls:
@@ -424,53 +451,19 @@ class SelfConsistency:
         return None if code is None else code.strip()
 
 
-class BestOf:
-    """Chooses the reply that the model itself calls the best of the samples.
+class BestOf(Sampler):
+    """Chooses the reply that the model itself calls the best of the samples."""
 
-    Args:
-        model: The one that is asked, and judges.
-        samples: How often it is asked.
-    """
-
-    def __init__(self, model: Transcript, samples: int) -> None:
-        self.name = model.name
-        self._model = model
-        self._samples = samples
-        self._prompt = Prompt("judge")
-
-    def complete(
-        self,
-        messages: Sequence[Message],
-        settings: Settings = Settings(),  # noqa: B008 - frozen
-        tools: Sequence[Tool] = (),
-    ) -> Reply:
-        """Return the chosen reply."""
-        replies = sample(self._model, self._samples, messages, settings, tools)
-        question = self._prompt.render("judge", candidates=[*map(_shown, replies)])
+    def _choose(
+        self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
+    ) -> int:
+        question = Prompt("judge").render("judge", candidates=[*map(_shown, replies)])
         verdict = self._model.complete(
             [*messages, Message("user", question)], replace(settings, temperature=0.0)
         )
         number = re.search(r"\d+", verdict.text)
         chosen = int(number[0]) - 1 if number and len(number[0]) < 4 else 0
-        chosen = chosen if 0 <= chosen < len(replies) else 0
-        self._model.note(chosen=chosen)
-        return replies[chosen]
-
-
-def sample(
-    model: Transcript,
-    samples: int,
-    messages: Sequence[Message],
-    settings: Settings,
-    tools: Sequence[Tool],
-) -> list[Reply]:
-    """Ask for several replies to the same messages, each with a seed of its own."""
-    replies = []
-    for number in range(samples):
-        seed = None if settings.seed is None else settings.seed + number
-        replies.append(model.complete(messages, replace(settings, seed=seed), tools))
-        model.note(sample=number)
-    return replies
+        return chosen if 0 <= chosen < len(replies) else 0
 
 
 def _shown(reply: Reply) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from intercode.agents.base import Agent
 from intercode.agents.language import LanguageAgents
 from intercode.agents.strategies import TRY_AGAIN
-from intercode.agents.talk import Scene
+from intercode.agents.talk import Scene, fenced
 from intercode.envs.traits import SHELL
 from intercode.models.base import Message
 from intercode.models.prices import Price
@@ -93,13 +93,8 @@ def _place(query: str) -> str:
 
 
 def replies(steps: Iterable[Step], language: str) -> list[str]:
-    """Return the reply of each step: a few words, and the action in an unclosed fence."""
-    said = []
-    for words, action in steps:
-        longest = max(map(len, re.findall("`+", action)), default=0)
-        fence = "`" * max(3, longest + 1)
-        said.append(f"{words}\n\n{fence}{language}\n{action}\n{fence}")
-    return said
+    """Return the reply of each step: a few words, and the action in a fence."""
+    return [f"{words}\n\n{fenced(action, language)}" for words, action in steps]
 
 
 def _agents(said: Sequence[str]) -> LanguageAgents:

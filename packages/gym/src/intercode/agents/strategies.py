@@ -65,6 +65,9 @@ def next_action(
 class TryAgain:
     """Shows the output of every action, and its reward if the strategy sees it."""
 
+    _read: Callable[[str], str] | None = None
+    """Reads the action in a reply; None: as `Talk.ask` does."""
+
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
 
@@ -74,7 +77,7 @@ class TryAgain:
             self._talk.begin(self._written)
         else:
             self._talk.tell("observation", observation, **turn_values(history))
-        return next_action(self._talk, history)
+        return next_action(self._talk, history, self._read)
 
     def _written(self, step: Step) -> Reply:
         return Reply(fenced(step.action, self._talk.scene.language))
@@ -110,25 +113,14 @@ _EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
 """How actions were written in 2023, and in prompts that follow it."""
 
 
-class React:
+class React(TryAgain):
     """Takes the first thought and action of each reply; imagined observations are dropped."""
-
-    def __init__(self, talk: Talk) -> None:
-        self._talk = talk
-
-    def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """Return the model's next action."""
-        if not history:
-            self._talk.begin(self._written)
-        else:
-            self._talk.tell("observation", observation, **turn_values(history))
-        return next_action(self._talk, history, self._action)
 
     def _written(self, step: Step) -> Reply:
         action = fenced(step.action, self._talk.scene.language)
         return Reply(f"Thought: {step.thought}\nAction:\n{action}")
 
-    def _action(self, text: str) -> str:
+    def _read(self, text: str) -> str:
         thought, action = split(text, self._talk.scene.language)
         self._talk.note(thought=thought)
         return action

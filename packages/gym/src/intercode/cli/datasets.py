@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from intercode.cli.commands import folders, validate
+from intercode.cli.parser import add_action
 from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
 from intercode.datasets import splits, takes
 from intercode.datasets.catalog import Entry, entries, find
@@ -36,17 +38,13 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    as_json = argparse.ArgumentParser(add_help=False)
-    as_json.add_argument("--json", action="store_true", help="print one JSON object")
 
-    actions.add_parser("list", parents=[as_json], help="the datasets that have a name")
+    add_action(actions, "list", "the datasets that have a name")
 
-    info = actions.add_parser("info", parents=[as_json], help="show one of them")
+    info = add_action(actions, "info", "show one of them")
     info.add_argument("name", metavar="NAME")
 
-    fetch = actions.add_parser(
-        "fetch", parents=[as_json], help="download one from where its authors put it"
-    )
+    fetch = add_action(actions, "fetch", "download one from where its authors put it")
     fetch.add_argument("name", metavar="NAME")
     fetch.add_argument(
         "--from",
@@ -71,10 +69,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the action."""
-    if args.action == "validate":
-        return validate.execute(args)
-    if args.action == "export":
-        return folders.execute(args)
+    if args.action in ("validate", "export"):
+        name = "folders" if args.action == "export" else args.action
+        return int(import_module(f"intercode.cli.{name}").execute(args))
     {"list": _list, "info": _info, "fetch": _fetch}[args.action](args)
     return 0
 

@@ -19,6 +19,7 @@ from intercode.agents.stand_in import NAME, StandIn
 from intercode.cli import results
 from intercode.cli.demo_model import demonstrate
 from intercode.cli.episodes import render
+from intercode.cli.run import fresh_folder
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate import Outcome, Progress, RunResult, evaluate
@@ -59,13 +60,13 @@ WHAT_IT_IS = (
 
 def execute(args: argparse.Namespace) -> int:
     """Run all agents in all environments, or a language model, and show the results."""
+    out = args.out or fresh_folder(time.strftime("demo-%Y%m%d-%H%M%S"))
     if args.model is not None:
-        out = args.out or _fresh_folder()
         return demonstrate(
             args.model, out, args.limit, args.workers, quiet=args.quiet, as_json=args.json
         )
     why, command = command_for_a_model()  # refuses a malformed key before anything runs
-    began, out = time.monotonic(), args.out or _fresh_folder()
+    began = time.monotonic()
     demo = Demo(out, args.workers, args.limit, quiet=args.quiet, shows=not args.json)
     try:
         demo.run()
@@ -236,13 +237,6 @@ def _plan(
 def _named(plan: Plan, factory: str | AgentFactory, label: str) -> Plan:
     """Return the plan of one of the agents, for the record."""
     return replace(plan, spec=plan.spec.merge(agent=factory if isinstance(factory, str) else label))
-
-
-def _fresh_folder() -> Path:
-    """Return a new name below ``runs/``."""
-    stem = time.strftime("demo-%Y%m%d-%H%M%S")
-    names = (stem if n == 1 else f"{stem}-{n}" for n in range(1, 10_000))
-    return next(path for name in names if not (path := Path("runs") / name).exists())
 
 
 def _write(page: Path, folders: Sequence[Path]) -> list[Run]:

@@ -8,7 +8,6 @@ import platform
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from intercode import __version__, make
 from intercode.cli.terminal import indented, print_json, safe
 from intercode.errors import SandboxError, UsageError
-from intercode.evaluate.manifest import own_versions, version
+from intercode.evaluate.manifest import output_of, own_versions, version
 from intercode.registry import INTEGRATIONS, PAPER
 from intercode_console import clash
 from intercode_sandbox.doctor import (
@@ -179,7 +178,6 @@ def _play(label: str, name: str, action: str, expected: str, sandbox: str) -> Ch
 # Programs, packages, database servers, room
 
 
-_SECONDS = 10.0
 _RUNS_BYTES = 1 << 30
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
@@ -232,19 +230,7 @@ def _program(program: _Program) -> Check:
 
 def _says_version(path: str | Path) -> str:
     """A program's version, as it says itself."""
-    try:
-        done = subprocess.run(
-            [path, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    match = _VERSION.search(done.stdout) if done.returncode == 0 else None
+    match = _VERSION.search(output_of([path, "--version"]))
     return match[0] if match else ""
 
 

@@ -11,8 +11,7 @@ from intercode.cli.terminal import LiveLine, one_line, print_json, safe
 from intercode.cli.validate import spec_of
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import TaskError, UsageError
-from intercode.evaluate.exclusion import not_gradable, select
-from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
+from intercode.evaluate.prepare import plan, setting
 from intercode.registry import TASK_EXPORTERS
 from intercode_sandbox.units import counted
 
@@ -21,18 +20,15 @@ def execute(args: argparse.Namespace) -> int:
     """Write the folders; say which tasks were left out, and why."""
     form = TASK_EXPORTERS.get(args.to)
     line, watcher = LiveLine(args.quiet), Watcher(quiet=args.quiet)
-    spec, everything = load(spec_of(args))
-    environment(spec)
-    dataset = narrowed(spec, everything, watcher)
-    tasks = select(dataset, spec.tasks, spec.limit, not_gradable(dataset))
+    asked = plan(spec_of(args), watcher)
     exported: list[Path] = []
     left_out: dict[str, str] = {}
-    with closing(setting(Plan(spec, dataset, tasks), watcher).make()) as env:
+    with closing(setting(asked, watcher).make()) as env:
         if not isinstance(env, InterCodeEnv):
             raise UsageError(f"the tasks of {args.data!r} are tried elsewhere: export them there")
         exporter = form(env, args.out, args.base)
-        for task in tasks:
-            line.show(f"{len(exported) + len(left_out)} of {len(tasks)}")
+        for task in asked.tasks:
+            line.show(f"{len(exported) + len(left_out)} of {len(asked.tasks)}")
             try:
                 exported.append(exporter.export(task))
             except TaskError as error:

@@ -21,11 +21,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
-from intercode.cli.terminal import print_json, safe, size, table
+from intercode.cli.parser import add_action
+from intercode.cli.terminal import print_json, safe, size, table, tell
 from intercode.errors import ImageError, UsageError
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.images import (
@@ -51,33 +52,21 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    as_json = argparse.ArgumentParser(add_help=False)
-    as_json.add_argument("--json", action="store_true", help="print one JSON object")
 
-    actions.add_parser("list", parents=[as_json], help="the images that are built, and the recipes")
+    add_action(actions, "list", "the images that are built, and the recipes")
 
-    _configure_build(
-        actions.add_parser("build", parents=[as_json], help="build images now, not at first use")
-    )
-    inspect = actions.add_parser(
-        "inspect",
-        parents=[as_json],
-        help="show the layers of an image, and how programs start there",
+    _configure_build(add_action(actions, "build", "build images now, not at first use"))
+    inspect = add_action(
+        actions, "inspect", "show the layers of an image, and how programs start there"
     )
     inspect.add_argument("image", help="an image's name; it is built if need be")
     carried = "a tarball: " + ", ".join(ARCHIVES)
-    export = actions.add_parser(
-        "export", parents=[as_json], help="write an image to a file, for another machine"
-    )
+    export = add_action(actions, "export", "write an image to a file, for another machine")
     export.add_argument("image", help="an image's name; it is built if need be")
     export.add_argument("file", type=Path, metavar="FILE", help=carried)
-    taking = actions.add_parser(
-        "import", parents=[as_json], help="take an image from a file that export made"
-    )
+    taking = add_action(actions, "import", "take an image from a file that export made")
     taking.add_argument("file", type=Path, metavar="FILE", help=carried)
-    pruning = actions.add_parser(
-        "prune", parents=[as_json], help="remove images that are not needed"
-    )
+    pruning = add_action(actions, "prune", "remove images that are not needed")
     pruning.add_argument(
         "--unused-for",
         type=_duration,
@@ -140,7 +129,7 @@ def _build(args: argparse.Namespace) -> None:
     options = [*args.build_arg, *([f"--target={args.target}"] if args.target else [])]
     options += ["--network=default"] if args.network else []
     specs = [_checked(name, options) for name in args.image]
-    progress: Progress = (lambda line: None) if args.quiet else _show
+    progress: Progress = (lambda line: None) if args.quiet else tell
     built = _resolved(specs, progress, args.pull)
     sizes = {info.digest: info.size for info in list_images()}
     if args.json:
@@ -179,19 +168,16 @@ def _checked(name: str, options: list[str]) -> str:
 def _resolved(specs: list[str], progress: Progress, refresh: bool = False) -> list[Image]:
     from intercode_sandbox.native.provider import NativeProvider
 
-    provider = NativeProvider()
-    try:
+    with closing(NativeProvider()) as provider:
         return [
             resolve(spec, build_script=provider.build_script, progress=progress, refresh=refresh)
             for spec in specs
         ]
-    finally:
-        provider.close()
 
 
 def _inspect(args: argparse.Namespace) -> None:
     spec = _checked(args.image, [])
-    (image,) = _resolved([spec], _show)
+    (image,) = _resolved([spec], tell)
     known = {info.digest: info for info in list_images()}
     layers = [known.get(path.parent.name) for path in image.layers]
     shown = [
@@ -226,7 +212,7 @@ def _inspect(args: argparse.Namespace) -> None:
 
 def _export(args: argparse.Namespace) -> None:
     spec = _checked(args.image, [])
-    (image,) = _resolved([spec], _show)
+    (image,) = _resolved([spec], tell)
     export_image(image, spec, args.file)
     written = args.file.stat().st_size
     if args.json:
@@ -236,7 +222,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _import(args: argparse.Namespace) -> None:
-    spec, image = import_image(args.file, trees(), ImageCache.default(), _show)
+    spec, image = import_image(args.file, trees(), ImageCache.default(), tell)
     name = spec if image.digest in trees() else f"digest:{image.digest[:12]}"
     if args.json:
         print_json({"spec": spec, "image": name, "digest": image.digest, "file": str(args.file)})
@@ -294,10 +280,6 @@ def _table(images: list[ImageInfo]) -> str:
         for image in images
     ]
     return table(("name", "digest", "built", "last used", "size", ""), rows, left=4)
-
-
-def _show(line: str) -> None:
-    print(safe(line), file=sys.stderr, flush=True)
 
 
 def _duration(text: str) -> float:

@@ -1,8 +1,10 @@
 """The command line. Each command is a module of its own, imported when it is asked for.
 
 A command is a module, or a class, with ``configure(parser)`` and ``execute(args) -> exit code``;
-its docstring is what ``--help`` says. An installed package adds one by an entry point of the group
-``intercode.commands``; a file's is run by ``intercode path/to/file.py:name``.
+its docstring is what ``--help`` says. Commands of `intercode.cli.commands` have ``configure`` only:
+``execute`` is in the module of the same name in `intercode.cli`. An installed package adds a
+command by an entry point of the group ``intercode.commands``; a file's is run by ``intercode
+path/to/file.py:name``.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import select
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from importlib import import_module
 from typing import Any
 
 from intercode import __version__, register
@@ -163,7 +166,7 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     is_json = getattr(args, "json", False) and not getattr(args, "command", None)
     try:
         with json_alone() if is_json else nullcontext():
-            code = int(command.execute(args))
+            code = int(_executor(command).execute(args))
     except SystemExit as error:
         if debug or error.code:
             raise
@@ -172,6 +175,18 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
         return FAILED
     sys.stdout.flush()
     return code
+
+
+def _is_declared(command: Any) -> bool:
+    """Tell whether a command is one of `intercode.cli.commands`."""
+    return getattr(command, "__name__", "") in _DECLARED.values()
+
+
+def _executor(command: Any) -> Any:
+    """Return the module or class that executes a command; one of ours is imported only now."""
+    if not _is_declared(command):
+        return command
+    return import_module(command.__name__.replace(".commands.", "."))
 
 
 def _tell(error: object) -> None:
@@ -215,7 +230,8 @@ def _print_anything() -> None:
 
 
 def _command_parser(command: Any, prog: str) -> Parser:
-    if not all(callable(getattr(command, name, None)) for name in ("configure", "execute")):
+    needed = ("configure",) if _is_declared(command) else ("configure", "execute")
+    if not all(callable(getattr(command, name, None)) for name in needed):
         raise UsageError(f"{prog}: a command has configure(parser) and execute(args)")
     parser = Parser(
         prog=prog,

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from intercode.cli.parser import add_action
 from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
 from intercode.errors import UsageError
 from intercode.models.local import server, store
@@ -28,10 +29,8 @@ from intercode.models.local.catalog import Entry, entries, find_entry
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    as_json = argparse.ArgumentParser(add_help=False)
-    as_json.add_argument("--json", action="store_true", help="print one JSON object")
-    actions.add_parser("list", parents=[as_json], help="the models, and which are here")
-    fetch = actions.add_parser("fetch", parents=[as_json], help="download models")
+    add_action(actions, "list", "the models, and which are here")
+    fetch = add_action(actions, "fetch", "download models")
     fetch.add_argument("name", nargs="+", help="a model's name: see list")
     fetch.add_argument(
         "--from",
@@ -41,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="another place of the same file, or the file itself, which is copied",
     )
     fetch.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    remove = actions.add_parser("remove", parents=[as_json], help="remove models")
+    remove = add_action(actions, "remove", "remove models")
     remove.add_argument("name", nargs="+", help="a model's name")
 
 

@@ -98,6 +98,15 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, message)
 
 
+def add_action(
+    actions: argparse._SubParsersAction[Any], name: str, text: str
+) -> argparse.ArgumentParser:
+    """Add an action of a command, with ``--json``; return the action's parser."""
+    action: argparse.ArgumentParser = actions.add_parser(name, help=text)
+    action.add_argument("--json", action="store_true", help="print one JSON object")
+    return action
+
+
 def _is_rare(action: argparse.Action) -> bool:
     """Return whether only the long help shows an option: see `intercode.spec.add_options`."""
     return bool(getattr(action, "is_rare", False))

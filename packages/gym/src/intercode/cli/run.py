@@ -234,6 +234,10 @@ def _default_folder(spec: RunSpec) -> Path:
     what = spec.env.benchmark or spec.env.name
     words = "-".join([what, name, *(spec.model.name or "").split("/")[1:]])
     label = re.sub(r"[^\w.-]+", "-", words)[:80]
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
+    return fresh_folder(f"{time.strftime('%Y%m%d-%H%M%S')}-{label}")
+
+
+def fresh_folder(stem: str) -> Path:
+    """Return a new name below ``runs/``, with a number at its end if there is such a folder."""
     candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 10_000))
     return next(path for path in candidates if not path.exists())

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -120,11 +121,8 @@ def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
 
 def _check(asked: Plan) -> None:
     """Refuse an agent that could not run before anything does."""
-    who = actors(asked.spec)
-    try:
+    with closing(actors(asked.spec)) as who:
         check_tasks(asked.tasks, who.factory)
-    finally:
-        who.close()
 
 
 def _pairs(

@@ -17,7 +17,7 @@ from intercode.spec import identified
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.host import SPEC as HOST, changes
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import abbreviated, counted
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
 """Facts of a run as a whole that are compared."""
@@ -237,10 +237,9 @@ def _changed_file(what: str, recorded: Mapping[str, Any], wanted: Mapping[str, A
 
 def warning(changed: Sequence[str]) -> str:
     """Return the warning that this machine, and the image ``host``, has changed."""
-    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     return (
         f"warning: this machine has changed since the run began, and its image 'host' with it: "
-        f"{', '.join(changed[:_SHOWN])}{more}. The record says so; --strict refuses it, and the "
+        f"{abbreviated(changed, _SHOWN)}. The record says so; --strict refuses it, and the "
         "image 'base' follows no machine"
     )
 

@@ -18,6 +18,7 @@ from intercode import __version__
 from intercode.errors import RecordWriteError, UsageError
 from intercode.rewards.swe_plan import odd_name
 from intercode.task import CANNOT, Dataset, Task
+from intercode_sandbox.units import abbreviated
 
 FORMAT = 1
 _NO_REASON = "no reason given"
@@ -55,10 +56,9 @@ class Exclusion:
         """
         known = {task.task_id for task in dataset}
         if unknown := [task_id for task_id in self.tasks if task_id not in known]:
-            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             raise UsageError(
                 f"the exclusion list names tasks that {dataset.name} does not have: "
-                f"{', '.join(unknown[:5])}{more}"
+                f"{abbreviated(unknown, 5)}"
             )
         if self.digest and self.digest != dataset.digest:
             return (

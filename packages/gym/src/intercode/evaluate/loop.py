@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
 from intercode.agents.base import (
@@ -68,6 +67,32 @@ class EpisodeEnv(Protocol):
         """Free all resources. Idempotent."""
 
 
+class WrappedEnv:
+    """The base of an environment that takes the steps of another one, and looks at them.
+
+    Args:
+        env: The environment that acts.
+    """
+
+    def __init__(self, env: EpisodeEnv) -> None:
+        self._env = env
+
+    @property
+    def episode(self) -> Episode:
+        """The environment's episode."""
+        return self._env.episode
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode."""
+        return self._env.reset(seed=seed, options=options)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
 class Stopped(Exception):  # noqa: N818 - it is not an error
     """The run was told to stop at once; this episode has no end."""
 
@@ -108,12 +133,7 @@ class Semaphore:
             raise Stopped
         return time.monotonic() - start
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         with self._lock:
             if self._waiting:
                 # Handed on, never put back in between: a later thread cannot snatch it.

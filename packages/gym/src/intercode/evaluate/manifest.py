@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ _PACKAGES = tuple(
 )
 _SOURCE = ("packages", "gym", "src", "intercode")
 """The folder of the first of the packages in a checkout."""
-_GIT_SECONDS = 10.0
+_SECONDS = 10.0
 
 
 def describe(
@@ -165,14 +165,21 @@ def _checkout() -> str:
 
 def _git(root: Path, *arguments: str) -> str:
     """Return what git prints; "" without git, or if it refuses this folder."""
+    env = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+    return output_of(["git", "-C", str(root), *arguments], env)
+
+
+def output_of(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> str:
+    """Return the output of a program, stripped; "" if it fails, is not there or takes long."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *arguments],
+            command,
             stdin=subprocess.DEVNULL,
-            env={name: text for name, text in os.environ.items() if not name.startswith("GIT_")},
+            env=env,
             capture_output=True,
             text=True,
-            timeout=_GIT_SECONDS,
+            errors="replace",
+            timeout=_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

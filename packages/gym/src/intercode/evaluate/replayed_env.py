@@ -10,7 +10,7 @@ from intercode.agents.builtin import ScriptedAgent
 from intercode.envs.snapshots import difference
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
-from intercode.evaluate.loop import EpisodeEnv, Shared, Step, run_episode
+from intercode.evaluate.loop import EpisodeEnv, Shared, Step, WrappedEnv, run_episode
 from intercode.records import action_of, ending_of
 from intercode.rewards.base import Reward
 from intercode_sandbox.units import counted
@@ -122,7 +122,7 @@ def replay(
     )
 
 
-class ReplayedEnv:
+class ReplayedEnv(WrappedEnv):
     """An environment whose every turn is compared with a recorded one.
 
     Args:
@@ -131,19 +131,8 @@ class ReplayedEnv:
     """
 
     def __init__(self, env: EpisodeEnv, recorded: Episode) -> None:
-        self._env = env
+        super().__init__(env)
         self._recorded = recorded
-
-    @property
-    def episode(self) -> Episode:
-        """The environment's episode."""
-        return self._env.episode
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode in a fresh sandbox."""
-        return self._env.reset(seed=seed, options=options)
 
     def step(self, action: str, /) -> Step:
         """Take an action, and compare its turn with the recorded one.
@@ -166,7 +155,3 @@ class ReplayedEnv:
                 f"not reproducible: it goes on after turn {count}; recorded: {recorded.status}"
             )
         return result
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -66,12 +67,9 @@ def _base(name: str) -> str:
 
 
 def _tools(provider: Provider, image: str) -> dict[str, str]:
-    sandbox = provider.start(image)
-    try:
+    with closing(provider.start(image)) as sandbox:
         found = {name: _version(sandbox, program) for name, program in TOOLS.items()}
         found["system"] = _system(sandbox)
-    finally:
-        sandbox.close()
     return {name: text for name, text in found.items() if text}
 
 

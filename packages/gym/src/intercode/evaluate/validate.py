@@ -42,14 +42,14 @@ from intercode.evaluate.checks import (
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.failing import gold_failure, setup_failure
 from intercode.evaluate.leaks import Leak, leaks
-from intercode.evaluate.loop import EpisodeEnv, Step
+from intercode.evaluate.loop import EpisodeEnv, Step, WrappedEnv
 from intercode.evaluate.runner import RunResult, evaluate
 from intercode.evaluate.summary import summarize
 from intercode_sandbox.base import CountsMemory
 
 if TYPE_CHECKING:
     from intercode.agents.base import Agent, AgentFactory
-    from intercode.episode import Episode, Turn
+    from intercode.episode import Turn
     from intercode.evaluate.progress import Progress
     from intercode.evaluate.summary import Statistics
     from intercode.records import Outcome
@@ -296,26 +296,15 @@ class Seen:
         return lambda: ProbedEnv(make(), self)
 
 
-class ProbedEnv:
+class ProbedEnv(WrappedEnv):
     """An environment that is searched for leaks and measured, and in which gold begins on time."""
 
     def __init__(self, env: EpisodeEnv, seen: Seen) -> None:
-        self._env = env
+        super().__init__(env)
         self._seen = seen
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
-
-    @property
-    def episode(self) -> Episode:
-        """The environment's episode."""
-        return self._env.episode
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode."""
-        return self._env.reset(seed=seed, options=options)
 
     def step(self, action: str, /) -> Step:
         """Take an action. Doing nothing finds the sandbox as an agent finds it: it is searched."""
@@ -349,7 +338,3 @@ class ProbedEnv:
         if failure := gold_failure(task, self.episode.turns, stage):
             failures.append(failure)
         return [Problem(task_id, kind, text) for kind, text in failures]
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()

@@ -18,7 +18,7 @@ from intercode.evaluate.summary import summarize
 from intercode.report.runs import Paired, Run, baselines, compare, rate_name
 from intercode.report.tables import Link, Table, interval, of_pairs, shown
 from intercode.spec import recorded_options
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import abbreviated, counted
 
 _COMPARED_ON_PURPOSE = ("agent", "seed")
 _NAMED = 3
@@ -102,8 +102,7 @@ def title(runs: Sequence[Run]) -> str:
     """Name what was run: the environments, and the agents with their models."""
     places = list(dict.fromkeys(run.where for run in runs))
     agents = list(dict.fromkeys(run.label for run in runs))
-    more = f" and {len(agents) - _NAMED} more" if len(agents) > _NAMED else ""
-    return f"{', '.join(places)}: {', '.join(agents[:_NAMED])}{more}" if runs else "no runs"
+    return f"{', '.join(places)}: {abbreviated(agents, _NAMED)}" if runs else "no runs"
 
 
 def facts(runs: Sequence[Run]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from intercode.cli.parser import add_action
 from intercode.cli.terminal import print_json, safe, size, table
 from intercode_integrations.external_agents import layers
 from intercode_sandbox.files import cache_root
@@ -27,13 +28,11 @@ from intercode_sandbox.images.base import Progress
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    as_json = argparse.ArgumentParser(add_help=False)
-    as_json.add_argument("--json", action="store_true", help="print one JSON object")
-    actions.add_parser("list", parents=[as_json], help="the agents, and which are installed")
-    install = actions.add_parser("install", parents=[as_json], help="build the layers of agents")
+    add_action(actions, "list", "the agents, and which are installed")
+    install = add_action(actions, "install", "build the layers of agents")
     install.add_argument("name", nargs="+", help="an agent's name: see list")
     install.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    remove = actions.add_parser("remove", parents=[as_json], help="remove the layers of agents")
+    remove = add_action(actions, "remove", "remove the layers of agents")
     remove.add_argument("name", nargs="+", help="an agent's name")
 
 

@@ -28,6 +28,7 @@ from intercode_sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThe
 from intercode_sandbox.docker.images import EngineImage
 from intercode_sandbox.docker.runtime_mounts import INSIDE, Home
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
+from intercode_sandbox.files import Descriptor
 from intercode_sandbox.images.base import HOSTNAME
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import OWN_THREADS
@@ -267,11 +268,8 @@ def _end_of(api: APIClient, identity: str) -> Evidence:
 
 def _bind(listener: socket.socket, place: Path) -> None:
     """Bind by way of a descriptor: a socket's name may have 107 bytes, and a cache's more."""
-    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with Descriptor(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         listener.bind(f"/proc/self/fd/{fd}/s")
-    finally:
-        os.close(fd)
     (place / "s").chmod(0o666)  # who may go there, the folder above says
 
 
@@ -394,11 +392,8 @@ def _greet(control: socket.socket, identity: str, key: Key) -> tuple[Account, in
     """Tell process 1 what it is to be; return the image's user, and how many users there can be."""
     try:
         ids, account = _introduced(control, key.image.user)
-        owner = os.pidfd_open(os.getpid())
-        try:
+        with Descriptor(os.pidfd_open(os.getpid())) as owner:
             wire.send(control, _hello(key, account), [owner], packed=True)
-        finally:
-            os.close(owner)
         reply, _ = wire.receive(control)
         if "ready" not in reply:
             raise SandboxError(spelled_out(reply)["failed"])

@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,7 @@ class Images:
         key = base, tuple((str(each.path), *_stamp(each.path)) for each in additions)
         with self._lock:
             if key not in self._laid:
-                self._laid[key] = _lay_over(self._engine, REPOSITORY, base, additions)
+                self._laid[key] = _lay_over(self._engine, base, additions)
             return self._laid[key]
 
 
@@ -192,16 +192,13 @@ def _hidden() -> list[str]:
     return [path for path in hidden_places() if Path(path).exists()]
 
 
-def _lay_over(
-    engine: Engine, repository: str, base: str, additions: Sequence[Addition]
-) -> tuple[str, str]:
+def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
     """Return an image of the engine's: `base` with these archives unpacked at its root.
 
     It is made once, and found again by what went into it.
 
     Args:
         engine: The engine.
-        repository: What the image is called there.
         base: The engine's digest of what is below.
         additions: In order.
 
@@ -221,17 +218,15 @@ def _lay_over(
             )
         parts.append(_archive_digest(addition.path))
     digest = digest_of(*parts)
-    name = f"{repository}:{digest}"
+    name = f"{REPOSITORY}:{digest}"
     with engine.errors("looking for an image") as api:
         found = api.images(name, quiet=True)
     if not found:
-        _make(engine, repository, digest, base, additions)
+        _make(engine, digest, base, additions)
     return name, digest
 
 
-def _make(
-    engine: Engine, repository: str, digest: str, base: str, additions: Sequence[Addition]
-) -> None:
+def _make(engine: Engine, digest: str, base: str, additions: Sequence[Addition]) -> None:
     labels = {LABEL: "1", LEASE: new_lease()}  # which a sweep finds, should we be killed
     with engine.errors("laying files over an image") as api:
         container = api.create_container(base, ["-"], labels=labels)["Id"]
@@ -241,7 +236,7 @@ def _make(
                 with addition.path.open("rb") as archive:
                     api.put_archive(container, "/", archive)
             # A commit takes over the container's command: the image's own is never run either.
-            api.commit(container, repository, digest, changes=[f"LABEL {LABEL}=1"])
+            api.commit(container, REPOSITORY, digest, changes=[f"LABEL {LABEL}=1"])
         finally:
             api.remove_container(container, force=True, v=True)
 
@@ -284,9 +279,8 @@ def prune(dry_run: bool = False) -> list[tuple[str, int]]:
     Returns:
         The identifier and the bytes of each.
     """
-    engine = Engine()
     found = []
-    try:
+    with suppress(SandboxError), closing(Engine()) as engine:
         with engine.errors("listing images") as api:
             listed = api.images(all=True, filters={"label": f"{LABEL}=1"})
         for image in listed:
@@ -296,8 +290,4 @@ def prune(dry_run: bool = False) -> list[tuple[str, int]]:
                 if not dry_run:
                     api.remove_image(image["Id"], force=True)
                 found.append((image["Id"].removeprefix("sha256:")[:12], int(image["Size"])))
-    except SandboxError:
-        return []
-    finally:
-        engine.close()
     return found

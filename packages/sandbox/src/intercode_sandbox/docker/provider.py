@@ -11,7 +11,7 @@ import time
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -380,13 +380,11 @@ def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
 
 def sweep_all(dry_run: bool = False) -> list[str]:
     """Sweep as `sweep` does, where there may be no engine."""
-    engine = Engine()
     try:
-        return sweep(engine, dry_run)
+        with closing(Engine()) as engine:
+            return sweep(engine, dry_run)
     except SandboxError:
         return sweep_folders(dry_run)
-    finally:
-        engine.close()
 
 
 def sweep_folders(dry_run: bool = False) -> list[str]:

@@ -18,7 +18,7 @@ from intercode_sandbox.base import Change, Evidence, Limits
 from intercode_sandbox.docker.container import Container
 from intercode_sandbox.docker.images import EngineImage
 from intercode_sandbox.errors import SandboxError
-from intercode_sandbox.files import cache_root, digest_of
+from intercode_sandbox.files import Descriptor, cache_root, digest_of
 from intercode_sandbox.images import Image
 from intercode_sandbox.native.process import Seat
 from intercode_sandbox.native.sandbox import NativeSandbox
@@ -112,11 +112,8 @@ class DockerSandbox(NativeSandbox):
         """Send a request that needs the root of a pristine container to compare with."""
         if self._end is not None:
             raise self._ended()
-        root = self.origin.pristine(saved).root()
-        try:
+        with Descriptor(self.origin.pristine(saved).root()) as root:
             reply, _ = self._request(request, [root, *fds], seconds=2 * _FILES_SECONDS)
-        finally:
-            os.close(root)
         return reply
 
     def _known(self, mute: bool) -> Evidence:
@@ -160,11 +157,8 @@ class Saved:
         self._lock = threading.Lock()
         self._pristine: Container | None = None
         try:
-            fd = os.open(self._path, flags, 0o600)
-            try:
+            with Descriptor(os.open(self._path, flags, 0o600)) as fd:
                 write(fd)
-            finally:
-                os.close(fd)
         except SandboxError:
             raise
         except OSError as error:
@@ -172,11 +166,8 @@ class Saved:
 
     def apply(self, container: Container) -> None:
         """Lay it over a container."""
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             container.ask({"op": "apply"}, [fd])
-        finally:
-            os.close(fd)
 
     def pristine(self, start: Callable[[], Container]) -> Container:
         """Return a container to compare others with, used by none; begun when first asked for."""

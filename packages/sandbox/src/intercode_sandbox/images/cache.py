@@ -308,11 +308,7 @@ def _list(cache: ImageCache) -> list[ImageInfo]:
 
 
 def prune(
-    unused_for: float = 30 * 86400.0,
-    *,
-    everything: bool = False,
-    dry_run: bool = False,
-    cache: ImageCache | None = None,
+    unused_for: float = 30 * 86400.0, *, everything: bool = False, dry_run: bool = False
 ) -> list[ImageInfo]:
     """Remove the images that were not used for so many seconds, and say which they were.
 
@@ -322,9 +318,8 @@ def prune(
         unused_for: Seconds; uses are recorded to the day.
         everything: Remove all that are not in use.
         dry_run: Only say which.
-        cache: Where; default: the user's.
     """
-    cache = cache or ImageCache.default()
+    cache = ImageCache.default()
     sweep(cache)
     removed: list[Path] = []
     with locked(cache.locks / "use"):
@@ -427,7 +422,6 @@ def prune_sources(
     everything: bool = False,
     dry_run: bool = False,
     without: Collection[str] = (),
-    cache: ImageCache | None = None,
 ) -> list[SourceInfo]:
     """Remove the tarballs that were not used for so many seconds, and say which they were.
 
@@ -438,9 +432,8 @@ def prune_sources(
         everything: Remove all that are not in use.
         dry_run: Only say which.
         without: The digests of images that do not count, as they are about to be removed.
-        cache: Where; default: the user's.
     """
-    cache = cache or ImageCache.default()
+    cache = ImageCache.default()
     specs = [info.spec for info in list_images(cache) if info.digest not in without]
     victims = []
     with locked(cache.locks / "use"):

@@ -116,7 +116,7 @@ class NativeProvider:
                 "hide": hidden_places() if files.image.host else [],
                 "network": network,
                 "special": files.special,
-                "limits": _as_spec(limits),
+                "limits": limits.to_dict(),
                 "user": files.image.user,
                 "first": None if alone else self._first,
             }
@@ -205,10 +205,6 @@ def _check_places(layers: tuple[Path, ...]) -> None:
         found = look(layers, (name,))
         if found is None or not found.is_dir:
             raise no_place(f"/{name}")
-
-
-def _as_spec(limits: Limits) -> dict[str, Any]:
-    return limits.to_dict()
 
 
 _PLACES = ("dev", "proc")

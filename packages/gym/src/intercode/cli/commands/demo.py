@@ -56,10 +56,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Run all agents in all environments, or a language model, and show the results."""
-    from intercode.cli import demo
-
-    return demo.execute(args)

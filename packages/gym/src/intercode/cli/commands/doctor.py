@@ -25,10 +25,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print an AppArmor profile that permits sandboxes to this Python, and check nothing",
     )
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Run all checks and print them."""
-    from intercode.cli import doctor
-
-    return doctor.execute(args)

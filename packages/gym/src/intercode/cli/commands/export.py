@@ -68,10 +68,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="for --style chat and tools: import the environment that the record names, where an "
         "installed package has it",
     )
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Write the file."""
-    from intercode.cli import export
-
-    return export.execute(args)

@@ -36,10 +36,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "which only InterCode builds)",
     )
     add_tasks(parser)
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Write the folders; say which tasks were left out, and why."""
-    from intercode.cli import folders
-
-    return folders.execute(args)

@@ -34,10 +34,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print the episodes as a JSON list at the end"
     )
-
-
-def execute(args: argparse.Namespace) -> int:
-    """One task after the other, until there is none left or the person leaves."""
-    from intercode.cli import play
-
-    return play.execute(args)

@@ -35,10 +35,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--paper", type=Path, metavar="DIR", help="instead of runs: the recorded files of 2023"
     )
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Print the report, and warn of runs that cannot be compared."""
-    from intercode.cli import report
-
-    return report.execute(args)

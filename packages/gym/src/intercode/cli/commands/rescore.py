@@ -58,10 +58,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser, options_of(How), "workers", "retries", "quiet", "json", "accept", "model_timeout"
     )
     add_named_again(parser, less=" ".join(("reward prices", *JUDGE_OPTIONS, *AGENT_OPTIONS)))
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Score, and print what has changed."""
-    from intercode.cli import rescore
-
-    return rescore.execute(args)

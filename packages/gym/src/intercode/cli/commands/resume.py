@@ -45,10 +45,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
     may_take = parser.add_argument_group("what it may take")
     add_options(may_take, options_of(ModelSpec), "max_cost", "max_tokens")
     add_named_again(parser)
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Run what is missing, and print the summary of all."""
-    from intercode.cli import resume
-
-    return resume.execute(args)

@@ -82,10 +82,3 @@ def add_tasks(parser: argparse.ArgumentParser, less: str = "") -> None:
     add_options(how, options_of(How), less=less)
     if "locked" not in less.split():
         add_trust(how)
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Run, and print the summary."""
-    from intercode.cli import run
-
-    return run.execute(args)

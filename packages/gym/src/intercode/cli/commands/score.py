@@ -24,10 +24,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("predictions", type=Path, metavar="PREDICTIONS", help="JSON Lines")
     add_environment(parser)
     add_tasks(parser)
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Run, and print the summary; say how many tasks have no prediction."""
-    from intercode.cli import score
-
-    return score.execute(args)

@@ -40,10 +40,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the dialogue as the model saw it: system prompt, roles, tool calls, tokens",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list of episodes")
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Print the episodes."""
-    from intercode.cli import show
-
-    return show.execute(args)

@@ -57,10 +57,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_options(model, options_of(ModelSpec), less="model")
     add_tasks(parser, less="data split reviewed locked accept")
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Run them one after the other, and print the table."""
-    from intercode.cli import sweep
-
-    return sweep.execute(args)

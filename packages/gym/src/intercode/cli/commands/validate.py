@@ -62,14 +62,3 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where")
     add_options(where, options_of(EnvSpec), less="data secret")
     add_environment_options(where)
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Run the checks, and print what came of them.
-
-    Returns:
-        The exit code: 1 if a task is not as it should be, 130 if it was interrupted.
-    """
-    from intercode.cli import validate
-
-    return validate.execute(args)

@@ -289,13 +289,14 @@ class Step(Protocol):
 
     def is_needed(self, base: Image) -> bool:
         """Whether it changes anything."""
+        return True
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """Make the layer, in an empty folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Step):
     """A command."""
 
     command: Command
@@ -310,10 +311,6 @@ class Run:
         command = self.command
         facts = [command.argv, command.network, dict(self.env), self.cwd, self.user]
         return ["run", json.dumps(facts, sort_keys=True), command.script or b""]
-
-    def is_needed(self, base: Image) -> bool:
-        """As `Step`."""
-        return True
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
@@ -335,7 +332,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Step):
     """A directory, with those above it."""
 
     path: str
@@ -358,7 +355,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Step):
     """Files and folders, from the context or another stage, or written in the Dockerfile."""
 
     items: tuple[Item, ...]
@@ -376,10 +373,6 @@ class Copy:
     def key(self) -> list[str | bytes]:
         """As `Step`."""
         return ["copy", self.digest, self.to, self.owner, f"{self.mode} {self.unpack}"]
-
-    def is_needed(self, base: Image) -> bool:
-        """As `Step`."""
-        return True
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
