@@ -23,6 +23,7 @@ from intercode.models.local import catalog, gguf, server, store
 from intercode.models.local.catalog import entries, find_entry
 from intercode.models.remote import RemoteModel
 from intercode.models.upstream import serving
+from models import local_server
 from waiting import eventually
 
 HELLO = [Message("user", "hello")]
