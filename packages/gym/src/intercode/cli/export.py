@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from intercode.cli.commands.export import FORMS
 from intercode.cli.terminal import print_json, safe
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
@@ -22,9 +23,14 @@ from intercode.report.text import without_formula
 from intercode_sandbox.files import replaced
 from intercode_sandbox.units import counted
 
+_UNSCORED = ("csv", "parquet", "jsonl", "inspect")
+"""Forms that have episodes without a score, too."""
+
 
 def execute(args: argparse.Namespace) -> int:
     """Write the file."""
+    if args.to not in FORMS:
+        EXPORTS.get(args.to)  # an error before anything is read or written
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
     if args.style and args.to != "chat":
@@ -118,7 +124,7 @@ class _Chosen:
                 continue
             if self._args.solved and not episode.success:
                 continue
-            if episode.score is None and self._args.to in ("paper", "chat"):
+            if episode.score is None and self._args.to not in _UNSCORED:
                 self.errors += 1
                 continue
             if self._args.tokens and not _has_tokens(episode):
@@ -131,8 +137,8 @@ class _Chosen:
 def _write(
     args: argparse.Namespace, file: TextIO, chosen: _Chosen, manifest: dict[str, Any]
 ) -> None:
-    if args.to == "paper":
-        json.dump(EXPORTS.get("paper")(chosen, manifest), file, indent=4)
+    if args.to not in FORMS:
+        json.dump(EXPORTS.get(args.to)(chosen, manifest), file, indent=4)
         file.write("\n")
     elif args.to == "csv":
         columns, rows = _table(args, chosen)
