@@ -6,31 +6,34 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from intercode.cli.commands.export import FORMS
 from intercode.cli.terminal import print_json, safe
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
 from intercode.records import last_attempts, read_manifest
 from intercode.redaction import Redactor
-from intercode.registry import EXPORTS
 from intercode.report import export
 from intercode.report.text import without_formula
 from intercode_sandbox.files import replaced
 from intercode_sandbox.units import counted
 
+Convert = Callable[[Iterable[Episode], dict[str, Any]], Any]
+"""Returns what is written, as JSON data."""
 _UNSCORED = ("csv", "parquet", "jsonl", "inspect")
 """Forms that have episodes without a score, too."""
 
 
-def execute(args: argparse.Namespace) -> int:
-    """Write the file."""
-    if args.to not in FORMS:
-        EXPORTS.get(args.to)  # an error before anything is read or written
+def execute(args: argparse.Namespace, convert: Convert | None = None) -> int:
+    """Write the file.
+
+    Args:
+        args: The command's arguments.
+        convert: The function of a form of `intercode.registry.EXPORTS`; None for other forms.
+    """
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
     if args.style and args.to != "chat":
@@ -55,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
             write_parquet(args.out, *_table(args, chosen))
         else:
             with _output(args.out) as file:
-                _write(args, file, chosen, manifest)
+                _write(args, file, chosen, manifest, convert)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -135,10 +138,14 @@ class _Chosen:
 
 
 def _write(
-    args: argparse.Namespace, file: TextIO, chosen: _Chosen, manifest: dict[str, Any]
+    args: argparse.Namespace,
+    file: TextIO,
+    chosen: _Chosen,
+    manifest: dict[str, Any],
+    convert: Convert | None,
 ) -> None:
-    if args.to not in FORMS:
-        json.dump(EXPORTS.get(args.to)(chosen, manifest), file, indent=4)
+    if convert is not None:
+        json.dump(convert(chosen, manifest), file, indent=4)
         file.write("\n")
     elif args.to == "csv":
         columns, rows = _table(args, chosen)

@@ -80,4 +80,4 @@ def execute(args: argparse.Namespace) -> int:
     """Write the file."""
     from intercode.cli import export
 
-    return export.execute(args)
+    return export.execute(args, None if args.to in FORMS else EXPORTS.get(args.to))
