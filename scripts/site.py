@@ -109,16 +109,16 @@ def public_names(module: str) -> dict[str, str]:
     """Return the names of a module's `__all__`, or else its own classes and functions.
 
     Returns:
-        Name → where it is defined: a table `SOURCES` says that, of names that are imported when
-        they are first used.
+        Name → where it is defined: a table `PUBLIC_NAMES` says that of names that are imported at
+        their first use.
     """
     name = module.replace(".", "/")
     files = (f"packages/*/src/{name}.py", f"packages/*/src/{name}/__init__.py")
     file = next(file for pattern in files for file in ROOT.glob(pattern))
     body = ast.parse(file.read_text(encoding="utf-8")).body
     tables = {ast.unparse(n.targets[0]): n.value for n in body if isinstance(n, ast.Assign)}
-    if "SOURCES" in tables:
-        sources = ast.literal_eval(tables["SOURCES"])
+    if "PUBLIC_NAMES" in tables:
+        sources = ast.literal_eval(tables["PUBLIC_NAMES"])
         return {name: source.replace(":", ".") for name, source in sources.items()}
     if "__all__" in tables:
         names = [name for name in ast.literal_eval(tables["__all__"]) if name[:2] != "__"]

@@ -16,7 +16,7 @@ ATTACKS = {*range(1, 42)}
 
 def arguments(marker: str) -> Iterator[object]:
     """Of every ``@pytest.mark.MARKER(…)`` in the suite."""
-    for folder in ("sandbox", "interpreters"):
+    for folder in ("sandbox", "sandboxes", "interpreters"):
         for path in path_of(folder).glob("test_*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == f"pytest.mark.{marker}":

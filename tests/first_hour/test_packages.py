@@ -42,6 +42,8 @@ MISSING = {
         "replay --results x.json",
         "run bash --protocol paper --limit 1",
         "report --paper .",
+        "run bash --preset paper-gpt-4-bash-try-again",
+        "export folder --to paper",
     ),
     INTEGRATIONS: (
         "serve bash",
@@ -68,6 +70,13 @@ def test_what_another_package_has_names_it(
     someone = Someone(gym, tmp_path, env=variables(gym, tmp_path))
     done = someone.run("intercode", *command.split(), code=2)
     assert f"needs the package {package}: pip install {package}" in done.stderr
+
+
+def test_an_unknown_preset_names_the_package_of_presets(gym: Path, tmp_path: Path) -> None:
+    someone = Someone(gym, tmp_path, env=variables(gym, tmp_path))
+    done = someone.run("intercode", "run", "bash", "--preset", "papr-x", code=2)
+    assert "there is no preset 'papr-x'" in done.stderr
+    assert f"pip install {PAPER}" in done.stderr
 
 
 def test_the_gym_alone(gym: Path, tmp_path: Path) -> None:

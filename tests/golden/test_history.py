@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from intercode.cli.commands.export import FORMS
+from intercode.cli.commands.export import forms
 from intercode.cli.main import main
 from intercode.records import EPISODES, MANIFEST, read_episodes, read_manifest
 
@@ -144,7 +144,7 @@ def test_show(run: Path, ask: Ask) -> None:
     assert all(task in shown for _, task in keys(run))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", forms())
 def test_export(run: Path, form: str, ask: Ask) -> None:
     whole = form == "inspect"  # which takes no --epoch
     which = [] if whole else ["--epoch", 0]

@@ -145,7 +145,7 @@ def clash() -> Clash | None:
 
 def _is_ours(init: Path) -> bool:
     try:
-        return b"gymnasium.register(" in init.read_bytes()  # neither of theirs does that
+        return b"import intercode_sandbox" in init.read_bytes()  # theirs have no such package
     except FileNotFoundError:
         return False
 

@@ -12,7 +12,7 @@ import pytest
 import intercode_console
 from waiting import PATIENCE
 
-OURS = "# gymnasium.register(\n"
+OURS = "# import intercode_sandbox\n"
 THEIRS = "import a_package_that_they_need\n"
 RUNS = "def main():\n    print('it runs')\n    return 7\n"
 

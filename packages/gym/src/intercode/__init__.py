@@ -5,9 +5,6 @@ Importing the package registers the Gymnasium ids; everything else is imported a
 
 from __future__ import annotations
 
-import importlib
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +22,14 @@ except ImportError as error:  # a package without our errors, too
         path=intercode_sandbox.__file__,
     ) from error
 
+from intercode.lazy_names import import_integration, import_name
+from intercode.registration import is_command_line, register as register
+
 check_package(intercode_sandbox, "intercode_gym", __file__)
 PACKAGES[__name__] = Path(__file__).parent
 FOLDERS["builtin:"] = Path(__file__).parent / "datasets" / "builtin"
 
-SOURCES = {
+PUBLIC_NAMES = {
     "ActionError": "intercode.errors:ActionError",
     "AgentStartError": "intercode.errors:AgentStartError",
     "BudgetError": "intercode.errors:BudgetError",
@@ -84,9 +84,9 @@ SOURCES = {
 }
 """Public name → its module and its name there; `scripts/stub` writes their types."""
 
-__all__ = [*SOURCES]
+__all__ = [*PUBLIC_NAMES]
 
-INTEGRATIONS = frozenset({"AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"})
+INTEGRATION_NAMES = frozenset({"AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"})
 """Public names of ``intercode_integrations``, which are names here, too."""
 
 
@@ -94,19 +94,13 @@ def __getattr__(name: str) -> Any:
     """Import a public name.
 
     Raises:
-        UsageError: It is one of a package that is not installed.
+        UsageError: The name's package is not installed.
     """
-    if name in INTEGRATIONS:
-        if find_spec("intercode_integrations") is None:
-            from intercode import registry
-            from intercode_sandbox.names import missing
-
-            raise missing(f"intercode.{name}", registry.INTEGRATIONS)
-        return getattr(importlib.import_module("intercode_integrations"), name)
-    if name not in SOURCES:
+    if name in INTEGRATION_NAMES:
+        return import_integration(name)
+    if name not in PUBLIC_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = SOURCES[name].partition(":")
-    value = globals()[name] = getattr(importlib.import_module(module), attribute)
+    value = globals()[name] = import_name(PUBLIC_NAMES[name])
     return value
 
 
@@ -114,34 +108,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def register() -> None:
-    """Register each environment with Gymnasium, as ``intercode-ENV-v0``. Idempotent."""
-    import gymnasium
-
-    for env in ("bash", "ctf", "python", "sql", "swe"):
-        if f"intercode-{env}-v0" in gymnasium.registry:
-            continue
-        gymnasium.register(
-            f"intercode-{env}-v0",
-            entry_point="intercode.project:create",
-            vector_entry_point="intercode.project:create_vec",
-            kwargs={"env": env},
-            # The environments check the order of calls and the type of actions themselves, and a
-            # test runs Gymnasium's checker on each, so that no wrapper stands before them.
-            order_enforce=False,
-            disable_env_checker=True,
-        )
-
-
-def _is_command_line() -> bool:
-    """Return whether this process is the command line, which registers before it runs a command.
-
-    Gymnasium takes 0.2 s to import, and help needs no environment.
-    """
-    console = sys.modules.get("intercode_console")
-    by_module = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == f"{__name__}.cli"
-    return by_module or getattr(console, "is_running", False)
-
-
-if not _is_command_line():
+if not is_command_line():
     register()

@@ -8,6 +8,7 @@ import gymnasium
 
 from intercode.databases.base import Session
 from intercode.envs.options import CacheLike, EngineLike, PathLike, ProviderLike, RewardLike
+from intercode.registration import register as register
 from intercode_sandbox import __version__ as __version__
 from intercode_sandbox.base import SandboxBackend
 from intercode.datasets import load as load_dataset
@@ -66,7 +67,7 @@ from intercode_integrations import SandboxPool as SandboxPool
 from intercode_integrations import connect as connect
 from intercode_integrations import connect_vec as connect_vec
 
-SOURCES: Mapping[str, str]
+PUBLIC_NAMES: Mapping[str, str]
 __all__ = [
     "ActionError",
     "AgentStartError",
@@ -121,7 +122,6 @@ __all__ = [
     "tools",
 ]
 
-def register() -> None: ...
 @overload
 def make(
     env: Literal["bash"],

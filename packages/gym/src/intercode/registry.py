@@ -173,12 +173,13 @@ TASK_EXPORTERS = Registry(
 folder and a base image: its ``export(task)`` returns the task's folder."""
 
 EXPORTS = Registry("form of exports", group="intercode.exports", homes={"paper": PAPER})
-"""Name → a function of episodes and their ``run.json`` that returns what `intercode export` writes,
-as JSON."""
+"""Name → a function of scored episodes and their ``run.json``. `intercode export` writes what it
+returns, as JSON."""
 
 PRESETS = Registry("family of presets", group="intercode.presets", homes={"paper": PAPER})
-"""The beginning of presets' names → a module whose `get` returns a preset of a name: a dataclass
-with options of ``intercode run``, of which ``env`` is one."""
+"""The beginning of presets' names → a module whose `get` returns a preset of a name, and whose
+`names` lists the names. A preset is a dataclass with options of ``intercode run``, of which ``env``
+is one."""
 
 TABLES = Registry("kind of tables", group="intercode.tables", homes={"paper": PAPER})
 """Name → a module whose `rates` reads recorded files, and whose `tables` makes tables of them."""

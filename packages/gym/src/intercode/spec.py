@@ -41,7 +41,7 @@ from intercode.envs.options import (
 from intercode.errors import ImageError, UsageError
 from intercode.records import MANIFEST, Difference, diff
 from intercode.redaction import GONE
-from intercode.registry import ENVS, MODELS, PRESETS, environment, scheme_of
+from intercode.registry import ENVS, MODELS, PAPER, PRESETS, environment, scheme_of
 from intercode.rewards.judge import VOTES
 from intercode.trust import INERT, Effect, check, effects
 from intercode_sandbox import units
@@ -882,10 +882,26 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"which environment: {found['env']!r} or {other!r}?")
     if "preset" not in found:
         return found
-    preset = PRESETS.get(str(found["preset"]).partition("-")[0]).get(found["preset"])
+    preset = resolve_preset(str(found["preset"]))
     if found.get("env", preset.env) != preset.env:
         raise UsageError(f"preset {found['preset']} is for {preset.env}, not for {found['env']}")
     return _given(asdict(preset)) | found
+
+
+def resolve_preset(name: str) -> Any:
+    """Return the preset of a name.
+
+    Raises:
+        UsageError: No preset has the name, or its package is not installed.
+    """
+    family = name.partition("-")[0]
+    if family in PRESETS or family in PRESETS.homes:
+        return PRESETS.get(family).get(name)
+    if names := [preset for family in PRESETS.names() for preset in PRESETS.get(family).names()]:
+        raise UsageError(f"there is no preset {name!r}{meant(name, names)}")
+    raise UsageError(
+        f"there is no preset {name!r}: presets come with the package {PAPER}: pip install {PAPER}"
+    )
 
 
 def _is_env(name: str) -> bool:

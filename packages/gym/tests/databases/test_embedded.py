@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sqlite3
 import threading
@@ -38,6 +39,17 @@ def files(session: EmbeddedSession) -> set[str]:
 
 def process(session: EmbeddedSession) -> int:
     return session._worker.process.pid
+
+
+def test_the_library_starts_no_threads(embedded: EmbeddedEngine, source: Source) -> None:
+    """DuckDB has one for each core and eight for I/O; the other thread is the worker's watchdog."""
+    expected = 2 if embedded.name == "duckdb" else 1
+    with closing(embedded.open(source)) as session:
+        assert value(session, "SELECT count(*) FROM artist") == 4
+        session.execute(INSERT)
+        assert value(session, "SELECT count(*) FROM artist") == 5
+        status = sandbox(session).read_file(f"/proc/{process(session)}/status")
+        assert re.findall(rb"Threads:\t(\d+)", status) == [b"%d" % expected]
 
 
 # -- the copy ------------------------------------------------------------------------------------

@@ -143,6 +143,11 @@ def test_a_budget_ends_the_run_which_can_be_gone_on_with(
         (["--agent", "cli:echo {qery}"], "{qery} is not a place of the command: {query} is"),
         (["--agent", "cli:echo --url={ulr}"], "{ulr} is not a place of the command: {url} is"),
         (["--preset", "paper-none"], "there is no preset"),
+        (["--preset", "WRONG"], "there is no preset 'WRONG'; known: paper-gpt-3.5-bash-p"),
+        (
+            ["--preset", "papre-gpt-4-sql-try-again"],
+            "did you mean 'paper-gpt-4-sql-try-again'?",
+        ),
         (["--preset", "paper-gpt-4-sql-try-again"], "is for sql, not for bash"),
     ],
 )

@@ -1,116 +1,38 @@
-"""``python -m intercode_sandbox``: run a command in a fresh sandbox, or check this machine."""
+"""``python -m intercode_sandbox``: starts the command line, and ends quietly at Ctrl-C."""
 
 from __future__ import annotations
 
-import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from types import FrameType
 
-from intercode_sandbox import Limits, __version__, get_provider
-from intercode_sandbox.errors import InterCodeError
-
-_LIMITS = ("timeout", "memory", "disk", "processes", "output")
-_TIMED_OUT = 124
-"""The exit code after the time limit, as that of the program ``timeout``."""
 _INTERRUPTED = 130
-_ALL = "all"
-"""The word for the machine's whole network."""
-_MARKS = {True: "ok  ", None: "note", False: "FAIL"}
+"""The exit code of a process that Ctrl-C has ended."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command of this module.
+def main() -> int:
+    """Run the command line with the process's arguments.
 
-    Args:
-        argv: Its arguments; default: those of this process.
-
-    Returns:
-        The exit code: of the program that was run; of ``doctor`` 1 if sandboxes do not work; 2 for
-        arguments that make no sense, and for a machine that permits no sandbox; 130 after Ctrl-C.
+    While modules are imported, and after the command, Ctrl-C ends the process at once: an
+    interrupted import would print a traceback, and the command has nothing to clean up then.
     """
-    arguments = _parser().parse_args(argv)
+    handler = signal.getsignal(signal.SIGINT)
+    while_idle = _leave if handler is signal.default_int_handler else handler  # else it is ignored
+    signal.signal(signal.SIGINT, while_idle)
+    from intercode_sandbox.command_line import main as run
+
     try:
-        return doctor() if arguments.command == "doctor" else run(arguments)
-    except (InterCodeError, OSError, LookupError) as error:
-        print(f"intercode_sandbox: error: {error}", file=sys.stderr)
-        return 2
+        signal.signal(signal.SIGINT, handler)
+        return run()
     except KeyboardInterrupt:
         return _INTERRUPTED
+    finally:
+        signal.signal(signal.SIGINT, while_idle)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run a program in a sandbox; write its output as it is, and then its changes if asked for."""
-    given = {name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None}
-    limits, provider = Limits.of(given), get_provider(arguments.sandbox)
-    network = arguments.network == _ALL or arguments.network or False
-    with closing(provider.start(arguments.image, limits, network)) as sandbox:
-        stdin = sys.stdin.buffer.read() if arguments.stdin else None
-        done = sandbox.exec(arguments.program, stdin=stdin, user=arguments.user)
-        for stream, data in ((sys.stdout, done.stdout), (sys.stderr, done.stderr)):
-            stream.buffer.write(data)
-            stream.flush()
-        if arguments.changes:
-            for change in sandbox.changes():
-                path = os.fsencode(change.path)
-                sys.stderr.buffer.write(f"{change.kind} {change.type} ".encode() + path + b"\n")
-    if not done.timed_out:
-        return done.exit_code
-    reason = f"stopped at the time limit of {limits.timeout:g} s, which --timeout changes"
-    print(f"intercode_sandbox: {reason}", file=sys.stderr)
-    return _TIMED_OUT
-
-
-def doctor() -> int:
-    """Print whether this machine runs sandboxes, native and in containers, with remedies."""
-    from intercode_sandbox.doctor import check_docker, check_native
-
-    native, docker = check_native(), check_docker()
-    for check in (*native, *docker):
-        detail = check.detail + (f"\nto fix it: {check.fix}" if check.fix and not check.ok else "")
-        printable = "".join(c if c.isprintable() or c == "\n" else "?" for c in detail)
-        print(f"{_MARKS[check.ok]}  {check.name:20}  {printable}".replace("\n", f"\n{'':28}"))
-    return int(any(check.ok is False for check in native))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m intercode_sandbox", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"intercode_sandbox {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("doctor", help="check whether this machine runs sandboxes")
-    add = commands.add_parser("run", help="run a program in a fresh sandbox").add_argument
-    add("--image", default="host", help="the files that it sees (default: this machine's /usr)")
-    add("--sandbox", default="native", help="the provider: native (the default) or docker")
-    add("--user", help="the user that it runs as; default: the image's")
-    add(
-        "--network",
-        metavar="HOST[:PORT],…",
-        help=f"what it may reach, or {_ALL!r}; default: nothing",
-    )
-    add(
-        "-i",
-        "--stdin",
-        action="store_true",
-        help="hand over this process's standard input; default: an empty one",
-    )
-    add(
-        "--changes",
-        action="store_true",
-        help="list changed files on standard error; default: no list",
-    )
-    for name in _LIMITS:
-        unit = {"timeout": "seconds", "processes": "a number"}.get(name, "bytes, or 512M")
-        default = getattr(Limits(), name)
-        shown = f"{default >> 20}M" if unit.startswith("bytes") else f"{default:g}"
-        add(
-            f"--{name}",
-            type=int if name == "processes" else str,
-            metavar="N",
-            help=f"limit: {unit}; default: {shown}",
-        )
-    add("program", nargs="+", help="the program and its arguments, after --")
-    return parser
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -457,16 +457,16 @@ def _unable(verb: str) -> UsageError:
 
 
 def _checked_argv(argv: Sequence[str | bytes]) -> Sequence[str | bytes]:
-    """Return a program's arguments; a bare text would be taken for a list of characters.
+    """Return a program's arguments. A bare string would pass as a list of characters.
 
     Raises:
-        UsageError: The arguments are not a list of texts.
+        UsageError: The arguments are not a list of strings.
     """
     if isinstance(argv, str | bytes) or not isinstance(argv, Sequence):
         raise UsageError(f'argv is a list, as ["bash", "-c", "echo hello"], not {argv!r}')
     for argument in argv:
         if not isinstance(argument, str | bytes | os.PathLike):
-            raise UsageError(f"an argument of a program is a text, not {argument!r}")
+            raise UsageError(f"argv: each argument must be a string, not {argument!r}")
     return argv
 
 
@@ -474,7 +474,7 @@ def _checked_env(env: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Return added environment variables.
 
     Raises:
-        UsageError: A name or a value cannot be one.
+        UsageError: A name or a value is invalid.
     """
     if not isinstance(env, Mapping | None):
         raise UsageError(f"env has names and values, not {env!r}")
@@ -482,21 +482,26 @@ def _checked_env(env: Mapping[str, str] | None) -> Mapping[str, str] | None:
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise UsageError(f"env: {name!r} cannot be the name of a variable")
         if not isinstance(value, str) or "\0" in value:
-            raise UsageError(f"env: a variable's value is a text without NUL: {name}={value!r}")
+            raise UsageError(f"env: {name} must be a string without NUL, not {value!r}")
     return env
 
 
 def _checked_user(user: str | None) -> str | None:
+    """Return a user's name or number.
+
+    Raises:
+        UsageError: The user is not a string.
+    """
     if not isinstance(user, str | None):
-        raise UsageError(f"a user is a text, as 'nobody', '1000' or '1000:100', not {user!r}")
+        raise UsageError(f"user must be a string such as 'nobody' or '1000:100', not {user!r}")
     return user
 
 
 def _as_bytes(data: Data, name: str) -> bytes:
-    """Return data as bytes, a text as UTF-8.
+    """Return data as bytes, a string as UTF-8.
 
     Raises:
-        UsageError: It is neither a text nor bytes.
+        UsageError: The data is neither a string nor bytes.
     """
     if isinstance(data, str):
         return data.encode("utf-8", "surrogateescape")

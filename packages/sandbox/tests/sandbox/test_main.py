@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import intercode_sandbox
+from sources import SOURCES
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 pytestmark = pytest.mark.ordinary
+
+INTERRUPTING = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+"""A ``sitecustomize`` that interrupts the process when it imports a module."""
 
 
 def call(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -62,6 +77,22 @@ def test_an_interrupt_ends_it_and_leaves_nothing() -> None:
         assert process.communicate(timeout=PATIENCE) == (b"", b"")
     assert process.returncode == 130
     assert eventually(lambda: not sleepers(marker))
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["argparse", *(f"intercode_sandbox.{name}" for name in ("base", "units", "native.provider"))],
+)
+def test_an_interrupted_import_ends_it_without_a_word(tmp_path: Path, module: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING.format(module=module))
+    done = subprocess.run(
+        [sys.executable, "-m", "intercode_sandbox", "run", "--", "true"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *map(str, SOURCES)])},
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 @pytest.mark.parametrize(

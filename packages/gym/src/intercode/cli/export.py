@@ -6,11 +6,12 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from intercode.cli.commands.export import FORMS
 from intercode.cli.terminal import print_json, safe
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
@@ -22,9 +23,15 @@ from intercode.report.text import without_formula
 from intercode_sandbox.files import replaced
 from intercode_sandbox.units import counted
 
+Convert = Callable[[Iterable[Episode], dict[str, Any]], Any]
+"""Returns what is written, as JSON data."""
+_UNSCORED = ("csv", "parquet", "jsonl", "inspect")
+"""Forms that have episodes without a score, too."""
+
 
 def execute(args: argparse.Namespace) -> int:
     """Write the file."""
+    convert: Convert | None = None if args.to in FORMS else EXPORTS.get(args.to)
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
     if args.style and args.to != "chat":
@@ -49,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
             write_parquet(args.out, *_table(args, chosen))
         else:
             with _output(args.out) as file:
-                _write(args, file, chosen, manifest)
+                _write(args, file, chosen, manifest, convert)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -118,7 +125,7 @@ class _Chosen:
                 continue
             if self._args.solved and not episode.success:
                 continue
-            if episode.score is None and self._args.to in ("paper", "chat"):
+            if episode.score is None and self._args.to not in _UNSCORED:
                 self.errors += 1
                 continue
             if self._args.tokens and not _has_tokens(episode):
@@ -129,10 +136,14 @@ class _Chosen:
 
 
 def _write(
-    args: argparse.Namespace, file: TextIO, chosen: _Chosen, manifest: dict[str, Any]
+    args: argparse.Namespace,
+    file: TextIO,
+    chosen: _Chosen,
+    manifest: dict[str, Any],
+    convert: Convert | None,
 ) -> None:
-    if args.to == "paper":
-        json.dump(EXPORTS.get("paper")(chosen, manifest), file, indent=4)
+    if convert is not None:
+        json.dump(convert(chosen, manifest), file, indent=4)
         file.write("\n")
     elif args.to == "csv":
         columns, rows = _table(args, chosen)

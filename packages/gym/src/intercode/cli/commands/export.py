@@ -23,16 +23,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.registry import MESSAGES
+from intercode.registry import EXPORTS, MESSAGES
 from intercode.spec import natural
 
-FORMS = ("paper", "chat", "csv", "parquet", "jsonl", "inspect")
+FORMS = ("chat", "csv", "parquet", "jsonl", "inspect")
+"""Forms of this package; `EXPORTS` has those of other packages."""
+
+
+def forms() -> list[str]:
+    """List all forms, with those of packages of ours that are not installed."""
+    return [*sorted({*EXPORTS.homes, *EXPORTS.names()} - {*FORMS}), *FORMS]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    parser.add_argument("--to", choices=FORMS, required=True, help="the form, see above")
+    parser.add_argument("--to", choices=forms(), required=True, help="the form, see above")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="where to (default: standard output)"
     )

@@ -82,6 +82,8 @@ _SETTINGS: dict[str, Any] = {
     "temp_directory": "",
     "threads": 1,
 }
+_NO_IO_THREADS = {"async_threads": 0}
+"""The setting of versions that start eight threads for I/O. Other versions do not know it."""
 
 
 class _OnlyZone(tzinfo):
@@ -137,7 +139,14 @@ class Database(worker.Database):
         elif self.path.is_symlink():
             worker.copy(self.pristine, self.path)
         settings = {**_SETTINGS, "memory_limit": f"{self.memory}B"}
-        self.connection = duckdb.connect(self.path, read_only=not writable, config=settings)
+        try:
+            self.connection = duckdb.connect(
+                self.path, read_only=not writable, config={**settings, **_NO_IO_THREADS}
+            )
+        except duckdb.InvalidInputException as error:
+            if not _NO_IO_THREADS.keys() & {*re.findall(r"\w+", str(error))}:
+                raise
+            self.connection = duckdb.connect(self.path, read_only=not writable, config=settings)
         self.writable = writable
 
     # -- actions ---------------------------------------------------------------------------------

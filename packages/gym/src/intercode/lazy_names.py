@@ -1,0 +1,32 @@
+"""Imports of public names at their first use. A type checker reads `intercode`'s stub instead."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from typing import Any
+
+_INTEGRATIONS = "intercode_integrations"
+
+
+def import_name(source: str) -> Any:
+    """Import an attribute.
+
+    Args:
+        source: Its module and its name there: ``"package.module:attribute"``.
+    """
+    module, _, attribute = source.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def import_integration(name: str) -> Any:
+    """Import a public name of ``intercode_integrations``.
+
+    Raises:
+        UsageError: That package is not installed.
+    """
+    if find_spec(_INTEGRATIONS) is None:
+        from intercode_sandbox.names import missing
+
+        raise missing(f"intercode.{name}", _INTEGRATIONS.replace("_", "-"))
+    return getattr(importlib.import_module(_INTEGRATIONS), name)
