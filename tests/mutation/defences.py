@@ -1452,7 +1452,7 @@ DEFENCES = [
         "interrupted_attempt", "cheating",
         (
             Edit(
-                "intercode/envs/base.py",
+                "intercode/envs/episode_state.py",
                 "observation is lost\n            self.interrupt(error)\n",
                 "observation is lost\n",
             ),

@@ -13,9 +13,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from intercode.envs.base import InterCodeEnv
-from intercode.envs.elsewhere import Elsewhere, StandIn
-from intercode.envs.episode_state import choices
+from intercode.envs.elsewhere import StandIn
+from intercode.envs.episode_state import EpisodeEnv, choices
 from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.outcomes import failure_kind
@@ -438,7 +437,7 @@ _MANY = (list, tuple, np.ndarray)
 
 def _inner(env: gymnasium.Env[str, str]) -> Any:
     inner = env.unwrapped
-    if not isinstance(inner, (InterCodeEnv, Elsewhere, StandIn)):
+    if not isinstance(inner, (EpisodeEnv, StandIn)):
         raise UsageError(f"a vector takes InterCode's environments, not {type(inner).__name__}")
     return inner
 
