@@ -611,7 +611,7 @@ DEFENCES = [
     ),
     _one(
         "files_before_lines", "cheating", READING,
-        "any(_is_in(name, folder) for folder in known)", "True",
+        "any(within(name, folder) for folder in known)", "True",
     ),
     _one(
         "cells_beside_those", "cheating", READING,
