@@ -612,7 +612,7 @@ DEFENCES = [
     ),
     _one(
         "files_before_lines", "cheating", READING,
-        "any(_is_in(name, folder) for folder in known)", "True",
+        "any(within(name, folder) for folder in known)", "True",
     ),
     _one(
         "cells_beside_those", "cheating", READING,
@@ -1463,7 +1463,7 @@ DEFENCES = [
         "interrupted_attempt", "cheating",
         (
             Edit(
-                "intercode/envs/base.py",
+                "intercode/envs/episode_state.py",
                 "observation is lost\n            self.interrupt(error)\n",
                 "observation is lost\n",
             ),

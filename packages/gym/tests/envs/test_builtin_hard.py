@@ -10,7 +10,7 @@ import pytest
 
 import intercode
 from intercode import datasets
-from intercode.datasets import hard
+from intercode.datasets import builtin
 from intercode.errors import TaskError
 from intercode.task import Task
 
@@ -81,4 +81,4 @@ def test_it_is_python_from_3_8(task: Task) -> None:
 
 def test_an_environment_without_a_file_has_none() -> None:
     with pytest.raises(TaskError, match="hard_ctf"):
-        hard.load("ctf")
+        builtin.load_hard("ctf")

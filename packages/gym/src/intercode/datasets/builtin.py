@@ -1,25 +1,31 @@
-"""The tasks that come with InterCode, written for it: ``builtin/ENV_*.json``."""
+"""The tasks that come with InterCode, written for it: files of ``builtin/``.
+
+``ENV_*.json`` holds an environment's own tasks; ``hard_ENV.json`` hard ones, with exploration,
+misleading data, faults behind faults; ``starter_ENV.json`` easy ones, for small models.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from intercode.datasets.files import load_file
 from intercode.datasets.shared import seen, shared
-from intercode.task import Dataset
+from intercode.task import Dataset, Task
 
 PREFIX = "builtin:"
 """The prefix of files of `FOLDER` in names of images and repositories."""
 FOLDER = Path(__file__).parent / "builtin"
 DATABASES = FOLDER / "databases"
+SPLITS = ("train", "test")
+"""The splits of the starter tasks."""
 
 
 @shared
 def load(env: str = "bash") -> Dataset:
     """Load all bundled tasks of an environment, in the order of their files' names."""
     files = sorted(seen(FOLDER).glob(f"{env}_*.json"))
-    tasks = (task for file in files for task in load_file(file))
-    return Dataset(tasks, env, str(FOLDER), str(DATABASES) if env == "sql" else None)
+    return _dataset((task for file in files for task in load_file(file)), env)
 
 
 def load_sql() -> Dataset:
@@ -35,3 +41,71 @@ def load_python() -> Dataset:
 def load_swe() -> Dataset:
     """Load the bundled SWE tasks; their repositories lie beside them."""
     return load("swe")
+
+
+@shared
+def load_hard(env: str) -> Dataset:
+    """Load the hard tasks of an environment.
+
+    Args:
+        env: ``bash``, ``python``, ``sql`` or ``swe``: any that has a file ``hard_ENV.json``.
+
+    Raises:
+        TaskError: It has none.
+    """
+    return _dataset(load_file(seen(FOLDER) / f"hard_{env}.json"), env, "-hard")
+
+
+def load_hard_bash() -> Dataset:
+    """Load the hard tasks for Bash."""
+    return load_hard("bash")
+
+
+def load_hard_sql() -> Dataset:
+    """Load the hard tasks for SQL, with their databases."""
+    return load_hard("sql")
+
+
+def load_hard_python() -> Dataset:
+    """Load the hard tasks for Python."""
+    return load_hard("python")
+
+
+def load_hard_swe() -> Dataset:
+    """Load the hard SWE tasks, with their repositories."""
+    return load_hard("swe")
+
+
+@shared
+def load_starter(env: str, split: str | None = None) -> Dataset:
+    """Load the starter tasks of an environment.
+
+    Args:
+        env: ``bash``, ``sql`` or ``python``.
+        split: One of `SPLITS`; None: all tasks.
+
+    Raises:
+        TaskError: There is no such split.
+    """
+    dataset = _dataset(load_file(seen(FOLDER) / f"starter_{env}.json"), env, "-starter")
+    return dataset if split is None else dataset.split(split)
+
+
+def load_starter_bash(split: str | None = None) -> Dataset:
+    """Load the starter tasks for Bash."""
+    return load_starter("bash", split)
+
+
+def load_starter_sql(split: str | None = None) -> Dataset:
+    """Load the starter tasks for SQL, with their database."""
+    return load_starter("sql", split)
+
+
+def load_starter_python(split: str | None = None) -> Dataset:
+    """Load the starter tasks for Python."""
+    return load_starter("python", split)
+
+
+def _dataset(tasks: Iterable[Task], env: str, suffix: str = "") -> Dataset:
+    databases = str(DATABASES) if env == "sql" else None
+    return Dataset(tasks, f"{env}{suffix}", str(FOLDER), databases)

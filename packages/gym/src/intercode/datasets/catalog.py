@@ -32,6 +32,8 @@ class Entry:
     """Instructions for a dataset that cannot be fetched."""
     package: str = ""
     """The Python package that contains it."""
+    version: int = 1
+    """The version of its tasks, if it comes with InterCode."""
 
     @property
     def bundled(self) -> bool:
@@ -158,26 +160,11 @@ _ENTRIES = (
 )
 
 
-VERSIONS = {
-    "bash": 1,
-    "bash-hard": 1,
-    "bash-starter": 1,
-    "ctf": 1,
-    "generated-bash": 1,
-    "generated-python": 1,
-    "generated-sql": 1,
+VERSIONS = {entry.name: entry.version for entry in _ENTRIES if entry.bundled} | {
     "mbpp (reviewed)": 1,
     "nl2bash (reviewed)": 1,
     "nl2sh-alfa": 1,
-    "python": 1,
-    "python-hard": 1,
-    "python-starter": 1,
     "spider (reviewed)": 1,
-    "sql": 1,
-    "sql-hard": 1,
-    "sql-starter": 1,
-    "swe": 1,
-    "swe-hard": 1,
 }
 """Name of a dataset that comes with InterCode, or whose golds we have reviewed, → its version.
 

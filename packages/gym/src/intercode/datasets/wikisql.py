@@ -91,7 +91,8 @@ def repaired(gold: str) -> str | None:
         name, operator, value = condition.groups()
         value = value.replace("\\", "\\\\")  # which is MySQL's, not SQLite's
         is_number = operator != "=" and _NUMBER.fullmatch(value)
-        conditions.append(f"{quoted(name, '`')} {operator} {value if is_number else _text(value)}")
+        literal = value if is_number else quoted(value, "'")
+        conditions.append(f"{quoted(name, '`')} {operator} {literal}")
     return f"{sql} WHERE {' AND '.join(conditions)}" if conditions else sql
 
 
@@ -123,10 +124,10 @@ def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
 def _value(value: object, kind: str) -> str:
     if kind == "real" and isinstance(value, str):
         found = _NUMBER.search(value.replace(",", ""))
-        return found[0] if found else _text(value.lower())
+        return found[0] if found else quoted(value.lower(), "'")
     if isinstance(value, (int, float)):
-        return _text(str(value)) if kind != "real" else json.dumps(value)
-    return _text(str(value).lower())
+        return quoted(str(value), "'") if kind != "real" else json.dumps(value)
+    return quoted(str(value).lower(), "'")
 
 
 def _authored(
@@ -165,7 +166,3 @@ def _table(path: Path, where: str, row: Any) -> tuple[str, tuple[list[str], list
         return row["id"], ([str(name) for name in row["header"]], list(row["types"]))
     except (KeyError, TypeError) as error:
         raise TaskError(f"{path}: {where}: no description of a table: {error!r}") from None
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

@@ -18,20 +18,15 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, Self, cast
 
-import gymnasium
-
-from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
 from intercode.envs.diffs import ShowsFiles, Watch
-from intercode.envs.episode_state import VALUES, EpisodeState, choices
+from intercode.envs.episode_state import VALUES, EpisodeEnv, choices
 from intercode.envs.keys import with_keys
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.outcome import GoldOutcome, played
 from intercode.envs.snapshots import HOWS, EpisodeSnapshot, How, random_of, repeat, take
-from intercode.envs.spaces import Unicode
 from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
-from intercode.envs.tools import action_of, tools_of
-from intercode.envs.traits import SHELL, Traits, of_language
+from intercode.envs.traits import SHELL, of_language
 from intercode.episode import (
     ENDED,
     DataT,
@@ -54,13 +49,11 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.interpreters.base import Execution, Interpreter, act, cancellable, execute, recorded
-from intercode.registry import MESSAGES
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function, choose
 from intercode.task import LOOKS, Dataset, Task
 from intercode_sandbox.images import hide
 from intercode_sandbox.names import Registry
-from intercode_sandbox.ownership import OneCaller
 
 SETTING_LENGTH = 200
 """Characters of a setting's name that are kept: an image may say anything of itself."""
@@ -74,7 +67,7 @@ INTERPRETERS = Registry(
 """Name → the function or class that opens one in a sandbox."""
 
 
-class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
+class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
@@ -108,15 +101,12 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     name: ClassVar[str] = "intercode"
-    """The environment's short name, for the record."""
     prompt: ClassVar[str] = "$ "
     """The text before an action where people read it."""
     takes_answer: ClassVar[bool] = False
     """Whether ``submit ANSWER`` submits; else only ``submit`` itself does."""
     Options: ClassVar[type[EnvOptions]] = SandboxOptions
     """The options that its constructor takes."""
-    traits: Traits = SHELL
-    """The environment's traits; one composed by hand has those of its language."""
     scores_later = False
     """Whether the end of an episode is scored only by `settle`, and so does not tell its score."""
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
@@ -137,7 +127,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         options: EnvOptions | None = None,
         **changes: Any,
     ) -> None:
-        super().__init__()
         kind = self.Options if options is None else type(options)
         self.options = options = kind.of(options, changes)
         opens = _opener(interpreter)
@@ -157,15 +146,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             if (image := getattr(options, "image", None)) and Path(image).exists():
                 options = kind.of(options, {"image": Path(image)})  # "./" is not needed
             stage = cast("Stage[PlaceT]", SandboxStage.of(options, self.traits))
-        self.dataset = tasks
         hide(tasks.source, tasks.databases)
-        if not tasks:
-            raise TaskError(f"dataset {tasks.name!r} holds no tasks")
-        self.max_turns = options.max_turns
+        super().__init__(tasks, self.options)
         self.render_mode = options.render_mode
-        self.reward_every_turn = options.reward_every_turn
-        self.observation_space = Unicode()
-        self.action_space = Unicode()
         self.stage = stage
         """Makes the places in which tasks are tried."""
         if layers := getattr(options, "layers", ()):
@@ -176,8 +159,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             stage.programs = stage.programs or self.traits.programs
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
-        self.episode_state = EpisodeState(options)
-        self._calls = OneCaller("this environment", self._free)
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
         self._origin: EpisodeSnapshot | None = None  # what a fork begins from
@@ -220,15 +201,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     def language(self) -> str:
         """The language that actions are written in."""
         return self.traits.language
-
-    @property
-    def episode(self) -> Episode:
-        """The episode since the last `reset`, finished or running.
-
-        Raises:
-            EnvironmentStateError: There is none yet.
-        """
-        return self.episode_state.episode
 
     @property
     def submissions(self) -> int:
@@ -346,37 +318,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         meant = {name: self._meant(one) for name, one in options.items()}  # as `info` has it
         return self.dataset.named(**meant)
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action.
-
-        Returns:
-            Observation, reward, whether the episode was ended, whether it was truncated, info.
-
-        Raises:
-            EnvironmentStateError: There is no episode, or it has ended; or the environment was made
-                by another process, or another thread is using it. An exception of the caller
-                (Ctrl-C, the handler of an alarm) that comes before the observation ends it.
-            ActionError: The action is not a text.
-            SandboxError: The sandbox was lost, and not by what ran in it. The episode counts as an
-                error, never as a reward.
-            RewardError: The episode cannot be scored. With ``errors="value"`` this and the one
-                before truncate the episode, with the reward NaN and ``info["error"]``.
-        """
-        try:
-            with self._calls:
-                try:
-                    self._awake()
-                    taken = self._step(self._meant(action))
-                except VALUES as error:
-                    info = self.episode_state.info_of_failure(error, self.max_turns)
-                    taken = "", float("nan"), False, True, info
-                return self._said(taken)
-        except BaseException as error:  # also on the way out: the observation is lost
-            self.interrupt(error)
-            raise
-
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        state, interpreter = self.episode_state, self._interpreter
+        self._awake()
+        action, state, interpreter = self._meant(action), self.episode_state, self._interpreter
         state.check(action, is_open=interpreter is not None)
         assert interpreter is not None  # it is open
         with state.recording_failures():
@@ -499,13 +443,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             )
         return replace(score, detail={**score.detail, **ended}) if ended else score
 
-    def interrupt(self, error: BaseException) -> None:
-        """End the running episode by an exception, if that is the caller's.
-
-        Call it between two calls of others, or where one of them has raised the exception.
-        """
-        self.episode_state.interrupt(error)
-
     def _meant(self, action: str) -> str:
         """Return the action as it is executed."""
         is_escaped = self._is_wire and isinstance(action, str)
@@ -514,34 +451,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     def _said(self, data: DataT) -> DataT:
         """Return what leaves the environment, in the form that `observations` asks for."""
         return plain(data) if self._is_wire else data
-
-    @property
-    def tools(self) -> list[Tool]:
-        """The tools of the environment, each with name, description and a JSON schema.
-
-        `call` calls one; `intercode.tools` makes functions of them.
-        """
-        return tools_of(self.traits)
-
-    def call(
-        self, name: str, arguments: Mapping[str, Any]
-    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action by calling one of the `tools`.
-
-        A call that makes no sense (no such tool, an argument that is missing) is the model's
-        mistake: a turn that is marked ``invalid``, whose observation says what is wrong.
-
-        Args:
-            name: The tool.
-            arguments: Its arguments by name.
-
-        Returns:
-            Observation, reward, whether the episode was ended, whether it was truncated, info.
-
-        Raises:
-            EnvironmentStateError, SandboxError, RewardError: As `step`.
-        """
-        return self.step(action_of(ToolCall("", name, arguments), self.traits))
 
     def score(
         self,
@@ -607,27 +516,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         """Record an attempt that was made without `step`, from its answer (see `score`)."""
         turns = [] if output is None else [Turn("", output)]
         return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
-
-    def messages(self, style: str = "chat") -> list[dict[str, Any]]:
-        """Tell the episode so far as chat messages, for a model, for training, or for a log.
-
-        A model that plays it may be asked for the next one. Bytes that no JSON can carry are
-        replaced, and long observations shortened, save in ``plain``.
-
-        Args:
-            style: ``"chat"``: a system prompt, the task, actions as blocks of code; ``"tools"``:
-                actions as calls of `tools`; ``"plain"``: query, actions and observations as they
-                are.
-
-        Returns:
-            Messages as OpenAI's chat completions have them.
-
-        Raises:
-            UsageError: There is no such style.
-            EnvironmentStateError: There is no episode yet.
-        """
-        found: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
-        return self._said(found) if style == "plain" else found
 
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""

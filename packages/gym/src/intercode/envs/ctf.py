@@ -127,13 +127,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         self.attempts = options.attempts or None
         kept = tasks if Policy.of(options.network).reaches_out else offline(tasks)
         self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
-        self._folders = CtfStage(
-            options.sandbox,
-            options.image,
-            options.limits,
-            options.network,
-            options.default_image,
-        )
+        self._folders = CtfStage.of(options, self.traits)
         chosen = choose("ctf", options.reward, FlagReward)
         super().__init__(kept, self._folders, self._shell_in, chosen, options=options)
 

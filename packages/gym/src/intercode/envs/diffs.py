@@ -87,19 +87,24 @@ def _between(before: Change | None, now: Change | None) -> FileChange:
 
     Both tell the difference from the image; the result is that from each other.
     """
-    was_there = before is None or before.kind != "deleted"
-    is_there = now is None or now.kind != "deleted"
-    if before is None:
-        was_there = now is not None and now.kind != "added"
-    if now is None:
-        is_there = before is not None and before.kind != "added"
-    kind: Literal["added", "modified", "deleted"] = "modified"
-    if not is_there:
-        kind = "deleted"
-    elif not was_there:
-        kind = "added"
     shown = now or before
     assert shown is not None  # else there were no difference
-    size = now.size if now is not None and is_there else 0
-    mode = now.mode if now is not None and is_there else 0
+    was_there, is_there = presence(before, now)
+    kind: Literal["added", "modified", "deleted"] = "modified" if was_there else "added"
+    if not is_there:
+        kind = "deleted"
+    mode, size = (now.mode, now.size) if now is not None and is_there else (0, 0)
     return FileChange(shown.path, kind, shown.type, mode, size)
+
+
+def presence(before: Change | None, now: Change | None) -> tuple[bool, bool]:
+    """Return whether a path existed, and whether it exists now, by its changes from the image.
+
+    Args:
+        before: The change then; None: as in the image.
+        now: The change now; None: as in the image. One of the two is a change.
+    """
+    change = before or now
+    assert change is not None  # else there were no difference
+    was_there = change.kind != ("deleted" if before else "added")
+    return was_there, now.kind != "deleted" if now else change.kind != "added"

@@ -17,23 +17,17 @@ from typing import Any, ClassVar, NoReturn
 
 import gymnasium
 
-from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
-from intercode.envs.episode_state import VALUES, EpisodeState, choices
+from intercode.envs.episode_state import VALUES, EpisodeEnv, choices
 from intercode.envs.options import EnvOptions
-from intercode.envs.spaces import Unicode
-from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import SHELL, Traits
-from intercode.episode import ENDED, Episode, NoAction, Score, Status, Turn
+from intercode.episode import ENDED, NoAction, Score, Status, Turn
 from intercode.errors import (
     ForkError,
     RewardError,
-    TaskError,
     UsageError,
 )
-from intercode.registry import MESSAGES
 from intercode.task import Dataset, Task
-from intercode_sandbox.ownership import OneCaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +57,7 @@ class StandIn(gymnasium.Env[str, str]):
     """
 
 
-class Elsewhere(gymnasium.Env[str, str], ABC):
+class Elsewhere(EpisodeEnv, ABC):
     """An environment whose episodes take place elsewhere.
 
     Args:
@@ -89,15 +83,7 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
     ) -> None:
         self.options = options = self.Options.of(options, changes)
         self._refuse_options()
-        self.dataset = load(data)
-        if not self.dataset:
-            raise TaskError(f"dataset {self.dataset.name!r} holds no tasks")
-        self.max_turns = options.max_turns
-        self.reward_every_turn = options.reward_every_turn
-        self.observation_space = Unicode()
-        self.action_space = Unicode()
-        self._calls = OneCaller("this environment")
-        self.episode_state = EpisodeState(options)
+        super().__init__(load(data), options)
         self._begun = False
         """Whether the episode was begun there. A reset that is refused has ended it, too."""
 
@@ -129,20 +115,6 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
     def _submit(self, answer: str | None) -> Reply:
         """End the episode there; its reply has the reward."""
 
-    @property
-    def episode(self) -> Episode:
-        """The episode since the last `reset`, finished or running.
-
-        Raises:
-            EnvironmentStateError: There is none yet.
-        """
-        return self.episode_state.episode
-
-    @property
-    def tools(self) -> list[Tool]:
-        """The tools, with their JSON schemas, for `call`."""
-        return tools_of(self.traits)
-
     def reset(
         self,
         *,
@@ -170,23 +142,12 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         """Return the task that options of `reset` name, as `InterCodeEnv.named` does."""
         return self.dataset.named(**options)
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action, as `InterCodeEnv.step` does."""
-        try:
-            with self._calls:
-                state = self.episode_state
-                try:
-                    state.check(action, is_open=self._begun)
-                    with state.recording_failures():
-                        return self._step(action)
-                except VALUES as failed:
-                    info = state.info_of_failure(failed, self.max_turns)
-                    return "", float("nan"), False, True, info
-        except BaseException as error:  # also on the way out: the observation is lost
-            self.interrupt(error)
-            raise
-
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.episode_state.check(action, is_open=self._begun)
+        with self.episode_state.recording_failures():
+            return self._take_turn(action)
+
+    def _take_turn(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         state, episode = self.episode_state, self.episode
         takes_answer = bool(self.traits.answer or self.traits.may_answer)
         ending = state.ending(action, takes_answer=takes_answer)
@@ -229,10 +190,6 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         truncated = status == "truncated"
         return reply.observation, score.value, not truncated, truncated, info
 
-    def interrupt(self, error: BaseException) -> None:
-        """End the running episode by an exception, as `InterCodeEnv.interrupt` does."""
-        self.episode_state.interrupt(error)
-
     def snapshot(self, *args: Any, **named: Any) -> NoReturn:
         """Refuse: an episode elsewhere cannot be saved.
 
@@ -242,17 +199,6 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         raise ForkError(f"{self.name}: an episode that takes place elsewhere cannot be forked")
 
     fork = snapshot
-
-    def call(
-        self, name: str, arguments: Mapping[str, Any]
-    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action by calling a tool, as `InterCodeEnv.call` does."""
-        return self.step(action_of(ToolCall("", name, arguments), self.traits))
-
-    def messages(self, style: str = "chat") -> list[dict[str, Any]]:
-        """Tell the episode so far as chat messages, as `InterCodeEnv.messages` does."""
-        told: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
-        return told
 
     def image(self, task: Task) -> str:
         """Name the place of a task, for a run's record: the environment elsewhere."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 
+from intercode.calls import Tool, ToolCall
 from intercode.envs.options import EnvOptions
-from intercode.episode import Episode, Score, Status, Turn
+from intercode.envs.spaces import Unicode
+from intercode.envs.tools import action_of, tools_of
+from intercode.envs.traits import SHELL, Traits
+from intercode.episode import DataT, Episode, Score, Status, Turn
 from intercode.errors import (
     ActionError,
     EnvironmentStateError,
@@ -24,8 +29,10 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.outcomes import failure_kind
-from intercode.task import Task
+from intercode.registry import MESSAGES
+from intercode.task import Dataset, Task
 from intercode_sandbox.interruption import is_callers
+from intercode_sandbox.ownership import OneCaller
 
 VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
 """The errors that ``errors="value"`` turns into values: no caller's, no agent's, and none that
@@ -279,6 +286,139 @@ class EpisodeState:
         if episode.status != "running":
             lines.append(f"# {episode.status}, reward {episode.reward}")
         return "\n".join(line for line in lines if line) + "\n"
+
+
+class EpisodeEnv(gymnasium.Env[str, str]):
+    """An environment with its episode's record, whose tasks are tried here or elsewhere.
+
+    Args:
+        dataset: The tasks.
+        options: The options.
+
+    Raises:
+        TaskError: There are no tasks.
+    """
+
+    name: ClassVar[str]
+    """The environment's short name, for the record."""
+    traits: Traits = SHELL
+    """The environment's traits; one composed by hand has those of its language."""
+
+    def __init__(self, dataset: Dataset, options: EnvOptions) -> None:
+        if not dataset:
+            raise TaskError(f"dataset {dataset.name!r} holds no tasks")
+        self.dataset = dataset
+        self.options = options
+        self.max_turns = options.max_turns
+        self.reward_every_turn = options.reward_every_turn
+        self.observation_space = Unicode()
+        self.action_space = Unicode()
+        self.episode_state = EpisodeState(options)
+        self._calls = OneCaller("this environment", self._free)
+
+    @property
+    def episode(self) -> Episode:
+        """The episode since the last `reset`, finished or running.
+
+        Raises:
+            EnvironmentStateError: There is none yet.
+        """
+        return self.episode_state.episode
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action.
+
+        Returns:
+            Observation, reward, whether the episode was ended, whether it was truncated, info.
+
+        Raises:
+            EnvironmentStateError: There is no episode, or it has ended; or the environment was made
+                by another process, or another thread is using it. An exception of the caller
+                (Ctrl-C, the handler of an alarm) that comes before the observation ends it.
+            ActionError: The action is not a text.
+            SandboxError: The sandbox was lost, and not by what ran in it. The episode counts as an
+                error, never as a reward.
+            RewardError: The episode cannot be scored. With ``errors="value"`` this and the one
+                before truncate the episode, with the reward NaN and ``info["error"]``.
+        """
+        try:
+            with self._calls:
+                try:
+                    taken = self._step(action)
+                except VALUES as error:
+                    info = self.episode_state.info_of_failure(error, self.max_turns)
+                    taken = "", float("nan"), False, True, info
+                return self._said(taken)
+        except BaseException as error:  # also on the way out: the observation is lost
+            self.interrupt(error)
+            raise
+
+    @abstractmethod
+    def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action of the running episode, as `step` does."""
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the running episode by an exception, if that is the caller's.
+
+        Call it between two calls of others, or where one of them has raised the exception.
+        """
+        self.episode_state.interrupt(error)
+
+    def _said(self, data: DataT) -> DataT:
+        """Return what leaves the environment."""
+        return data
+
+    def _free(self) -> None:
+        """Free what the episode holds."""
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools of the environment, each with name, description and a JSON schema.
+
+        `call` calls one; `intercode.tools` makes functions of them.
+        """
+        return tools_of(self.traits)
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action by calling one of the `tools`.
+
+        A call that makes no sense (no such tool, an argument that is missing) is the model's
+        mistake: a turn that is marked ``invalid``, whose observation says what is wrong.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments by name.
+
+        Returns:
+            Observation, reward, whether the episode was ended, whether it was truncated, info.
+
+        Raises:
+            EnvironmentStateError, SandboxError, RewardError: As `step`.
+        """
+        return self.step(action_of(ToolCall("", name, arguments), self.traits))
+
+    def messages(self, style: str = "chat") -> list[dict[str, Any]]:
+        """Tell the episode so far as chat messages, for a model, for training, or for a log.
+
+        A model that plays it may be asked for the next one. Bytes that no JSON can carry are
+        replaced, and long observations shortened, save in ``plain``.
+
+        Args:
+            style: ``"chat"``: a system prompt, the task, actions as blocks of code; ``"tools"``:
+                actions as calls of `tools`; ``"plain"``: query, actions and observations as they
+                are.
+
+        Returns:
+            Messages as OpenAI's chat completions have them.
+
+        Raises:
+            UsageError: There is no such style.
+            EnvironmentStateError: There is no episode yet.
+        """
+        found: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
+        return self._said(found) if style == "plain" else found
 
 
 def choices(options: Mapping[str, Any] | None, **arguments: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from intercode.calls import Tool, Verb
+from intercode.envs.tools import schema
 from intercode.envs.traits import Traits
 from intercode.episode import NoAction
 from intercode.errors import ActionError, ForkError, UsageError
@@ -168,13 +169,6 @@ def with_keys(
 
 
 def _verb() -> Verb:
-    schema = {
-        "type": "object",
-        "properties": {"keys": {"type": "string", "description": _HELP}},
-        "required": ["keys"],
-        "additionalProperties": False,
-    }
-
     def action(arguments: Mapping[str, Any]) -> str:
         keys = arguments.get("keys")
         if not isinstance(keys, str):
@@ -186,4 +180,4 @@ def _verb() -> Verb:
         return None if match is None else {"keys": match[1] or ""}
 
     does = f"{_DOES} It returns the screen, {COLUMNS} x {ROWS}."
-    return Verb(Tool("keys", does, schema), action, arguments)
+    return Verb(Tool("keys", does, schema({"keys": _HELP})), action, arguments)

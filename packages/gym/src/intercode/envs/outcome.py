@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from intercode.envs.diffs import presence
 from intercode.episode import ENDED, decode, encode
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.answer import last_output
@@ -109,8 +110,7 @@ def _made(
     """Compare a path with what it was before gold, where both are compared with the image."""
     known = before or after
     assert known is not None  # they differ
-    was_there = known.kind != ("deleted" if before else "added")
-    is_there = after.kind != "deleted" if after else known.kind != "added"
+    was_there, is_there = presence(before, after)
     if not is_there:
         return Change(path, "deleted", known.type)
     now = after or _as_in_the_image(sandbox, path)

@@ -239,7 +239,7 @@ class SandboxStage:
         self._limits = limits
 
     @classmethod
-    def of(cls, options: EnvOptions, traits: Traits) -> Self:
+    def of(cls, options: EnvOptions, traits: Traits, **more: Any) -> Self:
         """Make the stage that an environment's options ask for.
 
         Raises:
@@ -252,6 +252,7 @@ class SandboxStage:
             options.limits,
             getattr(options, "network", False),
             getattr(options, "default_image", None),
+            **more,
         )
 
     def image(self, task: Task) -> str:

@@ -94,15 +94,8 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
     ) -> None:
         options = SweOptions.of(options, changes)
         tasks = load(data)
-        stage = SweStage(
-            options.sandbox,
-            options.image,
-            options.limits,
-            options.network,
-            options.default_image,
-            options.repositories,
-            options.history,
-        )
+        own = {"repositories": options.repositories, "history": options.history}
+        stage = SweStage.of(options, self.traits, **own)
         self._directory = stage.directory
         cache = GoldCache.chosen(options.cache_gold, stage.provider)
         chosen = choose(

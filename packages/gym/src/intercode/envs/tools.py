@@ -71,7 +71,7 @@ def _code(traits: Traits) -> Verb:
             return NoAction(f"the tool {name!r} needs {parameter!r}, a text")
         return code
 
-    tool = Tool(name, traits.does, _schema({parameter: traits.parameter_is}))
+    tool = Tool(name, traits.does, schema({parameter: traits.parameter_is}))
     return Verb(tool, action, lambda text: {parameter: text})
 
 
@@ -90,11 +90,17 @@ def _submit(traits: Traits) -> Verb:
 
     does = f"Hand in the {answer}." if traits.answer else "End the task: it is done."
     parameters = {answer: traits.answer_is or f"The {answer}."} if answer else {}
-    tool = Tool("submit", does, _schema(parameters, optional=not traits.answer))
+    tool = Tool("submit", does, schema(parameters, optional=not traits.answer))
     return Verb(tool, action, arguments)
 
 
-def _schema(parameters: Mapping[str, str], optional: bool = False) -> Mapping[str, object]:
+def schema(parameters: Mapping[str, str], optional: bool = False) -> Mapping[str, object]:
+    """Return the JSON schema of a tool whose parameters are texts.
+
+    Args:
+        parameters: Name → description.
+        optional: Whether all may be left out; else all are required.
+    """
     return {
         "type": "object",
         "properties": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -13,9 +13,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from intercode.envs.base import InterCodeEnv
-from intercode.envs.elsewhere import Elsewhere, StandIn
-from intercode.envs.episode_state import choices
+from intercode.envs.elsewhere import StandIn
+from intercode.envs.episode_state import EpisodeEnv, choices
 from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.outcomes import failure_kind
@@ -29,6 +28,7 @@ Flags = NDArray[np.bool_]
 Result = tuple[str, float, bool, bool, dict[str, Any]]
 Batch = tuple[Texts, NDArray[np.float64], Flags, Flags, dict[str, Any]]
 Seed = int | np.integer[Any]
+ResultsT = TypeVar("ResultsT")
 
 
 class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
@@ -128,9 +128,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
                 self._order = self._tasks.shuffled(self.np_random)
             self._begin(ids, named, seeds)
             (observations, *_, infos), errors = self._gather(ids)
-        if errors:
-            raise VectorError(errors, (observations, infos)) from next(iter(errors.values()))
-        return observations, infos
+        return _checked(((observations, infos), errors))
 
     def fork(
         self,
@@ -168,9 +166,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
                 for one in ids:
                     self._running[one] = self._pool.submit(self._restore, one, snapshot.of_one())
                 (observations, *_, infos), errors = self._gather(ids)
-        if errors:
-            raise VectorError(errors, (observations, infos)) from next(iter(errors.values()))
-        return observations, infos
+        return _checked(((observations, infos), errors))
 
     def _restore(self, index: int, snapshot: EpisodeSnapshot) -> Result:
         observation, info = self._inner[index].restore(snapshot)
@@ -438,13 +434,13 @@ _MANY = (list, tuple, np.ndarray)
 
 def _inner(env: gymnasium.Env[str, str]) -> Any:
     inner = env.unwrapped
-    if not isinstance(inner, (InterCodeEnv, Elsewhere, StandIn)):
+    if not isinstance(inner, (EpisodeEnv, StandIn)):
         raise UsageError(f"a vector takes InterCode's environments, not {type(inner).__name__}")
     return inner
 
 
-def _checked(gathered: tuple[Batch, dict[int, BaseException]]) -> Batch:
-    """Return a batch, or raise what failed in it."""
+def _checked(gathered: tuple[ResultsT, dict[int, BaseException]]) -> ResultsT:
+    """Return a batch, or the first observations of episodes; or raise what failed in them."""
     batch, errors = gathered
     if errors:
         raise VectorError(errors, batch) from next(iter(errors.values()))

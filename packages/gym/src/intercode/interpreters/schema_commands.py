@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from intercode.databases.base import Failure, Outcome, Result
+from intercode.syntax import quoted
 
 Run = Callable[[str], Outcome]
 """Runs a statement in the agent's session."""
@@ -145,13 +146,14 @@ def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
     if command.kind == "tables":
         return run(_LISTS[dialect])
     if command.kind == "columns":
-        name = _literal(command.table)
-        identifier = _identifier(command.table, dialect)
+        name = quoted(command.table, "'")
+        identifier = quoted(command.table, "`" if dialect == "mysql" else '"')
         outcome = run(_COLUMNS[dialect].format(name=name, identifier=identifier))
         return _unless_missing(outcome, command.table, dialect, run)
     if dialect == "mysql":
         return _mysql_statements(command.table, run)
-    condition = f" WHERE lower(name) = lower({_literal(command.table)})" if command.table else ""
+    literal = quoted(command.table, "'")
+    condition = f" WHERE lower(name) = lower({literal})" if command.table else ""
     outcome = run(f"{_STATEMENTS[dialect]}{condition} ORDER BY name")
     if outcome.failure is not None:
         return outcome
@@ -168,7 +170,7 @@ def _mysql_statements(table: str, run: Run) -> Outcome | str:
         names = [str(name) for (name,) in listed.results[-1].rows]
     statements = []
     for name in names:
-        outcome = run(f"SHOW CREATE TABLE {_identifier(name, 'mysql')}")
+        outcome = run(f"SHOW CREATE TABLE {quoted(name, '`')}")
         if outcome.failure is not None:
             return outcome
         if not (rows := outcome.results[-1].rows):
@@ -203,12 +205,3 @@ def _plain(name: str) -> str:
     if name[:1] in "\"'`" and len(name) > 1:
         return name[1:-1].replace('""', '"')
     return name.rpartition(".")[2]
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _identifier(name: str, dialect: str) -> str:
-    quote = "`" if dialect == "mysql" else '"'
-    return quote + name.replace(quote, quote * 2) + quote

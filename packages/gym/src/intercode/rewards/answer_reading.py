@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from os.path import commonpath
 from pathlib import PurePosixPath
 
+from intercode.rewards.aliases import within
 from intercode.rewards.quantities import (
     Quantity,
     Question,
@@ -259,13 +260,9 @@ def _stated(answer: Form, paths: Sequence[str]) -> Iterator[str]:
     """
     start = commonpath(paths)
     if answer.question.folders or len({*paths}) == 1:
-        named = [folder for folder in answer.question.folders if _is_in(start, folder)]
+        named = [folder for folder in answer.question.folders if within(start, folder)]
         start = max(named, key=len, default="/")
     yield from dict.fromkeys([start, *map(str, PurePosixPath(start).parents)])
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 # -- lines -----------------------------------------------------------------------------------------
@@ -312,7 +309,7 @@ def _are_places(answer: Form, places: Sequence[re.Match[str]]) -> bool:
     files = [match.groupdict().get("name", "") for match in places]
     numbers = [int(match["number"]) if match["number"] else None for match in places]
     known = answer.question.words | answer.question.folders
-    if not all(not name or any(_is_in(name, folder) for folder in known) for name in {*files}):
+    if not all(not name or any(within(name, folder) for folder in known) for name in {*files}):
         return False
     last: dict[str, int] = {}
     for name, number in zip(files, numbers, strict=True):
@@ -406,7 +403,7 @@ def _without_folder(rows: Sequence[_Row]) -> Sequence[_Row]:
     """Return the rows but for that of the folder that holds all others: the total of `du`."""
     folder = min((row.path for row in rows), key=lambda path: (path != ".", len(path)), default="")
     inside = [row for row in rows if row.path != folder]
-    return inside if folder == "." or all(_is_in(row.path, folder) for row in inside) else rows
+    return inside if folder == "." or all(within(row.path, folder) for row in inside) else rows
 
 
 def _are_same_rows(answer: Form, rows: Sequence[_Row], others: Sequence[_Row]) -> bool:

@@ -286,7 +286,7 @@ def _literal(value: Value) -> str:
         return f"X'{value.hex()}'"
     if isinstance(value, (int, float)):
         return repr(value)
-    return "'" + str(value).replace("'", "''") + "'"
+    return quoted(str(value), "'")
 
 
 def _constants(text: str) -> Iterator[int | float | str]:
