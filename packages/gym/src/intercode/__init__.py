@@ -16,7 +16,7 @@ import intercode_sandbox
 try:
     from intercode_sandbox import ORIGIN as ORIGIN, __version__ as __version__
     from intercode_sandbox.extensions import FOLDERS, PACKAGES
-    from intercode_sandbox.origin import check_package
+    from intercode_sandbox.origin import check_package, check_upper_package
 except ImportError as error:  # a package without our errors, too
     raise ImportError(
         f"intercode_sandbox ({intercode_sandbox.__file__}) is not InterCode's package of this "
@@ -95,6 +95,7 @@ def __getattr__(name: str) -> Any:
 
     Raises:
         UsageError: It is one of a package that is not installed.
+        PackageError: That package is another project's, or of another version.
     """
     if name in INTEGRATIONS:
         if find_spec("intercode_integrations") is None:
@@ -102,6 +103,7 @@ def __getattr__(name: str) -> Any:
             from intercode_sandbox.names import missing
 
             raise missing(f"intercode.{name}", registry.INTEGRATIONS)
+        check_upper_package("intercode_integrations")
         return getattr(importlib.import_module("intercode_integrations"), name)
     if name not in SOURCES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

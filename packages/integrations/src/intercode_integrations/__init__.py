@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 check_package(intercode, __name__, __file__)
 PACKAGES[__name__] = Path(__file__).parent
+ORIGIN = "https://github.com/intercode-gym/intercode"
+"""The project of this package: `intercode_sandbox.origin` reads this line before the import."""
 
 __all__ = ["AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"]
 
