@@ -31,6 +31,7 @@ from operator import attrgetter
 from typing import Any
 
 from intercode_sandbox.errors import PackageError, UsageError
+from intercode_sandbox.origin import check_upper_package
 from intercode_sandbox.suggestions import meant
 from intercode_sandbox.user_code import is_reference, load, reference_of
 
@@ -180,8 +181,6 @@ def _check_target(target: Any) -> None:
     """Check the origin of an upper package of ours that has an entry's target; see `origin`."""
     package = target.partition(":")[0].partition(".")[0] if isinstance(target, str) else ""
     if package in UPPER_PACKAGES:
-        from intercode_sandbox.origin import check_upper_package  # needs the package's own root
-
         check_upper_package(package)
 
 

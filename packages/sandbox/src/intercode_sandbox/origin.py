@@ -10,12 +10,16 @@ packages of two releases. A package that copies `ORIGIN` passes; only the hashes
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from intercode_sandbox import ORIGIN, __version__
 from intercode_sandbox.errors import PackageError
+
+_ROOT = sys.modules["intercode_sandbox"]
+"""This package, without a circle of imports: for types it names modules that import this one."""
+ORIGIN: str = _ROOT.ORIGIN
 
 _DECLARATION = f'ORIGIN = "{ORIGIN}"'
 """Line of an upper package's ``__init__.py``, which is read where the module is not imported."""
@@ -73,9 +77,9 @@ def check_upper_package(name: str) -> None:
             name=name,
             path=file,
         )
-    if metadata := _metadata_of_other_version(file, name, __version__):
+    if metadata := _metadata_of_other_version(file, name, _ROOT.__version__):
         raise PackageError(
-            f"{name} ({metadata}) has another version than intercode_sandbox, {__version__}. "
+            f"{name} ({metadata}) has another version than intercode_sandbox, {_ROOT.__version__}. "
             "Install both from one release",
             name=name,
             path=file,
