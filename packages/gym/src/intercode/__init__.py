@@ -86,7 +86,7 @@ SOURCES = {
 
 __all__ = [*SOURCES]
 
-INTEGRATIONS = frozenset({"AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"})
+INTEGRATIONS = frozenset({"AsyncEnv", "SandboxPool", "connect", "connect_vec"})
 """Public names of ``intercode_integrations``, which are names here, too."""
 
 
