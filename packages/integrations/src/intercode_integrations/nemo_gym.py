@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from pathlib import Path
+from typing import Any
 
 from intercode.errors import InterCodeError
 from intercode_integrations import needing
@@ -58,10 +59,11 @@ class InterCodeProvider:
     ) -> SandboxExecResult:
         """Run a command. A folder or a user that is not there is the command's own failure."""
         sandbox, spec = self._live[handle.sandbox_id]
-        how = {"cwd": cwd or spec.workdir, "env": {**spec.env, **(env or {})}, "timeout": timeout_s}
-        how |= {} if user in (None, 0, "root") else {"user": str(user)}
+        options: dict[str, Any] = {"env": {**spec.env, **(env or {})}, "timeout": timeout_s}
+        options |= {} if user in (None, 0, "root") else {"user": str(user)}
+        folder = cwd or spec.workdir
         try:
-            done = await sandbox.exec(["/bin/bash", "-c", command], **how)
+            done = await sandbox.exec(["/bin/bash", "-c", command], cwd=folder, **options)
         except (OSError, LookupError) as error:
             if isinstance(error, InterCodeError):
                 raise

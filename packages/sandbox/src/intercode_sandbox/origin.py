@@ -18,7 +18,7 @@ from types import ModuleType
 from intercode_sandbox.errors import PackageError
 
 _ROOT = sys.modules["intercode_sandbox"]
-"""This package, without a circle of imports: for types it names modules that import this one."""
+"""Root module of the package; an import statement would close a circle of type-checking imports."""
 ORIGIN: str = _ROOT.ORIGIN
 
 _DECLARATION = f'ORIGIN = "{ORIGIN}"'
