@@ -86,7 +86,7 @@ PUBLIC_NAMES = {
 
 __all__ = [*PUBLIC_NAMES]
 
-INTEGRATION_NAMES = frozenset({"AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"})
+INTEGRATION_NAMES = frozenset({"AsyncEnv", "SandboxPool", "connect", "connect_vec"})
 """Public names of ``intercode_integrations``, which are names here, too."""
 
 
@@ -95,6 +95,7 @@ def __getattr__(name: str) -> Any:
 
     Raises:
         UsageError: The name's package is not installed.
+        PackageError: That package is another project's, or of another version.
     """
     if name in INTEGRATION_NAMES:
         return import_integration(name)

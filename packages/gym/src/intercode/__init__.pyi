@@ -61,7 +61,6 @@ from intercode.project import create_vec as make_vec
 from intercode.task import Dataset as Dataset
 from intercode.task import Task as Task
 from intercode_sandbox.base import Limits as Limits
-from intercode_integrations import AsyncBackend as AsyncBackend
 from intercode_integrations import AsyncEnv as AsyncEnv
 from intercode_integrations import SandboxPool as SandboxPool
 from intercode_integrations import connect as connect

@@ -6,6 +6,8 @@ import importlib
 from importlib.util import find_spec
 from typing import Any
 
+from intercode_sandbox.origin import check_upper_package
+
 _INTEGRATIONS = "intercode_integrations"
 
 
@@ -24,9 +26,11 @@ def import_integration(name: str) -> Any:
 
     Raises:
         UsageError: That package is not installed.
+        PackageError: It is another project's, or of another version.
     """
     if find_spec(_INTEGRATIONS) is None:
         from intercode_sandbox.names import missing
 
         raise missing(f"intercode.{name}", _INTEGRATIONS.replace("_", "-"))
+    check_upper_package(_INTEGRATIONS)
     return getattr(importlib.import_module(_INTEGRATIONS), name)

@@ -1,9 +1,8 @@
-"""`AsyncEnv` and `AsyncBackend`: calls in turn, cancelled at every await, closed while they run."""
+"""`AsyncEnv`: calls in turn, cancelled at every await, closed while they run."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +12,8 @@ import gymnasium
 import pytest
 
 import intercode
-from intercode import AsyncBackend, AsyncEnv, EnvironmentStateError, SandboxClosedError, UsageError
-from intercode_sandbox import get_provider
+from intercode import AsyncEnv, EnvironmentStateError, SandboxClosedError, UsageError
+from intercode_sandbox import AsyncSandbox
 from waiting import PATIENCE
 
 from .toy import Gate, Toy, many, toy
@@ -50,7 +49,8 @@ def test_an_episode() -> None:
                 assert len(other.episode.turns) == 1
             await env.step(task.gold[0])
             assert (await env.step("submit"))[1] == 1.0
-            async with AsyncBackend(env.env.unwrapped.stage.open(task)) as place:  # type: ignore[attr-defined]
+            backend = env.env.unwrapped.stage.open(task)  # type: ignore[attr-defined]
+            async with AsyncSandbox.from_backend(backend) as place:
                 assert (await env.score(task, place, output="nothing")).value < 1.0
             with pytest.raises(EnvironmentStateError, match="has ended"):
                 await env.step("true")
@@ -241,37 +241,5 @@ def test_closing_needs_no_thread_of_the_calls() -> None:
             await env.close()
             with pytest.raises(SandboxClosedError):
                 await running
-
-    run(main)
-
-
-def says_hello(connection: socket.socket) -> None:
-    connection.sendall(b"hello")
-
-
-def test_a_sandbox() -> None:
-    async def main() -> None:
-        async with AsyncBackend(get_provider().start()) as sandbox:
-            await sandbox.write_file("/tmp/a", b"1")
-            assert await sandbox.read_file("/tmp/a") == b"1"
-            done = await sandbox.exec(["sh", "-c", "echo $X; rm /tmp/a"], env={"X": "2"})
-            assert done.stdout == b"2\n"
-            assert await sandbox.changes() == []
-            assert await sandbox.kill() == 0 and await sandbox.processes() == []
-            assert await sandbox.run(lambda inner: inner.cwd) == sandbox.sandbox.cwd
-            snapshot = await sandbox.snapshot()
-            snapshot.delete()
-            forward = await sandbox.run(lambda inner: inner.forward(4000, says_hello))
-            said = await sandbox.exec(["bash", "-c", "cat < /dev/tcp/127.0.0.1/4000"])
-            assert said.stdout == b"hello"
-            endless = sandbox.exec(["sh", "-c", "while :; do :; done"], timeout=PATIENCE)
-            running = asyncio.create_task(endless)
-            await asyncio.sleep(0)  # allow sleep: it lets the task begin
-        with pytest.raises(SandboxClosedError):
-            await running
-        forward._thread.join(PATIENCE)  # it has gone with its sandbox
-        assert not forward._thread.is_alive()
-        with pytest.raises(EnvironmentStateError, match="this sandbox is closed"):
-            await sandbox.changes()
 
     run(main)

@@ -20,17 +20,19 @@ from intercode_sandbox.names import OURS
 from intercode_sandbox.origin import check_package
 
 if TYPE_CHECKING:
-    from intercode_integrations.asynchronous import AsyncBackend, AsyncEnv
+    from intercode_integrations.asynchronous import AsyncEnv
     from intercode_integrations.pool import SandboxPool
     from intercode_integrations.serve.client import connect, connect_vec
 
 check_package(intercode, __name__, __file__)
 PACKAGES[__name__] = Path(__file__).parent
+ORIGIN = "https://github.com/intercode-gym/intercode"
+"""The project of this package: `intercode_sandbox.origin` reads this line before the import."""
 
-__all__ = ["AsyncEnv", "AsyncBackend", "SandboxPool", "connect", "connect_vec"]
+__all__ = ["AsyncEnv", "SandboxPool", "connect", "connect_vec"]
 
 _MODULES = {
-    **dict.fromkeys(("AsyncEnv", "AsyncBackend"), "asynchronous"),
+    "AsyncEnv": "asynchronous",
     "SandboxPool": "pool",
     **dict.fromkeys(("connect", "connect_vec"), "serve.client"),
 }

@@ -1,6 +1,6 @@
-"""Environments and sandboxes for programs that have an event loop: servers, agents' frameworks.
+"""Environments for programs that have an event loop: servers, agents' frameworks.
 
-A call runs on a thread of an executor that all share, so that only a call that runs costs a
+A call runs on a thread of the executor of `AsyncSandbox`, so that only a call that runs costs a
 thread: a thousand idle episodes have none. Calls of one environment run one after the other, in
 the order in which they were made.
 
@@ -15,11 +15,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import PurePosixPath
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import gymnasium
@@ -30,26 +29,10 @@ from intercode.episode import Episode, Score
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.models.base import Tool
 from intercode.task import Dataset, Task
-from intercode_sandbox.base import Change, Completed, SandboxBackend, Snapshot
-from intercode_sandbox.units import MIB
+from intercode_sandbox.async_sandbox import AsyncSandbox, closing_threads, threads
 
 T = TypeVar("T")
 Result = tuple[str, float, bool, bool, dict[str, Any]]
-
-MOST_THREADS = 1024
-"""Calls that run at once, of all environments without an executor of their own."""
-
-
-@cache
-def threads(pid: int) -> Executor:
-    """Return the threads of a process for calls; a thread is made when none is idle."""
-    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="intercode-call")
-
-
-@cache
-def closers(pid: int) -> Executor:
-    """Return the threads that close: where all others are busy, closing makes them free."""
-    return ThreadPoolExecutor(16, thread_name_prefix="intercode-close")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +129,7 @@ class Calls:
         else:
             job.abandon()
             if error is None:
-                closers(os.getpid()).submit(job.discard, running.result())
+                closing_threads(os.getpid()).submit(job.discard, running.result())
         self._next()
 
     async def _end(self) -> None:
@@ -156,10 +139,10 @@ class Calls:
             if not answer.done():
                 answer.set_exception(EnvironmentStateError(f"{self._what} was closed"))
         if self._running is not None:
-            await loop.run_in_executor(closers(pid), self._stop)
+            await loop.run_in_executor(closing_threads(pid), self._stop)
         if self._running is not None:
             await asyncio.wait([self._running])
-        await loop.run_in_executor(closers(pid), self._close)
+        await loop.run_in_executor(closing_threads(pid), self._close)
 
 
 class AsyncEnv:
@@ -239,11 +222,11 @@ class AsyncEnv:
 
         Args:
             task: The task.
-            place: The place; an `AsyncBackend`, too, of which no call runs.
+            place: The place; an `AsyncSandbox`, too, of which no call runs.
             output: The agent's answer.
             episode: The record of the attempt, in place of `output`.
         """
-        place = place.sandbox if isinstance(place, AsyncBackend) else place
+        place = place.sandbox.backend if isinstance(place, AsyncSandbox) else place
         score = partial(self._inner.score, task, place, output=output, episode=episode)
         return await self._calls(score)
 
@@ -277,70 +260,6 @@ class AsyncEnv:
 
         A call that runs or waits raises `SandboxClosedError` or `EnvironmentStateError`.
         """
-        await self._calls.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
-
-
-class AsyncBackend:
-    """A sandbox whose calls are awaited.
-
-    ``async with`` closes it. A command whose wait is cancelled runs to its end or its time limit.
-
-    Args:
-        sandbox: A sandbox; `sandbox` is that, for attributes that cost no time.
-        executor: Threads for its calls; default: up to 1,024 that all share.
-    """
-
-    def __init__(self, sandbox: SandboxBackend, executor: Executor | None = None) -> None:
-        self.sandbox = sandbox
-        self._calls = Calls("this sandbox", sandbox.close, sandbox.close, executor)
-
-    async def exec(self, argv: Sequence[str | bytes], **options: Any) -> Completed:
-        """Run a program to its end; see `SandboxBackend.exec`."""
-        return await self._calls(partial(self.sandbox.exec, argv, **options))
-
-    async def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
-        """Return the content of a regular file; see `SandboxBackend.read_file`."""
-        return await self._calls(partial(self.sandbox.read_file, path, limit))
-
-    async def write_file(self, path: str | PurePosixPath, data: bytes, mode: int = 0o644) -> None:
-        """Write a regular file; see `SandboxBackend.write_file`."""
-        await self._calls(partial(self.sandbox.write_file, path, data, mode))
-
-    async def changes(self) -> list[Change]:
-        """List all that differs from the image; see `SandboxBackend.changes`."""
-        return await self._calls(self.sandbox.changes)
-
-    async def snapshot(self) -> Snapshot:
-        """Save the file system as it is now; see `SandboxBackend.snapshot`."""
-        return await self._calls(self.sandbox.snapshot, lambda snapshot: snapshot.delete())
-
-    async def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes except some; see `SandboxBackend.kill`.
-
-        It waits for a command that runs.
-        """
-        return await self._calls(partial(self.sandbox.kill, keep))
-
-    async def processes(self) -> list[int]:
-        """List the processes that run; see `SandboxBackend.processes`."""
-        return await self._calls(self.sandbox.processes)
-
-    async def run(self, call: Callable[[SandboxBackend], T]) -> T:
-        """Call your function with the sandbox, in turn, on a thread: to `forward`, for instance."""
-        return await self._calls(partial(call, self.sandbox))
-
-    def when_idle(self, work: Callable[[], object]) -> None:
-        """Do something when no call runs or waits: now, or after the last one."""
-        self._calls.when_idle(work)
-
-    async def close(self) -> None:
-        """End everything in it, with the command that runs, and free it. Idempotent."""
         await self._calls.close()
 
     async def __aenter__(self) -> Self:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from pathlib import Path
+from typing import Any
 
 from intercode.errors import InterCodeError
 from intercode_integrations import needing
-from intercode_integrations.asynchronous import AsyncBackend
-from intercode_sandbox import Limits, get_provider
+from intercode_sandbox import AsyncSandbox, Limits, get_provider
 from intercode_sandbox.network import Network
 
 with needing("NeMo Gym", "nemo-gym"):
@@ -29,7 +29,7 @@ class InterCodeProvider:
 
     def __init__(self, sandbox: str = "native", network: Network = False) -> None:
         self._provider, self._network = get_provider(sandbox), network
-        self._live: dict[str, tuple[AsyncBackend, SandboxSpec]] = {}
+        self._live: dict[str, tuple[AsyncSandbox, SandboxSpec]] = {}
 
     async def create(self, spec: SandboxSpec) -> Handle:
         """Start a sandbox. NeMo Gym itself uploads its files."""
@@ -39,9 +39,10 @@ class InterCodeProvider:
         limits = Limits(timeout=600.0, memory=memory << 20, disk=disk << 30)
         start, image = self._provider.start, spec.image or "host"
         try:
-            sandbox = AsyncBackend(await asyncio.to_thread(start, image, limits, self._network))
+            backend = await asyncio.to_thread(start, image, limits, self._network)
         except InterCodeError as error:
             raise SandboxCreateError(str(error)) from error
+        sandbox = AsyncSandbox.from_backend(backend)
         handle = Handle(uuid.uuid4().hex, self.name, sandbox)
         self._live[handle.sandbox_id] = sandbox, spec
         return handle
@@ -58,10 +59,11 @@ class InterCodeProvider:
     ) -> SandboxExecResult:
         """Run a command. A folder or a user that is not there is the command's own failure."""
         sandbox, spec = self._live[handle.sandbox_id]
-        how = {"cwd": cwd or spec.workdir, "env": {**spec.env, **(env or {})}, "timeout": timeout_s}
-        how |= {} if user in (None, 0, "root") else {"user": str(user)}
+        options: dict[str, Any] = {"env": {**spec.env, **(env or {})}, "timeout": timeout_s}
+        options |= {} if user in (None, 0, "root") else {"user": str(user)}
+        folder = cwd or spec.workdir
         try:
-            done = await sandbox.exec(["/bin/bash", "-c", command], **how)
+            done = await sandbox.exec(["/bin/bash", "-c", command], cwd=folder, **options)
         except (OSError, LookupError) as error:
             if isinstance(error, InterCodeError):
                 raise

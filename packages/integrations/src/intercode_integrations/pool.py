@@ -24,8 +24,9 @@ import gymnasium
 
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
-from intercode_integrations.asynchronous import AsyncBackend, AsyncEnv, closers, threads
-from intercode_sandbox import get_provider
+from intercode_integrations.asynchronous import AsyncEnv
+from intercode_sandbox import AsyncSandbox, get_provider
+from intercode_sandbox.async_sandbox import closing_threads, threads
 from intercode_sandbox.base import SandboxBackend
 
 _COUNTED = ("opened", "refused", "failed", "idle", "aged", "abandoned")
@@ -75,7 +76,7 @@ class Lease(Generic[Key, Thing]):
     """The right to use a sandbox or an environment of a pool, until it ends.
 
     As a context manager it is opened at the beginning and closed at the end, and in use in
-    between; `async with` gives an `AsyncBackend` or an `AsyncEnv`. A server whose requests come one
+    between; `async with` gives an `AsyncSandbox` or an `AsyncEnv`. A server whose requests come one
     by one calls `open` or `open_async`, keeps the `id`, and uses `SandboxPool.use`.
     """
 
@@ -91,7 +92,7 @@ class Lease(Generic[Key, Thing]):
         self.begun = self.last = 0.0
         self.users = 0
         self.ended = False
-        self._asynchronous: AsyncBackend | AsyncEnv | None = None
+        self._asynchronous: AsyncSandbox | AsyncEnv | None = None
 
     def open(self) -> Self:
         """Wait for the pool's capacity, and start the sandbox.
@@ -124,10 +125,10 @@ class Lease(Generic[Key, Thing]):
 
     def _given_up(self, filling: asyncio.Future[None]) -> None:
         if filling.exception() is None:  # else there is nothing to close
-            closers(os.getpid()).submit(self.close)
+            closing_threads(os.getpid()).submit(self.close)
 
     @property
-    def asynchronous(self) -> AsyncBackend | AsyncEnv:
+    def asynchronous(self) -> AsyncSandbox | AsyncEnv:
         """The thing with calls that are awaited.
 
         Raises:
@@ -138,10 +139,17 @@ class Lease(Generic[Key, Thing]):
             if isinstance(thing, gymnasium.Env):
                 self._asynchronous = AsyncEnv(thing)
             elif isinstance(thing, SandboxBackend):
-                self._asynchronous = AsyncBackend(thing)
+                self._asynchronous = AsyncSandbox.from_backend(thing)
             else:
                 raise UsageError(f"calls of a {type(thing).__name__} cannot be awaited")
         return self._asynchronous
+
+    def end_use(self) -> None:
+        """End a use of `asynchronous`, now or when a cancelled call has ended."""
+        if isinstance(self._asynchronous, AsyncEnv):
+            self._asynchronous.when_idle(lambda: self._pool.end_use(self))
+        else:  # no call of an AsyncSandbox outlasts its wait
+            self._pool.end_use(self)
 
     def close(self) -> None:
         """End the lease, with what runs there. Idempotent, safe from any thread."""
@@ -166,8 +174,10 @@ class Lease(Generic[Key, Thing]):
         return thing
 
     async def __aexit__(self, *exception: object) -> None:
-        self.asynchronous.when_idle(lambda: self._pool.end_use(self))
-        closing = asyncio.get_running_loop().run_in_executor(closers(os.getpid()), self.close)
+        self.end_use()
+        closing = asyncio.get_running_loop().run_in_executor(
+            closing_threads(os.getpid()), self.close
+        )
         await asyncio.shield(closing)
 
 
@@ -252,7 +262,7 @@ class SandboxPool(Generic[Key, Thing]):
 
     @asynccontextmanager
     async def use_async(self, id: str) -> AsyncIterator[Any]:
-        """Use what was leased, in an event loop: an `AsyncBackend` or an `AsyncEnv`.
+        """Use what was leased, in an event loop: an `AsyncSandbox` or an `AsyncEnv`.
 
         A call whose wait was cancelled counts as use until it has ended.
 
@@ -265,7 +275,7 @@ class SandboxPool(Generic[Key, Thing]):
         try:
             yield thing
         finally:
-            thing.when_idle(lambda: self.end_use(lease))
+            lease.end_use()
 
     def leave(self, owner: Hashable) -> int:
         """End all leases of a client that has left; return how many there were."""
@@ -404,7 +414,7 @@ class SandboxPool(Generic[Key, Thing]):
             lease.last = self._clock()
             last = lease.ended and not lease.users
         if last and lease.thing is not None:
-            closers(os.getpid()).submit(_close, lease.thing)
+            closing_threads(os.getpid()).submit(_close, lease.thing)
 
     def end(self, lease: Lease[Key, Thing], why: str = "") -> bool:
         """End a lease, with what runs there; return whether this call has done so.

@@ -263,14 +263,15 @@ async def test_an_answer_that_cannot_be_read_is_no_reward_of_0(
     toml.parent.mkdir()
     toml.write_text('[metadata.intercode]\nenvironment = "bash"\ntask_id = "archive-01"\n')
     async with make(tasks="bash") as box:
-        read = box.box.sandbox.read_file
+        backend = box.box.sandbox.backend
+        read = backend.read_file
 
         def late(path: str, *limit: int) -> bytes:
             if path == ANSWER:
                 raise SandboxTimeoutError("no answer in time")
             return read(path, *limit)
 
-        monkeypatch.setattr(box.box.sandbox, "read_file", late)
+        monkeypatch.setattr(backend, "read_file", late)
         with pytest.raises(SandboxTimeoutError):
             await box.score()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
@@ -27,24 +28,24 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_THREADS = 1024
-"""Calls that run at once, of all sandboxes of this process."""
+"""Calls that run at once, of all sandboxes and environments of this process."""
 _CLOSING_THREADS = 16
 
 
 @cache
-def _threads(pid: int) -> Executor:
+def threads(pid: int) -> Executor:
     """Return the threads of a process for calls; a thread is made when none is idle."""
-    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="intercode-sandbox")
+    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="intercode-call")
 
 
 @cache
-def _closing_threads(pid: int) -> Executor:
+def closing_threads(pid: int) -> Executor:
     """Return the threads that close: where all others are busy, closing makes them free."""
-    return ThreadPoolExecutor(_CLOSING_THREADS, thread_name_prefix="intercode-sandbox-close")
+    return ThreadPoolExecutor(_CLOSING_THREADS, thread_name_prefix="intercode-close")
 
 
 async def _on_thread(
-    threads: Executor,
+    executor: Executor,
     call: Callable[[], T],
     stop: Callable[[], object] = lambda: None,
     discard: Callable[[T], object] = lambda result: None,
@@ -52,12 +53,12 @@ async def _on_thread(
     """Run a call on a thread; if the wait is cancelled, end it when the call has ended.
 
     Args:
-        threads: The threads.
+        executor: The threads.
         call: The call.
         stop: Ends the call sooner.
         discard: Frees a result that is no longer awaited.
     """
-    running = asyncio.get_running_loop().run_in_executor(threads, call)
+    running = asyncio.get_running_loop().run_in_executor(executor, call)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -66,7 +67,7 @@ async def _on_thread(
             with suppress(asyncio.CancelledError):  # a second one; the first is raised below
                 await asyncio.wait([running])
         if running.exception() is None:
-            await _on_thread(_closing_threads(os.getpid()), partial(discard, running.result()))
+            await _on_thread(closing_threads(os.getpid()), partial(discard, running.result()))
         raise
 
 
@@ -86,18 +87,27 @@ def _awaited(
 def _stoppable(
     method: Callable[Concatenate[Sandbox, P], T],
 ) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
-    """Return a method with a parameter `stop` as one that is awaited, and stopped if cancelled."""
+    """Return a method with a parameter `stop` as one that is awaited, and stopped if cancelled.
+
+    The caller's own `stop` still stops it: an epoll descriptor is readable as soon as one of its
+    members is.
+    """
 
     @wraps(method)
     async def call(self: AsyncSandbox, /, *args: P.args, **options: P.kwargs) -> T:
-        options["stop"] = stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        cancellation = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
-            return await self.run(
-                lambda sandbox: method(sandbox, *args, **options),
-                stop=partial(os.eventfd_write, stop, 1),
-            )
+            with select.epoll() as stops:
+                stops.register(cancellation, select.EPOLLIN)
+                if (stop := options.get("stop")) is not None:
+                    stops.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
+                options["stop"] = stops.fileno()
+                return await self.run(
+                    lambda sandbox: method(sandbox, *args, **options),
+                    stop=partial(os.eventfd_write, cancellation, 1),
+                )
         finally:
-            os.close(stop)
+            os.close(cancellation)
 
     return call
 
@@ -162,15 +172,15 @@ class AsyncSandbox:
         """
         async with self._turn:
             await self._start()
-            threads = _threads(os.getpid())
-            return await _on_thread(threads, partial(call, self.sandbox), stop, discard)
+            work = partial(call, self.sandbox)
+            return await _on_thread(threads(os.getpid()), work, stop, discard)
 
     async def _start(self) -> None:
         if self._closed:
             raise SandboxClosedError("the sandbox is closed")
         if self._sandbox is None and self._request is not None:
-            start, threads = self._request.start, _threads(os.getpid())
-            backend = await _on_thread(threads, start, discard=lambda backend: backend.close())
+            start, executor = self._request.start, threads(os.getpid())
+            backend = await _on_thread(executor, start, discard=lambda backend: backend.close())
             self._sandbox = Sandbox.from_backend(backend)
             if self._closed:  # meanwhile, and nothing was there to be ended
                 await self._end(self._sandbox)
@@ -212,7 +222,7 @@ class AsyncSandbox:
                 pass
 
     async def _end(self, sandbox: Sandbox) -> None:
-        await _on_thread(_closing_threads(os.getpid()), sandbox.close)
+        await _on_thread(closing_threads(os.getpid()), sandbox.close)
 
     async def __aenter__(self) -> Self:
         async with self._turn:

@@ -30,7 +30,8 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
-from intercode_sandbox.errors import UsageError
+from intercode_sandbox.errors import PackageError, UsageError
+from intercode_sandbox.origin import check_upper_package
 from intercode_sandbox.suggestions import meant
 from intercode_sandbox.user_code import is_reference, load, reference_of
 
@@ -94,11 +95,16 @@ class Registry:
         """Tell whether a name runs nothing new, wherever the name comes from.
 
         Names of InterCode's own and those that this process has registered are trusted; those of
-        an installed package once the process has imported its module. No file is.
+        an installed package once the process has imported its module. No file is trusted, and no
+        package of another project under the name of an upper one of ours.
         """
         if name not in self:
             return False
         target = self._entries[name]
+        try:
+            _check_target(target)
+        except PackageError:
+            return False
         is_imported = not isinstance(target, str) or target.partition(":")[0] in sys.modules
         return is_imported or name not in self._packages
 
@@ -124,6 +130,7 @@ class Registry:
 
         Raises:
             UsageError: There is none.
+            PackageError: Its package has the name of one of ours, and another origin or version.
             ImportError: Its module, or something that this needs, is not installed.
         """
         if name not in self:
@@ -131,6 +138,7 @@ class Registry:
         target = self._entries[name]
         if not isinstance(target, str):
             return target
+        _check_target(target)
         module, _, attribute = target.partition(":")
         imported = importlib.import_module(module)
         return attrgetter(attribute)(imported) if attribute else imported
@@ -169,11 +177,20 @@ class Registry:
         self._group = None
 
 
+def _check_target(target: Any) -> None:
+    """Check the origin of an upper package of ours that has an entry's target; see `origin`."""
+    package = target.partition(":")[0].partition(".")[0] if isinstance(target, str) else ""
+    if package in UPPER_PACKAGES:
+        check_upper_package(package)
+
+
 def missing(subject: str, package: str) -> UsageError:
     """Return the error of what another package of ours has, which is not installed."""
     return UsageError(f"{subject} needs the package {package}: pip install {package}")
 
 
-OURS = frozenset({"intercode", "intercode_integrations", "intercode_paper", "intercode_sandbox"})
-"""The modules of our packages: what these add is none of a stranger's."""
+UPPER_PACKAGES = frozenset({"intercode_integrations", "intercode_paper"})
+"""Modules of the packages that no lower package imports, except by the name of an entry point."""
+OURS = UPPER_PACKAGES | {"intercode", "intercode_sandbox"}
+"""The modules of our packages. What the upper ones add is checked at its use."""
 OR_YOUR_OWN = " (or your own, as path/to/file.py:name)"

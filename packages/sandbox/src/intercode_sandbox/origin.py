@@ -1,17 +1,28 @@
-"""Origin and version of InterCode's packages: a package checks the one below it at its own import.
+"""Origin and version of InterCode's packages.
 
-The check catches accidents: another project's package, or a user's folder, of the same name, and
+A package checks the package below it at its own import: `check_package`. Names of the upper
+packages in entry points are checked before the import of such a package: `check_upper_package`.
+
+The checks catch accidents: another project's package, or a user's folder, of the same name, and
 packages of two releases. A package that copies `ORIGIN` passes; only the hashes of an installer
 (``pip install --require-hashes``) prove what a package holds.
 """
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from intercode_sandbox import ORIGIN
 from intercode_sandbox.errors import PackageError
+
+_ROOT = sys.modules["intercode_sandbox"]
+"""Root module of the package; an import statement would close a circle of type-checking imports."""
+ORIGIN: str = _ROOT.ORIGIN
+
+_DECLARATION = f'ORIGIN = "{ORIGIN}"'
+"""Line of an upper package's ``__init__.py``, which is read where the module is not imported."""
 
 
 def check_package(package: ModuleType, dependent: str, file: str) -> None:
@@ -35,10 +46,7 @@ def check_package(package: ModuleType, dependent: str, file: str) -> None:
             name=package.__name__,
             path=package.__file__,
         )
-    site = Path(file).parents[1]
-    if (site / f"{dependent}-{package.__version__}.dist-info").exists():
-        return
-    for metadata in site.glob(f"{dependent}-*.dist-info"):
+    if metadata := _metadata_of_other_version(file, dependent, package.__version__):
         version = metadata.stem.removeprefix(f"{dependent}-")
         raise PackageError(
             f"{package.__name__} ({package.__file__}) has version {package.__version__}, and "
@@ -46,3 +54,48 @@ def check_package(package: ModuleType, dependent: str, file: str) -> None:
             name=package.__name__,
             path=package.__file__,
         )
+
+
+def check_upper_package(name: str) -> None:
+    """Refuse an upper package of another project or another version; no code of it runs.
+
+    A missing package passes: its import fails by itself.
+
+    Args:
+        name: One of `intercode_sandbox.names.UPPER_PACKAGES`.
+
+    Raises:
+        PackageError: The package has another origin or another version.
+    """
+    if (spec := find_spec(name)) is None:
+        return
+    file = spec.origin or str(spec.submodule_search_locations)  # the folders of a namespace
+    if not _declares_origin(Path(file)):
+        raise PackageError(
+            f"{name} ({file}) is not InterCode's package of this name. "
+            f"Remove or rename it; pip install {name.replace('_', '-')} brings InterCode's",
+            name=name,
+            path=file,
+        )
+    if metadata := _metadata_of_other_version(file, name, _ROOT.__version__):
+        raise PackageError(
+            f"{name} ({metadata}) has another version than intercode_sandbox, {_ROOT.__version__}. "
+            "Install both from one release",
+            name=name,
+            path=file,
+        )
+
+
+def _declares_origin(file: Path) -> bool:
+    try:
+        return _DECLARATION in file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError):
+        return False
+
+
+def _metadata_of_other_version(file: str, distribution: str, version: str) -> Path | None:
+    """Return a distribution's metadata beside its package, unless the version is there."""
+    site = Path(file).parents[1]
+    if (site / f"{distribution}-{version}.dist-info").exists():
+        return None
+    return next(site.glob(f"{distribution}-*.dist-info"), None)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +332,28 @@ def test_a_cancelled_command_is_stopped_and_no_other(provider: Provider) -> None
             assert process.poll() is None and len(await box.processes()) == 1
             assert await box.changes() == []
             process.close()
+
+    run(main)
+
+
+def test_a_callers_stop_and_a_cancellation_stop_an_awaited_command(provider: Provider) -> None:
+    async def main() -> None:
+        async with AsyncSandbox(provider=provider, timeout=PATIENCE) as box:
+            stop = os.eventfd(0)
+            for end in "stop", "cancellation":
+                marker = new_marker()
+                task = asyncio.create_task(box.exec(["sleep", marker], stop=stop))
+                assert await asyncio.to_thread(eventually, partial(sleepers, marker))
+                if end == "stop":
+                    os.eventfd_write(stop, 1)
+                    assert not (await task).ok
+                    os.eventfd_read(stop)
+                else:
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                assert await box.processes() == []
+            os.close(stop)
 
     run(main)
 

@@ -29,11 +29,10 @@ from harbor.verifier.base import BaseVerifier
 
 from intercode.episode import Score, decode
 from intercode.errors import SandboxError, UsageError
-from intercode_integrations.asynchronous import AsyncBackend
 from intercode_integrations.harbor.commands import on_thread, run
 from intercode_integrations.harbor.task_env import OwnTask
 from intercode_integrations.harbor.writer import OWN
-from intercode_sandbox import Limits, SandboxBackend, get_provider
+from intercode_sandbox import AsyncSandbox, Limits, SandboxBackend, get_provider
 from intercode_sandbox.network import Network
 from intercode_sandbox.units import MIB
 
@@ -66,7 +65,7 @@ class InterCodeEnvironment(BaseEnvironment):
     def __init__(self, *args: Any, sandbox: str = "native", tasks: str = "", **named: Any) -> None:
         self._provider = sandbox
         self._tasks = tasks
-        self._box: AsyncBackend | None = None
+        self._box: AsyncSandbox | None = None
         self._own: OwnTask | None = None
         self._new: list[str] = []
         super().__init__(*args, **named)
@@ -106,7 +105,7 @@ class InterCodeEnvironment(BaseEnvironment):
         return Path(self.environment_dir, DOCKERFILE_NAME)
 
     @property
-    def box(self) -> AsyncBackend:
+    def box(self) -> AsyncSandbox:
         """The sandbox.
 
         Raises:
@@ -120,7 +119,7 @@ class InterCodeEnvironment(BaseEnvironment):
         """Start the sandbox, with Harbor's folders in it."""
         starting = on_thread(partial(self._open, force_build))
         try:
-            self._box = AsyncBackend(await asyncio.shield(starting))
+            self._box = AsyncSandbox.from_backend(await asyncio.shield(starting))
         except asyncio.CancelledError:
             starting.add_done_callback(_close_late)
             raise

@@ -1,7 +1,7 @@
 """Commands in a sandbox that several can run at once, each ended when it is no longer awaited.
 
-A call of `AsyncBackend` waits for its turn, and runs on when it is cancelled. Harbor's agents run
-commands side by side, and when an agent is out of time, its command must not hold up the tests.
+A call of `AsyncSandbox` waits for its turn. Harbor's agents run commands side by side, and when an
+agent is out of time, its command must not hold up the tests.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from intercode.errors import SandboxError
-from intercode_integrations.asynchronous import AsyncBackend, threads
-from intercode_sandbox import Completed, Process, SandboxBackend
+from intercode_sandbox import AsyncSandbox, Completed, Process, Sandbox
+from intercode_sandbox.async_sandbox import threads
 from intercode_sandbox.native.pipes import Channel
 from intercode_sandbox.native.process import run_to_end
 from intercode_sandbox.scripts import END, script
@@ -35,7 +35,7 @@ def on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def run(
-    box: AsyncBackend, command: str, seconds: float | None, output: int, **where: Any
+    box: AsyncSandbox, command: str, seconds: float | None, output: int, **where: Any
 ) -> Completed:
     """Run a command of Bash. All of its process group ends with it if it is late or cancelled.
 
@@ -44,7 +44,7 @@ async def run(
         command: The command.
         seconds: The time limit; None: the sandbox's.
         output: Bytes kept of each stream.
-        **where: See `SandboxBackend.popen`.
+        **where: See `Sandbox.popen`.
 
     Raises:
         OSError, LookupError: It cannot be started there, or by that user.
@@ -67,7 +67,7 @@ async def run(
     return done
 
 
-def _start(command: str, sandbox: SandboxBackend, **where: Any) -> Started:
+def _start(command: str, sandbox: Sandbox, **where: Any) -> Started:
     argv, text = script(command, shell=_SHELL)
     channels: dict[int, Channel] = {2: "w", 3: "w"}
     if text is not None:
@@ -84,11 +84,11 @@ def _start(command: str, sandbox: SandboxBackend, **where: Any) -> Started:
 
 
 async def _end(
-    box: AsyncBackend, process: Process, group: int, waiting: asyncio.Future[Any] | None = None
+    box: AsyncSandbox, process: Process, group: int, waiting: asyncio.Future[Any] | None = None
 ) -> None:
     """End it, if it runs, and let go of it when its streams are no longer read."""
 
-    def kill(sandbox: SandboxBackend) -> None:
+    def kill(sandbox: Sandbox) -> None:
         if group:
             sandbox.exec(["/bin/bash", "-c", f"kill -9 -- -{group}"], user="0:0")
         process.signal(signal.SIGKILL)

@@ -15,10 +15,9 @@ from intercode.episode import Score, decode
 from intercode.errors import CausedInsideError, OutputLimitError, SandboxError, UsageError
 from intercode.project import create, is_project
 from intercode.registry import ENVS
-from intercode_integrations.asynchronous import AsyncBackend
 from intercode_integrations.harbor.commands import on_thread
 from intercode_integrations.harbor.writer import ANSWER, task_id
-from intercode_sandbox import SandboxBackend
+from intercode_sandbox import AsyncSandbox, SandboxBackend
 
 
 class OwnTask:
@@ -47,7 +46,7 @@ class OwnTask:
         stage = self._env.stage
         return stage.open(self._task) if isinstance(stage, SandboxStage) else None
 
-    async def score(self, box: AsyncBackend, new: list[str]) -> Score:
+    async def score(self, box: AsyncSandbox, new: list[str]) -> Score:
         """Score what the agent has left, as at the end of an episode of ours.
 
         Args:
@@ -68,7 +67,9 @@ class OwnTask:
             return await on_thread(partial(self._score_answer, answer))
         # If they stay, the agent has broken rm, and they count as its changes.
         await box.exec(["rm", "-rf", *new], user="0:0")
-        return await box.run(lambda place: self._env.score(self._task, place, output=answer))
+        return await box.run(
+            lambda place: self._env.score(self._task, place.backend, output=answer)
+        )
 
     def _score_answer(self, answer: str | None) -> Score:
         with closing(self._env.stage.open(self._task)) as place:
