@@ -123,7 +123,7 @@ lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutati
 	@$(BIN)/lint-imports
 	@$(BIN)/python tests/rules.py
 	@$(BIN)/python -m tests.mutation --fit
-	@$(BIN)/codespell packages docs examples README.md CONTRIBUTING.md CHANGELOG.md
+	@$(BIN)/codespell packages/*/src packages/*/*.md packages/*/*.py docs examples README.md CONTRIBUTING.md CHANGELOG.md
 	@$(BIN)/python tests/english.py
 
 # Not among the tests' packages: what it needs, nothing else does.
