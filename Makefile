@@ -23,7 +23,7 @@ BUILD += $(wildcard packages/sandbox/src/intercode_sandbox/native/static/*.[ch])
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-all test-integrations test-agents test-versions test-cgroup2 train-demo train-model soak chaos lint docs bench graders dist clean
+.PHONY: help demo set-up test test-all test-integrations test-agents test-versions test-cgroup2 test-aarch64 train-demo train-model soak chaos lint docs bench graders dist clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 19
@@ -115,6 +115,13 @@ test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual m
 	@scripts/need-system debootstrap mke2fs
 	@scripts/need-system --packages debian-archive-keyring qemu-system-$(if $(filter aarch64,$(shell uname -m)),arm,x86)
 	@$(BIN)/python packages/sandbox/tests/cgroup2/machine.py
+
+# Of new wheels, or of those that `make dist` built: DIST=dist. TESTS="tests/sandbox/test_exec.py"
+# names files, instead of those of the native sandbox's contract.
+test-aarch64: $(VENV)/.test  ## The sandbox's aarch64 wheel by its tests, in an emulated machine (root)
+	@scripts/need-system cpio
+	@scripts/need-system --packages qemu-system-arm
+	@DIST="$(DIST)" $(BIN)/python tests/aarch64/machine.py $(TESTS)
 
 lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutations, spelling and English
 	@$(BIN)/ruff format --check .
