@@ -121,7 +121,7 @@ test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual m
 test-aarch64: $(VENV)/.test  ## The sandbox's aarch64 wheel by its tests, in an emulated machine (root)
 	@scripts/need-system cpio
 	@scripts/need-system --packages qemu-system-arm
-	@DIST="$(DIST)" $(BIN)/python tests/aarch64/machine.py $(TESTS)
+	@DIST="$(DIST)" $(BIN)/python packages/sandbox/tests/aarch64/machine.py $(TESTS)
 
 lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutations, spelling and English
 	@$(BIN)/ruff format --check .

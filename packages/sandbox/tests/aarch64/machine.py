@@ -20,11 +20,10 @@ from pathlib import Path
 from intercode_sandbox.images import pinned
 from intercode_sandbox.images.packages import Package, fetch, opened
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ROOT / "packages"
-TESTS = ROOT / "tests"
+ROOT = Path(__file__).parents[4]
+PACKAGE = ROOT / "packages/sandbox"
 FILES = tuple(
-    f"tests/sandbox/test_{name}.py"
+    f"packages/sandbox/tests/sandbox/test_{name}.py"
     for name in (
         *("seccomp", "privileges", "exec", "files", "identity", "lifecycle", "limits"),
         *("changes", "isolation", "snapshot", "freeze"),
@@ -34,8 +33,14 @@ FILES = tuple(
 
 RELEASE = "DIST"
 """The variable that names a folder of `make dist`, whose wheels are tested instead of new ones."""
-WHEELS = {"sandbox": "_aarch64", "gym": "-any"}
-"""Package → end of its wheel's name. The gym's, of Python alone, is for tests/conftest.py."""
+COPIED = (
+    "conftest.py",
+    "pyproject.toml",
+    "packages/sandbox/tests",
+    "tests/suites",
+    "tests/suites.toml",
+)
+"""What tests need beside the wheel, relative to `ROOT`; no source of a package."""
 
 PYTHON = "3.11"
 """The version in the image `base`."""
@@ -132,25 +137,26 @@ def extract(package: Path, parts: dict[str, str], folder: Path) -> None:
 
 
 def install(folder: Path, wheels: Path) -> None:
-    """Install the wheels with what tests import, and copy the tests; no source of the packages."""
+    """Install the wheel with what tests import, and copy the tests."""
     folder.mkdir()
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
     if release := os.environ.get(RELEASE):
         wheels = Path(release).absolute()
     else:
-        sources = [str(PACKAGES / name) for name in WHEELS]
         run(
-            *(*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), *sources),
+            *(*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(PACKAGE)),
             INTERCODE_TARGET="aarch64",
         )
-    files = [str(next(wheels.glob(f"intercode_{name}-*{tag}.whl"))) for name, tag in WHEELS.items()]
+    [wheel] = wheels.glob("intercode_sandbox-*_aarch64.whl")
     run(
         *(*pip, "install", "--target", str(folder / "lib"), "--only-binary=:all:"),
         *(f"--platform={name}" for name in PLATFORMS),
-        *("--python-version", PYTHON, *REQUIREMENTS, *files),
+        *("--python-version", PYTHON, *REQUIREMENTS, str(wheel)),
     )
-    shutil.copytree(TESTS, folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name in COPIED:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
     shutil.copy(Path(__file__).with_name("guest"), folder)
 
 
