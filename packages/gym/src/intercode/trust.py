@@ -193,9 +193,8 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
     is_code = is_reference(model) and provider not in MODELS
     if provider in _KEYLESS or (is_code and option == _MODEL_OF[option]):  # no address of ours
         return ""
-    if (
-        name := _key_variables().get(provider)
-    ) is None:  # it finds its keys, and its address, by itself
+    name = _key_variables().get(provider)
+    if name is None:  # the provider finds its keys, and its address, by itself
         return f"the key of {provider or 'the provider'}"
     return name if find(name) else ""
 
