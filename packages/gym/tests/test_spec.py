@@ -101,14 +101,9 @@ def test_a_folder_lies_below_all_layers(tmp_path: Path) -> None:
     assert spec.env.data == from_toml(tmp_path)["data"] == str(tmp_path / "tasks.jsonl")
 
 
-def test_two_environments_and_another_presets_environment() -> None:
+def test_two_environments() -> None:
     with pytest.raises(UsageError, match="which environment"):
         given(parsed("bash", "--env", "sql"))
-    with pytest.raises(UsageError, match="is for bash, not for sql"):
-        given(parsed("sql", "--preset", "paper-gpt-4-bash-try-again"))
-    preset = given(parsed("--preset", "paper-gpt-4-bash-try-again", "--max-turns", "2"))
-    assert (preset["env"], preset["agent"], preset["max_turns"]) == ("bash", "try-again-oracle", 2)
-    assert RunSpec.of(preset).recorded()["observation_tail"] is False
 
 
 @pytest.mark.parametrize("path", HISTORY, ids=lambda path: path.parent.name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ordinary import ordinary_user
 
-from .conftest import Run, keys, parsed, write
+from .conftest import Run, parsed
 
 IN_A_NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
 KILLED_AND_CLEANED = """
@@ -86,29 +86,3 @@ def recorded(*turns: tuple[str, str, float]) -> dict[str, object]:
         },
         "summary": {"max_reward": max(turn[2] for turn in turns), "max_reward_idx": 0},
     }
-
-
-def test_replay(cli: Run, tmp_path: Path) -> None:
-    data = write(tmp_path / "tasks.json", [{"query": "say hello", "gold": "echo hello"}])
-    turns = [("echo bye", "bye\n", 0.67), ("echo hello", "HELLO\n", 1.0)]
-    results = write(tmp_path / "results.json", {"0": recorded(*turns)})
-    arguments = ["replay", "--env", "bash", "--data", data, "--results", results]
-    told = parsed(cli(*arguments, "--image", "host", "--json"))
-    expected = (
-        "episodes turns reward_equal observation_equal success_recorded success_replayed "
-        "success_agree seconds by_task mismatches"
-    )
-    assert set(told) >= set(expected.split())
-    assert (told["episodes"], told["turns"], told["success_agree"]) == (1, 2, 1)
-    counts = {"turns": 2, "reward_equal": 2, "observation_equal": 1, "success_agree": True}
-    assert told["by_task"] == {"0": counts}
-    [mismatch] = told["mismatches"]
-    keys(
-        mismatch,
-        "task turn action observation_recorded observation_replayed reward_recorded "
-        "reward_replayed",
-    )
-    assert (mismatch["turn"], mismatch["observation_replayed"]) == (1, "hello\n")
-    table = cli(*arguments, "--image", "host").stdout
-    assert "rewards equal (turns)" in table and "mismatches: 1 turn" in table
-    assert "no episode 7" in cli(*arguments, "--image", "host", "--task", "7", code=2).stderr

@@ -41,7 +41,7 @@ def commands(run: Path) -> Iterator[list[str]]:
     yield ["resume", "--trust", str(run), "--quiet"]
     yield ["rescore", "--trust", str(run), "--out", str(out / "rescored"), "--quiet"]
     yield ["run", "--trust", "--locked", str(run), "--out", str(out / "again"), "--quiet"]
-    for form in ("chat", "paper", "csv", "inspect"):
+    for form in ("chat", "csv", "inspect"):
         yield ["export", str(run), "--to", form, "--out", str(out / f"{form}.json")]
 
 

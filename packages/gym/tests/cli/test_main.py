@@ -106,7 +106,7 @@ def test_every_command_has_examples_and_json(cli: Run, name: str) -> None:
     assert "--json" in told
 
 
-@pytest.mark.parametrize("name", ["run", "sweep", "score", "mcp"])
+@pytest.mark.parametrize("name", ["run", "sweep", "score"])
 def test_help_is_on_one_screen_and_another_has_all(
     cli: Run, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,8 +169,6 @@ def test_every_command_is_in_one_group(cli: Run) -> None:
         (["run", "bash", "--workers", "0"], "--workers"),
         (["run", "bash", "--memory", "lots"], "--memory"),
         (["run", "bash", "--data", "none.json"], "none.json"),
-        (["replay", "--results", "r.json"], "either --data FILE, or --upstream"),
-        (["replay", "--results", "r.json", "--upstream", "x"], "belong together"),
     ],
 )
 def test_wrong_usage(cli: Run, arguments: list[str], told: str) -> None:

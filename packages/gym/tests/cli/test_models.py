@@ -50,17 +50,6 @@ def test_nothing_is_started_where_nothing_is_left_to_do(path: Path) -> None:
     assert main([*run, *model]) == 0
 
 
-def test_a_program_asks_it_through_the_gateway(path: Path, capsys: Tell) -> None:
-    command = 'curl -s "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer '
-    command += '$OPENAI_API_KEY" -H "Content-Type: application/json" '
-    command += """-d '{"model": "any", "messages": [{"role": "user", "content": "hello"}]}'"""
-    gateway = ["gateway", "--upstream", "local/weights/small.gguf", "--record", "calls.jsonl"]
-    assert main([*gateway, "--", "bash", "-c", command]) == 0
-    assert not server._shared_servers
-    (call,) = Path("calls.jsonl").read_text().splitlines()
-    assert "echo 2" in call
-
-
 def test_models_are_listed_fetched_and_removed(path: Path, capsys: Tell) -> None:
     assert main(["models", "list"]) == 0
     told = capsys.readouterr().out

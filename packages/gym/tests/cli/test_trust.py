@@ -410,7 +410,6 @@ def test_names_of_ours_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         *({"model": value} for value in ("openai/gpt-4o", "vllm/Qwen/Qwen2.5", "local/qwen3")),
         *({"engine": value} for value in ("sqlite", "mysql")),
         {"env": "sql", "reward": "bird-ex"},
-        {"env": "harbor"},
     ]
     acting: list[dict[str, Any]] = [
         *(

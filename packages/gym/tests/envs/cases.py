@@ -114,13 +114,5 @@ CASES = (
         by_state=False,
         exit_fd=shell_of,
     ),
-    Case(
-        "ctf",
-        lambda folder: CTF_TASKS,
-        ("echo on", "on\n"),
-        ("submit x", *SHELL_ACTIONS),
-        protocol="paper",
-        by_state=False,
-    ),
     Case("swe", swe_dataset, ("echo on", "on\n"), SHELL_ACTIONS, exit_fd=shell_of),
 )

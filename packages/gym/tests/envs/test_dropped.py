@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import threading
@@ -25,18 +24,18 @@ MANY = 3
 ACTIONS = {"python": "print(1)", "sql": "SELECT 1"}
 
 
-def _begin(name: str, **options: Any) -> Any:
+def begin(name: str, **options: Any) -> Any:
     env = intercode.make(name, **options)
     env.reset(seed=0)
     return env
 
 
 def _act(name: str, **options: Any) -> None:
-    _begin(name, **options).step(ACTIONS.get(name, "sleep 1000 & echo 1"))
+    begin(name, **options).step(ACTIONS.get(name, "sleep 1000 & echo 1"))
 
 
 def _fork(name: str, awake: bool) -> None:
-    with closing(_begin(name)) as env:
+    with closing(begin(name)) as env:
         action = ACTIONS.get(name, "echo 1")
         env.step(action)
         forks = env.unwrapped.fork(2)
@@ -62,23 +61,13 @@ def _gymnasium() -> None:
     env.step("echo 1")
 
 
-def _asynchronous() -> None:
-    async def main() -> None:
-        env = intercode.AsyncEnv(intercode.make("bash"))
-        await env.reset(seed=0)
-        await env.step("echo 1")
-
-    asyncio.run(main())
-
-
 KINDS: dict[str, Callable[[], object]] = {
     **{name: lambda name=name: _act(name) for name in ("bash", "ctf", "swe", "python", "sql")},
-    "bash, reset": lambda: _begin("bash"),
+    "bash, reset": lambda: begin("bash"),
     "python of an image": lambda: _act("python", python="python3"),
     "bash with keys": lambda: _act("bash", keys=True),
     "bash with a network": lambda: _act("bash", network=["example.org:80"]),
-    "sql, paper": lambda: _begin("sql", protocol="paper").step("SHOW TABLES"),
-    "snapshot": lambda: _begin("bash").unwrapped.snapshot(),
+    "snapshot": lambda: begin("bash").unwrapped.snapshot(),
     **{
         f"fork of {name}": lambda name=name: _fork(name, True) for name in ("bash", "python", "sql")
     },
@@ -86,7 +75,6 @@ KINDS: dict[str, Callable[[], object]] = {
     "vector": _vector,
     "vector, not received": _sent,
     "gymnasium.make": _gymnasium,
-    "AsyncEnv": _asynchronous,
 }
 
 
@@ -129,13 +117,18 @@ def _has_ended(pid: int) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_left_of_it(kind: str) -> None:
+    leaves_nothing(KINDS[kind])
+
+
+def leaves_nothing(use: Callable[[], object]) -> None:
+    """Assert that all that a use makes and drops is freed."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):  # what is shared is there, and a worker is idle
-            KINDS[kind]()
+            use()
         most = Held().numbers
         for _ in range(MANY):
-            KINDS[kind]()
+            use()
             gc.collect()
 
         def is_freed() -> bool:

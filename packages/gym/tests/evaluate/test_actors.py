@@ -52,8 +52,7 @@ def test_a_run_asks_the_provider_and_no_other(tmp_path: Any) -> None:
 
 
 def test_the_name_finds_the_provider() -> None:
-    calls = {"try-again": True, "cli:true": True, "oracle": False, "say:x": False}
-    calls["cli:pytest test_x.py::test_y"] = True  # a command, not a file's agent
+    calls = {"try-again": True, "oracle": False, "say:x": False}
     assert {name: agent_provider(name).calls_model for name in calls} == calls
     assert isinstance(agent_provider("say:x"), Sayings)
 
@@ -63,14 +62,7 @@ def test_what_an_agent_lacks_is_told_by_its_provider() -> None:
         "replay": "--agent replay needs --recording PATH",
         "predictions": "--agent predictions needs --recording PATH",
         "try-again": "agent try-again needs --model PROVIDER/NAME",
-        "cli:true": "agent cli:true needs --model PROVIDER/NAME, or --model none",
         "orakle": "there is no agent 'orakle'",
     }.items():
         with pytest.raises(UsageError, match=said):
             actors(RunSpec.of({"env": "bash", "agent": agent}))
-
-
-def test_a_program_that_acts_by_itself_needs_a_shell() -> None:
-    spec = RunSpec.of({"env": "sql", "agent": "cli:true", "model": "none"})
-    with pytest.raises(UsageError, match="has none; take bash or swe"):
-        actors(spec)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
 from intercode.task import Dataset, Task
@@ -109,7 +108,7 @@ def length(task: Task, episode: Any, place: Any) -> float:
     return 1.0 / (1 + len(episode.turns))
 
 
-def test_ctf_needs_no_sandbox_python_and_the_paper_do(tmp_path: Path) -> None:
+def test_ctf_needs_no_sandbox(tmp_path: Path) -> None:
     flags = intercode.load_dataset("ctf")
     some = [task.task_id for task in flags][:2]
 
@@ -126,6 +125,16 @@ def test_ctf_needs_no_sandbox_python_and_the_paper_do(tmp_path: Path) -> None:
     again = rescore(tmp_path / "ctf", flags, lambda *_, **__: 0.5, make)
     assert [r.after.reward for r in again.results] == [0.5, 0.5]
 
+
+def test_python_is_scored_again(tmp_path: Path) -> None:
+    result, first, again = rescore_python(tmp_path)
+    assert result.ways == {"again": 2} and not result.changes
+    assert [outcome.success for outcome in result.outcomes] == [True, False]
+    assert first == again
+
+
+def rescore_python(folder: Path, **options: Any) -> tuple[Any, list[Any], list[Any]]:
+    """Run two tasks and rescore them; return the result, and the episodes of each run."""
     source = Dataset(
         [
             Task(name, "?", tests=("assert f(2) == 4",), gold=("def f(x): return x * 2",))
@@ -136,36 +145,11 @@ def test_ctf_needs_no_sandbox_python_and_the_paper_do(tmp_path: Path) -> None:
     def codes(task: Task) -> Scripted:
         return Scripted([f"def f(x): return x * {2 if task.task_id == 'right' else 3}", "f(1)"])
 
-    for protocol in ("default", "paper"):
-        options = {"data": source, "protocol": protocol, "reward_every_turn": protocol == "paper"}
-        python: Make = lambda: intercode.make("python", **options)  # noqa: E731, B023
-        folder = tmp_path / f"python-{protocol}"
-        settings = {"env": "python", "protocol": protocol}
-        evaluate(source, codes, python, out=folder, settings=settings)
-        result = rescore(folder, source, None, python, out=tmp_path / f"again-{protocol}")
-        assert result.ways == {"again": 2} and not result.changes
-        if protocol == "default":  # with the paper's, gold stays in the agent's names
-            assert [o.success for o in result.outcomes] == [True, False]
-        one, other = found(folder), found(tmp_path / f"again-{protocol}")
-        assert [result_of(e) for e in one.values()] == [result_of(e) for e in other.values()]
+    def make() -> Any:
+        return intercode.make("python", data=source, **options)
 
-
-def test_a_paper_run_has_the_rewards_of_the_paper(tmp_path: Path) -> None:
-    simple = Dataset([Task("a", "?", gold=("echo a",)), Task("b", "?", gold=("touch /root/b",))])
-    make: Make = lambda: intercode.make(  # noqa: E731
-        "bash", data=simple, protocol="paper", image="host"
-    )
-    settings = {"env": "bash", "protocol": "paper"}
-    evaluate(simple, lambda _: Scripted(["echo a"]), make, out=tmp_path / "p", settings=settings)
-    result = rescore(tmp_path / "p", simple, None, make)
-    assert result.ways == {"again": 2} and not result.changes
-    assert rescore(tmp_path / "p", simple, length).ways == {"record": 2}
-
-    tasks = intercode.load_dataset("sql")
-    one = [tasks[0].task_id]
-    paper: Make = lambda: intercode.make("sql", data=tasks, protocol="paper")  # noqa: E731
-    settings = {"env": "sql", "protocol": "paper"}
-    evaluate(tasks, "oracle", paper, out=tmp_path / "s", tasks=one, settings=settings)
-    with pytest.raises(UsageError, match="finds what others have left"):
-        rescore(tmp_path / "s", tasks, None, paper)
-    assert rescore(tmp_path / "s", tasks, length).ways == {"record": 1}
+    evaluate(source, codes, make, out=folder / "run", settings={"env": "python", **options})
+    result = rescore(folder / "run", source, None, make, out=folder / "again")
+    first, again = (found(folder / name) for name in ("run", "again"))
+    assert first.keys() == again.keys()
+    return result, [*map(result_of, first.values())], [*map(result_of, again.values())]

@@ -9,7 +9,7 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.episode import Episode, Turn
-from intercode.records import load_actions
+from intercode.records import MANIFEST, load_actions
 from intercode_paper.results import load_results
 from intercode_paper.tables import rates
 from report.test_export import ODD, episodes, export, run as run, write
@@ -100,3 +100,10 @@ def test_several_attempts_at_a_task(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["export", str(run), "--to", "paper"]) == 2
     assert "--epoch N" in capsys.readouterr().err
     assert len(json.loads(export(capsys, run, "--to", "paper", "--epoch", 1))) == 1
+
+
+def test_a_damaged_record(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (damaged := tmp_path / "run").mkdir()
+    (damaged / MANIFEST).write_text("[]")
+    assert main(["export", str(damaged), "--to", "paper", "--out", str(tmp_path / "x.json")]) == 2
+    assert f"{damaged / MANIFEST} is not a JSON object" in capsys.readouterr().err

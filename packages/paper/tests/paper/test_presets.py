@@ -2,9 +2,13 @@
 
 import pytest
 
+import intercode
 from intercode.agents import registry
 from intercode.errors import UsageError
+from intercode.evaluate.actors import actors
+from intercode.spec import RunSpec, given
 from intercode_paper import presets
+from test_spec import parsed
 
 
 def test_presets() -> None:
@@ -16,3 +20,29 @@ def test_presets() -> None:
         assert presets.get(name).agent in registry.AGENTS
     with pytest.raises(UsageError, match="paper-gpt-4-bash-try-again"):
         presets.get("paper-gpt-5-bash-try-again")
+
+
+def test_a_preset_has_its_environment() -> None:
+    with pytest.raises(UsageError, match="is for bash, not for sql"):
+        given(parsed("sql", "--preset", "paper-gpt-4-bash-try-again"))
+    preset = given(parsed("--preset", "paper-gpt-4-bash-try-again", "--max-turns", "2"))
+    assert (preset["env"], preset["agent"], preset["max_turns"]) == ("bash", "try-again-oracle", 2)
+    assert RunSpec.of(preset).recorded()["observation_tail"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("2022", "has no protocol '2022'; known: default, paper"),
+        ("papr", "has no protocol 'papr'; did you mean 'paper'"),
+    ],
+)
+def test_a_protocol_by_another_name(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        intercode.make("bash", protocol=name)
+
+
+def test_no_schema_where_nothing_shows_it() -> None:
+    options = {"env": "sql", "protocol": "paper", "agent": "try-again", "model": "local/x"}
+    with pytest.raises(UsageError, match=r"--context schema: nothing shows .*sql"):
+        actors(RunSpec.of({**options, "context": "schema"}))

@@ -12,11 +12,11 @@ import gymnasium
 import pytest
 
 import intercode
+from envs.test_dropped import leaves_nothing
+from envs.toy import Gate, Toy, many, toy
 from intercode import AsyncEnv, EnvironmentStateError, SandboxClosedError, UsageError
 from intercode_sandbox import AsyncSandbox
 from waiting import PATIENCE
-
-from .toy import Gate, Toy, many, toy
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -243,3 +243,12 @@ def test_closing_needs_no_thread_of_the_calls() -> None:
                 await running
 
     run(main)
+
+
+def test_nothing_is_left_of_one_that_is_dropped() -> None:
+    async def use() -> None:
+        env = AsyncEnv(intercode.make("bash"))
+        await env.reset(seed=0)
+        await env.step("echo 1")
+
+    leaves_nothing(lambda: asyncio.run(use()))

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from envs.test_async import cancelled, reached, run
 
 import intercode
+from envs.toy import Gate, Toy, many, toy
 from intercode import CapacityError, ImageError, LeaseError, SandboxPool, UsageError
 from intercode.errors import EnvironmentStateError, SandboxClosedError
 from waiting import PATIENCE, eventually, new_marker, sleepers
-
-from .test_async import cancelled, reached, run
-from .toy import Gate, Toy, many, toy
 
 
 class Thing:
