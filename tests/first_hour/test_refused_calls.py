@@ -41,7 +41,6 @@ print("checks:", json.dumps([[check.name, check.ok, check.detail, check.fix] for
 """The checks of `doctor`: the native sandbox, then an episode of two environments."""
 CONSOLE = """
 import sys, intercode_console
-from sources import path_of
 sys.argv = ["intercode", "doctor"]
 sys.exit(intercode_console.main())
 """
