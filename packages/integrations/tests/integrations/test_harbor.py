@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import intercode
+from envs.conftest import port as port
 from intercode.cli.main import main
 from intercode_integrations.harbor.runs import HarborEnv
 from sandbox import rootfs
