@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from envs.test_async import cancelled, reached, run
 
 import intercode
 from envs.toy import Gate, Toy, many, toy
 from intercode import CapacityError, ImageError, LeaseError, SandboxPool, UsageError
 from intercode.errors import EnvironmentStateError, SandboxClosedError
+from test_async_env import cancelled, reached, run
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 

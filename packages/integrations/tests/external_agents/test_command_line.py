@@ -1,4 +1,4 @@
-"""Language models from the command line: options, presets, budgets, predictions."""
+"""Language models from the command line: options, budgets, predictions."""
 
 from __future__ import annotations
 
@@ -98,20 +98,6 @@ def test_tokens_are_recorded_if_asked_for(server: ScriptedServer, folder: Path) 
     assert main(["export", "run", *options, "--turns"]) == 2
 
 
-def test_a_preset_fills_what_is_not_given(server: ScriptedServer) -> None:
-    server.exchanges.clear()
-    name = "paper-gpt-3.5-bash-try-again"
-    where = ["--model", "openai-compatible/test", "--base-url", server.url]
-    assert main(["run", "--preset", name, *where, "--data", "tasks.json", "--out", "run"]) == 0
-    manifest = json.loads(Path("run/run.json").read_text())
-    assert manifest["agent"]["name"] == "try-again-oracle"
-    assert manifest["env"]["reward_every_turn"] is True and manifest["env"]["max_turns"] == 10
-    assert manifest["agent"]["language_model"]["observation_limit"] == 1000
-    assert "Bourne Shell" in server.exchanges[0].body["messages"][0]["content"]
-    assert len(server.exchanges) == 4, "the true reward ends an episode"
-    assert main(["run", "--trust", "--locked", "run", *where[2:], "--quiet", "--out", "again"]) == 0
-
-
 def test_a_budget_ends_the_run_which_can_be_gone_on_with(
     server: ScriptedServer, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,13 +128,6 @@ def test_a_budget_ends_the_run_which_can_be_gone_on_with(
         (["--recording", "x"], "agent oracle takes no --recording; agents that take it: predictio"),
         (["--agent", "cli:echo {qery}"], "{qery} is not a place of the command: {query} is"),
         (["--agent", "cli:echo --url={ulr}"], "{ulr} is not a place of the command: {url} is"),
-        (["--preset", "paper-none"], "there is no preset"),
-        (["--preset", "WRONG"], "there is no preset 'WRONG'; known: paper-gpt-3.5-bash-p"),
-        (
-            ["--preset", "papre-gpt-4-sql-try-again"],
-            "did you mean 'paper-gpt-4-sql-try-again'?",
-        ),
-        (["--preset", "paper-gpt-4-sql-try-again"], "is for sql, not for bash"),
     ],
 )
 def test_refusals(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

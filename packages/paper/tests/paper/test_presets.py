@@ -4,6 +4,7 @@ import pytest
 
 import intercode
 from intercode.agents import registry
+from intercode.cli.main import main
 from intercode.errors import UsageError
 from intercode.evaluate.actors import actors
 from intercode.spec import RunSpec, given
@@ -46,3 +47,17 @@ def test_no_schema_where_nothing_shows_it() -> None:
     options = {"env": "sql", "protocol": "paper", "agent": "try-again", "model": "local/x"}
     with pytest.raises(UsageError, match=r"--context schema: nothing shows .*sql"):
         actors(RunSpec.of({**options, "context": "schema"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("paper-none", "there is no preset"),
+        ("WRONG", "there is no preset 'WRONG'; known: paper-gpt-3.5-bash-p"),
+        ("papre-gpt-4-sql-try-again", "did you mean 'paper-gpt-4-sql-try-again'?"),
+        ("paper-gpt-4-sql-try-again", "is for sql, not for bash"),
+    ],
+)
+def test_a_wrong_preset(name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "bash", "--preset", name]) == 2
+    assert message in capsys.readouterr().err

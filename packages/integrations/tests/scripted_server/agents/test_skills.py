@@ -243,7 +243,6 @@ def test_a_run_is_not_resumed_with_a_skill_that_has_changed(
     [
         (["--skill", "none"], "there is no such folder"),
         (["--skill", "greet", "--skill", "./greet"], "two skills are called 'greet'"),
-        (["--skill", "greet", "--protocol", "paper"], "the default protocol only"),
     ],
 )
 def test_a_wrong_skill_is_refused_before_anything_is_run(
