@@ -208,14 +208,20 @@ class AnHour(Semaphore):
 
 
 @pytest.mark.parametrize(
-    ("shared", "ended_by"),
-    [({}, "seconds"), ({"calls": AnHour()}, None), ({"sandboxes": AnHour()}, None)],
+    ("shared", "limit", "ended_by"),
+    [
+        ({}, 0.01, "seconds"),
+        ({"calls": AnHour()}, 1800, None),
+        ({"sandboxes": AnHour()}, 1800, None),
+    ],
 )
-def test_waiting_is_in_no_limit(shared: dict[str, Semaphore], ended_by: str | None) -> None:
+def test_waiting_is_in_no_limit(
+    shared: dict[str, Semaphore], limit: float, ended_by: str | None
+) -> None:
     agents = registry.get(
         "try-again",
         model=Counted(lambda: time.sleep(0.02)),  # allow sleep: it takes longer than the limit
-        limits=EpisodeLimits(seconds=0.01),  # allow limit: a call takes longer
+        limits=EpisodeLimits(seconds=limit),
     )
     episode = run_episode(FakeEnv(TASKS), agents, TASKS[0], shared=Shared(**shared))
     assert episode.metadata.get("ended_by") == ended_by
