@@ -22,7 +22,7 @@ from intercode_sandbox import Limits
 from intercode_sandbox.docker.provider import DockerProvider
 from rows import Row, below
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "packages/sandbox/tests"))
 from private_engine import PrivateEngine
 
 TASKS = Dataset([Task("echo", "Print hello.", gold=("echo hello > /tmp/x",))], "bench")
