@@ -1,4 +1,4 @@
-"""What all tests share: suites, and fixtures for sandboxes of every provider."""
+"""Plug-ins of all tests: suites, and fixtures for sandboxes of every provider."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_images_and_databases(versions: tuple[Someone, Someone]) -> None:
 
 
 def test_a_run(versions: tuple[Someone, Someone]) -> None:
-    """It is locked while it goes on, then read, resumed, scored again and exported."""
+    """A run holds its lock while it is played; later it is read, resumed, rescored and exported."""
     first, second = versions
     with half_a_run(first) as process:
         assert [episode["task_id"] for episode in report(second, "show", "runs/half")] == ["a"]

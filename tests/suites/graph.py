@@ -257,6 +257,11 @@ class _Reader(ast.NodeVisitor):
         if node.id in self._bound:
             self._add(self._bound[node.id])
 
+    def visit_Call(self, node: ast.Call) -> None:
+        """Pass over Gymnasium's registry: an entry point is imported when its name is made."""
+        if ast.unparse(node.func) != "gymnasium.register":
+            self.generic_visit(node)
+
     def visit_Dict(self, node: ast.Dict) -> None:
         """Note the names that a package gives: ``{"make": "intercode.project:create"}``."""
         for key, value in zip(node.keys, node.values, strict=True):

@@ -58,6 +58,7 @@ def needed(tmp_path: Path) -> Needed:
     ("source", "expected"),
     [
         ("import os", set()),
+        ("gymnasium.register('car', entry_point='shop.till:Till', kwargs={})", set()),
         ("import shop.till", {"src/shop/till.py"}),
         ("from shop import till", {"src/shop/till.py"}),
         ("def late():\n    from shop.till import Till", {"src/shop/till.py"}),

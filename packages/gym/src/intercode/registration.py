@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-_PACKAGE = __name__.partition(".")[0]
-
 
 def register() -> None:
     """Register each environment with Gymnasium, as ``intercode-ENV-v0``. Idempotent."""
@@ -16,9 +14,8 @@ def register() -> None:
             continue
         gymnasium.register(
             f"intercode-{env}-v0",
-            # The modules' names are composed, so that the suites' graph takes them for no imports.
-            entry_point=f"{_PACKAGE}.project:create",
-            vector_entry_point=f"{_PACKAGE}.project:create_vec",
+            entry_point="intercode.project:create",
+            vector_entry_point="intercode.project:create_vec",
             kwargs={"env": env},
             # The environments check the order of calls and the type of actions themselves, and a
             # test runs Gymnasium's checker on each, so that no wrapper stands before them.
@@ -33,5 +30,5 @@ def is_command_line() -> bool:
     Gymnasium takes 0.2 s to import, and help needs no environment.
     """
     console = sys.modules.get("intercode_console")
-    is_module = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == f"{_PACKAGE}.cli"
+    is_module = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == f"{__package__}.cli"
     return is_module or getattr(console, "is_running", False)

@@ -1,4 +1,4 @@
-"""The tests of interpreters and sandboxes once more as an ordinary user, where root tests."""
+"""The tests of interpreters and sandboxes as an ordinary user, which root repeats."""
 
 from __future__ import annotations
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from envs.cases import CASES, Case
-from envs.test_conformance import *  # noqa: F403 - its tests and fixtures
+pytest.register_assert_rewrite("envs.test_conformance")
+
+from envs.cases import CASES, Case  # noqa: E402
+from envs.test_conformance import *  # noqa: E402, F403 - its tests and fixtures
 
 CASE = replace(next(case for case in CASES if case.env == "ctf"), protocol="paper", exit_fd=None)
 

@@ -15,7 +15,7 @@ import os
 import select
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache, partial, wraps
 from inspect import signature
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -89,25 +89,25 @@ def _stoppable(
 ) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
     """Return a method with a parameter `stop` as one that is awaited, and stopped if cancelled.
 
-    The caller's own `stop` still stops it: an epoll descriptor is readable as soon as one of its
-    members is.
+    The caller's own `stop` still ends the method: an epoll descriptor joins the two, and is readable
+    as soon as one of them is.
     """
 
     @wraps(method)
     async def call(self: AsyncSandbox, /, *args: P.args, **options: P.kwargs) -> T:
-        cancellation = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        try:
-            with select.epoll() as stops:
-                stops.register(cancellation, select.EPOLLIN)
-                if (stop := options.get("stop")) is not None:
-                    stops.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
-                options["stop"] = stops.fileno()
-                return await self.run(
-                    lambda sandbox: method(sandbox, *args, **options),
-                    stop=partial(os.eventfd_write, cancellation, 1),
-                )
-        finally:
-            os.close(cancellation)
+        with ExitStack() as stack:
+            cancellation = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            stack.callback(os.close, cancellation)
+            stop, options["stop"] = options.get("stop"), cancellation
+            if stop is not None:
+                either = stack.enter_context(select.epoll())
+                either.register(cancellation, select.EPOLLIN)
+                either.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
+                options["stop"] = either.fileno()
+            return await self.run(
+                lambda sandbox: method(sandbox, *args, **options),
+                stop=partial(os.eventfd_write, cancellation, 1),
+            )
 
     return call
 

@@ -63,7 +63,7 @@ class Upstream:
             )
         if provider not in PROVIDERS:
             names = ", ".join(sorted([OURS, *PROVIDERS]))
-            raise UsageError(f"the gateway knows no provider {provider!r}; known: {names}")
+            raise UsageError(f"no provider is called {provider!r}; known: {names}")
         url, key = PROVIDERS[provider].locate(model, base_url)
         return cls(provider, name, url.removesuffix("/v1") + "/v1", key)
 
