@@ -23,7 +23,7 @@ from intercode.datasets import nl2bash, spider
 from intercode.episode import decode
 from intercode.errors import OutputLimitError
 from intercode.interpreters.bash import BashInterpreter
-from intercode_paper.results import RecordedEpisode, RecordedTurn, load_results, task_of
+from intercode_paper.results import RecordedEpisode, RecordedTurn, find_task, load_results
 from intercode_sandbox import Limits, SandboxBackend, get_provider
 
 SEED = 2026
@@ -105,7 +105,7 @@ def bash_state(release: Path, name: str, find: Find) -> dict[str, Any]:
     """What there is to judge of a Bash episode."""
     suite = f"nl2bash_fs_{name.split('/')[2]}"
     episode = find(name)
-    task = task_of(list(nl2bash.load(release, suite)), episode)
+    task = find_task(list(nl2bash.load(release, suite)), episode)
     with closing(get_provider().start(task.image, Limits())) as sandbox:
         turns = []
         with closing(BashInterpreter(sandbox)) as bash:
@@ -146,7 +146,7 @@ def sql_states(release: Path, names: list[str], find: Find) -> Iterator[dict[str
     with closing(env):
         for name in names:
             episode = find(name)
-            task = task_of(list(tasks), episode)
+            task = find_task(list(tasks), episode)
             env.reset(options={"task_id": task.task_id})
             turns = []
             for command in commands(episode):

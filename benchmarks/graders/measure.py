@@ -33,7 +33,7 @@ from intercode.rewards.answer import last_output
 from intercode.task import CANNOT, Dataset, Task
 from intercode_paper.bash_reward import GoldRuns
 from intercode_paper.container import PaperImage
-from intercode_paper.results import task_of
+from intercode_paper.results import find_task
 from intercode_sandbox import Provider, SandboxBackend, get_provider
 
 HERE = Path(__file__).parent
@@ -235,7 +235,7 @@ def bash_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tup
     ):
         for name in names:
             episode = find(name)
-            task = task_of([tasks[f"fs{'-'.join(name.split('/')[2:])}"]], episode)
+            task = find_task([tasks[f"fs{'-'.join(name.split('/')[2:])}"]], episode)
             found = played(env, task.task_id, commands(episode)).score
             detail = {} if found is None else dict(found.detail)
             if ENDED in detail:  # the recorded actions left what no reward can read
@@ -270,7 +270,7 @@ def sql_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tupl
     ):
         for name in names:
             episode = find(name)
-            task = task_of([tasks[int(name.split("/")[2])]], episode)
+            task = find_task([tasks[int(name.split("/")[2])]], episode)
             before = played(paper, task.task_id, commands(episode)).score
             found = played(env, task.task_id, commands(episode)).score
             yield name, {"2023": before, **({} if found is None else found.detail)}

@@ -45,10 +45,10 @@ def split(command: str) -> tuple[bytes, ...] | None:
     >>> split('echo "') is None
     True
     """
-    return words_of(f'/bin/bash -c "{command.strip()}"')
+    return split_words(f'/bin/bash -c "{command.strip()}"')
 
 
-def words_of(line: str) -> tuple[bytes, ...] | None:
+def split_words(line: str) -> tuple[bytes, ...] | None:
     """Return the process of a command line, or None for one that is malformed."""
     try:
         argv = shlex.split(line)
@@ -64,13 +64,13 @@ def resolve(current: str, path: str) -> str:
     >>> resolve("/testbed/dir1", "../dir2 && ls")
     '/testbed/dir2 && ls'
     """
-    kept: list[str] = []
+    segments: list[str] = []
     for part in (path if path.startswith("/") else f"{current}/{path}").split("/"):
         if part == "..":
-            del kept[-1:]
+            del segments[-1:]
         elif part not in ("", "."):
-            kept.append(part)
-    return "/" + "/".join(kept)
+            segments.append(part)
+    return "/" + "/".join(segments)
 
 
 Split = Callable[[str], "tuple[bytes, ...] | None"]
@@ -91,7 +91,7 @@ recorded observation or reward shows."""
 TIMED_OUT = "Command timed out"
 MALFORMED = "Malformed command"
 """The observation where the text cannot be split, or the output is not UTF-8."""
-LONGEST = 120 * 1024
+MAX_ACTION_BYTES = 120 * 1024
 """Bytes of an action: the kernel takes arguments of 128 KiB, and some words go before it."""
 _NOT_STARTED = "OCI runtime exec failed: exec failed: unable to start container process: "
 TOO_LONG = f"{_NOT_STARTED}argument list too long: unknown\r\n"
@@ -122,16 +122,16 @@ def variables(host: str, image: str) -> dict[str, str]:
     'setup_nl2b_fs_4.sh'
     """
     extra = {"HOSTNAME": host}
-    if found := re.search(r"fs_(\d+)", image):
+    if match := re.search(r"fs_(\d+)", image):
         extra |= {
-            "script": f"setup_nl2b_fs_{found[1]}.sh",
-            "file_system_version": found[1],
+            "script": f"setup_nl2b_fs_{match[1]}.sh",
+            "file_system_version": match[1],
         }
     return {**ENVIRONMENT, **extra}
 
 
 _BACKGROUND = re.compile(rb"(?<![&<>])&(?![&>0-9])")
-_WAIT_FOR_ALL = ("/bin/bash", "-o", "pipefail", "-c", '"$@" 2>&1 | cat', "bash")
+_WAITING_SHELL = ("/bin/bash", "-o", "pipefail", "-c", '"$@" 2>&1 | cat', "bash")
 """The engine waited until no process held the output any more: background jobs, too, came to
 their end within the action. Only for commands with a background job: a list of processes shows the
 pipe.
@@ -172,9 +172,9 @@ def run(
     # `env -i`: 2023's environment holds nothing of the image's own.
     words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
     if any(_BACKGROUND.search(word) for word in argv):
-        words = [*_WAIT_FOR_ALL, *words]
+        words = [*_WAITING_SHELL, *words]
     try:
-        done: Completed = sandbox.exec(
+        result: Completed = sandbox.exec(
             [*words, *argv],
             cwd=cwd,
             timeout=timeout,
@@ -185,13 +185,13 @@ def run(
         raise
     except OSError as error:  # of the directory: a `cd` that did more than one thing
         return Output(_no_directory(cwd, error), 126)
-    if done.timed_out:
+    if result.timed_out:
         return Output(TIMED_OUT, None, timed_out=True)
     try:
-        text = as_in_container(done.stdout, argv).decode("utf-8")
+        text = as_in_container(result.stdout, argv).decode("utf-8")
     except UnicodeDecodeError:
         return Output(MALFORMED, None)
-    return Output(text, done.exit_code)
+    return Output(text, result.exit_code)
 
 
 def _no_directory(cwd: str, error: OSError) -> str:
@@ -227,8 +227,9 @@ class PaperBash:
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action in a process of its own."""
-        started = time.monotonic()
-        if len(action.encode("utf-8", "surrogatepass")) > LONGEST:  # nor is it split, for minutes
+        start_time = time.monotonic()
+        # Nor is it split, for minutes.
+        if len(action.encode("utf-8", "surrogatepass")) > MAX_ACTION_BYTES:
             return Execution(TOO_LONG.encode(), ok=False, exit_code=126, info={"cwd": self.cwd})
         call = plan(action, self.cwd, self._split)
         output = run(self._sandbox, call.argv, self._environment, call.cwd, timeout or TIMEOUT)
@@ -240,7 +241,7 @@ class PaperBash:
             ok=output.exit_code == 0,
             exit_code=output.exit_code,
             info={"cwd": self.cwd, "timed_out": output.timed_out},
-            seconds=time.monotonic() - started,
+            seconds=time.monotonic() - start_time,
         )
 
     def close(self) -> None:
@@ -252,14 +253,14 @@ def run_gold(sandbox: SandboxBackend, command: str, environment: Mapping[str, st
     return run(sandbox, split(command), environment)
 
 
-_DENIED = re.compile(
+_DENIAL_LINES = re.compile(
     rb"(?m)^\w+: [^\n]*?proc/(?:tty/driver|1/(?:task/1/)?(?:fd|fdinfo|ns|map_files))/?'?: "
     rb"Permission denied\n"
 )
 _PS = re.compile(rb"\b(?:ps|top)\b")
 _PSTREE = re.compile(rb"\bpstree\b")
 _TREE = re.compile(rb"\Ainit((?:\(1\)|,1)?)[^\n]*\n(?:[ |`][^\n]*\n)*")
-_FIRST = re.compile(rb"(?m)^( *(?:\S+ +)*?1 +(?:\S+ +)*?)init$")
+_INIT_LINE = re.compile(rb"(?m)^( *(?:\S+ +)*?1 +(?:\S+ +)*?)init$")
 
 
 def as_in_container(output: bytes, argv: Iterable[bytes]) -> bytes:
@@ -271,14 +272,14 @@ def as_in_container(output: bytes, argv: Iterable[bytes]) -> bytes:
     that shows *that* is changed, and only where the command asks for processes or walks ``/proc``.
     """
     if b"Permission denied" in output:
-        output = _DENIED.sub(b"", output)
+        output = _DENIAL_LINES.sub(b"", output)
     if b"init" not in output:
         return output
     command = b" ".join(argv)
     if _PSTREE.search(command):
         return _TREE.sub(rb"bash\1\n", output)
     if _PS.search(command):
-        return _FIRST.sub(_idle_bash, output)
+        return _INIT_LINE.sub(_idle_bash, output)
     return output
 
 

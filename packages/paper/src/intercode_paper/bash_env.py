@@ -22,27 +22,29 @@ from intercode.errors import TaskError
 from intercode.interpreters.base import Interpreter
 from intercode.task import Dataset, Task
 from intercode_paper.bash import AGENT_HOST, PaperBash, variables
-from intercode_paper.bash_reward import GoldRuns, early
+from intercode_paper.bash_reward import GoldRuns, early_score
 from intercode_paper.container import PaperImage
-from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport, together
-from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport, run_jobs
+from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.session import PaperOptions, ending, refuse_limits
 from intercode_sandbox import Provider, SandboxBackend
 
 IMAGE = "nl2bash"
 """The image of tasks that name none."""
 
-_prepared: weakref.WeakKeyDictionary[Provider, dict[str, GoldRuns]] = weakref.WeakKeyDictionary()
-_preparing = threading.Lock()
+_golds_by_provider: weakref.WeakKeyDictionary[Provider, dict[str, GoldRuns]] = (
+    weakref.WeakKeyDictionary()
+)
+_golds_lock = threading.Lock()
 
 
-def prepared(provider: Provider, image: str) -> GoldRuns:
+def gold_runs(provider: Provider, image: str) -> GoldRuns:
     """Return the golds' outcomes in an image, which is prepared once for all who ask."""
-    with _preparing:
-        known = _prepared.setdefault(provider, {})
-        if image not in known:
-            known[image] = GoldRuns(PaperImage(provider, image))
-        return known[image]
+    with _golds_lock:
+        runs_by_image = _golds_by_provider.setdefault(provider, {})
+        if image not in runs_by_image:
+            runs_by_image[image] = GoldRuns(PaperImage(provider, image))
+        return runs_by_image[image]
 
 
 class PaperBashStage(NoRecipe, SandboxStage):
@@ -59,7 +61,7 @@ class PaperBashStage(NoRecipe, SandboxStage):
 
     def golds(self, task: Task) -> GoldRuns:
         """Return the golds' outcomes in the task's image, which is prepared for both sides."""
-        return prepared(self.provider, self.image(task))
+        return gold_runs(self.provider, self.image(task))
 
     def open(self, task: Task) -> SandboxBackend:
         """Start a fresh sandbox."""
@@ -75,7 +77,7 @@ class PaperBashReward:
 
     def __init__(self, stage: PaperBashStage) -> None:
         self._stage = stage
-        self._scored: Episode | None = None
+        self._last_episode: Episode | None = None
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Score an episode.
@@ -84,10 +86,10 @@ class PaperBashReward:
             RewardError: Gold could not be run.
             SandboxError: The sandbox died.
         """
-        executed = (t for t in reversed(episode.turns) if t.info.get("executed", True))
-        observation = next((turn.observation for turn in executed), task.query)
-        again, self._scored = self._scored is episode, episode
-        return self._stage.golds(task).score(task, observation, sandbox, again)
+        executed_turns = (t for t in reversed(episode.turns) if t.info.get("executed", True))
+        observation = next((turn.observation for turn in executed_turns), task.query)
+        is_repeat, self._last_episode = self._last_episode is episode, episode
+        return self._stage.golds(task).score(task, observation, sandbox, is_repeat)
 
 
 class PaperBashEnv(InterCodeEnv[SandboxBackend]):
@@ -138,15 +140,15 @@ class PaperBashEnv(InterCodeEnv[SandboxBackend]):
 
 
 def _check(tasks: Dataset, task: Task) -> None:
-    where = tasks.where(task)
+    location = tasks.where(task)
     if not task.gold:
-        raise TaskError(f"{where}, field 'gold': the paper protocol compares with gold")
+        raise TaskError(f"{location}, field 'gold': the paper protocol compares with gold")
     for field in ("setup", "files", "verification"):
         if getattr(task, field):
-            raise TaskError(f"{where}, field {field!r}: the paper protocol has no such thing")
+            raise TaskError(f"{location}, field {field!r}: the paper protocol has no such thing")
 
 
-_ELSEWHERE = {
+_OTHER_SUITES = {
     "ic_bash_react_10_turns_fs_2": (range(53), "nl2bash_fs_1"),
     "ic_bash_plan_solve_fs_2": (range(31), "nl2bash_fs_1"),
 }
@@ -154,67 +156,67 @@ _ELSEWHERE = {
 suite. Only the observations show it."""
 
 
-def recorded_elsewhere(recorded: RecordedRun) -> dict[str, str]:
+def suites_by_episode(recorded_run: RecordedRun) -> dict[str, str]:
     """Return, by the ids of episodes, the suites of the release whose container ran them instead.
 
     Args:
-        recorded: A run; the file's name tells which one of the release it is.
+        recorded_run: A run; the file's name tells which one of the release it is.
     """
-    rows, suite = _ELSEWHERE.get(recorded.path.stem, (range(0), ""))
-    ids = [episode.task_id for episode in recorded.episodes]
-    return {one: suite for one in ids if one.isdecimal() and int(one) in rows}
+    rows, suite = _OTHER_SUITES.get(recorded_run.path.stem, (range(0), ""))
+    ids = [episode.task_id for episode in recorded_run.episodes]
+    return {task_id: suite for task_id in ids if task_id.isdecimal() and int(task_id) in rows}
 
 
 def replay_bash(
     tasks: Sequence[Task],
-    recorded: RecordedRun,
+    recorded_run: RecordedRun,
     provider: Provider,
     image: str,
     workers: int = 1,
     progress: Progress | None = None,
-    elsewhere: Mapping[str, str] | None = None,
+    task_images: Mapping[str, str] | None = None,
 ) -> ReplayReport:
     """Execute recorded actions in fresh sandboxes, and compare the results with the record.
 
     Args:
         tasks: The data file that was run, in its order.
-        recorded: The results.
+        recorded_run: The results.
         provider: The provider of sandboxes.
         image: The image of the run's file system.
         workers: Episodes at a time.
         progress: Called after each finished episode, from this thread.
-        elsewhere: Another image for some tasks, by the episodes' ids.
+        task_images: Another image for some tasks, by the episodes' ids.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
         SandboxError, ImageError: A sandbox failed: nothing is reported of a part of a run.
     """
-    started = time.monotonic()
-    jobs = [(task_of(tasks, episode), episode) for episode in recorded.episodes]
-    where = [(elsewhere or {}).get(episode.task_id, image) for episode in recorded.episodes]
+    start_time = time.monotonic()
+    jobs = [(find_task(tasks, episode), episode) for episode in recorded_run.episodes]
+    images = [(task_images or {}).get(episode.task_id, image) for episode in recorded_run.episodes]
     with ExitStack() as stack:
         golds = {
             name: GoldRuns(stack.enter_context(closing(PaperImage(provider, name))))
-            for name in dict.fromkeys(where)
+            for name in dict.fromkeys(images)
         }
         calls = [
-            partial(_episode, golds[name], *job) for name, job in zip(where, jobs, strict=True)
+            partial(_episode, golds[name], *job) for name, job in zip(images, jobs, strict=True)
         ]
-        replays = together(calls, workers, progress)
-    report = _report(recorded.episodes, replays)
-    report.seconds = time.monotonic() - started
+        replays = run_jobs(calls, workers, progress)
+    report = _report(recorded_run.episodes, replays)
+    report.seconds = time.monotonic() - start_time
     return report
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn(ReplayedTurn):
-    early: float
+    early_reward: float
     """The reward of the version before the released one."""
 
 
-def same_text(recorded: str, replayed: str) -> bool:
+def same_text(recorded_text: str, replayed_text: str) -> bool:
     """Whether an observation is the recorded one, or the recorded one is cut from it."""
-    return recorded == (replayed[:CUT] if len(recorded) == CUT else replayed)
+    return recorded_text == (replayed_text[:CUT] if len(recorded_text) == CUT else replayed_text)
 
 
 def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Turn]:
@@ -232,22 +234,24 @@ def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Tur
             score = Score(0.0)
             # A computed reward is 0.01 at least: one that was recorded as 0 was not computed.
             if submits or turn.reward:
-                score, scored = golds.score(task, observation, sandbox, again=scored), True
+                score, scored = golds.score(task, observation, sandbox, is_repeat=scored), True
             if turn.counts:
-                same = turn.observation is None or same_text(turn.observation, observation)
-                before = early(score).value if score.detail else 0.0
-                turns.append(_Turn(turn, observation, score.value, same, before))
+                same_observation = turn.observation is None or same_text(
+                    turn.observation, observation
+                )
+                early_reward = early_score(score).value if score.detail else 0.0
+                turns.append(_Turn(turn, observation, score.value, same_observation, early_reward))
     return turns
 
 
 def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]]) -> ReplayReport:
     # No file says which version it is of; a run is of one. The released one, if in doubt.
-    every = [turn for turns in replays for turn in turns]
-    is_early = sum(turn.recorded.has_reward(turn.early) for turn in every) > sum(
-        turn.same_reward for turn in every
+    all_turns = [turn for turns in replays for turn in turns]
+    is_early = sum(turn.recorded_turn.has_reward(turn.early_reward) for turn in all_turns) > sum(
+        turn.same_reward for turn in all_turns
     )
     report = ReplayReport(version="early" if is_early else "released")
     for episode, turns in zip(episodes, replays, strict=True):
-        versions = [replace(turn, reward=turn.early) if is_early else turn for turn in turns]
+        versions = [replace(turn, reward=turn.early_reward) if is_early else turn for turn in turns]
         report.count(episode, versions)
     return report

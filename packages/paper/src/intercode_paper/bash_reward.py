@@ -14,10 +14,10 @@ from intercode.episode import Score
 from intercode.errors import RewardError
 from intercode.task import Task
 from intercode_paper.bash import GOLD_HOST, MALFORMED, run_gold, variables
-from intercode_paper.container import IGNORED, Pair, PaperImage, md5sum
+from intercode_paper.container import IGNORED_NAMES, Pair, PaperImage, md5sum
 from intercode_sandbox.base import SandboxBackend
 
-COMPARED = frozenset({"A", "??", "C"})
+COMPARED_STATUSES = frozenset({"A", "??", "C"})
 """The statuses of which the content is compared; modified files never were."""
 
 
@@ -52,16 +52,16 @@ def score(agent: Outcome, gold: Outcome, executed: bool = True) -> Score:
         gold: Gold's side.
         executed: The value of ``info["action_executed"]``.
     """
-    one, two = set(agent.pairs), set(gold.pairs)
-    missing, extra = sorted(two - one), sorted(one - two)
-    file_diff = round(0.33 * (1 - math.erf(len(missing) + len(extra))), 2)
+    agent_pairs, gold_pairs = set(agent.pairs), set(gold.pairs)
+    missing_pairs, extra_pairs = sorted(gold_pairs - agent_pairs), sorted(agent_pairs - gold_pairs)
+    file_diff = round(0.33 * (1 - math.erf(len(missing_pairs) + len(extra_pairs))), 2)
 
-    common = sorted(pair for pair in one & two if pair[1] in COMPARED)
-    same = sum(has_same_content(path, agent, gold) for path, _ in common)
-    file_changes = round(0.33 * same / len(common), 2) if common else 0.33
+    common = sorted(pair for pair in agent_pairs & gold_pairs if pair[1] in COMPARED_STATUSES)
+    equal_count = sum(has_same_content(path, agent, gold) for path, _ in common)
+    file_changes = round(0.33 * equal_count / len(common), 2) if common else 0.33
 
-    alike = similarity(agent.output, gold.output)
-    answer = round(0.33 * alike, 2)
+    likeness = similarity(agent.output, gold.output)
+    answer = round(0.33 * likeness, 2)
 
     info: dict[str, Any] = {
         "reward": {
@@ -69,29 +69,29 @@ def score(agent: Outcome, gold: Outcome, executed: bool = True) -> Score:
             "file_changes": file_changes,
             "answer_similarity": answer,
         },
-        "diff_miss": missing,
-        "diff_extra": extra,
+        "diff_miss": missing_pairs,
+        "diff_extra": extra_pairs,
         "agent_obs": agent.output,
         "eval_obs": gold.output,
-        "answer_similarity": alike,
+        "answer_similarity": likeness,
         "corrupt_gold": gold.malformed,
         "action_executed": executed,
     }
     if common:
-        info["diff_same"] = {"files": common, "correct": same, "total": len(common)}
+        info["diff_same"] = {"files": common, "correct": equal_count, "total": len(common)}
     return _total(info)
 
 
-def early(released: Score) -> Score:
+def early_score(released_score: Score) -> Score:
     """Compute the reward of the runs before the release (GPT-3.5's of 20 and 21 May 2023).
 
     It differs in one point: of gold's output only the end was compared, as much of it as the
     agent's output is long (all of it, if that is empty).
 
     Args:
-        released: A result of `score`.
+        released_score: A result of `score`.
     """
-    info: dict[str, Any] = dict(released.detail)
+    info: dict[str, Any] = dict(released_score.detail)
     info["eval_obs"] = info["eval_obs"][-len(info["agent_obs"]) :]
     info["answer_similarity"] = similarity(info["agent_obs"], info["eval_obs"])
     answer = round(0.33 * info["answer_similarity"], 2)
@@ -114,8 +114,8 @@ _VOLATILE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    first: Outcome
-    later: Outcome
+    first_outcome: Outcome
+    later_outcome: Outcome
     """The outcome of every further run in the same container, where the first left something
     behind that git's reset does not see."""
 
@@ -131,10 +131,10 @@ class GoldRuns:
         self.image = image
         self._environment = variables(GOLD_HOST, image.name)
         self._lock = threading.Lock()
-        self._known: dict[str, _Runs] = {}
+        self._runs_by_command: dict[str, _Runs] = {}
 
     def score(
-        self, task: Task, observation: str, sandbox: SandboxBackend, again: bool = False
+        self, task: Task, observation: str, sandbox: SandboxBackend, is_repeat: bool = False
     ) -> Score:
         """Score the state of a sandbox.
 
@@ -142,7 +142,7 @@ class GoldRuns:
             task: The task.
             observation: The output of the agent's last action.
             sandbox: The agent's sandbox.
-            again: Whether the episode was scored before: gold then runs for another time.
+            is_repeat: Whether the episode was scored before: gold then runs for another time.
 
         Raises:
             RewardError: The task has no gold.
@@ -150,14 +150,14 @@ class GoldRuns:
         """
         pairs = self.image.status(sandbox)
         agent = Outcome(pairs, observation, lambda path: md5sum(sandbox, path))
-        return score(agent, self.outcome(task, again))
+        return score(agent, self.outcome(task, is_repeat))
 
-    def outcome(self, task: Task, again: bool = False) -> Outcome:
+    def outcome(self, task: Task, is_repeat: bool = False) -> Outcome:
         """Return the state in which a task's gold leaves its container.
 
         Args:
             task: The task.
-            again: Whether gold was run in this episode before.
+            is_repeat: Whether gold was run in this episode before.
 
         Raises:
             RewardError: The task has no gold.
@@ -167,43 +167,45 @@ class GoldRuns:
             raise RewardError(f"task {task.task_id!r} has no gold")
         command = task.gold[0]
         with self._lock:
-            runs = self._known.get(command)
+            runs = self._runs_by_command.get(command)
         if runs is None:
             # Two threads may run the same gold at once: it costs little, and no lock is held.
             runs = self._run(command)
             if not _VOLATILE.search(command):
                 with self._lock:
-                    self._known[command] = runs
-        return runs.later if again else runs.first
+                    self._runs_by_command[command] = runs
+        return runs.later_outcome if is_repeat else runs.first_outcome
 
     def _run(self, command: str) -> _Runs:
         sandbox = self.image.start()
         try:
-            first = self._once(sandbox, command)
-            if first.pairs or not _changes_ignored(sandbox):
-                return _Runs(first, first)
+            first_outcome = self._run_once(sandbox, command)
+            if first_outcome.pairs or not _changes_ignored(sandbox):
+                return _Runs(first_outcome, first_outcome)
             # Nothing for a reset to undo, but something it would not: the next run sees it.
-            return _Runs(first, self._once(sandbox, command))
+            return _Runs(first_outcome, self._run_once(sandbox, command))
         finally:
             sandbox.close()
 
-    def _once(self, sandbox: SandboxBackend, command: str) -> Outcome:
+    def _run_once(self, sandbox: SandboxBackend, command: str) -> Outcome:
         output = run_gold(sandbox, command, self._environment)
         pairs = self.image.status(sandbox)
         sums = {
-            path: md5sum(sandbox, path) for path, code in pairs if code in COMPARED and "." in path
+            path: md5sum(sandbox, path)
+            for path, code in pairs
+            if code in COMPARED_STATUSES and "." in path
         }
         return Outcome(pairs, output.text, sums.__getitem__, output.text == MALFORMED)
 
 
 def _changes_ignored(sandbox: SandboxBackend) -> bool:
-    return any(change.path.split("/")[1] in IGNORED for change in sandbox.changes())
+    return any(change.path.split("/")[1] in IGNORED_NAMES for change in sandbox.changes())
 
 
 _WORD = re.compile(r"(?u)\b\w\w+\b")
 
 
-def cosine(first: str, second: str) -> float | None:
+def cosine(first_text: str, second_text: str) -> float | None:
     """Return the similarity of two texts in [0, 1], or None if neither has a word.
 
     That is the cosine of their TF-IDF vectors, as scikit-learn's `TfidfVectorizer` has them by
@@ -215,22 +217,26 @@ def cosine(first: str, second: str) -> float | None:
     >>> cosine("", "!") is None
     True
     """
-    one = Counter(_WORD.findall(first.lower()))
-    two = Counter(_WORD.findall(second.lower()))
-    words = one.keys() | two.keys()
+    first_counts = Counter(_WORD.findall(first_text.lower()))
+    second_counts = Counter(_WORD.findall(second_text.lower()))
+    words = first_counts.keys() | second_counts.keys()
     if not words:
         return None
     # ln(3/3) + 1 for a word that both have, ln(3/2) + 1 for a word that one has.
-    weight = {w: 1.0 if w in one and w in two else math.log(1.5) + 1.0 for w in words}
-    length_one = math.sqrt(math.fsum((n * weight[w]) ** 2 for w, n in one.items()))
-    length_two = math.sqrt(math.fsum((n * weight[w]) ** 2 for w, n in two.items()))
-    if not length_one or not length_two:
+    weight = {
+        w: 1.0 if w in first_counts and w in second_counts else math.log(1.5) + 1.0 for w in words
+    }
+    first_length = math.sqrt(math.fsum((n * weight[w]) ** 2 for w, n in first_counts.items()))
+    second_length = math.sqrt(math.fsum((n * weight[w]) ** 2 for w, n in second_counts.items()))
+    if not first_length or not second_length:
         return 0.0
-    product = math.fsum(n * weight[w] * two[w] * weight[w] for w, n in one.items())
-    return min(1.0, product / (length_one * length_two))
+    product = math.fsum(
+        n * weight[w] * second_counts[w] * weight[w] for w, n in first_counts.items()
+    )
+    return min(1.0, product / (first_length * second_length))
 
 
-def similarity(observed: str, expected: str) -> float:
+def similarity(agent_text: str, gold_text: str) -> float:
     """Return `cosine`; for two texts without a word, 1 if they are equal, else 0."""
-    value = cosine(observed, expected)
-    return float(observed == expected) if value is None else value
+    value = cosine(agent_text, gold_text)
+    return float(agent_text == gold_text) if value is None else value

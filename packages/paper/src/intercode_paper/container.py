@@ -23,7 +23,7 @@ from intercode.errors import ImageError
 from intercode_paper.bash import LIMITS, MALFORMED, OUTPUT_LIMIT, run, variables
 from intercode_sandbox.base import Change, Completed, FileType, Provider, SandboxBackend, Snapshot
 
-RECORDED = datetime(2023, 6, 1, tzinfo=UTC).timestamp()
+RECORDING_TIME = datetime(2023, 6, 1, tzinfo=UTC).timestamp()
 """The time of the recordings, for the ages of files. Files newer than that are as old as the
 image: brand-new, as they were in 2023."""
 _BASE_LOGS = ("bootstrap.log", "wtmp", "btmp")
@@ -32,8 +32,8 @@ _TYPES: Mapping[bytes, FileType] = {b"f": "file", b"l": "symlink"}
 
 
 def _listing() -> list[str]:
-    pruned = [word for name in sorted(IGNORED) for word in ("-o", "-path", f"/{name}")]
-    tests = ["(", *pruned[1:], "-o", "-name", ".git", ")", "-prune"]
+    prune_tests = [word for name in sorted(IGNORED_NAMES) for word in ("-o", "-path", f"/{name}")]
+    tests = ["(", *prune_tests[1:], "-o", "-name", ".git", ")", "-prune"]
     form = "%y %m %T@ %p\\0"
     return ["find", "/", "-mindepth", "1", "-xdev", *tests, "-o", "-printf", form]
 
@@ -59,7 +59,7 @@ class PaperImage:
         self.name = image
         self._provider = provider
         self._lock = threading.Lock()
-        self._prepared: tuple[Snapshot, Index] | None = None
+        self._preparation: tuple[Snapshot, Index] | None = None
 
     def start(self, network: bool = False) -> SandboxBackend:
         """Start a fresh sandbox.
@@ -85,20 +85,20 @@ class PaperImage:
     def close(self) -> None:
         """Delete the prepared snapshot. Idempotent."""
         with self._lock:
-            if self._prepared is not None:
-                self._prepared[0].delete()
-            self._prepared = None
+            if self._preparation is not None:
+                self._preparation[0].delete()
+            self._preparation = None
 
     def _ready(self) -> tuple[Snapshot, Index]:
         with self._lock:
-            if self._prepared is None:
+            if self._preparation is None:
                 sandbox = self._provider.start(self.name, LIMITS)
                 try:
                     index = prepare(sandbox, variables("", self.name).get("script"))
-                    self._prepared = sandbox.snapshot(), index
+                    self._preparation = sandbox.snapshot(), index
                 finally:
                     sandbox.close()
-            return self._prepared
+            return self._preparation
 
 
 def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
@@ -117,8 +117,8 @@ def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
     # not mount points.
     empty = [e.path for e in entries if e.kind == b"d" and e.path not in index.directories]
     if empty:
-        deepest_first = sorted(empty, key=lambda path: path.count("/"), reverse=True)
-        sandbox.exec(["rmdir", "--", *(f"/{path}" for path in deepest_first)])
+        empty_directories = sorted(empty, key=lambda path: path.count("/"), reverse=True)
+        sandbox.exec(["rmdir", "--", *(f"/{path}" for path in empty_directories)])
     _bring_ages_back(sandbox, entries, index)
     return index
 
@@ -137,10 +137,10 @@ def _add_script(sandbox: SandboxBackend, name: str) -> None:
 
 
 def _entries(sandbox: SandboxBackend) -> list[_Entry]:
-    done = sandbox.exec(_listing(), timeout=60, output_limit=OUTPUT_LIMIT)
-    _must_succeed(done, "its files cannot be listed")
+    listing = sandbox.exec(_listing(), timeout=60, output_limit=OUTPUT_LIMIT)
+    _must_succeed(listing, "its files cannot be listed")
     entries = []
-    for line in done.stdout.split(b"\0")[:-1]:
+    for line in listing.stdout.split(b"\0")[:-1]:
         kind, mode, mtime, name = line.split(b" ", 3)
         path = name.decode("utf-8", "surrogateescape").lstrip("/")
         if seen_by_git(path):
@@ -153,17 +153,30 @@ def _bring_ages_back(sandbox: SandboxBackend, entries: list[_Entry], index: Inde
     paths: dict[int, list[str]] = defaultdict(list)
     for entry in entries:
         if entry.kind == b"f" or (entry.kind == b"d" and entry.path in index.directories):
-            age = max(0.0, RECORDED - entry.mtime)
+            age = max(0.0, RECORDING_TIME - entry.mtime)
             paths[int(now - age)].append(f"/{entry.path}")
     for moment, names in sorted(paths.items()):
-        done = sandbox.exec(["touch", "-h", "-d", f"@{moment}", "--", *names])
-        _must_succeed(done, "the times of its files cannot be set")
+        result = sandbox.exec(["touch", "-h", "-d", f"@{moment}", "--", *names])
+        _must_succeed(result, "the times of its files cannot be set")
     keep = [word for name in _BASE_LOGS for word in ("!", "-name", name)]
-    old = [word for name in _BASE_LOGS for word in ("-o", "-name", name)][1:]
+    base_log_tests = [word for name in _BASE_LOGS for word in ("-o", "-name", name)][1:]
     # An image without logs is none of the tasks'.
     sandbox.exec(["find", "/var/log", *keep, "-exec", "touch", "-h", "{}", "+"])
     sandbox.exec(
-        ["find", "/var/log", "(", *old, ")", "-exec", "touch", "-h", "-d", "40 days ago", "{}", "+"]
+        [
+            "find",
+            "/var/log",
+            "(",
+            *base_log_tests,
+            ")",
+            "-exec",
+            "touch",
+            "-h",
+            "-d",
+            "40 days ago",
+            "{}",
+            "+",
+        ]
     )
 
 
@@ -180,9 +193,9 @@ def _plain_moment(now: float) -> float:
     return now
 
 
-def _must_succeed(done: Completed, problem: str) -> None:
-    if not done.ok:
-        reason = done.stderr.decode("utf-8", "replace").strip()
+def _must_succeed(result: Completed, problem: str) -> None:
+    if not result.ok:
+        reason = result.stderr.decode("utf-8", "replace").strip()
         raise ImageError(f"the image cannot be used for the 2023 protocol: {problem}: {reason}")
 
 
@@ -199,7 +212,7 @@ def md5sum(sandbox: SandboxBackend, path: str) -> str:
 _SYSTEM = """
 bin boot dev etc home lib media opt proc root run sbin srv sys usr var .dockerenv
 """
-IGNORED = frozenset(_SYSTEM.split())
+IGNORED_NAMES = frozenset(_SYSTEM.split())
 """Names in ``/`` that the images' ``.gitignore`` lists."""
 Pair = tuple[str, str]
 """A path and its status, in the order in which the 2023 reward held them."""
@@ -215,8 +228,8 @@ class Index:
     """All directories with a tracked file in or below them."""
 
     def __post_init__(self) -> None:
-        above = {d for path in self.files for d in parents(path)}
-        object.__setattr__(self, "directories", frozenset(above))
+        ancestors = {d for path in self.files for d in parents(path)}
+        object.__setattr__(self, "directories", frozenset(ancestors))
 
 
 def parents(path: str) -> list[str]:
@@ -232,7 +245,7 @@ def parents(path: str) -> list[str]:
 def seen_by_git(path: str) -> bool:
     """Whether git looks at a relative path at all."""
     parts = path.split("/")
-    return parts[0] not in IGNORED and ".git" not in parts
+    return parts[0] not in IGNORED_NAMES and ".git" not in parts
 
 
 def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
@@ -242,24 +255,30 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
         index: The tracked files.
         changes: All differences from the image of which `index` was made.
     """
-    tracked: list[tuple[str, str]] = []
+    tracked_lines: list[tuple[str, str]] = []
     untracked: set[str] = set()
     for change in changes:
         path = change.path.lstrip("/")
         if not seen_by_git(path):
             continue
-        known = index.files.get(path)
-        if known is None:
-            shown = _shown(index, path)
-            if shown and change.kind != "deleted" and change.type in ("file", "symlink"):
-                untracked.add(shown)
+        tracked_file = index.files.get(path)
+        if tracked_file is None:
+            display_path = _untracked_path(index, path)
+            if display_path and change.kind != "deleted" and change.type in ("file", "symlink"):
+                untracked.add(display_path)
         elif change.kind == "deleted" or change.type == "dir":
-            tracked.append((" D", path))
-        elif change.type in ("file", "symlink") and change.type != known[0]:
-            tracked.append((" T", path))
-        elif change.type != known[0] or change.content_changed or _executable(change) != known[1]:
-            tracked.append((" M", path))
-    return sorted(tracked, key=_by_path) + [("??", path) for path in sorted(untracked, key=_bytes)]
+            tracked_lines.append((" D", path))
+        elif change.type in ("file", "symlink") and change.type != tracked_file[0]:
+            tracked_lines.append((" T", path))
+        elif (
+            change.type != tracked_file[0]
+            or change.content_changed
+            or _executable(change) != tracked_file[1]
+        ):
+            tracked_lines.append((" M", path))
+    return sorted(tracked_lines, key=_by_path) + [
+        ("??", path) for path in sorted(untracked, key=_bytes)
+    ]
 
 
 def _executable(change: Change) -> bool:
@@ -267,7 +286,7 @@ def _executable(change: Change) -> bool:
     return change.type == "file" and bool(change.mode & stat.S_IXUSR)
 
 
-def _shown(index: Index, path: str) -> str | None:
+def _untracked_path(index: Index, path: str) -> str | None:
     """Return an untracked path as shown: the highest directory that holds no tracked file.
 
     Below a tracked file that became a directory nothing is shown.
@@ -291,22 +310,22 @@ def _by_path(line: tuple[str, str]) -> bytes:
 _ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
 
 
-def quoted(path: str) -> str:
+def quote_path(path: str) -> str:
     r"""Return a path as git's short format writes it: quoted as in C, if it must be.
 
-    >>> quoted("Icon\r"), quoted("a b"), quoted("é"), quoted("a-b")
+    >>> quote_path("Icon\r"), quote_path("a b"), quote_path("é"), quote_path("a-b")
     ('"Icon\\r"', '"a b"', '"\\303\\251"', 'a-b')
     """
-    escaped = "".join(
+    escaped_path = "".join(
         f"\\{_ESCAPES[b]}" if b in _ESCAPES else chr(b) if 32 <= b < 127 else f"\\{b:03o}"
         for b in _bytes(path)
     )
-    return f'"{escaped}"' if escaped != path or " " in path else path
+    return f'"{escaped_path}"' if escaped_path != path or " " in path else path
 
 
 def short(lines: Iterable[tuple[str, str]]) -> str:
     """Return the text that git prints."""
-    return "".join(f"{code} {quoted(path)}\n" for code, path in lines)
+    return "".join(f"{code} {quote_path(path)}\n" for code, path in lines)
 
 
 def pairs(text: str) -> list[Pair]:

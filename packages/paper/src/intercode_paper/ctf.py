@@ -28,9 +28,9 @@ from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.rewards.flag import SUBMITTED, submissions
 from intercode.task import Dataset, Task
-from intercode_paper.bash import AGENT_HOST, LIMITS, PaperBash, variables, words_of
-from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, together
-from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode_paper.bash import AGENT_HOST, LIMITS, PaperBash, split_words, variables
+from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, run_jobs
+from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.session import PaperCtfOptions, ending, refuse_limits
 from intercode_sandbox.base import Provider, SandboxBackend
 
@@ -39,7 +39,7 @@ WRONG = "Submitted flag is incorrect. Keep trying!"
 RIGHT = "The submitted flag is correct."
 """The observation after a right flag in some recordings; in the others it is the one before."""
 
-_AS_IT_STANDS = ("python -c", "python3 -c")
+_PLAIN_PREFIXES = ("python -c", "python3 -c")
 _PREFIX = "cmd "
 """Some recordings have it before each command, which was run without it."""
 
@@ -92,7 +92,7 @@ class PaperCtfEnv(CtfEnv):
     def _ending(self, action: str) -> Status | None:
         status = ending(action)
         if status == "submitted":
-            self.episode.answer = _submitted(action)
+            self.episode.answer = _submitted_flag(action)
         return status
 
     def _reply(self, answer: str | None) -> Execution | None:
@@ -118,13 +118,15 @@ def split(command: str) -> tuple[bytes, ...] | None:
     (b'python3', b'-c', b'print(1)')
     """
     command = command.strip()
-    return words_of(command if command.startswith(_AS_IT_STANDS) else f"/bin/bash -c '{command}'")
+    return split_words(
+        command if command.startswith(_PLAIN_PREFIXES) else f"/bin/bash -c '{command}'"
+    )
 
 
-def _submitted(action: str) -> str | None:
+def _submitted_flag(action: str) -> str | None:
     """Return the flag that an action submits, its second word; None if it has only one.
 
-    >>> _submitted("submit flag{a} at last")
+    >>> _submitted_flag("submit flag{a} at last")
     'flag{a}'
     """
     words = action.split()
@@ -172,7 +174,7 @@ class CtfReplayReport(RegradedReport):
 
 def replay_ctf(
     tasks: Sequence[Task],
-    recorded: RecordedRun,
+    recorded_run: RecordedRun,
     provider: Provider,
     image: str | None = None,
     workers: int = 1,
@@ -185,7 +187,7 @@ def replay_ctf(
 
     Args:
         tasks: The data file that was run.
-        recorded: The results.
+        recorded_run: The results.
         provider: The provider of sandboxes.
         image: The image of all tasks; None: each task's own, or ``host``.
         workers: Episodes at a time.
@@ -196,23 +198,23 @@ def replay_ctf(
         TaskError: A task has no flag, or has a field that 2023 did not know.
         SandboxError, ImageError: A sandbox failed: nothing is reported of a part of a run.
     """
-    started = time.monotonic()
+    start_time = time.monotonic()
     stage = CtfStage(provider, image, LIMITS)
     jobs = [
-        (episode, replace(_in_its_folder(task_of(tasks, episode)), setup=None))
-        for episode in recorded.episodes
+        (episode, replace(_in_its_folder(find_task(tasks, episode)), setup=None))
+        for episode in recorded_run.episodes
     ]
     for _, task in jobs:
         _check(task)
         stage.check(task)
     calls = [partial(_episode, stage, provider, *job) for job in jobs]
     report = CtfReplayReport()
-    replays = together(calls, workers, progress)
+    replays = run_jobs(calls, workers, progress)
     for (episode, _), (turns, default, has_files) in zip(jobs, replays, strict=True):
         report.without_files += not has_files
         success = report.count(episode, turns)
         report.compare(episode.task_id, success, default)
-    report.seconds = time.monotonic() - started
+    report.seconds = time.monotonic() - start_time
     return report
 
 
@@ -232,14 +234,14 @@ def _episode(
             if status is None:
                 command = turn.command.removeprefix(_PREFIX)
                 observation = bash.execute(command).output.decode("utf-8")
-            elif status == "submitted" and _is_flag(task, _submitted(turn.command)):
+            elif status == "submitted" and _is_flag(task, _submitted_flag(turn.command)):
                 reward = 1.0
                 observation = RIGHT if turn.observation == RIGHT else observation
             elif status == "submitted":
                 observation = WRONG
             if turn.counts:
-                same = turn.observation in (None, observation)
-                turns.append(ReplayedTurn(turn, observation, reward, same))
+                same_observation = turn.observation in (None, observation)
+                turns.append(ReplayedTurn(turn, observation, reward, same_observation))
     return turns, _by_default(provider, episode, task), has_files
 
 

@@ -29,20 +29,20 @@ def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[s
     Raises:
         UsageError: There are several attempts at a task.
     """
-    found: dict[str, Any] = {}
+    paper_episodes: dict[str, Any] = {}
     for episode in episodes:
         if episode.score is None:
             continue
-        if episode.task_id in found:
+        if episode.task_id in paper_episodes:
             raise UsageError(
                 f"the form of 2023 has one attempt at a task, and there are several at "
                 f"{episode.task_id!r}: choose one with --epoch N"
             )
-        found[episode.task_id] = _paper(episode, manifest)
+        paper_episodes[episode.task_id] = _paper(episode, manifest)
     agent = manifest.get("agent", {})
     if str(agent.get("name", "")).startswith("plan-solve"):
-        return {"meta": dict(agent), "logs": found}
-    return found
+        return {"meta": dict(agent), "logs": paper_episodes}
+    return paper_episodes
 
 
 def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
         if notes:
             history[name] = [notes.get(number, "") for number in range(len(turns))]
     task_id = episode.task_id
-    told = {
+    record = {
         "environment": f"ic_{episode.env}",
         "dataset": dataset.get("source") or dataset.get("name"),
         # A number where it is a row, as all of them were.
@@ -77,7 +77,7 @@ def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
         },
     }
     level = Outcome.of(episode).level
-    return {**told, "hardness": level} if level else told
+    return {**record, "hardness": level} if level else record
 
 
 def _notes(episode: Episode, name: str) -> dict[int, str]:

@@ -40,8 +40,8 @@ class GymEnv(gymnasium.Env[str, str]):
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:  # type: ignore[override]
         """Take an action; ``info["TimeLimit.truncated"]`` tells that the turns were used up."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        told = {"TimeLimit.truncated": truncated} if terminated or truncated else {}
-        return observation, float(reward), terminated or truncated, {**info, **told}
+        limit_info = {"TimeLimit.truncated": truncated} if terminated or truncated else {}
+        return observation, float(reward), terminated or truncated, {**info, **limit_info}
 
     def render(self) -> Any:
         """Return the episode so far, as a terminal would show it."""

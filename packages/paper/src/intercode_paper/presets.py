@@ -62,25 +62,25 @@ def get(name: str) -> Preset:
     Raises:
         UsageError: There is none of this name.
     """
-    if name not in (known := dict(_all())):
-        raise UsageError(f"there is no preset {name!r}{meant(name, known)}")
-    return known[name]
+    if name not in (presets := dict(_iterate_presets())):
+        raise UsageError(f"there is no preset {name!r}{meant(name, presets)}")
+    return presets[name]
 
 
 def names() -> list[str]:
     """List the names of all presets."""
-    return [name for name, _ in _all()]
+    return [name for name, _ in _iterate_presets()]
 
 
-def _all() -> Iterator[tuple[str, Preset]]:
-    for model, ours in MODELS.items():
+def _iterate_presets() -> Iterator[tuple[str, Preset]]:
+    for model, model_name in MODELS.items():
         for strategy, envs in STRATEGIES.items():
             if strategy in _CHAT_ONLY and model != "gpt-3.5":
                 continue
             for env in envs:
                 if env in ("python", "ctf") and not model.startswith("gpt"):
                     continue
-                yield f"paper-{model}-{env}-{strategy}", _preset(ours, env, strategy)
+                yield f"paper-{model}-{env}-{strategy}", _preset(model_name, env, strategy)
 
 
 def _preset(model: str, env: str, strategy: str) -> Preset:

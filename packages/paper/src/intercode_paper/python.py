@@ -28,8 +28,8 @@ from intercode.errors import RewardError, TaskError
 from intercode.interpreters.python import PythonInterpreter
 from intercode.task import Dataset, Task
 from intercode_paper.python_server import FAILED
-from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, together
-from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, run_jobs
+from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.session import PaperOptions, PaperStage, TextInterpreter, ending, refuse_limits
 from intercode_sandbox.base import Limits, Provider, SandboxBackend
 
@@ -57,8 +57,8 @@ class Trial:
     @property
     def reward(self) -> float:
         """The share of tests with the same result for both; a failure of both is the same, too."""
-        same = sum(result == self.gold[test] for test, result in self.agent.items())
-        return same / len(self.agent)
+        equal_count = sum(result == self.gold[test] for test, result in self.agent.items())
+        return equal_count / len(self.agent)
 
 
 class PaperPython:
@@ -117,10 +117,10 @@ class PaperPython:
         return answer if isinstance(answer, dict) else {"error": f"Error: {answer}"}
 
     def _ask(self, request: str, source: str) -> Answer:
-        done = self._python.execute(f"server.answer({request!r}, {source!r})", self._timeout)
-        if done.info.get("timed_out"):
+        execution = self._python.execute(f"server.answer({request!r}, {source!r})", self._timeout)
+        if execution.info.get("timed_out"):
             return FAILED + LATE
-        answer = _checked(done.output.strip().rpartition(b"\n")[2])
+        answer = _parse_answer(execution.output.strip().rpartition(b"\n")[2])
         return FAILED + ENDED if answer is None else answer
 
 
@@ -141,25 +141,25 @@ def gold_name(task: Task) -> str:
     Raises:
         RewardError: It defines none.
     """
-    found = _FUNCTION.search(task.gold[0]) if task.gold else None
-    if found is None:
+    match = _FUNCTION.search(task.gold[0]) if task.gold else None
+    if match is None:
         raise RewardError(f"task {task.task_id!r}, field 'gold': it defines no function")
-    return found[1]
+    return match[1]
 
 
-def submitted(action: str) -> str:
+def submitted_name(action: str) -> str:
     """Return the name in ``submit NAME``; an empty text if there is none.
 
-    >>> submitted("submit total")
+    >>> submitted_name("submit total")
     'total'
     """
     return action.split(" ")[1] if " " in action else ""
 
 
-def defined(action: str) -> str | None:
+def defined_name(action: str) -> str | None:
     """Return the function that the experiments submitted after an action, if they did."""
-    found = _FUNCTION.match(action)
-    return found[1] if found else None
+    match = _FUNCTION.match(action)
+    return match[1] if match else None
 
 
 def is_error(answer: Answer) -> bool:
@@ -167,19 +167,19 @@ def is_error(answer: Answer) -> bool:
     return isinstance(answer, str) or bool(answer["error"])
 
 
-def _checked(data: bytes) -> Answer | None:
+def _parse_answer(data: bytes) -> Answer | None:
     """Return a server's valid answer; None for anything else, which the agent's code may print."""
     try:
-        given: Any = json.loads(data)
+        answer: Any = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    if isinstance(given, str):
-        return given
-    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+    if isinstance(answer, str):
+        return answer
+    if not isinstance(answer, dict) or not all(isinstance(text, str) for text in answer.values()):
         return None
-    if set(given) not in ({"error"}, {"output", "error"}):
+    if set(answer) not in ({"error"}, {"output", "error"}):
         return None
-    return {str(key): str(text) for key, text in given.items()}
+    return {str(key): str(text) for key, text in answer.items()}
 
 
 @cache
@@ -273,7 +273,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
     def _ending(self, action: str) -> Status | None:
         status = ending(action)
         if status == "submitted":
-            self.episode.answer = submitted(action) or None
+            self.episode.answer = submitted_name(action) or None
         return status
 
 
@@ -285,7 +285,7 @@ def _reward(task: Task, episode: Episode, place: PaperPython) -> Score:
     """
     name = episode.answer
     if episode.status != "submitted" and episode.turns:
-        name = defined(episode.turns[-1].action)
+        name = defined_name(episode.turns[-1].action)
         if name is None:  # the experiments submitted nothing then
             return Score(0.0)
     return score(place.trial(task, name or ""), name or "")
@@ -304,7 +304,7 @@ class PythonReplayReport(RegradedReport):
 
 def replay_python(
     tasks: Sequence[Task],
-    recorded: RecordedRun,
+    recorded_run: RecordedRun,
     provider: Provider,
     image: str | None = None,
     workers: int = 1,
@@ -314,7 +314,7 @@ def replay_python(
 
     Args:
         tasks: The data file that was run, in its order.
-        recorded: The results.
+        recorded_run: The results.
         provider: The provider of sandboxes; see `python_start.provider`.
         image: The image of all tasks; None: each task's own, or ``host``.
         workers: Episodes at a time.
@@ -325,21 +325,21 @@ def replay_python(
         RewardError: A task has no tests, or no function as gold.
         SandboxError, ImageError: A sandbox failed: nothing is reported of a part of a run.
     """
-    started = time.monotonic()
-    jobs = [(episode, _task(tasks, episode)) for episode in recorded.episodes]
+    start_time = time.monotonic()
+    jobs = [(episode, _task(tasks, episode)) for episode in recorded_run.episodes]
 
     def run(episode: RecordedEpisode, task: Task) -> list[ReplayedTurn]:
         sandbox = provider.start(image or task.image or "host", LIMITS)
         with closing(PaperPython(sandbox)) as session:
             return _episode(session, task, episode)
 
-    with ThreadPoolExecutor(1, "default") as beside:
-        by_default = beside.submit(default_rewards, jobs, provider, image)
-        replays = together([partial(run, *job) for job in jobs], workers, progress)
+    with ThreadPoolExecutor(1, "default") as pool:
+        default_future = pool.submit(default_rewards, jobs, provider, image)
+        replays = run_jobs([partial(run, *job) for job in jobs], workers, progress)
     report = PythonReplayReport(python=platform.python_version())
-    for (episode, _), turns, reward in zip(jobs, replays, by_default.result(), strict=True):
+    for (episode, _), turns, reward in zip(jobs, replays, default_future.result(), strict=True):
         report.compare(episode.task_id, report.count(episode, turns), reward)
-    report.seconds = time.monotonic() - started
+    report.seconds = time.monotonic() - start_time
     return report
 
 
@@ -348,7 +348,7 @@ def _task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
     row = int(episode.task_id) if episode.task_id.isdecimal() else -1
     if 0 <= row < len(tasks) and tasks[row].query.strip() == episode.query.strip():
         return tasks[row]
-    return task_of(tasks, episode)
+    return find_task(tasks, episode)
 
 
 def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list[ReplayedTurn]:
@@ -359,24 +359,24 @@ def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list
         if turn.command is None:
             continue
         reward = 0.0
-        kept = turn.observation or ""
+        recorded_text = turn.observation or ""
         status = ending(turn.command)
         if status is None:
             answer = session.step(turn.command)
         observation = str(answer)
         if status == "submitted":
-            reward = session.trial(task, submitted(turn.command)).reward
-        elif status is None and (name := defined(turn.command)) is not None:
+            reward = session.trial(task, submitted_name(turn.command)).reward
+        elif status is None and (name := defined_name(turn.command)) is not None:
             trial = session.trial(task, name)
             reward = trial.reward
-            observation = told(answer, trial, kept)
+            observation = model_observation(answer, trial, recorded_text)
         if turn.counts:
-            same = turn.observation in (None, observation)
-            turns.append(ReplayedTurn(turn, observation, reward, same))
+            same_observation = turn.observation in (None, observation)
+            turns.append(ReplayedTurn(turn, observation, reward, same_observation))
     return turns
 
 
-def told(answer: Answer, trial: Trial, recorded: str = "") -> str:
+def model_observation(answer: Answer, trial: Trial, recorded_text: str = "") -> str:
     """Return the observation for a model whose function the experiments had just submitted.
 
     They had three wordings for tests that fail, one at a time: the recorded observation shows
@@ -385,17 +385,17 @@ def told(answer: Answer, trial: Trial, recorded: str = "") -> str:
     Args:
         answer: The answer to the action itself.
         trial: The tests' results.
-        recorded: The recorded observation; empty: the wording of the release.
+        recorded_text: The recorded observation; empty: the wording of the release.
     """
     if trial.reward == 1:
         return str(answer)
-    failed = [test for test, result in trial.agent.items() if result["error"]]
-    if _COUNT.match(recorded):
-        return f"Failed {len(failed)}/{len(trial.agent)} Test Cases. Please try again."
-    if not failed:
+    failed_tests = [test for test, result in trial.agent.items() if result["error"]]
+    if _COUNT.match(recorded_text):
+        return f"Failed {len(failed_tests)}/{len(trial.agent)} Test Cases. Please try again."
+    if not failed_tests:
         return str(answer)
-    if recorded.startswith("Failed Test Case: "):
-        return f"Failed Test Case: {failed[0]}\nPlease try again."
+    if recorded_text.startswith("Failed Test Case: "):
+        return f"Failed Test Case: {failed_tests[0]}\nPlease try again."
     return "Test case did not pass. Please try again."
 
 
@@ -428,9 +428,9 @@ def _default_reward(env: PythonEnv, episode: RecordedEpisode, task: Task) -> flo
         if turn.command is None or turn.command == "skip":
             continue
         if turn.command.startswith("submit"):
-            name = submitted(turn.command)
+            name = submitted_name(turn.command)
         else:
             env.step(turn.command)
-            name = defined(turn.command) or name
+            name = defined_name(turn.command) or name
     _, reward, *_ = env.step(f"submit {name}".strip())
     return reward

@@ -29,10 +29,10 @@ class Server:
 
     def answer(self, request: str, source: str) -> None:
         """Do one of `step`, `execute` and `reset`, and print its result."""
-        out = sys.stdout
-        given: dict[str, str] | str | None = getattr(self, request)(source)
+        stdout = sys.stdout
+        result: dict[str, str] | str | None = getattr(self, request)(source)
         # On a line of its own: a process of the action's may have printed, too.
-        out.write("\n" + json.dumps(given) + "\n")
+        stdout.write("\n" + json.dumps(result) + "\n")
 
     def reset(self, source: str = "") -> None:
         """Delete all names but the server's own, as they were in 2023."""
@@ -47,7 +47,7 @@ class Server:
         """Execute an action, wrapped in `print` where that was done; return the observation."""
         try:
             if not action.strip().startswith("def "):
-                action = printed(action)
+                action = wrap_in_print(action)
         except Exception as error:  # noqa: BLE001 - it is the observation
             return f"{FAILED}{error}"
         return self.execute(action)
@@ -60,17 +60,17 @@ class Server:
         try:
             exec(compile(source, "<string>", "exec", dont_inherit=True), self.names)
             return {"output": output.getvalue().strip(), "error": error.getvalue().strip()}
-        except (Exception, SystemExit) as raised:  # noqa: BLE001 - it is the observation
+        except (Exception, SystemExit) as exception:  # noqa: BLE001 - it is the observation
             # An exit reached the client in 2023, and ended the experiment.
-            return {"error": f"Error: {raised}"}
+            return {"error": f"Error: {exception}"}
         finally:
             sys.stdout, sys.stderr = streams
 
 
-def printed(action: str) -> str:
+def wrap_in_print(action: str) -> str:
     """Return the action as the argument of a `print`, unless it looked like a statement.
 
-    >>> printed("1 + 1"), printed("x = 1")
+    >>> wrap_in_print("1 + 1"), wrap_in_print("x = 1")
     ('print(1 + 1)', 'x = 1')
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace as with_fields
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,23 +43,25 @@ _LEVELS = ("easy", "medium", "hard", "extra")
 
 def execute(args: argparse.Namespace) -> int:
     """Replay, and print the report."""
-    from intercode_paper.results import in_todays_words, load_results
+    from intercode_paper.results import load_results, update_queries
 
     _check(args)
-    whole = load_results(args.results)
+    recorded_run = load_results(args.results)
     tasks = _tasks(args)
-    whole, reworded = in_todays_words(tasks, whole)
-    if reworded:
-        tell(f"intercode: {_ids(reworded)} of the data: reworded since the run, and found by id")
-    recorded = _selected(whole, args)
+    recorded_run, reworded_ids = update_queries(tasks, recorded_run)
+    if reworded_ids:
+        tell(
+            f"intercode: {_ids(reworded_ids)} of the data: reworded since the run, and found by id"
+        )
+    selected_run = _select_episodes(recorded_run, args)
     progress = None if args.quiet else _progress()
     replay = {"bash": _bash, "sql": _sql, "python": _python, "ctf": _ctf}[args.env]
-    report, more, text = replay(args, tasks, recorded, progress)
+    report, extra_fields, text = replay(args, tasks, selected_run, progress)
     if args.json:
-        about = {"results": str(args.results), "reworded": list(reworded)}
-        print_json({**about, **more, **report.to_dict()})
+        header_fields = {"results": str(args.results), "reworded": list(reworded_ids)}
+        print_json({**header_fields, **extra_fields, **report.to_dict()})
     else:
-        print("\n\n".join(filter(None, (_compared(report), text))))
+        print("\n\n".join(filter(None, (_comparison_text(report), text))))
     return 0
 
 
@@ -86,38 +88,38 @@ def _tasks(args: argparse.Namespace) -> Dataset:
     return datasets.load(_SUITES[args.env][2], root=args.upstream)
 
 
-Found = tuple["ReplayReport", "dict[str, Any]", str]
+ReplayOutput = tuple["ReplayReport", "dict[str, Any]", str]
 """A report, what its JSON object has more, and what people read after the comparison."""
 
 
 def _bash(
-    args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
-) -> Found:
+    args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
+) -> ReplayOutput:
     from intercode.datasets.nl2bash import image_for
-    from intercode_paper.bash_env import recorded_elsewhere, replay_bash
+    from intercode_paper.bash_env import replay_bash, suites_by_episode
 
     image = args.image or tasks[0].image or "nl2bash"
-    elsewhere: dict[str, str] = {}
+    task_images: dict[str, str] = {}
     if args.upstream is not None and args.image is None:
-        elsewhere = {
+        task_images = {
             task: image_for(args.upstream.resolve(), suite)
-            for task, suite in recorded_elsewhere(recorded).items()
+            for task, suite in suites_by_episode(recorded_run).items()
         }
     provider = provider_of("bash", say=tell)
-    for name in dict.fromkeys([image, *elsewhere.values()]):
+    for name in dict.fromkeys([image, *task_images.values()]):
         provider.digest(name)  # found or built before the workers start, and the clock
-    report = replay_bash(tasks, recorded, provider, image, args.workers, progress, elsewhere)
-    said = [
-        f"{_ids([task for task in elsewhere if elsewhere[task] == other])} in {safe(other)}, where "
-        "they were recorded"
-        for other in dict.fromkeys(elsewhere.values())
+    report = replay_bash(tasks, recorded_run, provider, image, args.workers, progress, task_images)
+    lines = [
+        f"{_ids([task for task in task_images if task_images[task] == other_image])} in "
+        f"{safe(other_image)}, where they were recorded"
+        for other_image in dict.fromkeys(task_images.values())
     ]
-    return report, {"image": image, "elsewhere": elsewhere}, "\n".join(said)
+    return report, {"image": image, "elsewhere": task_images}, "\n".join(lines)
 
 
 def _sql(
-    args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
-) -> Found:
+    args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
+) -> ReplayOutput:
     from intercode_paper.sql_replay import replay_sql
     from intercode_paper.sql_server import open_databases, usual_engine
 
@@ -127,66 +129,70 @@ def _sql(
     dialect = str(tasks[0].metadata.get("dialect", "mysql"))
     engine, say = args.engine or usual_engine(), None if args.quiet else tell
     with closing(open_databases(engine, Path(place), dialect, say)) as databases:
-        report = replay_sql(tasks, recorded, databases, progress)
+        report = replay_sql(tasks, recorded_run, databases, progress)
     return report, {}, _rates(report)
 
 
 def _python(
-    args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
-) -> Found:
+    args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
+) -> ReplayOutput:
     from intercode_paper.python import replay_python
 
     provider = provider_of("python", say=tell)
     report: PythonReplayReport = replay_python(
-        tasks, recorded, provider, args.image, args.workers, progress
+        tasks, recorded_run, provider, args.image, args.workers, progress
     )
-    return report, {}, f"{_by_default(report)}\non Python {report.python}"
+    return report, {}, f"{_default_success_text(report)}\non Python {report.python}"
 
 
 def _ctf(
-    args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
-) -> Found:
+    args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
+) -> ReplayOutput:
     from intercode_paper.ctf import replay_ctf
 
     provider = provider_of("bash", say=tell)
     if args.image is not None:
         provider.digest(args.image)  # found or built before the workers start, and the clock
     report: CtfReplayReport = replay_ctf(
-        tasks, recorded, provider, args.image, args.workers, progress
+        tasks, recorded_run, provider, args.image, args.workers, progress
     )
-    without = f"episodes without the task's files: {report.without_files} of {report.episodes}"
-    return report, {}, f"{_by_default(report)}\n{without}"
+    files_line = f"episodes without the task's files: {report.without_files} of {report.episodes}"
+    return report, {}, f"{_default_success_text(report)}\n{files_line}"
 
 
 def _ids(ids: Sequence[str]) -> str:
     """Return tasks' ids for people: of consecutive numbers the first and the last."""
     runs: list[list[str]] = []
-    for one in ids:
-        if runs and one.isdecimal() and runs[-1][-1] == str(int(one) - 1):
-            runs[-1].append(one)
+    for task_id in ids:
+        if runs and task_id.isdecimal() and runs[-1][-1] == str(int(task_id) - 1):
+            runs[-1].append(task_id)
         else:
-            runs.append([one])
-    named = [one[0] if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in runs]
-    return safe(f"task{'s' * (len(ids) > 1)} {', '.join(named)}")
+            runs.append([task_id])
+    ranges = [
+        task_id[0] if len(task_id) == 1 else f"{task_id[0]} to {task_id[-1]}" for task_id in runs
+    ]
+    return safe(f"task{'s' * (len(ids) > 1)} {', '.join(ranges)}")
 
 
-def _selected(recorded: RecordedRun, args: argparse.Namespace) -> RecordedRun:
+def _select_episodes(recorded_run: RecordedRun, args: argparse.Namespace) -> RecordedRun:
     """Keep only the episodes that were asked for, in their order."""
-    episodes = recorded.episodes
+    episodes = recorded_run.episodes
     if args.tasks:
-        wanted = set(args.tasks)
-        if missing := wanted - {episode.task_id for episode in episodes}:
-            raise TaskNotFoundError(f"{args.results} has no episode {', '.join(sorted(missing))}")
-        episodes = tuple(episode for episode in episodes if episode.task_id in wanted)
-    return with_fields(recorded, episodes=episodes[: args.limit])
+        task_ids = set(args.tasks)
+        if missing_ids := task_ids - {episode.task_id for episode in episodes}:
+            raise TaskNotFoundError(
+                f"{args.results} has no episode {', '.join(sorted(missing_ids))}"
+            )
+        episodes = tuple(episode for episode in episodes if episode.task_id in task_ids)
+    return replace_fields(recorded_run, episodes=episodes[: args.limit])
 
 
 def _progress() -> Progress:
     line = LiveLine()
 
-    def show(done: int, total: int) -> None:
-        text = f"{done}/{counted(total, 'episode')}"
-        if done == total:
+    def show(count: int, total: int) -> None:
+        text = f"{count}/{counted(total, 'episode')}"
+        if count == total:
             line.say(text)
         elif line.due():
             (line.show if line.live else line.say)(text)
@@ -194,7 +200,7 @@ def _progress() -> Progress:
     return show
 
 
-def _compared(report: ReplayReport) -> str:
+def _comparison_text(report: ReplayReport) -> str:
     """Return what agrees, and how much does not."""
     rows = [
         _row("rewards equal (turns)", report.reward_equal, report.turns),
@@ -205,12 +211,12 @@ def _compared(report: ReplayReport) -> str:
     ]
     text = table(("", "count", "of", "share"), rows)
     if report.mismatches:
-        differing = sum(
+        reward_differences = sum(
             abs(mismatch.reward_recorded - mismatch.reward_replayed) > 1e-9
             for mismatch in report.mismatches
         )
         turns = counted(len(report.mismatches), "turn")
-        text += f"\n\nmismatches: {turns}, {differing} of them with another reward"
+        text += f"\n\nmismatches: {turns}, {reward_differences} of them with another reward"
         text += "\n(--json lists each of them)"
     return f"{text}\n\n{counted(report.episodes, 'episode')} in {duration(report.seconds)}"
 
@@ -219,36 +225,36 @@ def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
     return name, str(count), str(total), percent(count / total if total else None)
 
 
-def _by_default(report: RegradedReport) -> str:
+def _default_success_text(report: RegradedReport) -> str:
     """Return the success of the same episodes under the default protocol."""
-    said = f"success under the default protocol: {report.success_default} of {report.episodes}"
+    text = f"success under the default protocol: {report.success_default} of {report.episodes}"
     changes = (("lost", report.success_lost), ("gained", report.success_gained))
     for name, tasks in changes:
         if tasks:
-            said += f"\n  {name}: {safe(', '.join(tasks))}"
-    return said
+            text += f"\n  {name}: {safe(', '.join(tasks))}"
+    return text
 
 
 def _rates(report: SqlReplayReport) -> str:
     """Return success rates as the paper's table has them, and the reward's versions."""
-    known = [level for level in _LEVELS if level in report.by_hardness]
-    levels = known + sorted(set(report.by_hardness) - set(known))
+    standard_levels = [level for level in _LEVELS if level in report.by_hardness]
+    levels = standard_levels + sorted(set(report.by_hardness) - set(standard_levels))
     rates = [report.by_hardness[level] for level in levels]
     rows = [
-        ("recorded", *(_rate(one.success_recorded, one) for one in rates)),
-        ("replayed", *(_rate(one.success_replayed, one) for one in rates)),
+        ("recorded", *(_rate(counts.success_recorded, counts) for counts in rates)),
+        ("replayed", *(_rate(counts.success_replayed, counts) for counts in rates)),
     ]
-    every = (report.success_recorded, report.success_replayed)
+    totals = (report.success_recorded, report.success_replayed)
     rows = [
         (*row, percent(count / report.episodes if report.episodes else None))
-        for row, count in zip(rows, every, strict=True)
+        for row, count in zip(rows, totals, strict=True)
     ]
     text = table((f"success on {report.engine}", *levels, "all"), rows)
     versions = sorted({part.version for part in report.parts})
     turns = {name: sum(p.turns for p in report.parts if p.version == name) for name in versions}
-    said = ", ".join(f"{name} ({counted(count, 'turn')})" for name, count in turns.items())
-    return f"{text}\n\nversion of the reward, inferred from what agrees: {said}"
+    versions_text = ", ".join(f"{name} ({counted(count, 'turn')})" for name, count in turns.items())
+    return f"{text}\n\nversion of the reward, inferred from what agrees: {versions_text}"
 
 
-def _rate(count: int, of: Hardness) -> str:
-    return percent(count / of.episodes if of.episodes else None)
+def _rate(count: int, counts: Hardness) -> str:
+    return percent(count / counts.episodes if counts.episodes else None)

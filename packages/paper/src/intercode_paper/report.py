@@ -19,7 +19,7 @@ CUT = 350
 class ReplayedTurn:
     """A recorded turn and its results in the replay."""
 
-    recorded: RecordedTurn
+    recorded_turn: RecordedTurn
     observation: str
     reward: float
     same_observation: bool
@@ -28,7 +28,7 @@ class ReplayedTurn:
     @property
     def same_reward(self) -> bool:
         """Whether the reward is the recorded one."""
-        return self.recorded.has_reward(self.reward)
+        return self.recorded_turn.has_reward(self.reward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ class ReplayReport:
         self.mismatches += [
             Mismatch(
                 task=episode.task_id,
-                turn=turn.recorded.index,
-                action=turn.recorded.action,
-                observation_recorded=turn.recorded.observation,
+                turn=turn.recorded_turn.index,
+                action=turn.recorded_turn.action,
+                observation_recorded=turn.recorded_turn.observation,
                 observation_replayed=turn.observation,
-                reward_recorded=turn.recorded.reward or 0.0,
+                reward_recorded=turn.recorded_turn.reward or 0.0,
                 reward_replayed=turn.reward,
             )
             for turn in turns
@@ -135,7 +135,7 @@ class RegradedReport(ReplayReport):
 T = TypeVar("T")
 
 
-def together(
+def run_jobs(
     jobs: Sequence[Callable[[], T]], workers: int = 1, progress: Progress | None = None
 ) -> list[T]:
     """Run jobs on threads, and return their results in the order of the jobs.
@@ -149,14 +149,16 @@ def together(
     """
     with ThreadPoolExecutor(max(1, workers), "replay") as pool:
         futures = [pool.submit(job) for job in jobs]
-        pending = set(futures)
+        pending_futures = set(futures)
         try:
-            while pending:
-                finished, pending = wait(pending, timeout=1.0, return_when=FIRST_EXCEPTION)
-                for future in finished:
+            while pending_futures:
+                finished_futures, pending_futures = wait(
+                    pending_futures, timeout=1.0, return_when=FIRST_EXCEPTION
+                )
+                for future in finished_futures:
                     future.result()
-                if progress is not None and finished:
-                    progress(len(futures) - len(pending), len(futures))
+                if progress is not None and finished_futures:
+                    progress(len(futures) - len(pending_futures), len(futures))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

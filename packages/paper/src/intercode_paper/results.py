@@ -30,7 +30,7 @@ _NO_CODE = re.compile(
     r"|Error executing query: Your last `?execute`? action did not contain"
 )
 """The beginning of the prompts' answer to a turn without code."""
-_ALIKE = 0.5
+_MIN_LIKENESS = 0.5
 """The likeness of two texts, from 0 to 1, from which on one may be the other reworded."""
 _EXECUTE = re.compile(r"execute\[(.*)\]", re.DOTALL)
 """ReAct's way to write a command: to the *last* bracket of the text."""
@@ -113,7 +113,7 @@ def load_results(path: str | Path) -> RecordedRun:
         raise RecordError(f"{path}: {error}") from None
 
 
-def task_of(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
+def find_task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
     """Return an episode's task: by its row if the query there is the same, else by its query.
 
     Raises:
@@ -131,40 +131,44 @@ def task_of(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
     )
 
 
-def in_todays_words(
-    tasks: Sequence[Task], recorded: RecordedRun
+def update_queries(
+    tasks: Sequence[Task], recorded_run: RecordedRun
 ) -> tuple[RecordedRun, tuple[str, ...]]:
     """Return a run with today's wording of its queries, and the ids of the reworded tasks.
 
     A query that no task asks any more belongs to the task with the episode's id (or row), if it
     resembles that task's query, or if tasks ask at least half of the run's queries. Other queries
-    stay as they are: `task_of` refuses them.
+    stay as they are: `find_task` refuses them.
 
     Args:
         tasks: The data file that was run, in its order.
-        recorded: The whole run.
+        recorded_run: The whole run.
     """
-    asked = {task.query.strip() for task in tasks}
-    unknown = [one for one in recorded.episodes if one.query.strip() not in asked]
-    same_data = 2 * len(unknown) <= len(recorded.episodes)
-    changed: dict[str, RecordedEpisode] = {}
-    for one in unknown:
-        likeness, task = _by_id(tasks, one)
-        if task is not None and (same_data or likeness >= _ALIKE):
-            changed[one.task_id] = replace(one, query=task.query)
-    episodes = tuple(changed.get(one.task_id, one) for one in recorded.episodes)
-    return replace(recorded, episodes=episodes), tuple(changed)
+    queries = {task.query.strip() for task in tasks}
+    unknown = [episode for episode in recorded_run.episodes if episode.query.strip() not in queries]
+    same_data = 2 * len(unknown) <= len(recorded_run.episodes)
+    reworded_episodes: dict[str, RecordedEpisode] = {}
+    for episode in unknown:
+        likeness, task = _find_by_id(tasks, episode)
+        if task is not None and (same_data or likeness >= _MIN_LIKENESS):
+            reworded_episodes[episode.task_id] = replace(episode, query=task.query)
+    episodes = tuple(
+        reworded_episodes.get(episode.task_id, episode) for episode in recorded_run.episodes
+    )
+    return replace(recorded_run, episodes=episodes), tuple(reworded_episodes)
 
 
-def _by_id(tasks: Sequence[Task], episode: RecordedEpisode) -> tuple[float, Task | None]:
+def _find_by_id(tasks: Sequence[Task], episode: RecordedEpisode) -> tuple[float, Task | None]:
     """Return the task with an episode's id, or in that row, and the likeness of their queries."""
-    named = [task for task in tasks if task.task_id == episode.task_id]
+    candidates = [task for task in tasks if task.task_id == episode.task_id]
     if episode.task_id.isdecimal():
         row = int(episode.task_id)
-        named += tasks[row : row + 1]
+        candidates += tasks[row : row + 1]
     words = episode.query.split()
-    alike = [SequenceMatcher(None, task.query.split(), words).ratio() for task in named]
-    return max(zip(alike, named, strict=True), key=lambda one: one[0], default=(0.0, None))
+    likenesses = [SequenceMatcher(None, task.query.split(), words).ratio() for task in candidates]
+    return max(
+        zip(likenesses, candidates, strict=True), key=lambda pair: pair[0], default=(0.0, None)
+    )
 
 
 def _run(path: Path, data: Any) -> RecordedRun:
@@ -239,7 +243,7 @@ class _Person(msgspec.Struct):
 T = TypeVar("T")
 
 
-def _converted(value: Any, kind: type[T]) -> T:
+def _convert(value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -249,42 +253,51 @@ def _converted(value: Any, kind: type[T]) -> T:
 
 def _episode(key: str, value: Any) -> RecordedEpisode:
     if isinstance(value, dict) and "trajectory" in value and "turn_history" not in value:
-        value = {**value, "turn_history": _converted(value, _Person).history()}
-    found = _converted(value, _Episode)
-    history = found.turn_history
+        value = {**value, "turn_history": _convert(value, _Person).history()}
+    data = _convert(value, _Episode)
+    history = data.turn_history
     # Only ReAct thinks; elsewhere a command may well hold the text "execute[…]".
     react = history.thoughts is not msgspec.UNSET
     columns = (history.actions, history.observations, history.rewards, history.valid_action)
     rows = islice(zip_longest(*(column or () for column in columns)), len(history.actions))
     turns = tuple(_turn(index, react, *row) for index, row in enumerate(rows))
-    best = found.summary.max_reward if found.summary else None
+    best = data.summary.max_reward if data.summary else None
     if best is None:
         best = max((t.reward for t in turns if t.reward is not None), default=0.0)
-    own = isinstance(found.task_id, (int, str)) and not isinstance(found.task_id, bool)
+    has_own_id = isinstance(data.task_id, (int, str)) and not isinstance(data.task_id, bool)
     return RecordedEpisode(
-        task_id=str(found.task_id) if own else key,
-        query=found.query,
+        task_id=str(data.task_id) if has_own_id else key,
+        query=data.query,
         turns=turns,
         max_reward=best,
         thoughts=tuple(map(str, (history.thoughts if react else None) or history.steps or ())),
         react=react,
-        hardness=found.hardness if isinstance(found.hardness, str) else None,
-        dataset=found.dataset if isinstance(found.dataset, str) else "",
+        hardness=data.hardness if isinstance(data.hardness, str) else None,
+        dataset=data.dataset if isinstance(data.dataset, str) else "",
     )
 
 
 def _turn(
-    index: int, react: bool, action: str | None, seen: Any, reward: float | None, valid: Any
+    index: int,
+    react: bool,
+    action: str | None,
+    raw_observation: Any,
+    reward: float | None,
+    validity: Any,
 ) -> RecordedTurn:
     # Some SQL files hold rows, not their text.
-    observation = seen if seen is None or isinstance(seen, str) else str(seen)
+    observation = (
+        raw_observation
+        if raw_observation is None or isinstance(raw_observation, str)
+        else str(raw_observation)
+    )
     return RecordedTurn(
         index=index,
         action=action or "",
         command=_command(action, observation, react),
         observation=observation,
         reward=reward,
-        valid=valid if isinstance(valid, bool) else None,
+        valid=validity if isinstance(validity, bool) else None,
     )
 
 
@@ -298,5 +311,5 @@ def _command(action: str | None, observation: str | None, react: bool) -> str | 
         return action
     if action.startswith(("submit", "skip")):
         return action
-    found = _EXECUTE.search(action)
-    return found.group(1) if found else None
+    match = _EXECUTE.search(action)
+    return match.group(1) if match else None

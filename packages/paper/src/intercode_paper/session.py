@@ -88,12 +88,12 @@ class TextInterpreter(Generic[AnswerT]):
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Execute one action."""
-        began = time.monotonic()
+        start_time = time.monotonic()
         answer = self._step(action)
         return Execution(
             str(answer).encode("utf-8", "surrogateescape"),
             ok=not self._is_error(answer),
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - start_time,
         )
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from intercode.databases.base import Outcome
 from intercode.databases.convert.build import as_sqlite
 from intercode.databases.convert.schema import Schema, TableSchema, read_schema
 from intercode.errors import ActionError, TaskError
-from intercode_paper.sql_group_by import UNREADABLE, Relation, Tables, refusal
+from intercode_paper.sql_group_by import PARSE_ERRORS, Relation, Tables, refusal
 from intercode_sandbox.base import Limits
 from intercode_sandbox.ownership import when_gone
 
@@ -73,7 +73,7 @@ class Databases(Protocol):
         """Remove all that was made. Idempotent."""
 
 
-def failed(message: str) -> str:
+def error_observation(message: str) -> str:
     """Return the observation of a statement that failed."""
     return f"{ERROR}{message}"
 
@@ -127,7 +127,7 @@ class EngineDatabases:
 
     def connect(self) -> EngineConnection:
         """Open a connection; it finds the state that the earlier ones have left."""
-        translate = None if self._dialect == self._engine.dialect else self._translated
+        translate = None if self._dialect == self._engine.dialect else self._translate_sql
         return EngineConnection(self, translate)
 
     def session(self, name: str) -> Session:
@@ -168,7 +168,7 @@ class EngineDatabases:
         path.touch()
         return find(path)
 
-    def _translated(self, sql: str) -> str:
+    def _translate_sql(self, sql: str) -> str:
         return _translate(sql, self._dialect, self._engine.dialect)
 
 
@@ -196,8 +196,8 @@ class EngineConnection:
         """Run one statement."""
         if not sql:
             return [] if self._had_rows else None
-        known = self._command(sql)
-        answer = self._query(sql) if known is None else known[0]
+        command_answer = self._command(sql)
+        answer = self._query(sql) if command_answer is None else command_answer[0]
         self._had_rows = isinstance(answer, list)
         return answer
 
@@ -206,21 +206,23 @@ class EngineConnection:
 
     def _command(self, sql: str) -> tuple[Answer] | None:
         """Return the answer to a statement that only MySQL has; None for any other."""
-        if used := USES.match(sql):
+        if use_match := USES.match(sql):
             try:
-                self.use(used[1])
+                self.use(use_match[1])
             except TaskError:
-                return (failed(f"Unknown database '{used[1].lower()}'"),)
+                return (error_observation(f"Unknown database '{use_match[1].lower()}'"),)
             return (None,)
         if self._translate is None:
             return None
         schema = self._databases.schema(self._database)
         if _SHOW_TABLES.match(sql):
-            named = [table.name for table in schema.tables] + [view.name for view in schema.views]
-            return (rows([name] for name in sorted(map(str.lower, named))),)
-        if described := _DESCRIBE.match(sql):
+            relation_names = [table.name for table in schema.tables] + [
+                view.name for view in schema.views
+            ]
+            return (rows([name] for name in sorted(map(str.lower, relation_names))),)
+        if table_match := _DESCRIBE.match(sql):
             for table in schema.tables:
-                if table.name.lower() == described[1].lower():
+                if table.name.lower() == table_match[1].lower():
                     return (_description(table),)
         return None
 
@@ -230,14 +232,14 @@ class EngineConnection:
         try:
             outcome = session.execute(text, timeout=TIMEOUT, max_rows=MAX_ROWS)
         except (ActionError, UnicodeEncodeError) as error:
-            return failed(str(error))
+            return error_observation(str(error))
         answer = _answer(outcome, self._database.lower())
         if self._translate is not None and not isinstance(answer, str):
-            why = refusal(sql, self._known(), self._database.lower())
-            answer = answer if why is None else failed(why)
+            reason = refusal(sql, self._current_tables(), self._database.lower())
+            answer = answer if reason is None else error_observation(reason)
         return answer
 
-    def _known(self) -> Tables:
+    def _current_tables(self) -> Tables:
         if self._database not in self._tables:
             schema = self._databases.schema(self._database)
             self._tables[self._database] = {
@@ -249,15 +251,15 @@ class EngineConnection:
 def _answer(outcome: Outcome, database: str) -> Answer:
     if outcome.failure is not None:
         message = outcome.failure.message
-        if found := _NO_TABLE.match(message):  # every third error of the recorded runs is this one
-            message = f"Table '{database}.{found[1].lower()}' doesn't exist"
-        return failed(message)
+        if match := _NO_TABLE.match(message):  # every third error of the recorded runs is this one
+            message = f"Table '{database}.{match[1].lower()}' doesn't exist"
+        return error_observation(message)
     if not outcome.results or not outcome.results[-1].columns:
         return None
-    last = outcome.results[-1]
-    if not last.complete:
-        return failed("the result is too large")
-    return rows(last.rows)
+    last_result = outcome.results[-1]
+    if not last_result.complete:
+        return error_observation("the result is too large")
+    return rows(last_result.rows)
 
 
 def _description(table: TableSchema) -> Answer:
@@ -276,18 +278,22 @@ def _description(table: TableSchema) -> Answer:
 
 
 def _relation(table: TableSchema) -> Relation:
-    optional = {column.name for column in table.columns if not column.not_null}
+    nullable_columns = {column.name for column in table.columns if not column.not_null}
     keys = [frozenset(map(str.lower, table.primary_key))] if table.primary_key else []
-    keys += [frozenset(map(str.lower, key)) for key in table.uniques if not optional & set(key)]
+    keys += [
+        frozenset(map(str.lower, key)) for key in table.uniques if not nullable_columns & set(key)
+    ]
     return Relation(table.name, {c.name.lower(): c.name for c in table.columns}, tuple(keys))
 
 
 @lru_cache(maxsize=8192)
-def _translate(sql: str, dialect: str, wanted: str) -> str:
+def _translate(sql: str, dialect: str, target_dialect: str) -> str:
     """Translate a statement; one that cannot be parsed stays as it is."""
     try:
         level = sqlglot.ErrorLevel.IGNORE  # the engine reports unknown syntax
         sql = _DUAL.sub("", sql)
-        return ";".join(sqlglot.transpile(sql, read=dialect, write=wanted, unsupported_level=level))
-    except UNREADABLE:
+        return ";".join(
+            sqlglot.transpile(sql, read=dialect, write=target_dialect, unsupported_level=level)
+        )
+    except PARSE_ERRORS:
         return sql

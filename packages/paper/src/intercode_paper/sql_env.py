@@ -170,12 +170,12 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
 def _databases(
     engine: Engine, tasks: Dataset, stage: DatabaseStage, limits: Limits | None
 ) -> EngineDatabases:
-    named = {(task.db or "").lower(): task for task in tasks}
+    tasks_by_database = {(task.db or "").lower(): task for task in tasks}
 
     def find(name: str) -> Source:
-        if name.lower() not in named:
+        if name.lower() not in tasks_by_database:
             raise TaskError(f"no task has the database {name!r}")
-        return stage.source(named[name.lower()])
+        return stage.source(tasks_by_database[name.lower()])
 
     dialect = str(tasks[0].metadata.get("dialect", "mysql")) if tasks else "mysql"
     return EngineDatabases(engine, find, dialect, limits)
@@ -194,7 +194,7 @@ class Rewards:
     early: float = 0.0
     first: float = 0.0
 
-    def of(self, version: Version) -> float:
+    def reward(self, version: Version) -> float:
         """Return the reward under one version."""
         value: float = getattr(self, version)
         return value
@@ -210,60 +210,64 @@ def rewards(answer: Answer, gold: Answer) -> Rewards:
     if not isinstance(answer, list):
         return Rewards()
     failed = isinstance(gold, str)
-    ours = [str(row) for row in answer]
-    theirs = [str(row) for row in gold] if isinstance(gold, list) else []
-    common = Counter(ours) & Counter(theirs)
-    overlap = _overlap(Counter(ours), Counter(theirs))
-    tau = _tau(kept(ours, common), kept(theirs, common)) if common else math.nan
+    agent_rows = [str(row) for row in answer]
+    gold_rows = [str(row) for row in gold] if isinstance(gold, list) else []
+    common = Counter(agent_rows) & Counter(gold_rows)
+    overlap = _overlap(Counter(agent_rows), Counter(gold_rows))
+    tau = (
+        _tau(common_rows(agent_rows, common), common_rows(gold_rows, common))
+        if common
+        else math.nan
+    )
     # Rounded as numpy does: -0.95 · 0.5 becomes -0.48, where Python's own gives -0.47.
-    scaled = overlap if math.isnan(tau) else float(numpy.round(tau * overlap, 2))
-    return Rewards(scaled, overlap, 1.0 if failed else overlap)
+    released_reward = overlap if math.isnan(tau) else float(numpy.round(tau * overlap, 2))
+    return Rewards(released_reward, overlap, 1.0 if failed else overlap)
 
 
 def score(answer: Answer, gold: Answer, version: Version = "released") -> Score:
     """Compute the reward of one version, with the 2023 ``info`` as its detail."""
-    every = rewards(answer, gold)
+    version_rewards = rewards(answer, gold)
     info = {
         "agent_obs": str(answer),
         "eval_obs": str(gold if isinstance(gold, list) else []),
         "corrupt_gold": isinstance(gold, str),
-        "reward": every.of(version),
+        "reward": version_rewards.reward(version),
     }
-    return Score(every.of(version), {"overlap": every.early}, info)
+    return Score(version_rewards.reward(version), {"overlap": version_rewards.early}, info)
 
 
-def _overlap(ours: Counter[str], theirs: Counter[str]) -> float:
-    union = sum((ours | theirs).values())
-    return sum((ours & theirs).values()) / union if union else 1.0
+def _overlap(agent_rows: Counter[str], gold_rows: Counter[str]) -> float:
+    union = sum((agent_rows | gold_rows).values())
+    return sum((agent_rows & gold_rows).values()) / union if union else 1.0
 
 
-def kept(rows: Iterable[str], common: Counter[str]) -> list[str]:
+def common_rows(rows: Iterable[str], common: Counter[str]) -> list[str]:
     """Return the rows that both sides have, in this side's order; the first of repeated rows."""
-    left = Counter(common)
-    kept = []
+    remaining_counts = Counter(common)
+    result_rows = []
     for row in rows:
-        if left[row] > 0:
-            left[row] -= 1
-            kept.append(row)
-    return kept
+        if remaining_counts[row] > 0:
+            remaining_counts[row] -= 1
+            result_rows.append(row)
+    return result_rows
 
 
-def _tau(one: Sequence[str], two: Sequence[str]) -> float:
+def _tau(first_rows: Sequence[str], second_rows: Sequence[str]) -> float:
     """Return Kendall's τ-b of two lists, paired by position; NaN if it is not defined.
 
     The steps of the last line are those of SciPy: another order of the operations would round
     another way.
     """
-    pairs = sorted(zip(one, two, strict=True))
+    pairs = sorted(zip(first_rows, second_rows, strict=True))
     total = len(pairs) * (len(pairs) - 1) // 2
     # Both lists hold the same rows, so that their ties are as many.
-    tied, tied_twice = _ties(one), _ties(pairs)
-    if tied == total:
+    tie_count, joint_tie_count = _ties(first_rows), _ties(pairs)
+    if tie_count == total:
         return math.nan
     concordant_less_discordant = (
-        total - 2 * tied + tied_twice - 2 * _inversions([row for _, row in pairs])
+        total - 2 * tie_count + joint_tie_count - 2 * _inversions([row for _, row in pairs])
     )
-    tau = concordant_less_discordant / math.sqrt(total - tied) / math.sqrt(total - tied)
+    tau = concordant_less_discordant / math.sqrt(total - tie_count) / math.sqrt(total - tie_count)
     return min(1.0, max(-1.0, tau))
 
 
@@ -273,10 +277,10 @@ def _ties(values: Iterable[object]) -> int:
 
 def _inversions(values: Iterable[str]) -> int:
     """Count the pairs that stand the wrong way round."""
-    seen: list[str] = []
+    sorted_values: list[str] = []
     count = 0
     for value in values:
-        place = bisect_right(seen, value)
-        count += len(seen) - place
-        seen.insert(place, value)
+        place = bisect_right(sorted_values, value)
+        count += len(sorted_values) - place
+        sorted_values.insert(place, value)
     return count

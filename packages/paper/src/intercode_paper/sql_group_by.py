@@ -23,7 +23,7 @@ from sqlglot.errors import SqlglotError
 
 Node = Any
 """A node of a parsed statement: sqlglot's `Expression`, which newer versions call `Expr`."""
-UNREADABLE = (SqlglotError, RecursionError, LookupError, ValueError, TypeError, AttributeError)
+PARSE_ERRORS = (SqlglotError, RecursionError, LookupError, ValueError, TypeError, AttributeError)
 """The exceptions that sqlglot raises for texts that it cannot parse; most are its own."""
 Column = tuple[str, str]
 """A relation's alias and a column's name, both in lower case."""
@@ -33,7 +33,7 @@ Column = tuple[str, str]
 class Relation:
     """A table, or the result of a subquery, as a ``FROM`` clause has it."""
 
-    shown: str
+    display_name: str
     """The prefix of its columns' names in messages: ``database.alias``."""
     columns: Mapping[str, str]
     """Names in lower case → as they were declared."""
@@ -44,10 +44,10 @@ class Relation:
 Tables = Mapping[str, Relation]
 """The tables of the current database by their names in lower case."""
 
-_SETTLED = (exp.AggFunc, exp.AnyValue, exp.Query, exp.Window)
+_EXEMPT_NODES = (exp.AggFunc, exp.AnyValue, exp.Query, exp.Window)
 """Expressions whose columns need not be determined."""
 _MODE = "this is incompatible with sql_mode=only_full_group_by"
-_RULED = re.compile(
+_AGGREGATION = re.compile(
     r"\bGROUP\s+BY\b|\bDISTINCT\b|\b(?:COUNT|SUM|AVG|MIN|MAX|GROUP_CONCAT|STD\w*|VAR\w*)\s*\(",
     re.IGNORECASE,
 )
@@ -61,7 +61,7 @@ def refusal(sql: str, tables: Tables, database: str) -> str | None:
         tables: The tables of the current database.
         database: Its name.
     """
-    if not _RULED.search(sql) or (tree := _parsed(sql)) is None:
+    if not _AGGREGATION.search(sql) or (tree := _parse_query(sql)) is None:
         return None
     for select in tree.find_all(exp.Select):
         try:
@@ -74,10 +74,10 @@ def refusal(sql: str, tables: Tables, database: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _parsed(sql: str) -> Node:
+def _parse_query(sql: str) -> Node:
     try:
         tree = sqlglot.parse_one(sql, read="mysql")
-    except UNREADABLE:
+    except PARSE_ERRORS:
         return None
     return tree if isinstance(tree, exp.Query) else None
 
@@ -93,42 +93,52 @@ class _Check:
     def message(self) -> str | None:
         select, group = self._select, self._select.args.get("group")
         order, having = select.args.get("order"), select.args.get("having")
-        ordered = [one.this for one in order.expressions] if order is not None else []
-        checked = [None if self._is_alias(item) else item for item in ordered]
-        shown = list(self._shown())
-        parts = [*select.expressions, *ordered, *([having.this] if having is not None else [])]
+        order_items = (
+            [expression.this for expression in order.expressions] if order is not None else []
+        )
+        candidate_items = [None if self._is_alias(item) else item for item in order_items]
+        output_items = list(self._output_items())
+        parts = [*select.expressions, *order_items, *([having.this] if having is not None else [])]
         if group is not None or any(map(_aggregates, parts)):
-            grouped = [self._meant(one) for one in group.expressions] if group is not None else []
-            texts = frozenset(one.sql().lower() for one in grouped)
-            known = self._scope.determined(self._columns(grouped))
-            for clause, items in (("SELECT list", shown), ("ORDER BY clause", checked)):
-                if found := self._loose(items, known, texts):
-                    return _ungrouped(clause, *found, grouped=group is not None)
+            group_items = (
+                [self._resolve_group_item(expression) for expression in group.expressions]
+                if group is not None
+                else []
+            )
+            texts = frozenset(expression.sql().lower() for expression in group_items)
+            determined_columns = self._scope.closure(self._columns(group_items))
+            for clause, items in (
+                ("SELECT list", output_items),
+                ("ORDER BY clause", candidate_items),
+            ):
+                if violation := self._loose(items, determined_columns, texts):
+                    return _ungrouped(clause, *violation, grouped=group is not None)
         elif select.args.get("distinct"):  # only columns that it shows can be the order
-            texts = frozenset(item.sql().lower() for item in shown)
-            checked = [
-                None if item is None or item.sql().lower() in texts else item for item in checked
+            texts = frozenset(item.sql().lower() for item in output_items)
+            candidate_items = [
+                None if item is None or item.sql().lower() in texts else item
+                for item in candidate_items
             ]
-            if found := self._loose(checked, set(self._columns(shown))):
+            if violation := self._loose(candidate_items, set(self._columns(output_items))):
                 return (
-                    f"Expression #{found[0]} of ORDER BY clause is not in SELECT list, references "
-                    f"column '{found[1]}' which is not in SELECT list; this is "
+                    f"Expression #{violation[0]} of ORDER BY clause is not in SELECT list, "
+                    f"references column '{violation[1]}' which is not in SELECT list; this is "
                     "incompatible with DISTINCT"
                 )
         return None
 
-    def _shown(self) -> Iterator[Node]:
+    def _output_items(self) -> Iterator[Node]:
         """Yield the items that the query shows; for a star, its columns."""
         for item in self._select.expressions:
             if not item.is_star:
                 yield item.unalias()
                 continue
-            only = item.table.lower() if isinstance(item, exp.Column) else ""
+            table_alias = item.table.lower() if isinstance(item, exp.Column) else ""
             for alias, relation in self._scope.relations.items():
-                if only in ("", alias):
+                if table_alias in ("", alias):
                     yield from (exp.column(name, table=alias) for name in relation.columns)
 
-    def _meant(self, item: Node) -> Node:
+    def _resolve_group_item(self, item: Node) -> Node:
         """Return the meaning of a ``GROUP BY`` item: a position, a column, or else an alias."""
         if isinstance(item, exp.Literal) and item.is_int:
             place = int(item.this)
@@ -150,25 +160,28 @@ class _Check:
                 yield column
 
     def _loose(
-        self, items: Sequence[Node], known: set[Column], texts: frozenset[str] = frozenset()
+        self,
+        items: Sequence[Node],
+        determined_columns: set[Column],
+        texts: frozenset[str] = frozenset(),
     ) -> tuple[int, str] | None:
         """Return position and name of the first column that is not known.
 
         Args:
             items: The expressions to check; None is passed over.
-            known: The columns that are determined.
+            determined_columns: The columns that are determined.
             texts: Expressions that are determined as a whole.
         """
 
         def settled(node: Node) -> bool:
-            return isinstance(node, _SETTLED) or node.sql().lower() in texts
+            return isinstance(node, _EXEMPT_NODES) or node.sql().lower() in texts
 
         for place, item in enumerate(items, 1):
             for node in item.walk(prune=settled) if item is not None else ():
                 if isinstance(node, exp.Column) and node.sql().lower() not in texts:
                     column = self._scope.resolve(node)
-                    if column is not None and column not in known:
-                        return place, self._scope.shown(column)
+                    if column is not None and column not in determined_columns:
+                        return place, self._scope.display_name(column)
         return None
 
 
@@ -199,8 +212,8 @@ def _own_nodes(root: Node) -> Iterator[Node]:
 
 def _from_clause(select: exp.Select) -> Node | None:
     """Return the first source after ``FROM``."""
-    found = select.args.get("from_") or select.args.get("from")  # named so before sqlglot 28
-    return found.this if isinstance(found, exp.From) else None
+    clause = select.args.get("from_") or select.args.get("from")  # named so before sqlglot 28
+    return clause.this if isinstance(clause, exp.From) else None
 
 
 class Scope:
@@ -220,20 +233,20 @@ class Scope:
         self._database = database
         self.relations: dict[str, Relation] = {}
         self._rules: list[tuple[frozenset[Column], Column]] = []
-        first = _from_clause(select)
-        if first is not None:
-            self._add(first)
+        source = _from_clause(select)
+        if source is not None:
+            self._add(source)
         joins: list[exp.Join] = select.args.get("joins") or []
         for join in joins:
             self._add(join.this)
         for join in joins:
             self._join(join)
-        if where := select.args.get("where"):
-            self._learn(where.this)
+        if where_clause := select.args.get("where"):
+            self._learn(where_clause.this)
         for alias, relation in self.relations.items():
             for key in relation.keys:
-                given = frozenset((alias, name) for name in key)
-                self._rules += [(given, (alias, name)) for name in relation.columns]
+                key_columns = frozenset((alias, name) for name in key)
+                self._rules += [(key_columns, (alias, name)) for name in relation.columns]
 
     def resolve(self, column: exp.Column) -> Column | None:
         """Return the column that a name means; None for an alias or a column of an outer query."""
@@ -243,71 +256,88 @@ class Scope:
                 return alias, name
         return None
 
-    def shown(self, column: Column) -> str:
+    def display_name(self, column: Column) -> str:
         """Return a column's full name, as in messages."""
         relation = self.relations[column[0]]
-        return f"{relation.shown}.{relation.columns[column[1]]}"
+        return f"{relation.display_name}.{relation.columns[column[1]]}"
 
-    def determined(self, by: Iterable[Column]) -> set[Column]:
-        """Return the columns that are determined by those of `by`."""
-        known = set(by)
-        while new := {to for given, to in self._rules if given <= known} - known:
-            known |= new
-        return known
+    def closure(self, columns: Iterable[Column]) -> set[Column]:
+        """Return the columns that are determined by those of `columns`."""
+        determined_columns = set(columns)
+        while (
+            derived_columns := {
+                target for determinants, target in self._rules if determinants <= determined_columns
+            }
+            - determined_columns
+        ):
+            determined_columns |= derived_columns
+        return determined_columns
 
     def _add(self, source: Node) -> None:
         alias = source.alias_or_name.lower()
         if isinstance(source, exp.Table) and not source.args.get("joins"):
             table = self._tables[source.name.lower()]
-            shown = f"{source.db or self._database}.{source.alias_or_name}"
-            self.relations[alias] = Relation(shown, table.columns, table.keys)
+            display_name = f"{source.db or self._database}.{source.alias_or_name}"
+            self.relations[alias] = Relation(display_name, table.columns, table.keys)
         elif isinstance(source, exp.Subquery) and isinstance(source.this, exp.Select):
-            self.relations[alias] = self._derived(source.alias_or_name, source.this)
+            self.relations[alias] = self._subquery_relation(source.alias_or_name, source.this)
         else:
             raise LookupError(alias)
 
-    def _derived(self, alias: str, select: exp.Select) -> Relation:
+    def _subquery_relation(self, alias: str, select: exp.Select) -> Relation:
         names = [item.alias_or_name for item in select.expressions]
         if any(item.is_star for item in select.expressions):
-            inner = Scope(select, self._tables, self._database)
-            names = [name for r in inner.relations.values() for name in r.columns.values()]
+            subquery_scope = Scope(select, self._tables, self._database)
+            names = [name for r in subquery_scope.relations.values() for name in r.columns.values()]
         return Relation(alias, {name.lower(): name for name in names}, tuple(_keys(select)))
 
     def _join(self, join: exp.Join) -> None:
         optional = join.side in ("LEFT", "RIGHT", "FULL")
-        inner = join.this.alias_or_name.lower() if join.side == "LEFT" else None
-        if on := join.args.get("on"):
-            self._learn(on, inner, constants=not optional)
+        nullable_alias = join.this.alias_or_name.lower() if join.side == "LEFT" else None
+        if condition := join.args.get("on"):
+            self._learn(condition, nullable_alias, constants=not optional)
         for name in join.args.get("using") or []:
             sides = [(a, name.name.lower()) for a, r in self.relations.items()]
             sides = [side for side in sides if side[1] in self.relations[side[0]].columns]
-            for one, two in pairwise(sides):
-                self._rules += [(frozenset({one}), two), (frozenset({two}), one)]
+            for left_column, right_column in pairwise(sides):
+                self._rules += [
+                    (frozenset({left_column}), right_column),
+                    (frozenset({right_column}), left_column),
+                ]
 
-    def _learn(self, condition: Node, into: str | None = None, constants: bool = True) -> None:
+    def _learn(
+        self, condition: Node, target_alias: str | None = None, constants: bool = True
+    ) -> None:
         """Add the equalities that a condition enforces.
 
         Args:
             condition: The condition.
-            into: Only the columns of this relation are determined by it (an outer join's).
+            target_alias: Only the columns of this relation are determined by it (an outer join's).
             constants: Whether a constant determines a column.
         """
         condition = condition.unnest()
         if isinstance(condition, exp.And):
-            self._learn(condition.left, into, constants)
-            self._learn(condition.right, into, constants)
+            self._learn(condition.left, target_alias, constants)
+            self._learn(condition.right, target_alias, constants)
         elif isinstance(condition, exp.EQ):
-            for to, given in ((condition.left, condition.right), (condition.right, condition.left)):
-                column = self.resolve(to) if isinstance(to, exp.Column) else None
-                if column is None or (into is not None and column[0] != into):
+            for target, determinant in (
+                (condition.left, condition.right),
+                (condition.right, condition.left),
+            ):
+                column = self.resolve(target) if isinstance(target, exp.Column) else None
+                if column is None or (target_alias is not None and column[0] != target_alias):
                     continue
-                sources = self._columns(given)
+                sources = self._columns(determinant)
                 if sources or constants:
                     self._rules.append((frozenset(sources), column))
 
     def _columns(self, expression: Node) -> set[Column]:
         columns = (n for n in _own_nodes(expression) if isinstance(n, exp.Column))
-        return {found for column in columns if (found := self.resolve(column)) is not None}
+        return {
+            resolved_column
+            for column in columns
+            if (resolved_column := self.resolve(column)) is not None
+        }
 
 
 def _keys(select: exp.Select) -> Iterator[frozenset[str]]:
@@ -320,7 +350,7 @@ def _keys(select: exp.Select) -> Iterator[frozenset[str]]:
     names = {
         item.unalias().sql().lower(): item.alias_or_name.lower() for item in select.expressions
     }
-    grouped = [names.get(one.sql().lower()) for one in group.expressions]
-    key = frozenset(name for name in grouped if name is not None)
-    if len(key) == len(grouped):
+    group_names = [names.get(expression.sql().lower()) for expression in group.expressions]
+    key = frozenset(name for name in group_names if name is not None)
+    if len(key) == len(group_names):
         yield key

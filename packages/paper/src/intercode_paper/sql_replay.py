@@ -16,11 +16,11 @@ from itertools import pairwise
 from intercode.errors import TaskError
 from intercode.task import Task
 from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport
-from intercode_paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.sql_databases import Answer, Connection, Databases
 from intercode_paper.sql_env import VERSIONS, Rewards, Version, rewards
 
-_RANDOM = 4
+_MIN_PART_EPISODES = 4
 """Episodes that a part must have on average, or the order of the tasks was random."""
 _EVIDENCE = 2
 """Turns by which a version must agree better than the file's to be taken for a part of it."""
@@ -65,12 +65,12 @@ class _Turn(ReplayedTurn):
 
 
 _Job = tuple[RecordedEpisode, Task]
-_Replayed = tuple[RecordedEpisode, Task, list[_Turn]]
+_EpisodeReplay = tuple[RecordedEpisode, Task, list[_Turn]]
 
 
 def replay_sql(
     tasks: Sequence[Task],
-    recorded: RecordedRun,
+    recorded_run: RecordedRun,
     databases: Databases,
     progress: Progress | None = None,
 ) -> SqlReplayReport:
@@ -78,7 +78,7 @@ def replay_sql(
 
     Args:
         tasks: The data file that was run, in its order.
-        recorded: The results.
+        recorded_run: The results.
         databases: The databases, pristine.
         progress: Called after each finished episode.
 
@@ -87,34 +87,38 @@ def replay_sql(
         TaskError: A task has no gold or no database.
         DatabaseError: The engine failed: nothing is reported of a part of a run.
     """
-    started = time.monotonic()
-    jobs = [(episode, task_of(tasks, episode)) for episode in recorded.episodes]
-    done: list[list[_Replayed]] = []
+    start_time = time.monotonic()
+    jobs = [(episode, find_task(tasks, episode)) for episode in recorded_run.episodes]
+    replayed_parts: list[list[_EpisodeReplay]] = []
     for part in _parts(jobs, [tasks.index(task) for _, task in jobs]):
         with closing(databases.connect()) as connection:
-            done.append([])
+            replayed_parts.append([])
             for episode, task in part:
-                done[-1].append((episode, task, _episode(connection, task, episode)))
+                replayed_parts[-1].append((episode, task, _episode(connection, task, episode)))
                 if progress is not None:
-                    progress(sum(map(len, done)), len(jobs))
-    report = _report(done)
+                    progress(sum(map(len, replayed_parts)), len(jobs))
+    report = _report(replayed_parts)
     report.engine = databases.engine
-    report.seconds = time.monotonic() - started
+    report.seconds = time.monotonic() - start_time
     return report
 
 
 def _parts(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
     """Cut the episodes where the next one's task does not follow in the data file."""
-    following = dict(pairwise(sorted(rows)))
+    next_rows = dict(pairwise(sorted(rows)))
     parts: list[list[_Job]] = []
-    before = None
+    previous_row = None
     for job, row in zip(jobs, rows, strict=True):
-        if before is None or following.get(before) != row:
+        if previous_row is None or next_rows.get(previous_row) != row:
             parts.append([])
         parts[-1].append(job)
-        before = row
+        previous_row = row
     # A run that took its tasks in a random order is one nevertheless.
-    return parts if len(parts) * _RANDOM < len(jobs) or len(jobs) < _RANDOM else [list(jobs)]
+    return (
+        parts
+        if len(parts) * _MIN_PART_EPISODES < len(jobs) or len(jobs) < _MIN_PART_EPISODES
+        else [list(jobs)]
+    )
 
 
 def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> list[_Turn]:
@@ -136,24 +140,26 @@ def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> li
             gold = connection.execute(task.gold[0])
             worth = rewards(answer, gold) if turn.command != "skip" else worth
         if turn.counts:
-            same = turn.observation is None or same_answer(turn.observation, answer, episode.react)
-            text = _shown(answer, episode.react)
-            turns.append(_Turn(turn, text, 0.0, same, worth))
+            same_observation = turn.observation is None or same_answer(
+                turn.observation, answer, episode.react
+            )
+            text = _excerpt(answer, episode.react)
+            turns.append(_Turn(turn, text, 0.0, same_observation, worth))
     return turns
 
 
-def _report(parts: Sequence[Sequence[_Replayed]]) -> SqlReplayReport:
-    every = [one for part in parts for one in part]
-    usual = _best(_agreements(every), "released", 1)
-    report = SqlReplayReport(version=usual)
+def _report(parts: Sequence[Sequence[_EpisodeReplay]]) -> SqlReplayReport:
+    replays = [replay for part in parts for replay in part]
+    default_version = _best(_agreements(replays), "released", 1)
+    report = SqlReplayReport(version=default_version)
     for part in parts:
         agree = _agreements(part)
-        version = _best(agree, usual, _EVIDENCE)
+        version = _best(agree, default_version, _EVIDENCE)
         size = sum(len(turns) for _, _, turns in part)
         report.parts.append(Part(part[0][0].task_id, len(part), size, version, agree))
         for episode, task, turns in part:
-            rewarded = [replace(turn, reward=turn.rewards.of(version)) for turn in turns]
-            success = report.count(episode, rewarded)
+            graded_turns = [replace(turn, reward=turn.rewards.reward(version)) for turn in turns]
+            success = report.count(episode, graded_turns)
             hardness = str(episode.hardness or task.metadata.get("hardness") or "unknown")
             level = report.by_hardness.setdefault(hardness, Hardness())
             level.episodes += 1
@@ -163,18 +169,18 @@ def _report(parts: Sequence[Sequence[_Replayed]]) -> SqlReplayReport:
     return report
 
 
-def _agreements(part: Sequence[_Replayed]) -> dict[Version, int]:
+def _agreements(part: Sequence[_EpisodeReplay]) -> dict[Version, int]:
     turns = [turn for _, _, turns in part for turn in turns]
     return {
-        version: sum(turn.recorded.has_reward(turn.rewards.of(version)) for turn in turns)
+        version: sum(turn.recorded_turn.has_reward(turn.rewards.reward(version)) for turn in turns)
         for version in VERSIONS
     }
 
 
-def _best(agree: Mapping[Version, int], usual: Version, evidence: int) -> Version:
+def _best(agree: Mapping[Version, int], default_version: Version, evidence: int) -> Version:
     """Return the version that most turns agree with; the usual one unless there is evidence."""
     best = max(VERSIONS, key=lambda version: agree[version])
-    return best if agree[best] - agree[usual] >= evidence else usual
+    return best if agree[best] - agree[default_version] >= evidence else default_version
 
 
 # Observations are compared as texts. Two servers word the same thing differently; such differences
@@ -199,29 +205,29 @@ _WORDINGS = (
     (re.compile(r"\bb(?='(?:[^'\\]|\\.)*')"), ""),
     (re.compile(r"\b(?:MariaDB|MySQL) server version"), "server version"),
 )
-_BETWEEN_ROWS = re.compile(r"(?<=\)), (?=\()")
+_ROW_SEPARATOR = re.compile(r"(?<=\)), (?=\()")
 
 
-def same_answer(recorded: str, answer: Answer, react: bool = False) -> bool:
+def same_answer(recorded_text: str, answer: Answer, react: bool = False) -> bool:
     """Whether an answer is the recorded observation, but for its wording.
 
     Args:
-        recorded: The observation.
+        recorded_text: The observation.
         answer: The answer of the replay.
         react: Whether it is of ReAct's runs, which cut long ones.
     """
-    kept = _plain(recorded)
-    if kept in (_plain(_shown(answer, react)), _plain(str(answer))):
+    plain_text = _plain(recorded_text)
+    if plain_text in (_plain(_excerpt(answer, react)), _plain(str(answer))):
         return True
     if react and isinstance(answer, list):
-        return any(kept == _plain(str(answer[:count])) for count in _SHOWN_ROWS[1:])
-    if react and len(recorded) == CUT:
-        return _plain(str(answer)).startswith(kept)
+        return any(plain_text == _plain(str(answer[:count])) for count in _SHOWN_ROWS[1:])
+    if react and len(recorded_text) == CUT:
+        return _plain(str(answer)).startswith(plain_text)
     # Some files hold the rows as lists.
-    return isinstance(answer, list) and recorded == str([list(row) for row in answer])
+    return isinstance(answer, list) and recorded_text == str([list(row) for row in answer])
 
 
-def _shown(answer: Answer, react: bool) -> str:
+def _excerpt(answer: Answer, react: bool) -> str:
     """Return as much of an answer as a run kept."""
     if react and isinstance(answer, list):
         return str(answer[: _SHOWN_ROWS[0]])
@@ -232,4 +238,4 @@ def _plain(text: str) -> str:
     """Return an observation without the differences in wording between servers."""
     for pattern, replacement in _WORDINGS:
         text = pattern.sub(replacement, text)
-    return _CLAUSE.sub(lambda found: f" in {_CLAUSES.get(found[1], found[1])}", text)
+    return _CLAUSE.sub(lambda match: f" in {_CLAUSES.get(match[1], match[1])}", text)

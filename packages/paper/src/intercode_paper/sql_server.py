@@ -38,10 +38,10 @@ from intercode_paper.sql_databases import (
     Answer,
     Databases,
     EngineDatabases,
-    failed,
+    error_observation,
     rows,
 )
-from intercode_paper.sql_group_by import UNREADABLE, Relation, Tables, refusal
+from intercode_paper.sql_group_by import PARSE_ERRORS, Relation, Tables, refusal
 from intercode_sandbox.interruption import reraise_callers
 
 
@@ -77,8 +77,8 @@ def open_databases(
     """
     if engine_name(engine) == "mysql" and _is_dump(place):
         return MySQLDatabases(place, engine if "://" in engine else None, tell)
-    made = get_engine(engine, tell)
-    return EngineDatabases(made, partial(find, place), dialect, owned=True)
+    database_engine = get_engine(engine, tell)
+    return EngineDatabases(database_engine, partial(find, place), dialect, owned=True)
 
 
 def _is_dump(place: Path) -> bool:
@@ -121,7 +121,7 @@ class MySQLDatabases:
         self._account = new_name()
         self._host = "localhost" if "unix_socket" in self._admin else "%"
         self._password = secrets.token_urlsafe(18)
-        self._made: list[str] = []
+        self._database_names: list[str] = []
         self.is_mariadb = True
         self.engine = ""
         try:
@@ -140,13 +140,15 @@ class MySQLDatabases:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        elif self._made:
+        elif self._database_names:
             with _cursor(self._admin) as cursor:
                 cursor.execute(f"DROP USER IF EXISTS '{self._account}'@'{self._host}'")
-                while self._made:
-                    cursor.execute(f"DROP DATABASE IF EXISTS {quoted(self._made[-1], '`')}")
-                    self._made.pop()
-        self._made = []
+                while self._database_names:
+                    cursor.execute(
+                        f"DROP DATABASE IF EXISTS {quoted(self._database_names[-1], '`')}"
+                    )
+                    self._database_names.pop()
+        self._database_names = []
 
     def _load(self, dump: Path, tell: Callable[[str], None]) -> None:
         databases = names(dump)
@@ -167,7 +169,7 @@ class MySQLDatabases:
                     f"CREATE DATABASE {quoted(name, '`')} "
                     "DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
                 )
-                self._made.append(name)
+                self._database_names.append(name)
             self._grant(cursor)
         for name in databases:  # each in a session of its own: the dump changes its settings
             with _cursor({**self._admin, "database": name}) as cursor:
@@ -177,21 +179,21 @@ class MySQLDatabases:
 
     def _refuse_taken(self, cursor: Any, databases: tuple[str, ...]) -> None:
         cursor.execute("SHOW DATABASES")
-        there = {name.lower() for (name,) in cursor.fetchall()}
-        if taken := [name for name in databases if name.lower() in there]:
+        existing_names = {name.lower() for (name,) in cursor.fetchall()}
+        if conflicts := [name for name in databases if name.lower() in existing_names]:
             raise UsageError(
-                f"the server already has {', '.join(taken)}: the replay needs databases of these "
-                "names and drops them at its end. Drop them, or take another server"
+                f"the server already has {', '.join(conflicts)}: the replay needs databases of "
+                "these names and drops them at its end. Drop them, or take another server"
             )
 
     def _grant(self, cursor: Any) -> None:
-        who = f"'{self._account}'@'{self._host}'"
-        cursor.execute(f"CREATE USER {who} IDENTIFIED BY '{self._password}'")
-        for name in self._made:
+        account = f"'{self._account}'@'{self._host}'"
+        cursor.execute(f"CREATE USER {account} IDENTIFIED BY '{self._password}'")
+        for name in self._database_names:
             pattern = name.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
-            cursor.execute(f"GRANT {_RIGHTS} ON {quoted(pattern, '`')}.* TO {who}")
+            cursor.execute(f"GRANT {_RIGHTS} ON {quoted(pattern, '`')}.* TO {account}")
         if self._server is not None:  # it holds nothing else, and all of it was seen in 2023
-            cursor.execute(f"GRANT SELECT, SHOW DATABASES ON *.* TO {who}")
+            cursor.execute(f"GRANT SELECT, SHOW DATABASES ON *.* TO {account}")
 
 
 def _analyse(cursor: Any) -> None:
@@ -219,7 +221,7 @@ _MODE = (
 """MySQL 8's own modes, but for the one that is decided here."""
 _FULL_GROUP_BY = "ONLY_FULL_GROUP_BY"
 _READS = re.compile(r"\s*(?:SELECT|SHOW|DESC|DESCRIBE|EXPLAIN|USE|SET)\b", re.IGNORECASE)
-_LOST = (1927, 2006, 2013, 2055)
+_CONNECTION_LOST_CODES = (1927, 2006, 2013, 2055)
 
 
 class MySQLConnection:
@@ -260,11 +262,11 @@ class MySQLConnection:
             answer = self._run(sql)
         except self._errors.MySQLError as error:
             reraise_callers(error)
-            if not self._connection.open or error.args[0] in _LOST:
+            if not self._connection.open or error.args[0] in _CONNECTION_LOST_CODES:
                 self._reopen()  # the agent's own KILL, or the limit; a dead server raises here
-            answer = failed(str(error.args[-1]))
+            answer = error_observation(str(error.args[-1]))
         except UnicodeEncodeError as error:  # half a surrogate pair has no bytes to send
-            answer = failed(str(error))
+            answer = error_observation(str(error))
         self._owes = False
         self._had_rows = isinstance(answer, list)
         return answer
@@ -279,17 +281,17 @@ class MySQLConnection:
             return self._query(sql)
         if "sql_mode" in sql.lower():
             return self._with_mode(sql)
-        tables = self._known() if self._full_group_by else {}
+        tables = self._current_tables() if self._full_group_by else {}
         answer = self._query(as_mysql8(sql))  # a name that is not there is told of first
-        why = refusal(sql, tables, self._database) if self._full_group_by else None
-        return answer if why is None else failed(why)
+        reason = refusal(sql, tables, self._database) if self._full_group_by else None
+        return answer if reason is None else error_observation(reason)
 
     def _query(self, sql: str) -> Answer:
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
             answer = None if cursor.description is None else rows(cursor.fetchall())
-        if used := USES.match(sql):
-            self._database = used[1].lower()
+        if match := USES.match(sql):
+            self._database = match[1].lower()
         if not _READS.match(sql):
             self._tables.clear()
         return answer
@@ -304,10 +306,10 @@ class MySQLConnection:
             self._full_group_by = _FULL_GROUP_BY in str(self._query("SELECT @@sql_mode"))
             self._query(f"SET sql_mode = REPLACE(@@sql_mode, '{_FULL_GROUP_BY}', '')")
 
-    def _known(self) -> Tables:
+    def _current_tables(self) -> Tables:
         if self._database not in self._tables:
             with self._connection.cursor() as cursor:
-                self._tables[self._database] = tables_of(cursor, self._database)
+                self._tables[self._database] = read_tables(cursor, self._database)
         return self._tables[self._database]
 
     def _open(self) -> None:
@@ -365,7 +367,7 @@ def unsorted(sql: str) -> str:
         return sql
     try:
         tokens = MySQL().tokenize(sql)
-    except UNREADABLE:
+    except PARSE_ERRORS:
         return sql
     depth, grouped, end = 0, False, len(sql)
     for token in tokens:
@@ -380,7 +382,7 @@ def unsorted(sql: str) -> str:
     return f"{sql[:end].rstrip()} ORDER BY NULL {sql[end:]}".rstrip() if grouped else sql
 
 
-def tables_of(cursor: Any, database: str) -> Tables:
+def read_tables(cursor: Any, database: str) -> Tables:
     """Return the tables of a database with their columns and keys."""
     columns: dict[str, dict[str, str]] = {}
     cursor.execute(
@@ -404,31 +406,31 @@ def tables_of(cursor: Any, database: str) -> Tables:
     return {
         table: Relation(
             f"{database}.{table}",
-            of_table,
+            column_names,
             tuple(
                 frozenset(key)
-                for which, key in keys.items()
-                if which[0] == table and which not in nullable
+                for index_id, key in keys.items()
+                if index_id[0] == table and index_id not in nullable
             ),
         )
-        for table, of_table in columns.items()
+        for table, column_names in columns.items()
     }
 
 
 def conversions() -> dict[Any, Any]:
     """Return PyMySQL's table of conversions, changed to mysql-connector's, the 2023 driver's."""
     from pymysql.constants import FIELD_TYPE
-    from pymysql.converters import conversions as usual
+    from pymysql.converters import conversions as default_conversions
 
-    changed: dict[Any, Any] = dict(usual)
-    changed[FIELD_TYPE.BIT] = _bits
-    for kind, wanted in (
+    custom_conversions: dict[Any, Any] = dict(default_conversions)
+    custom_conversions[FIELD_TYPE.BIT] = _bits
+    for kind, value_type in (
         (FIELD_TYPE.DATE, date),
         (FIELD_TYPE.DATETIME, datetime),
         (FIELD_TYPE.TIMESTAMP, datetime),
     ):
-        changed[kind] = _real_date(usual[kind], wanted)
-    return changed
+        custom_conversions[kind] = _real_date(default_conversions[kind], value_type)
+    return custom_conversions
 
 
 def _bits(value: bytes | str) -> int:
@@ -436,11 +438,11 @@ def _bits(value: bytes | str) -> int:
     return int.from_bytes(data, "big")
 
 
-def _real_date(convert: Callable[[Any], Any], wanted: type) -> Callable[[Any], Any]:
+def _real_date(convert: Callable[[Any], Any], value_type: type) -> Callable[[Any], Any]:
     """Return a conversion that gives None for an impossible date, such as ``0000-00-00``."""
 
-    def converted(value: Any) -> Any:
-        made = convert(value)
-        return made if isinstance(made, wanted) else None
+    def convert_date(value: Any) -> Any:
+        date_value = convert(value)
+        return date_value if isinstance(date_value, value_type) else None
 
-    return converted
+    return convert_date

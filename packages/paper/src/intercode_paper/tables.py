@@ -69,7 +69,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedFile:
     """A file that is in no table."""
 
     path: Path
@@ -88,10 +88,13 @@ class _Experiment:
     turns: int
     """The most turns of an episode; 0 if the name does not tell."""
 
-    def label(self, others: Iterable[_Experiment]) -> str:
+    def label(self, experiments: Iterable[_Experiment]) -> str:
         """Return its name; with its turns, if only they tell it from another."""
         text = f"{self.strategy}, handicap" if self.handicap else self.strategy
-        alike = any(one != self and replace(one, turns=self.turns) == self for one in others)
+        alike = any(
+            experiment != self and replace(experiment, turns=self.turns) == self
+            for experiment in experiments
+        )
         return f"{text}, {counted(self.turns, 'turn')}" if alike else text
 
 
@@ -107,7 +110,7 @@ class _File:
         return {(self.system, episode.task_id) for episode in self.run.episodes}
 
 
-def rates(folder: Path, skip: Callable[[Skipped], None] = lambda skipped: None) -> list[Rate]:
+def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None) -> list[Rate]:
     """Compute the success rates of every recorded file in a folder and below.
 
     Args:
@@ -117,42 +120,46 @@ def rates(folder: Path, skip: Callable[[Skipped], None] = lambda skipped: None) 
     Raises:
         RecordError: No file can be read.
     """
-    skipped: list[Skipped] = []
-    files = _files(folder, skipped.append)
-    skipped.sort(key=lambda one: one.path)
+    skipped_files: list[SkippedFile] = []
+    files = _files(folder, skipped_files.append)
+    skipped_files.sort(key=lambda skipped_file: skipped_file.path)
     if not files:
-        reasons = "".join(f"\n  {one.path}: {one.reason}" for one in skipped)
+        reasons = "".join(
+            f"\n  {skipped_file.path}: {skipped_file.reason}" for skipped_file in skipped_files
+        )
         raise RecordError(
             f"no recorded run in {folder} can be read:{reasons}"
             if reasons
             else f"no recorded runs in {folder}: expected files like results/bash/gpt-4/"
             "ic_bash_multiturn_gpt-4_10_turns_fs_1.json"
         )
-    for one in skipped:
-        skip(one)
-    found: list[Rate] = []
+    for skipped_file in skipped_files:
+        skip(skipped_file)
+    all_rates: list[Rate] = []
     for env, model in dict.fromkeys((f.experiment.env, f.experiment.model) for f in files):
-        of_model = [f for f in files if (f.experiment.env, f.experiment.model) == (env, model)]
-        for experiment, its, first in _rows(env, of_model):
-            name = experiment.label(file.experiment for file in of_model)
-            found += _rates(replace(experiment, strategy=name), its, first)
-    return found
+        model_files = [f for f in files if (f.experiment.env, f.experiment.model) == (env, model)]
+        for experiment, experiment_files, is_first_turn in _rows(env, model_files):
+            name = experiment.label(file.experiment for file in model_files)
+            all_rates += _rates(replace(experiment, strategy=name), experiment_files, is_first_turn)
+    return all_rates
 
 
-def tables(found: Sequence[Rate]) -> list[Table]:
+def tables(all_rates: Sequence[Rate]) -> list[Table]:
     """Make a table for each environment: models and strategies down, groups across."""
-    made = []
-    for env in dict.fromkeys(one.env for one in found):
-        mine = [one for one in found if one.env == env]
-        groups = list(dict.fromkeys(one.group for one in mine))
+    result_tables = []
+    for env in dict.fromkeys(entry.env for entry in all_rates):
+        env_rates = [entry for entry in all_rates if entry.env == env]
+        groups = list(dict.fromkeys(entry.group for entry in env_rates))
         groups.sort(key=lambda group: (group == "all", *_place(group)))
         rows = []
-        for model, strategy in dict.fromkeys((one.model, one.strategy) for one in mine):
-            row = {o.group: o for o in mine if (o.model, o.strategy) == (model, strategy)}
-            whole = row["all"]
+        for model, strategy in dict.fromkeys((entry.model, entry.strategy) for entry in env_rates):
+            row = {o.group: o for o in env_rates if (o.model, o.strategy) == (model, strategy)}
+            total = row["all"]
             rates = [row[group].value if group in row else None for group in groups]
-            rows.append((f"{model}, {strategy}", *rates, (whole.low, whole.high), _of(env, whole)))
-        made.append(
+            rows.append(
+                (f"{model}, {strategy}", *rates, (total.low, total.high), _solved_count(env, total))
+            )
+        result_tables.append(
             Table(
                 f"{env}: success rate",
                 (
@@ -164,13 +171,13 @@ def tables(found: Sequence[Rate]) -> list[Table]:
                 tuple(rows),
             )
         )
-    return made
+    return result_tables
 
 
-def _of(env: str, whole: Rate) -> str:
-    text = f"{whole.successes} of {whole.episodes}"
-    full = FULL.get(env, whole.episodes)
-    return text if whole.episodes == full else f"{text} (the rest of {full} is not there)"
+def _solved_count(env: str, total: Rate) -> str:
+    text = f"{total.successes} of {total.episodes}"
+    full = FULL.get(env, total.episodes)
+    return text if total.episodes == full else f"{text} (the rest of {full} is not there)"
 
 
 def _place(group: str) -> tuple[int, str]:
@@ -180,26 +187,34 @@ def _place(group: str) -> tuple[int, str]:
 # Files
 
 
-def _files(folder: Path, skip: Callable[[Skipped], None]) -> list[_File]:
+def _files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
     """Read each results file; of two with the same episodes, only the one in its model's folder."""
-    named = [(path, _experiment(path)) for path in sorted(folder.rglob("*.json"))]
-    named.sort(key=lambda one: one[1] is not None and one[0].parent.name != one[1].model)
+    candidates = [(path, _experiment(path)) for path in sorted(folder.rglob("*.json"))]
+    candidates.sort(
+        key=lambda entry: entry[1] is not None and entry[0].parent.name != entry[1].model
+    )
     files: list[_File] = []
-    for path, experiment in named:
+    for path, experiment in candidates:
         if experiment is None:
             if "results" in path.absolute().parts:
-                skip(Skipped(path, "its name is not that of a recorded run (ic_ENV_…)"))
+                skip(SkippedFile(path, "its name is not that of a recorded run (ic_ENV_…)"))
             continue
         try:
             file = _file(path, experiment)
         except RecordError as error:
-            skip(Skipped(path, str(error).removeprefix(f"{path}: ")))
+            skip(SkippedFile(path, str(error).removeprefix(f"{path}: ")))
             continue
-        same = (one for one in files if one.experiment == experiment and one.keys & file.keys)
-        if (other := next(same, None)) is None:
+        duplicates = (
+            entry for entry in files if entry.experiment == experiment and entry.keys & file.keys
+        )
+        if (duplicate := next(duplicates, None)) is None:
             files.append(file)
         else:
-            skip(Skipped(path, f"its episodes are of the same experiment as {other.run.path}"))
+            skip(
+                SkippedFile(
+                    path, f"its episodes are of the same experiment as {duplicate.run.path}"
+                )
+            )
     return sorted(files, key=lambda file: file.run.path)
 
 
@@ -208,14 +223,14 @@ def _experiment(path: Path) -> _Experiment | None:
     match = _NAME.fullmatch(path.stem.replace(_HANDICAP, ""))
     if match is None or "_turns" in match["what"]:  # words come after it, which may mean anything
         return None
-    what, turns = match["what"], int(match["turns"] or 0)
-    key = next((key for key in _STRATEGIES if f"{what}_".startswith(f"{key}_")), None)
+    description, turns = match["what"], int(match["turns"] or 0)
+    key = next((key for key in _STRATEGIES if f"{description}_".startswith(f"{key}_")), None)
     if key is None and not turns:
         return None
     strategy = _STRATEGIES[key or "multiturn"]
     return _Experiment(
         env=match["env"],
-        model=(what[len(key) + 1 :] if key else what) or path.parent.name,
+        model=(description[len(key) + 1 :] if key else description) or path.parent.name,
         strategy=_SINGLE if strategy == _TRIES and turns == 1 else strategy,
         handicap=_HANDICAP in path.stem,
         turns=turns,
@@ -242,39 +257,45 @@ def _rows(env: str, files: Sequence[_File]) -> list[tuple[_Experiment, list[_Fil
     A single turn has a file of its own, or is the first turn of the longest of several, if that has
     a reward; in other environments than those of the paper's table it is not reported.
     """
-    found = [
-        (one, [file for file in files if file.experiment == one], False)
-        for one in dict.fromkeys(file.experiment for file in files)
+    experiment_rows = [
+        (experiment, [file for file in files if file.experiment == experiment], False)
+        for experiment in dict.fromkeys(file.experiment for file in files)
     ]
-    tries = [row for row in found if row[0].strategy == _TRIES and not row[0].handicap]
-    has_own = any(one.strategy == _SINGLE and not one.handicap for one, _, _ in found)
+    tries = [row for row in experiment_rows if row[0].strategy == _TRIES and not row[0].handicap]
+    has_own = any(
+        experiment.strategy == _SINGLE and not experiment.handicap
+        for experiment, _, _ in experiment_rows
+    )
     if env in FULL and tries and not has_own:
-        one, its, _ = max(tries, key=lambda row: row[0].turns)
-        firsts = [e.turns[0] for file in its for e in file.run.episodes if e.turns]
+        experiment, experiment_files, _ = max(tries, key=lambda row: row[0].turns)
+        firsts = [e.turns[0] for file in experiment_files for e in file.run.episodes if e.turns]
         if all(turn.reward is not None for turn in firsts):
-            found.append((replace(one, strategy=_SINGLE, turns=1), its, True))
+            experiment_rows.append(
+                (replace(experiment, strategy=_SINGLE, turns=1), experiment_files, True)
+            )
     return sorted(
-        found, key=lambda row: (_ORDER.index(row[0].strategy), row[0].handicap, row[0].turns)
+        experiment_rows,
+        key=lambda row: (_ORDER.index(row[0].strategy), row[0].handicap, row[0].turns),
     )
 
 
-def _rates(experiment: _Experiment, files: Iterable[_File], first: bool) -> list[Rate]:
+def _rates(experiment: _Experiment, files: Iterable[_File], is_first_turn: bool) -> list[Rate]:
     groups: dict[str, list[bool]] = {"all": []}
     for file in files:
         for episode in file.run.episodes:
-            success = _solved_at_once(episode) if first else episode.success
+            success = _is_solved_in_first_turn(episode) if is_first_turn else episode.success
             groups["all"].append(success)
             if name := episode.hardness or file.system:
                 groups.setdefault(name, []).append(success)
     return [_rate(experiment, name, results) for name, results in groups.items()]
 
 
-def _solved_at_once(episode: RecordedEpisode) -> bool:
+def _is_solved_in_first_turn(episode: RecordedEpisode) -> bool:
     return bool(episode.turns) and episode.turns[0].reward == 1
 
 
 def _rate(experiment: _Experiment, group: str, results: Sequence[bool]) -> Rate:
-    found = rate(results)
+    estimate = rate(results)
     return Rate(
         experiment.env,
         experiment.model,
@@ -282,6 +303,6 @@ def _rate(experiment: _Experiment, group: str, results: Sequence[bool]) -> Rate:
         group,
         sum(results),
         len(results),
-        found.low,
-        found.high,
+        estimate.low,
+        estimate.high,
     )

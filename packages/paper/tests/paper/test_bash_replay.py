@@ -18,11 +18,11 @@ from intercode.task import Dataset, Task
 from intercode_paper.bash import TIMED_OUT, PaperBash, run, split
 from intercode_paper.bash_env import (
     PaperBashEnv,
-    recorded_elsewhere,
     replay_bash as replay,
     same_text,
+    suites_by_episode,
 )
-from intercode_paper.report import together
+from intercode_paper.report import run_jobs
 from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
 from waiting import PATIENCE
 
@@ -150,7 +150,7 @@ def test_two_runs_in_one_file_each_in_its_image(recorded, provider, image, tmp_p
 def test_where_the_release_ran_a_file_system_in_the_container_of_another():
     def found(name, *ids):
         episodes = tuple(RecordedEpisode(one, "", (), 0.0) for one in ids)
-        return recorded_elsewhere(RecordedRun(Path(name), episodes))
+        return suites_by_episode(RecordedRun(Path(name), episodes))
 
     fs_1 = "nl2bash_fs_1"
     assert found("ic_bash_plan_solve_fs_2.json", "0", "30", "31") == {"0": fs_1, "30": fs_1}
@@ -190,7 +190,7 @@ def test_recorded_runs(provider, monkeypatch):
     monkeypatch.setattr(PaperBash, "execute", execute_as_then)
     monkeypatch.setattr("intercode_paper.bash_reward.run_gold", run_to_its_end)
     monkeypatch.setattr("intercode_sandbox.native.sandbox._FILES_SECONDS", PATIENCE)
-    reports = together([partial(replayed, path, provider) for path in paths], workers=3)
+    reports = run_jobs([partial(replayed, path, provider) for path in paths], workers=3)
     for path, report in zip(paths, reports, strict=True):
         number = path.stem[-1]
         for task, count in report.by_task.items():
@@ -211,7 +211,7 @@ def replayed(path, provider):
     tasks = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{number}")
     recorded = load_results(path)
     elsewhere = {
-        task: image_for(UPSTREAM, suite) for task, suite in recorded_elsewhere(recorded).items()
+        task: image_for(UPSTREAM, suite) for task, suite in suites_by_episode(recorded).items()
     }
     own = tasks[0].image
     return replay(list(tasks), recorded, provider, own, workers=4, elsewhere=elsewhere)
@@ -220,9 +220,9 @@ def replayed(path, provider):
 def test_results_come_in_the_order_of_the_jobs():
     told = []
     jobs = [lambda n=n: n for n in range(9)]
-    assert together(jobs, 3, lambda *counts: told.append(counts)) == list(range(9))
+    assert run_jobs(jobs, 3, lambda *counts: told.append(counts)) == list(range(9))
     assert told[-1] == (9, 9)
-    assert together([]) == []
+    assert run_jobs([]) == []
 
 
 def test_the_first_error_ends_it(monkeypatch):
@@ -245,6 +245,6 @@ def test_the_first_error_ends_it(monkeypatch):
 
     jobs = [lambda: done.append(1), lost, *[later] * 1000]
     with pytest.raises(SandboxError, match="gone"):
-        together(jobs, 1)
+        run_jobs(jobs, 1)
     assert done[0] == 1
     assert len(done) <= 2

@@ -7,7 +7,7 @@ import warnings
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from intercode_paper.bash_reward import Outcome, cosine, early, score, similarity
+from intercode_paper.bash_reward import Outcome, cosine, early_score, score, similarity
 
 from .upstream import BASH_RESULTS, needs_upstream
 
@@ -83,12 +83,12 @@ def test_the_sum_has_the_recorded_digits():
 def test_the_early_version_saw_only_the_end_of_gold():
     result = score(side(output="0\n"), side(output="gzip: unexpected end of file\n0\n"))
     assert result.value < 1.0
-    assert early(result).value == 1.0
-    assert early(result).detail["eval_obs"] == "0\n"
+    assert early_score(result).value == 1.0
+    assert early_score(result).detail["eval_obs"] == "0\n"
 
 
 def test_the_early_version_saw_all_of_gold_beside_an_empty_output():
-    assert early(score(side(output=""), side(output="aa"))).detail["eval_obs"] == "aa"
+    assert early_score(score(side(output=""), side(output="aa"))).detail["eval_obs"] == "aa"
 
 
 @needs_upstream

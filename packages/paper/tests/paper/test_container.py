@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode_paper.container import IGNORED, Index, pairs, quoted, seen_by_git, short, status
+from intercode_paper.container import (
+    IGNORED_NAMES,
+    Index,
+    pairs,
+    quote_path,
+    seen_by_git,
+    short,
+    status,
+)
 from intercode_sandbox.base import Change
 
 NAMES = ["a", "b.txt", "c d", "é", 'q"', "-x", "new\nline", "usr", "back\\slash", "tab\t", "\udcff"]
@@ -116,7 +124,7 @@ def test_as_git_says(tmp_path_factory, made, done):
     git(root, "init", "-q")
     # As in the images, with the names of the system's directories ignored at the top.
     (root / ".git/info").mkdir(exist_ok=True)
-    (root / ".git/info/exclude").write_text("".join(f"/{n}\n" for n in IGNORED))
+    (root / ".git/info/exclude").write_text("".join(f"/{n}\n" for n in IGNORED_NAMES))
     for step in made:
         apply(root, step)
     git(root, "add", "-A")
@@ -152,7 +160,7 @@ def test_as_git_says(tmp_path_factory, made, done):
     ],
 )
 def test_quoted(path, written):
-    assert quoted(path) == written
+    assert quote_path(path) == written
 
 
 def test_a_path_with_a_space_puts_the_rest_out_of_step():

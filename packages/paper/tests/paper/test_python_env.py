@@ -14,10 +14,10 @@ from intercode_paper.python import (
     LIMITS,
     TIMEOUT,
     PaperPython,
-    defined,
+    defined_name,
     gold_name,
     score,
-    submitted,
+    submitted_name,
 )
 from intercode_paper.python_server import FAILED
 from waiting import PATIENCE
@@ -120,11 +120,11 @@ def test_what_a_process_beside_it_prints_is_not_the_answer(session):
 
 
 def test_names_in_texts():
-    assert submitted("submit f g") == "f"
-    assert submitted("submit") == ""
-    assert defined("def f(x): pass") == "f"
-    assert defined("def f (x): pass") is None
-    assert defined("  def f(x): pass") is None
+    assert submitted_name("submit f g") == "f"
+    assert submitted_name("submit") == ""
+    assert defined_name("def f(x): pass") == "f"
+    assert defined_name("def f (x): pass") is None
+    assert defined_name("  def f(x): pass") is None
     assert gold_name(TASK) == "add"
     with pytest.raises(RewardError, match="defines no function"):
         gold_name(Task("1", "q", ("x = 1",)))

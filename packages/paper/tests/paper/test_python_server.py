@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode_paper.python_server import Server, printed
+from intercode_paper.python_server import Server, wrap_in_print
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,13 @@ from intercode_paper.python_server import Server, printed
     ],
 )
 def test_what_is_printed(action, as_run):
-    assert printed(action) == as_run
+    assert wrap_in_print(action) == as_run
 
 
 @given(st.text())
 def test_any_text_is_left_or_wrapped_or_refused(text):
     try:
-        made = printed(text)
+        made = wrap_in_print(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     assert made in (text, f"print({text})")

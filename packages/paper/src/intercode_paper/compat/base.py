@@ -18,7 +18,7 @@ from rich.logging import RichHandler
 from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
 from intercode.task import Task
 from intercode_paper.bash import LIMITS, MALFORMED
-from intercode_paper.compat.utils import Container, IntercodeDataLoader, Record, place_of
+from intercode_paper.compat.utils import Container, IntercodeDataLoader, Record, read_place
 from intercode_sandbox import get_provider
 from intercode_sandbox.images import hide
 from intercode_sandbox.interruption import is_callers
@@ -72,7 +72,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             hide(self.data_path)
             self.logger.info("%d tasks from %s", len(self.data_loader), self.data_path)
         self.image_name = image_name
-        self._place = place_of(image_name, kwargs)
+        self._place = read_place(image_name, kwargs)
         self.container_name = f"{image_name}_ic_ctr"
         self.container = self._new_container(self.container_name)
         self.logger.info("Ready: call reset() to begin an episode")
@@ -90,7 +90,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             RuntimeError: A command of `preprocess` failed.
             SandboxError, ImageError: The sandbox cannot be started.
         """
-        self._interrupted = ""
+        self._interruption = ""
         self.info: dict[str, Any] = {}
         self.trajectory: list[tuple[str, Any]] = []
         self.observation: Any = None
@@ -124,16 +124,16 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         """
         if not hasattr(self, "trajectory"):
             raise EnvironmentStateError("there is no episode yet: call reset() first")
-        if self._interrupted:
+        if self._interruption:
             raise EnvironmentStateError(
-                f"the episode has ended: {self._interrupted} has interrupted an action before its "
+                f"the episode has ended: {self._interruption} has interrupted an action before its "
                 "observation came: call reset() first"
             )
         try:
             return self._step(action)
         except BaseException as error:
             if is_callers(error):
-                self._interrupted = type(error).__name__
+                self._interruption = type(error).__name__
             raise
 
     def _step(self, action: str) -> tuple[Any, float, bool, dict[str, Any]]:
@@ -141,7 +141,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             return "skipped", 0, True, {}
         if action.startswith("submit"):
             self.trajectory.append((action, None))
-            reward, info = (0, {}) if self.tool_mode else self._scored()
+            reward, info = (0, {}) if self.tool_mode else self._score_state()
             self.logger.info("Reward: %s\nInfo: %s", reward, info)
             if self.traj_dir is not None:
                 self.save_trajectory()
@@ -159,21 +159,25 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         """Write the episode to ``logs_NAME/log_TIME.json`` in `traj_dir`, by default here."""
         folder = Path(self.traj_dir or ".", f"logs_{self.name}")
         folder.mkdir(parents=True, exist_ok=True)
-        told: dict[str, Any] = {"environment": self.name}
+        trajectory_record: dict[str, Any] = {"environment": self.name}
         if not self.tool_mode:
-            told |= {name: getattr(self, name) for name in ("query_idx", "query", "gold", "reward")}
-        told["trajectory"] = [
+            trajectory_record |= {
+                name: getattr(self, name) for name in ("query_idx", "query", "gold", "reward")
+            }
+        trajectory_record["trajectory"] = [
             {
                 "action": action,
-                "observation": "".join(map(str, seen)) if isinstance(seen, list) else str(seen),
+                "observation": "".join(map(str, observation))
+                if isinstance(observation, list)
+                else str(observation),
             }
-            for action, seen in self.trajectory
+            for action, observation in self.trajectory
         ]
-        told["info"] = self.info
+        trajectory_record["info"] = self.info
         stem = time.strftime("log_%Y%m%d%H%M%S")
         paths = (folder / f"{stem}{f'_{n}' if n else ''}.json" for n in count())
         path = next(path for path in paths if not path.exists())  # two episodes of one second
-        path.write_text(json.dumps(told, indent=2, default=str), encoding="utf-8")
+        path.write_text(json.dumps(trajectory_record, indent=2, default=str), encoding="utf-8")
         self.logger.info("Saved trajectory to %s", path)
 
     @abstractmethod
@@ -195,7 +199,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         """Return the possible actions; None: any text."""
         return None
 
-    def _scored(self) -> tuple[float, dict[str, Any]]:
+    def _score_state(self) -> tuple[float, dict[str, Any]]:
         try:
             return self.get_reward()
         except CausedInsideError as error:  # what an action left running ended the container

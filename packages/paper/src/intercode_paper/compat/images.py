@@ -29,16 +29,15 @@ def image_for(name: str, data_path: str | None = None) -> str:
     if name in _HOST:
         return "host"
     if name == "intercode-bash":
-        return (
-            f"host+{_above(data_path, ['docker/bash_scripts/setup_fs.sh']) or DATA / 'testbed.sh'}"
-        )
+        script = _find_above(data_path, ["docker/bash_scripts/setup_fs.sh"])
+        return f"host+{script or DATA / 'testbed.sh'}"
     if name != "intercode-nl2bash":
         return name
-    found = re.search(r"fs_(\d)", Path(data_path or "").name)
-    number = found[1] if found else "1"
+    match = re.search(r"fs_(\d)", Path(data_path or "").name)
+    number = match[1] if match else "1"
     scripts = f"docker/bash_scripts/setup_nl2b_fs_{number}.sh"
-    layer = _above(data_path, [f"filesystems/fs_{number}.tar.gz", scripts])
-    if layer is None and found:
+    layer = _find_above(data_path, [f"filesystems/fs_{number}.tar.gz", scripts])
+    if layer is None and match:
         raise TaskError(
             f"{data_path}: its tasks need the file system {number} of NL2Bash, as {scripts} in a "
             "folder above, where the release has it; to try them without: image_name='nl2bash'"
@@ -46,13 +45,13 @@ def image_for(name: str, data_path: str | None = None) -> str:
     return BASE_IMAGE if layer is None else f"{BASE_IMAGE}+{layer}"
 
 
-def databases_for(data_path: str | None) -> Path:
+def find_databases(data_path: str | None) -> Path:
     """Return where the databases of a data file are: beside it, or where the release has them."""
     places = ["*_dbs.sql", "spider_dev.sql", "sql/spider/*_dbs.sql", "sql/spider/spider_dev.sql"]
-    return _above(data_path, places) or DATABASES
+    return _find_above(data_path, places) or DATABASES
 
 
-def _above(data_path: str | None, patterns: Iterable[str]) -> Path | None:
+def _find_above(data_path: str | None, patterns: Iterable[str]) -> Path | None:
     """Find the first of some files in the data's folder, or in one of the four above."""
     if data_path is None:
         return None

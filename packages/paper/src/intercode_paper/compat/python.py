@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from intercode.envs.traits import PYTHON
 from intercode_paper.compat.base import ACTION_EXEC, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
-from intercode_paper.python import LIMITS, PaperPython, is_error, score, submitted
+from intercode_paper.python import LIMITS, PaperPython, is_error, score, submitted_name
 
 
 class PythonEnv(IntercodeEnv):
@@ -41,7 +41,7 @@ class PythonEnv(IntercodeEnv):
         """Run the tests on the submitted function and on gold; without tests, the reward is 0."""
         self.reward, self.info = 0.0, {REWARD: 0.0}
         if task := (self._task() if self.record.get("tests") else None):
-            name = submitted(self.trajectory[-1][0])
+            name = submitted_name(self.trajectory[-1][0])
             result = score(self._python.trial(task, name), name)
             self.reward, self.info = result.value, dict(result.detail)
         return self.reward, self.info

@@ -20,13 +20,13 @@ from intercode_paper.bash import (
     PaperBash,
     resolve,
     run,
-    words_of,
+    split_words,
 )
-from intercode_paper.bash_env import prepared
+from intercode_paper.bash_env import gold_runs
 from intercode_paper.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
 from intercode_paper.container import md5sum, pairs
-from intercode_paper.python import submitted
+from intercode_paper.python import submitted_name
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.repository import FULL
@@ -52,17 +52,17 @@ class BashEnv(IntercodeEnv):
 
     def _new_container(self, name: str) -> Container:
         image, sandbox, network, environment = self._place
-        shared = prepared(get_provider(sandbox), image).image
+        paper_image = gold_runs(get_provider(sandbox), image).image
 
         def reset(container: Container) -> str:
             container.reset()
             return ""
 
         answers = {
-            GIT_STATUS_SCRIPT: lambda container: shared.short_status(container.sandbox),
+            GIT_STATUS_SCRIPT: lambda container: paper_image.short_status(container.sandbox),
             GIT_RESET_SCRIPT: reset,
         }
-        return Container(name, lambda: shared.start(network), environment, answers)
+        return Container(name, lambda: paper_image.start(network), environment, answers)
 
     def reset_container(self) -> None:
         """Go back to the image, and to ``/``."""
@@ -75,11 +75,11 @@ class BashEnv(IntercodeEnv):
             self.container.sandbox,
             self.container.environment,
             self.workdir,
-            lambda text: words_of(self.clean_cmd(text)),
+            lambda text: split_words(self.clean_cmd(text)),
         )
-        done = bash.execute(action)
-        self.observation, self.workdir = done.output.decode("utf-8"), bash.cwd
-        self.info[ACTION_EXEC] = done.ok
+        execution = bash.execute(action)
+        self.observation, self.workdir = execution.output.decode("utf-8"), bash.cwd
+        self.info[ACTION_EXEC] = execution.ok
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
         """Compare files and the last output with what gold leaves in `container_eval`.
@@ -90,7 +90,7 @@ class BashEnv(IntercodeEnv):
         self.container_eval.reset()
         gold = self.gold if isinstance(self.gold, str) else ";".join(self.gold)
         eval_ = self.container_eval
-        output = run(eval_.sandbox, words_of(self.clean_cmd(gold)), eval_.environment).text
+        output = run(eval_.sandbox, split_words(self.clean_cmd(gold)), eval_.environment).text
         score = bash_reward.score(
             self._outcome(self.container, str(self.observation)),
             self._outcome(eval_, output),
@@ -143,7 +143,7 @@ class CTFEnv(BashEnv):
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
         """Compare the flag with gold: 1 or 0."""
-        flag = submitted(self.trajectory[-1][0])
+        flag = submitted_name(self.trajectory[-1][0])
         self.reward = float(flag.lower() == str(self.gold).strip().lower())
         self.info = {AGENT_OBS: flag, REWARD: self.reward}
         return self.reward, self.info

@@ -10,9 +10,15 @@ from intercode.databases import find, shared_engine
 from intercode.errors import ActionError, EnvironmentStateError, TaskError
 from intercode_paper import sql_env
 from intercode_paper.compat.base import ACTION_EXEC, IntercodeEnv
-from intercode_paper.compat.images import databases_for
+from intercode_paper.compat.images import find_databases
 from intercode_paper.compat.utils import stands_for
-from intercode_paper.sql_databases import ERROR, Answer, EngineConnection, EngineDatabases, failed
+from intercode_paper.sql_databases import (
+    ERROR,
+    Answer,
+    EngineConnection,
+    EngineDatabases,
+    error_observation,
+)
 from intercode_sandbox.images import hide
 
 
@@ -32,7 +38,7 @@ class SqlEnv(IntercodeEnv):
 
     def __init__(self, image_name: str, **kwargs: Any) -> None:
         super().__init__(image_name, **kwargs)
-        place = self._databases = Path(kwargs.get("databases") or databases_for(self.data_path))
+        place = self._databases = Path(kwargs.get("databases") or find_databases(self.data_path))
         hide(place)
         engine = shared_engine(kwargs.get("engine", "sqlite"), sandbox=self._place.sandbox)
         self.cnx = Connection(EngineDatabases(engine, lambda name: find(place, name)))
@@ -48,8 +54,8 @@ class SqlEnv(IntercodeEnv):
             try:
                 find(self._databases, name)
             except TaskError as error:
-                told = "give the dump, file or folder that has it: SqlEnv(…, databases=PATH)"
-                raise TaskError(f"{error}; {told}") from None
+                advice = "give the dump, file or folder that has it: SqlEnv(…, databases=PATH)"
+                raise TaskError(f"{error}; {advice}") from None
 
     def exec_action(self, action: str) -> None:
         """Run a statement."""
@@ -69,7 +75,7 @@ class SqlEnv(IntercodeEnv):
 
     def get_intersect_items(self, my_list: list[str], my_dict: dict[str, int]) -> list[str]:
         """Return the items that are in both, at most as often as the second says."""
-        return sql_env.kept(my_list, Counter(my_dict))
+        return sql_env.common_rows(my_list, Counter(my_dict))
 
 
 class Connection:
@@ -98,7 +104,7 @@ class Connection:
         try:
             return self._open.execute(sql)
         except TaskError:  # there was no USE yet
-            return failed("No database selected")
+            return error_observation("No database selected")
 
     def cursor(self, **options: object) -> Cursor:
         """Return the connection's one cursor."""

@@ -14,7 +14,7 @@ import numpy
 
 from intercode.datasets.files import read_rows
 from intercode.errors import EnvironmentStateError, UsageError
-from intercode_paper.bash import AGENT_HOST, LIMITS, Output, run, variables, words_of
+from intercode_paper.bash import AGENT_HOST, LIMITS, Output, run, split_words, variables
 from intercode_paper.compat.images import image_for
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images.resolve import check
@@ -23,7 +23,7 @@ TIMEOUT_DURATION = 10
 """Seconds that an action may take."""
 START_UP_DELAY = 0
 """Seconds that a container takes to start. Nothing waits for a sandbox."""
-LONGEST = 3600.0
+MAX_SECONDS = 3600.0
 """Seconds that a command without a time limit may take: 2023 had none."""
 SUFFIXES = (".csv", ".json", ".jsonl", ".tsv")
 
@@ -42,8 +42,8 @@ class Record(dict[str, Any]):
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
         extra = {name: value for name, value in fields.items() if name not in ("query", "gold")}
-        known = {name: fields[name] for name in ("query", "gold") if name in fields}
-        super().__init__({**known, "extra": extra} if extra else known)
+        main_fields = {name: fields[name] for name in ("query", "gold") if name in fields}
+        super().__init__({**main_fields, "extra": extra} if extra else main_fields)
 
     def __missing__(self, name: str) -> Any:
         return self.fields[name]
@@ -114,8 +114,10 @@ class IntercodeDataLoader:
         if not path.exists():
             raise FileNotFoundError(f"there is no data file {file_path}")
         if path.suffix not in SUFFIXES:
-            why = "reading it runs code" if path.suffix in (".pkl", ".pickle") else "unknown format"
-            raise UsageError(f"{file_path}: {why}; known: {', '.join(SUFFIXES)}")
+            reason = (
+                "reading it runs code" if path.suffix in (".pkl", ".pickle") else "unknown format"
+            )
+            raise UsageError(f"{file_path}: {reason}; known: {', '.join(SUFFIXES)}")
 
 
 class timeout:  # noqa: N801 - its name in 2023
@@ -148,11 +150,11 @@ def stands_for(module: str, name: str) -> property:
     The tests of 2023 ask for it. Nothing is imported: a script that asks has done so.
     """
 
-    def found(self: object) -> type:
+    def get_class(self: object) -> type:
         kind: type = getattr(sys.modules.get(module), name, type(self))
         return kind
 
-    return property(found)
+    return property(get_class)
 
 
 class ExecResult(NamedTuple):
@@ -219,17 +221,17 @@ class Container:
             TimeoutError: The time is over. The command was killed.
             SandboxError: The sandbox failed.
         """
-        argv = words_of(cmd) if isinstance(cmd, str) else tuple(map(str.encode, cmd))
+        argv = split_words(cmd) if isinstance(cmd, str) else tuple(map(str.encode, cmd))
         script = argv[-1].decode("utf-8", "replace").strip() if argv else ""
         if (answer := self._answers.get(script)) is not None:
             return ExecResult(0, answer(self).encode())
         if timeout is None:
             deadline = _deadline.get()
-            timeout = LONGEST if deadline is None else max(0.01, deadline - time.monotonic())
-        done: Output = run(self.sandbox, argv, self.environment, workdir or "/", timeout)
-        if done.timed_out:
+            timeout = MAX_SECONDS if deadline is None else max(0.01, deadline - time.monotonic())
+        output: Output = run(self.sandbox, argv, self.environment, workdir or "/", timeout)
+        if output.timed_out:
             raise TimeoutError(f"{script!r} took longer than {timeout:.0f} s")
-        return ExecResult(done.exit_code, done.text.encode())
+        return ExecResult(output.exit_code, output.text.encode())
 
     def reset(self) -> None:
         """Go back to the image: the next command finds a fresh sandbox."""
@@ -259,7 +261,7 @@ class Place(NamedTuple):
     """Of their processes."""
 
 
-def place_of(image_name: str, kwargs: Mapping[str, Any]) -> Place:
+def read_place(image_name: str, kwargs: Mapping[str, Any]) -> Place:
     """Read the keywords of an environment.
 
     Args:
@@ -292,8 +294,8 @@ def get_container(ctr_name: str, image_name: str, **kwargs: Any) -> Container:
         **kwargs: The keywords of an environment.
 
     Raises:
-        UsageError, TaskError, ImageError: As `place_of`.
+        UsageError, TaskError, ImageError: As `read_place`.
     """
-    image, sandbox, network, environment = place_of(image_name, kwargs)
+    image, sandbox, network, environment = read_place(image_name, kwargs)
     provider = get_provider(sandbox)
     return Container(ctr_name, lambda: provider.start(image, LIMITS, network), environment)
