@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from lemminflect import getAllInflections, getAllLemmas
 
-LIMITS = {"gym": 15.1, "integrations": 15.5, "paper": 12.2, "sandbox": 12.6}
+LIMITS = {"gym": 15.1, "integrations": 15.5, "paper": 0.8, "sandbox": 12.6}
 """Package → percent of its names that may be refused. A limit only falls; the aim is 0.5."""
 SLACK = 0.1
 """Percentage points by which a share may lie below its limit before the limit must follow."""
@@ -257,7 +257,10 @@ class Names:
         is_short: bool = False,
     ) -> None:
         """Add the names of a target of an assignment, a loop or a `with`."""
-        truth = is_truth(value) or is_bool(annotation)
+        source = (
+            self.names.get((".".join(scope), value.id)) if isinstance(value, ast.Name) else None
+        )
+        truth = is_truth(value) or is_bool(annotation) or bool(source and source.is_truth)
         match target:
             case ast.Name(id=name):
                 is_status = name.isupper() and is_text(value)
