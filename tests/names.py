@@ -2,8 +2,9 @@
 
 A value's name is a noun, a function's a verb with its object or the noun of its result, a truth
 value's an adjective or `is_…`. A lexicon (lemminflect's) knows the part of speech; only closed
-classes (pronouns, prepositions, determiners) are listed here. With paths, each finding is printed.
-Without, each package's share of refused names is compared with `LIMITS`; `--share` prints it.
+classes (pronouns, prepositions, determiners) are listed here. With paths, each finding is printed,
+or with `--table` a row for scripts/rename. Without, each package's share of refused names is
+compared with `LIMITS`; `--share` prints it.
 """
 
 from __future__ import annotations
@@ -318,8 +319,8 @@ def main(arguments: list[str]) -> int:
     paths = [Path(argument) for argument in arguments if not argument.startswith("--")]
     listed = [finding for path in paths for finding in check(path)[1]]
     for file, finding in listed:
-        scope = f"\t{finding.name.scope}" if "--scopes" in arguments else ""
-        print(f"{file}:{finding}{scope}")
+        row = (str(file), finding.name.scope, finding.name.name, "?")
+        print("\t".join(row) if "--table" in arguments else f"{file}:{finding}")
     return int(bool(listed)) if paths else compare("--share" in arguments)
 
 
