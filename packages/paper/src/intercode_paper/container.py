@@ -70,7 +70,7 @@ class PaperImage:
         Raises:
             SandboxError, ImageError: As `Provider.start` does.
         """
-        snapshot, _ = self._ready()
+        snapshot, _ = self._prepare_once()
         return self._provider.start(snapshot, LIMITS, network)
 
     def status(self, sandbox: SandboxBackend) -> list[Pair]:
@@ -79,7 +79,7 @@ class PaperImage:
 
     def short_status(self, sandbox: SandboxBackend) -> str:
         """Return ``git status --short`` of a sandbox of `start`."""
-        _, index = self._ready()
+        _, index = self._prepare_once()
         return short(status(index, sandbox.changes()))
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class PaperImage:
                 self._preparation[0].delete()
             self._preparation = None
 
-    def _ready(self) -> tuple[Snapshot, Index]:
+    def _prepare_once(self) -> tuple[Snapshot, Index]:
         with self._lock:
             if self._preparation is None:
                 sandbox = self._provider.start(self.name, LIMITS)
@@ -115,9 +115,13 @@ def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
     )
     # `git clean -fd` removes directories without tracked files, even /tmp and /mnt, but
     # not mount points.
-    empty = [e.path for e in entries if e.kind == b"d" and e.path not in index.directories]
-    if empty:
-        empty_directories = sorted(empty, key=lambda path: path.count("/"), reverse=True)
+    untracked_directories = [
+        e.path for e in entries if e.kind == b"d" and e.path not in index.directories
+    ]
+    if untracked_directories:
+        empty_directories = sorted(
+            untracked_directories, key=lambda path: path.count("/"), reverse=True
+        )
         sandbox.exec(["rmdir", "--", *(f"/{path}" for path in empty_directories)])
     _bring_ages_back(sandbox, entries, index)
     return index

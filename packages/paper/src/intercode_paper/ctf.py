@@ -251,8 +251,8 @@ def _by_default(provider: Provider, episode: RecordedEpisode, task: Task) -> flo
     So the commands between, which have just been run, need not be.
     """
     flags = [t.command for t in episode.turns if t.command and t.command.startswith("submit")]
-    bare = Dataset([Task(task.task_id, task.query, task.gold)], "replay")
-    with closing(CtfEnv(bare, sandbox=provider, max_turns=len(flags) + 1)) as env:
+    dataset = Dataset([Task(task.task_id, task.query, task.gold)], "replay")
+    with closing(CtfEnv(dataset, sandbox=provider, max_turns=len(flags) + 1)) as env:
         env.reset()
         for action in (*flags, "submit"):
             _, reward, terminated, _, _ = env.step(action)

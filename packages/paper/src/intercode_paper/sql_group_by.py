@@ -111,7 +111,7 @@ class _Check:
                 ("SELECT list", output_items),
                 ("ORDER BY clause", candidate_items),
             ):
-                if violation := self._loose(items, determined_columns, texts):
+                if violation := self._find_undetermined(items, determined_columns, texts):
                     return _ungrouped(clause, *violation, grouped=group is not None)
         elif select.args.get("distinct"):  # only columns that it shows can be the order
             texts = frozenset(item.sql().lower() for item in output_items)
@@ -119,7 +119,9 @@ class _Check:
                 None if item is None or item.sql().lower() in texts else item
                 for item in candidate_items
             ]
-            if violation := self._loose(candidate_items, set(self._columns(output_items))):
+            if violation := self._find_undetermined(
+                candidate_items, set(self._columns(output_items))
+            ):
                 return (
                     f"Expression #{violation[0]} of ORDER BY clause is not in SELECT list, "
                     f"references column '{violation[1]}' which is not in SELECT list; this is "
@@ -159,7 +161,7 @@ class _Check:
             if isinstance(item, exp.Column) and (column := self._scope.resolve(item)) is not None:
                 yield column
 
-    def _loose(
+    def _find_undetermined(
         self,
         items: Sequence[Node],
         determined_columns: set[Column],

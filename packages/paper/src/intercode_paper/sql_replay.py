@@ -216,13 +216,13 @@ def same_answer(recorded_text: str, answer: Answer, react: bool = False) -> bool
         answer: The answer of the replay.
         react: Whether it is of ReAct's runs, which cut long ones.
     """
-    plain_text = _plain(recorded_text)
-    if plain_text in (_plain(_excerpt(answer, react)), _plain(str(answer))):
+    plain_text = _normalise(recorded_text)
+    if plain_text in (_normalise(_excerpt(answer, react)), _normalise(str(answer))):
         return True
     if react and isinstance(answer, list):
-        return any(plain_text == _plain(str(answer[:count])) for count in _SHOWN_ROWS[1:])
+        return any(plain_text == _normalise(str(answer[:count])) for count in _SHOWN_ROWS[1:])
     if react and len(recorded_text) == CUT:
-        return _plain(str(answer)).startswith(plain_text)
+        return _normalise(str(answer)).startswith(plain_text)
     # Some files hold the rows as lists.
     return isinstance(answer, list) and recorded_text == str([list(row) for row in answer])
 
@@ -234,7 +234,7 @@ def _excerpt(answer: Answer, react: bool) -> str:
     return str(answer)[:CUT] if react else str(answer)
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     """Return an observation without the differences in wording between servers."""
     for pattern, replacement in _WORDINGS:
         text = pattern.sub(replacement, text)

@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from sqlglot import TokenType as Is
+from sqlglot import TokenType
 from sqlglot.dialects.mysql import MySQL
 
 from intercode.databases import engine_name, get_engine
@@ -371,13 +371,24 @@ def unsorted(sql: str) -> str:
         return sql
     depth, grouped, end = 0, False, len(sql)
     for token in tokens:
-        depth += (token.token_type == Is.L_PAREN) - (token.token_type == Is.R_PAREN)
+        depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
         if depth:
             continue
-        if token.token_type in (Is.ORDER_BY, Is.UNION, Is.INTERSECT, Is.EXCEPT, Is.ROLLUP):
+        if token.token_type in (
+            TokenType.ORDER_BY,
+            TokenType.UNION,
+            TokenType.INTERSECT,
+            TokenType.EXCEPT,
+            TokenType.ROLLUP,
+        ):
             return sql
-        grouped = grouped or token.token_type == Is.GROUP_BY
-        if grouped and token.token_type in (Is.LIMIT, Is.SEMICOLON, Is.FOR, Is.INTO):
+        grouped = grouped or token.token_type == TokenType.GROUP_BY
+        if grouped and token.token_type in (
+            TokenType.LIMIT,
+            TokenType.SEMICOLON,
+            TokenType.FOR,
+            TokenType.INTO,
+        ):
             end = min(end, token.start)
     return f"{sql[:end].rstrip()} ORDER BY NULL {sql[end:]}".rstrip() if grouped else sql
 

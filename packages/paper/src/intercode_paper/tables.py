@@ -38,7 +38,7 @@ _STRATEGIES = {
 """The beginning of a name → its strategy; the longer of two that fit comes first."""
 _ORDER = [_SINGLE, _TRIES, "ReAct", "Plan & Solve", "Plan & Solve, refined"]
 _LEVELS = ("easy", "medium", "hard", "extra")
-FULL = {"bash": 200, "sql": 1034}
+EPISODE_COUNTS = {"bash": 200, "sql": 1034}
 """Episodes of a complete run; in the other environments not every task was recorded."""
 
 
@@ -176,8 +176,12 @@ def tables(all_rates: Sequence[Rate]) -> list[Table]:
 
 def _solved_count(env: str, total: Rate) -> str:
     text = f"{total.successes} of {total.episodes}"
-    full = FULL.get(env, total.episodes)
-    return text if total.episodes == full else f"{text} (the rest of {full} is not there)"
+    complete_count = EPISODE_COUNTS.get(env, total.episodes)
+    return (
+        text
+        if total.episodes == complete_count
+        else f"{text} (the rest of {complete_count} is not there)"
+    )
 
 
 def _place(group: str) -> tuple[int, str]:
@@ -266,7 +270,7 @@ def _rows(env: str, files: Sequence[_File]) -> list[tuple[_Experiment, list[_Fil
         experiment.strategy == _SINGLE and not experiment.handicap
         for experiment, _, _ in experiment_rows
     )
-    if env in FULL and tries and not has_own:
+    if env in EPISODE_COUNTS and tries and not has_own:
         experiment, experiment_files, _ = max(tries, key=lambda row: row[0].turns)
         firsts = [e.turns[0] for file in experiment_files for e in file.run.episodes if e.turns]
         if all(turn.reward is not None for turn in firsts):
