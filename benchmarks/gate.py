@@ -40,7 +40,7 @@ with ScriptedServer(lambda _: line, plan=plan) as server:
 GATE = """
 import logging, socket, sys, threading
 from intercode_integrations.gateway import Gateway, Upstream
-from intercode_sandbox.forwarding import at_once
+from intercode_sandbox.forwarding import set_no_delay
 
 # Nobody has to know that what is scripted has no price.
 logging.getLogger("intercode").setLevel(logging.ERROR)
@@ -57,7 +57,7 @@ def listen(seat, listener):
 with Gateway(Upstream.of("openai-compatible/any", sys.argv[1])) as gateway:
     for _ in range(int(sys.argv[2])):
         seat, listener = gateway.seat(), socket.create_server(("127.0.0.1", 0))
-        at_once(listener)  # as a sandbox's forward does
+        set_no_delay(listener)  # as a sandbox's forward does
         threading.Thread(target=listen, args=(seat, listener), daemon=True).start()
         print(listener.getsockname()[1], seat.token)
     print(flush=True)

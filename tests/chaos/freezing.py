@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-from intercode_sandbox.native.cgroup import _folder, _own_path
+from intercode_sandbox.native.cgroup import _folder, _process_path
 
 PREFIX = "chaos-"
 
@@ -47,7 +47,7 @@ class Freezer:
     """A frozen control group: a process moved into it freezes, and moved out of it thaws."""
 
     def __init__(self) -> None:
-        home, path = _folder("cgroup", "freezer"), _own_path("freezer")
+        home, path = _folder("cgroup", "freezer"), _process_path("freezer")
         if home is None or path is None:
             raise FreezingError(
                 "no freezer of cgroup v1 is mounted, and that of v2 would take processes out of "

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from intercode_sandbox.privileges import STAND_IN
+from intercode_sandbox.privileges import STAND_IN_ID
 from private_engine import PrivateEngine
 from waiting import PATIENCE
 
@@ -36,7 +36,7 @@ ALL = (
     *("SYS_BOOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT", "SYS_RAWIO", "SYS_TIME"),
     *("SYS_TTY_CONFIG", "WAKE_ALARM", *RANGES),
 )
-STAND_INS = f"all with the unused id {STAND_IN}"
+STAND_INS = f"all with the unused id {STAND_IN_ID}"
 
 
 def adding(*capabilities: str) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from intercode_paper import presets
 from intercode_sandbox import Limits
 from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.resolve import SCHEMES
-from intercode_sandbox.names import OURS
+from intercode_sandbox.names import PROJECT_MODULES
 from intercode_sandbox.providers import PROVIDERS
 
 from .commands import ENDINGS, NOT_READ, TYPED, WITH_JSON, lay_out
@@ -126,7 +126,7 @@ def names() -> dict[str, Any]:
         """Return those of our packages: this machine may have others."""
         groups.append(group)
         points = installed(group=group)
-        return [point for point in points if point.module.partition(".")[0] in OURS]
+        return [point for point in points if point.module.partition(".")[0] in PROJECT_MODULES]
 
     with patch("importlib.metadata.entry_points", entry_points):
         registered = {kind: registry.names() for kind, registry in REGISTRIES.items()}

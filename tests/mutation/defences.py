@@ -127,12 +127,12 @@ DEFENCES = [
     ),
     _filter(
         "socket_families", "lateral",
-        "_test(_NETLINK, then=netlink, otherwise=none)",
-        "_test(_NETLINK, then=netlink, otherwise=yes)",
+        "_test(_NETLINK, on_match=netlink, on_mismatch=unsupported_family)",
+        "_test(_NETLINK, on_match=netlink, on_mismatch=permission)",
     ),
     _filter(
         "socket_pairs", "lateral",
-        "_if(_ARG0, _UNIX, then=yes, otherwise=none)", "_if(_ARG0, _UNIX, then=yes, otherwise=yes)",
+        "_test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=unsupported_family)", "_test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=permission)",
     ),
     _filter("socket_protocols", "escape", "_PROTOCOLS = (0, ", "_PROTOCOLS = (262, 0, "),
     _filter("socket_types", "escape", "_TYPE_BITS = (1, ", "_TYPE_BITS = (5, 6, 1, "),
@@ -145,8 +145,8 @@ DEFENCES = [
     _filter("lingering_sockets", "host DoS", "_SO_LINGER = 13", "_SO_LINGER = 99"),
     _filter(
         "scheduling_of_others", "self DoS",
-        '"sched_setscheduler": _if(_ARG0, 0, then=yes, otherwise=no)',
-        '"sched_setscheduler": yes',
+        '"sched_setscheduler": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal)',
+        '"sched_setscheduler": permission',
     ),
     _filter("page_cache", "host leak, lateral", ' "mincore": 27,', ""),
     _filter("emptied_page_cache", "host leak", "(20, 21), 4", "(20, 21), 9"),
@@ -167,7 +167,7 @@ DEFENCES = [
     _filter("asynchronous_io", "host DoS", '{"io_setup": 206}', "{}"),
     _filter(
         "limits_of_others", "escape",
-        "_if(_ARG0, 0, then=own_limit, otherwise=no)", "own_limit",
+        "_test_word(_ARG0, 0, on_match=own_limit, on_mismatch=refusal)", "own_limit",
     ),
     _filter("tracing_of_others", "host DoS", "_PTRACE_OTHERS = (16, ", "_PTRACE_OTHERS = (99, "),
     _filter("tracing", "escape", "    if not debugger:", "    if False:"),
@@ -241,8 +241,8 @@ DEFENCES = [
         "unprivileged_ids", "escape",
         (
             Edit(
-                IDENTITY, "first, own = (_first_of(index), _FIRST + index)",
-                "first, own = (0, _FIRST + index)",
+                IDENTITY, "first_id, init_id = (_range_start(index), _FIRST_ID + index)",
+                "first_id, init_id = (0, _FIRST_ID + index)",
             ),
             Edit(ENTER, "entry->root == (entry->first > 0) && ", ""),
         ),
@@ -258,8 +258,8 @@ DEFENCES = [
     ),
     _one(
         "process_1_is_nobody", "escape", IDENTITY,
-        "first, own = (_first_of(index), _FIRST + index)",
-        "first, own = (_first_of(index), _first_of(index))", needs_root=True,
+        "first_id, init_id = (_range_start(index), _FIRST_ID + index)",
+        "first_id, init_id = (_range_start(index), _range_start(index))", needs_root=True,
     ),
     Defence(
         "never_the_machines_root", "escape",
@@ -268,7 +268,7 @@ DEFENCES = [
             # No defence: whose the files are that it can have.
             Edit(
                 "intercode_sandbox/privileges.py",
-                "return STAND_IN if needs_stand_in() else", "return",
+                "return STAND_IN_ID if needs_stand_in() else", "return",
             ),
         ),
         needs_root=True,
@@ -399,7 +399,7 @@ DEFENCES = [
     ),
     _one(
         "frozen_bound", "host DoS", SPAWNER,
-        "        if used <= room:\n", "        if True:\n",
+        "        if used_bytes <= room:\n", "        if True:\n",
     ),
     _one(
         "frozen_for_good", "cheating", NATIVE + "frozen_mounts.py",
@@ -427,7 +427,7 @@ DEFENCES = [
     ),
     _one(
         "memory_of_those_before", "peer DoS", CGROUP,
-        "            if self._is_clean(used):\n", "            if True:\n", needs_root=True,
+        "            if self._is_clean(cgroup_name):\n", "            if True:\n", needs_root=True,
     ),
     _one(
         "limits_of_those_before", "host DoS, peer DoS", CGROUP,
@@ -447,7 +447,7 @@ DEFENCES = [
     Defence("pids_controller", "host DoS", (NO_PIDS,)),
     _one(
         "equal_weights", "peer DoS", CGROUP,
-        "        self.sandboxes += more\n", "        self.sandboxes = 1\n",
+        "        self.sandboxes += change\n", "        self.sandboxes = 1\n",
     ),
     _one(
         "no_core_by_a_pipe", "host leak, escape", ENTER,
@@ -494,7 +494,7 @@ DEFENCES = [
     ),
     _one(
         "long_verifications", "cheating", "intercode_sandbox/scripts.py",
-        "if len(data) <= _MOST:", "if True:",
+        "if len(data) <= _MAX_ARGUMENT_BYTES:", "if True:",
     ),
     _one(
         "room_for_a_verification", "cheating", "intercode/rewards/command.py",
@@ -725,20 +725,20 @@ DEFENCES = [
     Defence(
         "commits_before_the_base", "cheating",
         (
-            Edit(REPOSITORY, 'return ["--depth=1"] if history == NONE else []', "return []"),
-            Edit(REPOSITORY, "            if history == NONE:\n", "            if False:\n"),
+            Edit(REPOSITORY, 'return ["--depth=1"] if history == NO_HISTORY else []', "return []"),
+            Edit(REPOSITORY, "            if history == NO_HISTORY:\n", "            if False:\n"),
         ),
     ),
     Defence(
         "objects_without_a_name", "cheating",
         (
-            Edit(REPOSITORY, 'return ["--depth=1"] if history == NONE else []', "return []"),
-            Edit(REPOSITORY, '    git(*at, "repack", "-a", "-d", "-n", "-q")\n', ""),
+            Edit(REPOSITORY, 'return ["--depth=1"] if history == NO_HISTORY else []', "return []"),
+            Edit(REPOSITORY, '    git(*folder_option, "repack", "-a", "-d", "-n", "-q")\n', ""),
         ),
     ),
     _one(
         "repositories_of_an_image", "cheating", ARCHIVE,
-        "            if REPLACES in member.pax_headers:\n", "            if False:\n",
+        "            if REPLACES_HEADER in member.pax_headers:\n", "            if False:\n",
     ),
     _one(
         "fixes_in_objects", "cheating", FIXES,
@@ -759,7 +759,7 @@ DEFENCES = [
     ),
     _one(
         "golds_below_usr", "cheating", "intercode_sandbox/images/host.py",
-        ", *sorted(_told)]", "]", needs_root=True,
+        ", *sorted(_hidden_paths)]", "]", needs_root=True,
     ),
     _one(
         "write_ups", "cheating", "intercode/envs/ctf.py",
@@ -840,7 +840,7 @@ DEFENCES = [
     ),
     _filter(
         "core_limit", "host leak, escape",
-        "_RLIMIT_CORE, then=asks, otherwise=yes)", "_RLIMIT_CORE, then=yes, otherwise=yes)",
+        "_RLIMIT_CORE, on_match=query, on_mismatch=permission)", "_RLIMIT_CORE, on_match=permission, on_mismatch=permission)",
     ),
     _one(
         "abstract_sockets", "lateral", ENTER,
@@ -941,7 +941,7 @@ DEFENCES = [
     ),
     _one(
         "slow_ends_are_kept", "host DoS, peer DoS", PROCESS,
-        "            self.hand_over()\n", "            pass\n",
+        "            self.on_slow_end()\n", "            pass\n",
     ),
     _one(
         "memberships", "host DoS, peer DoS", ENTER,
@@ -981,7 +981,7 @@ DEFENCES = [
     ),
     _one(
         "few_descriptors", "self DoS", PROVIDER,
-        "    if wanted < _FEWEST_OPEN_FILES:\n", "    if False:\n",
+        "    if new_limit < _FEWEST_OPEN_FILES:\n", "    if False:\n",
     ),
     _one(
         "shared_memory", "host DoS", SERVE,
@@ -1013,28 +1013,28 @@ DEFENCES = [
         "    if (*stat != 'Z') return true;\n",
         "    if (*stat) return *stat != 'Z';\n",
     ),
-    _one("network_list", "exfiltration", NETWORK, "if not admitting:", "if False:"),
-    _one("network_private", "host leak", NETWORK, "never if named else not_public", "never"),
-    _one("network_rebinding", "host leak", NETWORK, "connect(where)", "connect((name, port))"),
+    _one("network_list", "exfiltration", NETWORK, "if not matching_hosts:", "if False:"),
+    _one("network_private", "host leak", NETWORK, "forbidden_reason if allows_private else non_public_reason", "forbidden_reason"),
+    _one("network_rebinding", "host leak", NETWORK, "connect(socket_address)", "connect((name, port))"),
     _one(
         "network_metadata", "host leak", NETWORK,
-        "for network in _METADATA)", "for network in [])",
+        "for network in _METADATA\n    )", "for network in [])",
     ),
-    _one("network_translated", "host leak", NETWORK, "(found, *_translations(found))", "(found,)"),
+    _one("network_translated", "host leak", NETWORK, "(candidate, *_translations(candidate))", "(candidate,)"),
     _one(
         "network_own_addresses", "host leak", NETWORK,
-        '"an address of this machine" if _is_own(within) else ""', '""',
+        '"an address of this machine" if _is_local(effective_address) else ""', '""',
     ),
-    _one("network_mapped", "host leak", NETWORK, "if found in network:", "if False:"),
+    _one("network_mapped", "host leak", NETWORK, "if candidate in network:", "if False:"),
     _one("proxy_head", "host DoS", PROXY, "if len(data) > _LONGEST_HEAD:", "if False:"),
-    _one("proxy_host_field", "exfiltration", PROXY, ".lower() not in _OWN]", ".lower()]"),
+    _one("proxy_host_field", "exfiltration", PROXY, ".lower() not in _DROPPED_FIELDS\n    ]", ".lower()]"),
     _one(
         "forward_sockets", "host leak", FORWARD,
-        "if what != [socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP]:", "if False:",
+        "if traits != [socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP]:", "if False:",
     ),
     _one(
         "forward_network", "host leak", FORWARD,
-        "if _network_of(found) == _this_network():", "if False:",
+        "if _network_cookie(passed_socket) == _machine_network_cookie():", "if False:",
     ),
     _one(
         "serve_token", "lateral", GUARD,
@@ -1275,7 +1275,7 @@ DEFENCES = [
     _one("aliases_of_data", "host DoS", PLAIN, "            if room < 0:", "            if False:"),
     _one(
         "words_of_dockerfiles", "host DoS", DOCKERFILE,
-        "        if self.room < 0:", "        if False:",
+        "        if self.remaining_length < 0:", "        if False:",
     ),
     _one(
         "fifos_of_data", "host DoS", FILES,
@@ -1427,8 +1427,8 @@ DEFENCES = [
     ),
     _one(
         "task_with_an_image_of_code", "host leak", "intercode_sandbox/images/resolve.py",
-        "    if not is_recipe and not SCHEMES.is_trusted(parsed.scheme):",
-        "    if not is_recipe and parsed.scheme not in SCHEMES:",
+        "    if not is_recipe and not SCHEMES.is_trusted(parsed_spec.scheme):",
+        "    if not is_recipe and parsed_spec.scheme not in SCHEMES:",
     ),
     _one("record_link", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
     _one("record_fifo", "host DoS", RECORDS, "    if not stat.S_ISREG(", "    if False and ("),
@@ -1528,10 +1528,10 @@ DEFENCES = [
         (
             Edit(
                 "intercode_sandbox/docker/sandbox.py",
-                "        container.process,\n        hand_over=container.hand_over,\n",
+                "        container.process,\n        on_slow_end=container.hand_over,\n",
                 "        None,\n",
             ),
-            Edit(CONTAINER, "if not self.process.end(_HEARD_SECONDS):", "if False:"),
+            Edit(CONTAINER, "if not self.process.end(_HANG_UP_SECONDS):", "if False:"),
             Edit(CONTAINER, "            self.process.end()\n\n", "\n"),
         ),
         needs_root=True,

@@ -80,13 +80,13 @@ def frozen_bound() -> bool:
     sandbox = start()
     assert isinstance(sandbox, NativeSandbox)
     sandbox.write_file("/x", bytes(MIB))
-    os.environ[frozen_layers.MOST] = "1"
+    os.environ[frozen_layers.MAX_BYTES_VARIABLE] = "1"
     try:
         sandbox.freeze()
     except SandboxError:
         return True
     finally:
-        del os.environ[frozen_layers.MOST]
+        del os.environ[frozen_layers.MAX_BYTES_VARIABLE]
     return False
 
 

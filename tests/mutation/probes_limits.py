@@ -75,7 +75,7 @@ def memory_of_those_before() -> bool:
         with closing(_limited()) as following:
             if groups_of(following) == groups:
                 return False
-    return snapshot.files.frozen != ()
+    return snapshot.files.frozen_layers != ()
 
 
 def room_beside_shared_memory() -> bool:

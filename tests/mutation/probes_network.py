@@ -10,7 +10,7 @@ from typing import Any
 
 from intercode.errors import SandboxError, UsageError
 from intercode_sandbox import get_provider, network, proxy
-from intercode_sandbox.forwarding import Forwards, own_socket
+from intercode_sandbox.forwarding import Forwards, adopt_socket
 from intercode_sandbox.network import Gate, Host, Policy, RefusedError
 
 from .tools import ProbeError, one_of
@@ -29,10 +29,10 @@ def _reached(listed: str, name: str, address: str) -> str:
         port = server.getsockname()[1]
         gate = Gate(Policy(hosts=(Host(listed, port),)), _resolving(address))
         try:
-            with gate.to_host(name, port) as connection:
+            with gate.connect_to_host(name, port) as connection:
                 return str(connection.getpeername()[0])
         except RefusedError:
-            return next(iter(gate.refused)).partition(": ")[2]
+            return next(iter(gate.refusal_counts)).partition(": ")[2]
 
 
 def network_list() -> bool:
@@ -50,31 +50,31 @@ network_operators_names = network_private
 
 
 def network_rebinding() -> bool:
-    network.not_public = lambda _: ""
+    network.non_public_reason = lambda _: ""
     with socket.create_server((_OTHER, 0)) as one:
         port = one.getsockname()[1]
         with socket.create_server(("127.0.0.1", port)):
             gate = Gate(Policy(hosts=(Host("localhost", port),)), _resolving(_OTHER))
-            with gate.to_host("localhost", port) as connection:
+            with gate.connect_to_host("localhost", port) as connection:
                 found = connection.getpeername()[0]
     return one_of(found, holds=_OTHER, gone="127.0.0.1")
 
 
 def network_metadata() -> bool:
-    return bool(network.not_public(ipaddress.ip_address("168.63.129.16")))
+    return bool(network.non_public_reason(ipaddress.ip_address("168.63.129.16")))
 
 
 def network_translated() -> bool:
-    return bool(network.never(ipaddress.ip_address("2606:4700::192.0.0.192")))
+    return bool(network.forbidden_reason(ipaddress.ip_address("2606:4700::192.0.0.192")))
 
 
 def network_own_addresses() -> bool:
     ipaddress.IPv4Address.is_global = property(lambda _: True)  # type: ignore[assignment, method-assign]
-    return bool(network.not_public(ipaddress.ip_address("127.0.0.1")))
+    return bool(network.non_public_reason(ipaddress.ip_address("127.0.0.1")))
 
 
 def network_mapped() -> bool:
-    return bool(network.never(ipaddress.ip_address("::ffff:169.254.1.1")))
+    return bool(network.forbidden_reason(ipaddress.ip_address("::ffff:169.254.1.1")))
 
 
 def proxy_head() -> bool:
@@ -96,7 +96,7 @@ def proxy_host_field() -> bool:
 def forward_sockets() -> bool:
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        own_socket([udp.detach()])
+        adopt_socket([udp.detach()])
     except (SandboxError, UsageError) as error:
         return one_of(type(error).__name__, holds="SandboxError", gone="UsageError")
     raise ProbeError("it was taken")

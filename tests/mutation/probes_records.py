@@ -16,7 +16,7 @@ from intercode.records import EPISODES, MANIFEST, RecordWriter, read_manifest
 from intercode.registry import ENVS
 from intercode.report.live import Library
 from intercode.spec import RunSpec, recorded_options
-from intercode_sandbox.files import write_whole
+from intercode_sandbox.files import write_atomically
 from intercode_sandbox.images.cache import RECORD, ImageCache
 from intercode_sandbox.images.resolve import SCHEMES, check
 from intercode_sandbox.names import Registry
@@ -162,7 +162,7 @@ def record_link_to_write() -> bool:
     with tempfile.TemporaryDirectory() as name:
         (secret := Path(name) / "secret").write_text("mine")
         (Path(name) / f".{MANIFEST}.new").symlink_to(secret)
-        write_whole(Path(name) / MANIFEST, "theirs")
+        write_atomically(Path(name) / MANIFEST, "theirs")
         return one_of(secret.read_text(), holds="mine", gone="theirs")
 
 

@@ -54,9 +54,9 @@ def main() -> int:
         if not found.is_ours:
             return 1
     if sys.platform != "linux":
-        from intercode_sandbox.privileges import other_system
+        from intercode_sandbox.privileges import unsupported_system
 
-        print(f"intercode: error: {other_system()}", file=sys.stderr)
+        print(f"intercode: error: {unsupported_system()}", file=sys.stderr)
         return 1
     if reason := _without_threads():
         print(f"intercode: error: {reason}", file=sys.stderr)

@@ -24,7 +24,7 @@ from intercode.envs.stage import CEILINGS, SandboxStage, limits_of
 from intercode.errors import ImageError, TaskError
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits
-from intercode_sandbox.data_paths import within
+from intercode_sandbox.data_paths import resolve_data_path
 from intercode_sandbox.images import resolve
 
 SECRET = "secret-of-the-operator"
@@ -291,7 +291,7 @@ def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list
         (folder / "out").symlink_to("..")
         (folder / "loop").symlink_to("loop")
     try:
-        found = within(folder, "/".join(parts))
+        found = resolve_data_path(folder, "/".join(parts))
     except ValueError:
         return
     assert os.path.realpath(found).startswith(str(folder.resolve()))

@@ -57,7 +57,8 @@ def held(provider: Any = None) -> dict[str, int]:
         "sandboxes": len(list(children(spawner))),
         # Above those that rest for the next sandboxes.
         "cgroups": sum(
-            max(0, len(list(Path(p).glob(pattern))) - cgroup._IDLE) for p in cgroup.parents()
+            max(0, len(list(Path(p).glob(pattern))) - cgroup._MAX_IDLE_CGROUPS)
+            for p in cgroup.parents()
         ),
         "snapshots": len(list((cache_root() / "snapshots").glob(f"{os.getpid()}-*"))),
         "memory": kilobytes(os.getpid()),

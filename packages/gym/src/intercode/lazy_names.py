@@ -29,8 +29,8 @@ def import_integration(name: str) -> Any:
         PackageError: It is another project's, or of another version.
     """
     if find_spec(_INTEGRATIONS) is None:
-        from intercode_sandbox.names import missing
+        from intercode_sandbox.names import missing_package_error
 
-        raise missing(f"intercode.{name}", _INTEGRATIONS.replace("_", "-"))
+        raise missing_package_error(f"intercode.{name}", _INTEGRATIONS.replace("_", "-"))
     check_upper_package(_INTEGRATIONS)
     return getattr(importlib.import_module(_INTEGRATIONS), name)

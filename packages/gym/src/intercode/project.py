@@ -32,9 +32,9 @@ from intercode.registry import ENVS, VECTORS, environment, scheme_of
 from intercode_sandbox.base import Limits
 from intercode_sandbox.files import open_regular
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import LIMITS
-from intercode_sandbox.user_code import absolute, is_reference, line_of, reference_of
+from intercode_sandbox.user_code import absolute, error_location, is_reference, target_reference
 
 if TYPE_CHECKING:
     import gymnasium
@@ -150,7 +150,7 @@ def read(folder: str | Path) -> Project:
     limits = {key: _limit(path, key, given.pop(key)) for key in names if key in given}
     known = {key: one for key, one in all_known.items() if key not in NO_TEXTS}
     if unknown := sorted(set(given) - set(known)):
-        near = meant(unknown[0], {"env", "tasks", "split", "name", *known, *names})
+        near = hint_text(unknown[0], {"env", "tasks", "split", "name", *known, *names})
         raise UsageError(f"{path}: environment {env!r} has no option {unknown[0]!r}{near}")
     options = {key: _value(path, known[key], value) for key, value in given.items()}
     if "image" in options and "default_image" in all_known:
@@ -211,7 +211,7 @@ def _made(
     except (Exception, SystemExit) as error:
         if cls.__module__.startswith("intercode.") or is_handlers(error):
             raise
-        where = line_of(error, file) or file or cls.__module__
+        where = error_location(error, file) or file or cls.__module__
         raise UsageError(
             f"environment {name!r} could not be made: {where}: {type(error).__name__}: {error}"
         ) from error
@@ -388,7 +388,7 @@ def _register(path: object, made: Any) -> str:
     if name in ENVS:
         holder = ENVS.get(str(name))
         # Of two files that use one name, as two folders of one process may, the last has it.
-        theirs |= not reference_of(holder) and holder.__module__ != made.__module__
+        theirs |= not target_reference(holder) and holder.__module__ != made.__module__
     if theirs:
         raise UsageError(
             f"{path}: environment {made.__qualname__} needs a 'name' of its own, of lower-case "

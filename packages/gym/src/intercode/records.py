@@ -30,7 +30,7 @@ from intercode.manifest_types import check_manifest
 from intercode.outcomes import UNSCORED, OutcomeKind
 from intercode.redaction import Redactor
 from intercode.talks import calls_made, cost_of, judge_talks, talks_of, tokens_of
-from intercode_sandbox.files import sync_folder, write_whole
+from intercode_sandbox.files import sync_folder, write_atomically
 
 MANIFEST = "run.json"
 EPISODES = "episodes.jsonl"
@@ -325,7 +325,7 @@ class RecordWriter:
         path = self.folder / MANIFEST
         text = json.dumps(self._redactor.facts(manifest), indent=2)
         try:
-            write_whole(path, f"{text}\n", sync=True)
+            write_atomically(path, f"{text}\n", sync=True)
         except OSError as error:
             raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 

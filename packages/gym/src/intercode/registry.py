@@ -6,7 +6,7 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode_sandbox.names import OR_YOUR_OWN, Registry
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 
 PAPER = "intercode-paper"
 """The package with the protocol of 2023."""
@@ -121,7 +121,7 @@ def environment(name: str, protocol: str = "default") -> Any:
             "default",
             *(one[len(name) + 1 :] for one in ENVS.names() if one.startswith(f"{name}:")),
         ]
-        near = f"{meant(protocol, known)}{OR_YOUR_OWN}"
+        near = f"{hint_text(protocol, known)}{OR_YOUR_OWN}"
         raise UsageError(f"environment {name!r} has no protocol {protocol!r}{near}")
     return ENVS.get(entry)
 

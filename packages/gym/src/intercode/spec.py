@@ -45,7 +45,7 @@ from intercode.registry import ENVS, MODELS, PAPER, PRESETS, environment, scheme
 from intercode.rewards.judge import VOTES
 from intercode.trust import INERT, Effect, check, effects
 from intercode_sandbox import units
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import LIMITS
 from intercode_sandbox.user_code import absolute, is_reference
 
@@ -727,7 +727,7 @@ def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> d
         if not equals:
             raise UsageError(f"-o {text}: write NAME=VALUE")
         if name not in known:
-            raise UsageError(f"environment {env!r} has no option {name!r}{meant(name, known)}")
+            raise UsageError(f"environment {env!r} has no option {name!r}{hint_text(name, known)}")
         if name in _part_of() and not any(name in described(kind) for kind in environment_kinds()):
             raise UsageError(f"-o {name}: every run has an option of this name, --{name}")
         try:
@@ -898,7 +898,7 @@ def resolve_preset(name: str) -> Any:
     if family in PRESETS or family in PRESETS.homes:
         return PRESETS.get(family).get(name)
     if names := [preset for family in PRESETS.names() for preset in PRESETS.get(family).names()]:
-        raise UsageError(f"there is no preset {name!r}{meant(name, names)}")
+        raise UsageError(f"there is no preset {name!r}{hint_text(name, names)}")
     raise UsageError(
         f"there is no preset {name!r}: presets come with the package {PAPER}: pip install {PAPER}"
     )
@@ -1134,7 +1134,7 @@ _PORTABLE: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("cache", "prices", "prompt", "recording"), _path),
     "skill": lambda folders: [_path(folder) for folder in folders],
     "data": _data,
-    "env": lambda name: ENVS.file_of(name) or _place(name),
+    "env": lambda name: ENVS.file_reference(name) or _place(name),
     **dict.fromkeys(("databases", "repositories"), _place),
     **dict.fromkeys(("agent", "protocol", "reward", "sandbox"), _code),
     **dict.fromkeys(("judge_model", "model"), _model),

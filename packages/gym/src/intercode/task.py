@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
 from intercode_sandbox.files import sha256
-from intercode_sandbox.suggestions import meant, nearest
-from intercode_sandbox.units import LIMITS, counted
+from intercode_sandbox.suggestions import hint_text, nearest_word
+from intercode_sandbox.units import LIMITS, format_count
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -121,7 +121,9 @@ class Task:
         given = {key: value for key, value in row.items() if value is not None}
         if "query" not in given:
             others = [str(key) for key in given if key not in FIELDS]
-            meaning = nearest("query", others) or next((k for k in others if k in _QUERIES), None)
+            meaning = nearest_word("query", others) or next(
+                (k for k in others if k in _QUERIES), None
+            )
             advice = f": rename {meaning!r}" if meaning else ""
             raise TaskError(f"field 'query' is missing{advice}")
         if "task_id" not in given:
@@ -131,7 +133,7 @@ class Task:
                 given["gold"] = ";".join(gold)
         unknown = {key: given.pop(key) for key in list(given) if key not in FIELDS}
         for key in unknown:
-            if (near := nearest(str(key), FIELDS)) is not None:
+            if (near := nearest_word(str(key), FIELDS)) is not None:
                 raise TaskError(
                     f"there is no field {key!r}; did you mean {near!r}? "
                     "(A field of your own can be put under 'metadata'.)"
@@ -262,7 +264,7 @@ class Dataset(Sequence[Task]):
         return hash(self._tasks)
 
     def __repr__(self) -> str:
-        return f"Dataset({self.name!r}, {counted(len(self), 'task')})"
+        return f"Dataset({self.name!r}, {format_count(len(self), 'task')})"
 
     @property
     def digest(self) -> str:
@@ -282,7 +284,7 @@ class Dataset(Sequence[Task]):
         try:
             return self._tasks[self._index[str(task_id)]]
         except KeyError:
-            near = meant(str(task_id), self._index, listed=False)
+            near = hint_text(str(task_id), self._index, listed=False)
             raise TaskNotFoundError(
                 f"{self.name}: no task has the id {str(task_id)!r}{near}"
             ) from None

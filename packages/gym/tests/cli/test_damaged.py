@@ -134,7 +134,7 @@ def test_a_full_disk(
     assert main(["run", "bash", "--data", str(data), "--out", str(run), "--quiet"]) == 0
     before = (run / MANIFEST).read_bytes()
     capsys.readouterr()
-    monkeypatch.setattr(records, "write_whole", full)
+    monkeypatch.setattr(records, "write_atomically", full)
     assert main([word.format(run) for word in arguments]) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("intercode: error: cannot write ")

@@ -13,7 +13,7 @@ import pytest
 from intercode.interpreters.bash import BashInterpreter
 from intercode_sandbox import Limits
 from intercode_sandbox.base import Snapshot
-from intercode_sandbox.native.process import Seat
+from intercode_sandbox.native.process import SandboxSlot
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import Files
@@ -52,7 +52,7 @@ def with_a_shell(provider: NativeProvider, image: str | Snapshot = "host") -> Na
     def ready() -> bool:
         sandbox = provider.start(image)
         found.append(sandbox)
-        if sandbox._seat.first is not None:
+        if sandbox._slot.prepared_program is not None:
             return True
         with closing(sandbox):
             BashInterpreter(sandbox).close()
@@ -105,11 +105,11 @@ def test_a_shell_started_ahead_is_for_nothing_else() -> None:
 def test_the_place_without_it_is_not_left() -> None:
     """Other threads' shells may make one be started ahead while it is being left for another."""
     with closing(NativeProvider()) as provider, closing(with_a_shell(provider)) as sandbox:
-        shell, ready, begin = provider._first, with_a_shell(provider), sandbox.begin
-        sandbox.noted = lambda _: provider._note(shell)
-        sandbox.begin = lambda files, alone: begin(files, alone) if alone else ready._seat
+        shell, ready, begin = provider._first_program, with_a_shell(provider), sandbox.begin
+        sandbox.on_first_program = lambda _: provider._remember_program(shell)
+        sandbox.begin = lambda files, alone: begin(files, alone) if alone else ready._slot
         sandbox.write_file("/root/kept", b"1")
-        assert sandbox._seat.first is None
+        assert sandbox._slot.prepared_program is None
         assert sandbox.read_file("/root/kept") == b"1"
         ready.close()
 
@@ -123,9 +123,9 @@ def test_a_source_gets_what_was_made_ready_for_its_forks(by_shell: bool) -> None
 
     with closing(NativeProvider()) as provider, closing(provider.start()) as source:
         source.forward(4000, says_here)
-        ready, begin = with_a_shell(provider, source.freeze())._seat, source.begin
+        ready, begin = with_a_shell(provider, source.freeze())._slot, source.begin
 
-        def ready_once(files: Files, alone: bool) -> Seat:
+        def ready_once(files: Files, alone: bool) -> SandboxSlot:
             source.begin = begin
             return ready
 
@@ -136,7 +136,7 @@ def test_a_source_gets_what_was_made_ready_for_its_forks(by_shell: bool) -> None
                 assert shell.execute(look).output == b"here"
         else:
             assert source.exec(["/bin/bash", "-c", look]).stdout == b"here"
-        assert (source._seat is ready) == by_shell
+        assert (source._slot is ready) == by_shell
 
 
 def test_one_that_is_late_is_thrown_away() -> None:

@@ -148,7 +148,7 @@ def test_an_image_of_another_user(
     file = tmp_path / "image.tar"
     assert main(["images", "export", spec, str(file)]) == 0
     file = altered(file, lambda facts: facts.update(user="1000:1000"))
-    monkeypatch.setattr(carrying, "one_user", lambda: True)
+    monkeypatch.setattr(carrying, "has_single_user", lambda: True)
     with pytest.raises(ImageError, match="no user but root"):
         carrying.import_image(file, (), ImageCache.default(), print)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import intercode
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.extensions import PACKAGES
-from intercode_sandbox.names import OURS
+from intercode_sandbox.names import PROJECT_MODULES
 from intercode_sandbox.origin import check_package
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def needing(framework: str, package: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in OURS:
+        if (error.name or "").partition(".")[0] in PROJECT_MODULES:
             raise
         raise UsageError(
             f"{framework} is not installed, which this needs: pip install '{package}' ({error})"

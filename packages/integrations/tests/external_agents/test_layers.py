@@ -317,11 +317,11 @@ def test_only_an_operators_names_may_be_private() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         policy = Policy.of([f"mirror.example:{port}"])
-        Gate(policy, resolve, private=True).to_host("mirror.example", port).close()
+        Gate(policy, resolve, private=True).connect_to_host("mirror.example", port).close()
         with pytest.raises(RefusedError):
-            Gate(policy, resolve, private=True).to_host("other.example", port)
+            Gate(policy, resolve, private=True).connect_to_host("other.example", port)
         with pytest.raises(RefusedError):
-            Gate(policy, resolve).to_host("mirror.example", port)
+            Gate(policy, resolve).connect_to_host("mirror.example", port)
 
 
 def test_every_profile_that_installs_is_pinned() -> None:

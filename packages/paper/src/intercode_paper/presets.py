@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from intercode.errors import UsageError
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 
 MODELS: Mapping[str, str] = {
     "gpt-3.5": "openai/gpt-3.5-turbo",
@@ -63,7 +63,7 @@ def get(name: str) -> Preset:
         UsageError: There is none of this name.
     """
     if name not in (presets := dict(_iterate_presets())):
-        raise UsageError(f"there is no preset {name!r}{meant(name, presets)}")
+        raise UsageError(f"there is no preset {name!r}{hint_text(name, presets)}")
     return presets[name]
 
 

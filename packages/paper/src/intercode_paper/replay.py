@@ -21,7 +21,7 @@ from intercode.cli.terminal import (
 )
 from intercode.errors import TaskNotFoundError, UsageError
 from intercode.evaluate.prepare import provider_of
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from intercode.task import Dataset
@@ -191,7 +191,7 @@ def _progress() -> Progress:
     line = LiveLine()
 
     def show(count: int, total: int) -> None:
-        text = f"{count}/{counted(total, 'episode')}"
+        text = f"{count}/{format_count(total, 'episode')}"
         if count == total:
             line.say(text)
         elif line.due():
@@ -215,10 +215,10 @@ def _comparison_text(report: ReplayReport) -> str:
             abs(mismatch.reward_recorded - mismatch.reward_replayed) > 1e-9
             for mismatch in report.mismatches
         )
-        turns = counted(len(report.mismatches), "turn")
+        turns = format_count(len(report.mismatches), "turn")
         text += f"\n\nmismatches: {turns}, {reward_differences} of them with another reward"
         text += "\n(--json lists each of them)"
-    return f"{text}\n\n{counted(report.episodes, 'episode')} in {duration(report.seconds)}"
+    return f"{text}\n\n{format_count(report.episodes, 'episode')} in {duration(report.seconds)}"
 
 
 def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
@@ -252,7 +252,9 @@ def _rates(report: SqlReplayReport) -> str:
     text = table((f"success on {report.engine}", *levels, "all"), rows)
     versions = sorted({part.version for part in report.parts})
     turns = {name: sum(p.turns for p in report.parts if p.version == name) for name in versions}
-    versions_text = ", ".join(f"{name} ({counted(count, 'turn')})" for name, count in turns.items())
+    versions_text = ", ".join(
+        f"{name} ({format_count(count, 'turn')})" for name, count in turns.items()
+    )
     return f"{text}\n\nversion of the reward, inferred from what agrees: {versions_text}"
 
 

@@ -25,7 +25,7 @@ from intercode.databases.convert.schema import Schema, TableSchema, read_schema
 from intercode.errors import ActionError, TaskError
 from intercode_paper.sql_group_by import PARSE_ERRORS, Relation, Tables, refusal
 from intercode_sandbox.base import Limits
-from intercode_sandbox.ownership import when_gone
+from intercode_sandbox.ownership import register_finalizer
 
 Answer = list[Any] | str | None
 """The answer to a statement: rows, the text of an error, or None if it has no result. Rows are
@@ -163,7 +163,7 @@ class EngineDatabases:
             return self._find(name)
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="ic-paper-"))
-            when_gone(self, shutil.rmtree, self._folder, True)
+            register_finalizer(self, shutil.rmtree, self._folder, True)
         path = self._folder / f"{_SYSTEM}.sql"
         path.touch()
         return find(path)

@@ -20,7 +20,7 @@ from intercode.evaluate.statistics import rate
 from intercode.records import open_record
 from intercode.report.tables import Table
 from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 _NAME = re.compile(
     r"ic_(?P<env>[a-z]+)_(?P<what>.+?)(?:[-_](?P<turns>\d+)_turns?)?"
@@ -95,7 +95,7 @@ class _Experiment:
             experiment != self and replace(experiment, turns=self.turns) == self
             for experiment in experiments
         )
-        return f"{text}, {counted(self.turns, 'turn')}" if alike else text
+        return f"{text}, {format_count(self.turns, 'turn')}" if alike else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from intercode_sandbox.errors import SandboxUnavailableError
-    from intercode_sandbox.privileges import other_system
+    from intercode_sandbox.privileges import unsupported_system
 
-    if system := other_system():  # before something is imported that only Linux has
+    if system := unsupported_system():  # before something is imported that only Linux has
         raise SandboxUnavailableError(system)
     module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'base')}")
     value = globals()[name] = getattr(module, name)

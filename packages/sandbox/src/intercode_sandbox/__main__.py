@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-_INTERRUPTED = 130
+_INTERRUPT_EXIT_CODE = 130
 """The exit code of a process that Ctrl-C has ended."""
 
 
@@ -18,21 +18,23 @@ def main() -> int:
     interrupted import would print a traceback, and the command has nothing to clean up then.
     """
     handler = signal.getsignal(signal.SIGINT)
-    while_idle = _leave if handler is signal.default_int_handler else handler  # else it is ignored
-    signal.signal(signal.SIGINT, while_idle)
+    idle_handler = (
+        _leave if handler is signal.default_int_handler else handler
+    )  # else it is ignored
+    signal.signal(signal.SIGINT, idle_handler)
     from intercode_sandbox.command_line import main as run
 
     try:
         signal.signal(signal.SIGINT, handler)
         return run()
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return _INTERRUPT_EXIT_CODE
     finally:
-        signal.signal(signal.SIGINT, while_idle)
+        signal.signal(signal.SIGINT, idle_handler)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    os._exit(_INTERRUPTED)
+    os._exit(_INTERRUPT_EXIT_CODE)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_DIGITS = 10
-LONGEST = 1 << 20
+_MAX_ID_DIGITS = 10
+MAX_TABLE_BYTES = 1 << 20
 """Bytes that are read of an image's table of users or groups."""
 
-Read = Callable[[str], str]
+FileReader = Callable[[str], str]
 """A function that returns the text of a file of the image's; empty: it has no such file."""
 
 
@@ -40,7 +40,7 @@ class Account:
         return f"{self.uid}:{','.join(map(str, (self.gid, *self.groups)))}"
 
 
-def account_of(text: str, read: Read) -> Account:
+def resolve_account(text: str, read: FileReader) -> Account:
     """Return the account that ``USER`` means: ``NAME`` or ``UID``, and a ``:GROUP`` behind it.
 
     Without a group it is in all of the user's groups; else in that one, and in those whose numbers
@@ -51,25 +51,25 @@ def account_of(text: str, read: Read) -> Account:
     """
     name, _, group = text.partition(":")
     name = name or "0"
-    group, *others = group.split(",")
-    users = [u for u in _table(read("/etc/passwd")) if len(u) > 5 and u[3].isdecimal()]
-    found = next((user for user in users if name in (user[0], user[2])), None)
-    if found is None and not name.isdecimal():
+    group, *other_groups = group.split(",")
+    users = [u for u in _parse_table(read("/etc/passwd")) if len(u) > 5 and u[3].isdecimal()]
+    user_fields = next((user for user in users if name in (user[0], user[2])), None)
+    if user_fields is None and not name.isdecimal():
         raise LookupError(f"the image has no user {name!r}")
-    uid, gid = (int(found[2]), int(found[3])) if found else (int(name), 0)
-    home, login = (found[5] or "/", found[0]) if found else ("/", name)
-    groups = _table(read("/etc/group"))
+    uid, gid = (int(user_fields[2]), int(user_fields[3])) if user_fields else (int(name), 0)
+    home, login = (user_fields[5] or "/", user_fields[0]) if user_fields else ("/", name)
+    groups = _parse_table(read("/etc/group"))
     if not group:
-        also = [g[2] for g in groups if login in g[-1].split(",")] if uid else []
-        return Account(uid, gid, home, login, tuple(map(int, also)))
+        group_ids = [g[2] for g in groups if login in g[-1].split(",")] if uid else []
+        return Account(uid, gid, home, login, tuple(map(int, group_ids)))
     number = next((g[2] for g in groups if group in (g[0], g[2])), group)
-    for one in (number, *others):
-        if not one.isdecimal():
-            raise LookupError(f"the image has no group {one!r}")
-    return Account(uid, int(number), home, login, tuple(map(int, others)))
+    for group_id in (number, *other_groups):
+        if not group_id.isdecimal():
+            raise LookupError(f"the image has no group {group_id!r}")
+    return Account(uid, int(number), home, login, tuple(map(int, other_groups)))
 
 
-def _table(text: str) -> list[list[str]]:
+def _parse_table(text: str) -> list[list[str]]:
     """Split the lines of such a file into fields; leave out lines without a number."""
     lines = [line.split(":") for line in text.splitlines()]
     return [line for line in lines if len(line) > 2 and line[2].isdecimal()]
@@ -88,19 +88,19 @@ def look_up_user(user: str, ids: int, users: Callable[[], str]) -> User:
     """
     if user in ("root", "0"):
         return User()
-    first, _, second = user.partition(":")
-    uid, gid = (first, second) if first.isdecimal() else _by_name(first, users())
+    name, _, group = user.partition(":")
+    uid, gid = (name, group) if name.isdecimal() else _find_ids(name, users())
     if not uid.isdecimal():
         raise LookupError(f"the sandbox has no user {user!r}")
     if not gid.isdecimal():
         gid = uid
-    if max(len(uid), len(gid)) > _DIGITS or int(uid) >= ids or int(gid) >= ids:
-        only = f"ids 0 to {ids - 1} are all that it has"
-        raise LookupError(f"the sandbox cannot have user {user!r}: {only}")
+    if max(len(uid), len(gid)) > _MAX_ID_DIGITS or int(uid) >= ids or int(gid) >= ids:
+        limit_text = f"ids 0 to {ids - 1} are all that it has"
+        raise LookupError(f"the sandbox cannot have user {user!r}: {limit_text}")
     return User(int(uid), int(gid))
 
 
-def _by_name(name: str, users: str) -> tuple[str, str]:
+def _find_ids(name: str, users: str) -> tuple[str, str]:
     for line in users.split("\n"):
         fields = line.split(":")
         if len(fields) > 3 and fields[0] == name:

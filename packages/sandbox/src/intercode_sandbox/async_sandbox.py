@@ -27,7 +27,7 @@ from intercode_sandbox.sandbox import Sandbox, StartRequest
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """Calls that run at once, of all sandboxes and environments of this process."""
 _CLOSING_THREADS = 16
 
@@ -35,7 +35,7 @@ _CLOSING_THREADS = 16
 @cache
 def threads(pid: int) -> Executor:
     """Return the threads of a process for calls; a thread is made when none is idle."""
-    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="intercode-call")
+    return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="intercode-call")
 
 
 @cache
@@ -44,7 +44,7 @@ def closing_threads(pid: int) -> Executor:
     return ThreadPoolExecutor(_CLOSING_THREADS, thread_name_prefix="intercode-close")
 
 
-async def _on_thread(
+async def _run_on_thread(
     executor: Executor,
     call: Callable[[], T],
     stop: Callable[[], object] = lambda: None,
@@ -58,20 +58,20 @@ async def _on_thread(
         stop: Ends the call sooner.
         discard: Frees a result that is no longer awaited.
     """
-    running = asyncio.get_running_loop().run_in_executor(executor, call)
+    future = asyncio.get_running_loop().run_in_executor(executor, call)
     try:
-        return await asyncio.shield(running)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
         stop()
-        while not running.done():
+        while not future.done():
             with suppress(asyncio.CancelledError):  # a second one; the first is raised below
-                await asyncio.wait([running])
-        if running.exception() is None:
-            await _on_thread(closing_threads(os.getpid()), partial(discard, running.result()))
+                await asyncio.wait([future])
+        if future.exception() is None:
+            await _run_on_thread(closing_threads(os.getpid()), partial(discard, future.result()))
         raise
 
 
-def _awaited(
+def _make_awaitable(
     method: Callable[Concatenate[Sandbox, P], T],
     discard: Callable[[T], object] = lambda result: None,
 ) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
@@ -84,7 +84,7 @@ def _awaited(
     return call
 
 
-def _stoppable(
+def _make_stoppable(
     method: Callable[Concatenate[Sandbox, P], T],
 ) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
     """Return a method with a parameter `stop` as one that is awaited, and stopped if cancelled.
@@ -128,19 +128,19 @@ class AsyncSandbox:
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._request: StartRequest | None = StartRequest.of(*arguments, **options)
         self._sandbox: Sandbox | None = None
-        self._prepare()
+        self._reset_state()
 
     @classmethod
     def from_backend(cls, backend: SandboxBackend) -> Self:
         """Return the sandbox of a backend that was started already, and owns it from now on."""
         sandbox = cls.__new__(cls)
         sandbox._request, sandbox._sandbox = None, Sandbox.from_backend(backend)
-        sandbox._prepare()
+        sandbox._reset_state()
         return sandbox
 
-    def _prepare(self) -> None:
+    def _reset_state(self) -> None:
         self._closed = False
-        self._turn = asyncio.Lock()
+        self._call_lock = asyncio.Lock()
 
     @property
     def sandbox(self) -> Sandbox:
@@ -170,17 +170,17 @@ class AsyncSandbox:
         Raises:
             SandboxClosedError: The sandbox is closed, or was closed before the call began.
         """
-        async with self._turn:
+        async with self._call_lock:
             await self._start()
             work = partial(call, self.sandbox)
-            return await _on_thread(threads(os.getpid()), work, stop, discard)
+            return await _run_on_thread(threads(os.getpid()), work, stop, discard)
 
     async def _start(self) -> None:
         if self._closed:
             raise SandboxClosedError("the sandbox is closed")
         if self._sandbox is None and self._request is not None:
             start, executor = self._request.start, threads(os.getpid())
-            backend = await _on_thread(executor, start, discard=lambda backend: backend.close())
+            backend = await _run_on_thread(executor, start, discard=lambda backend: backend.close())
             self._sandbox = Sandbox.from_backend(backend)
             if self._closed:  # meanwhile, and nothing was there to be ended
                 await self._end(self._sandbox)
@@ -191,23 +191,23 @@ class AsyncSandbox:
         twin = await self.run(Sandbox.fork, discard=Sandbox.close)
         return self.from_backend(twin.backend)
 
-    exec = _stoppable(Sandbox.exec)
-    popen = _awaited(Sandbox.popen, Process.close)
-    worker = _awaited(Sandbox.worker, Process.close)
-    kill = _awaited(Sandbox.kill)
-    processes = _awaited(Sandbox.processes)
-    programs = _awaited(Sandbox.programs)
-    terminal = _awaited(Sandbox.terminal, os.close)
-    forward = _awaited(Sandbox.forward, lambda forward: forward.close())
-    read_file = _awaited(Sandbox.read_file)
-    write_file = _awaited(Sandbox.write_file)
-    upload = _awaited(Sandbox.upload)
-    download = _awaited(Sandbox.download)
-    changes = _awaited(Sandbox.changes)
-    snapshot = _awaited(Sandbox.snapshot, Snapshot.delete)
-    freeze = _awaited(Sandbox.freeze, Snapshot.delete)
-    memory_peak = _awaited(Sandbox.memory_peak)
-    free_space = _awaited(Sandbox.free_space)
+    exec = _make_stoppable(Sandbox.exec)
+    popen = _make_awaitable(Sandbox.popen, Process.close)
+    worker = _make_awaitable(Sandbox.worker, Process.close)
+    kill = _make_awaitable(Sandbox.kill)
+    processes = _make_awaitable(Sandbox.processes)
+    programs = _make_awaitable(Sandbox.programs)
+    terminal = _make_awaitable(Sandbox.terminal, os.close)
+    forward = _make_awaitable(Sandbox.forward, lambda forward: forward.close())
+    read_file = _make_awaitable(Sandbox.read_file)
+    write_file = _make_awaitable(Sandbox.write_file)
+    upload = _make_awaitable(Sandbox.upload)
+    download = _make_awaitable(Sandbox.download)
+    changes = _make_awaitable(Sandbox.changes)
+    snapshot = _make_awaitable(Sandbox.snapshot, Snapshot.delete)
+    freeze = _make_awaitable(Sandbox.freeze, Snapshot.delete)
+    memory_peak = _make_awaitable(Sandbox.memory_peak)
+    free_space = _make_awaitable(Sandbox.free_space)
 
     async def close(self) -> None:
         """End everything in it, with the command that runs, and free it. Idempotent.
@@ -218,14 +218,14 @@ class AsyncSandbox:
         if self._sandbox is not None:
             await self._end(self._sandbox)
         else:
-            async with self._turn:  # a start that runs ends what it has started
+            async with self._call_lock:  # a start that runs ends what it has started
                 pass
 
     async def _end(self, sandbox: Sandbox) -> None:
-        await _on_thread(closing_threads(os.getpid()), sandbox.close)
+        await _run_on_thread(closing_threads(os.getpid()), sandbox.close)
 
     async def __aenter__(self) -> Self:
-        async with self._turn:
+        async with self._call_lock:
             await self._start()
         return self
 

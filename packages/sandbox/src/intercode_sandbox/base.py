@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.network import Network
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import LIMITS, LONGEST_SECONDS, MIB
 
 Seen = TypeVar("Seen")
@@ -71,23 +71,25 @@ class Limits:
             except ValueError as error:
                 raise UsageError(f"limit {name!r} {error}") from None
         if self.overrides is None:
-            changed = (name for name, value in self.to_dict().items() if value != _DEFAULTS[name])
-            object.__setattr__(self, "overrides", frozenset(changed))
+            changed_names = (
+                name for name, value in self.to_dict().items() if value != _DEFAULTS[name]
+            )
+            object.__setattr__(self, "overrides", frozenset(changed_names))
 
     @classmethod
-    def of(cls, given: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
+    def of(cls, limits: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
         """Return limits from limits or an object of names and values, with some changed.
 
         Raises:
             UsageError: There is no such limit, or a value makes no sense.
         """
-        if not isinstance(given, (cls, Mapping, type(None))):
-            raise UsageError(f"limits must be Limits, or names with values, not {given!r}")
-        base = given if isinstance(given, Limits) else cls()
-        values = {**(given if isinstance(given, Mapping) else {}), **changes}
+        if not isinstance(limits, (cls, Mapping, type(None))):
+            raise UsageError(f"limits must be Limits, or names with values, not {limits!r}")
+        base = limits if isinstance(limits, Limits) else cls()
+        values = {**(limits if isinstance(limits, Mapping) else {}), **changes}
         for name in values:
             if name not in _DEFAULTS:
-                raise UsageError(f"there is no limit {name!r}{meant(str(name), _DEFAULTS)}")
+                raise UsageError(f"there is no limit {name!r}{hint_text(str(name), _DEFAULTS)}")
         overrides = (base.overrides or frozenset()).union(values)
         return replace(base, **values, overrides=overrides)
 
@@ -103,8 +105,8 @@ class Limits:
         """
         seconds = self.timeout if timeout is None else timeout
         if not seconds <= LONGEST_SECONDS:
-            most = f"at most {LONGEST_SECONDS:.0f} seconds"
-            raise UsageError(f"a time limit must be {most}, not {seconds}")
+            limit_text = f"at most {LONGEST_SECONDS:.0f} seconds"
+            raise UsageError(f"a time limit must be {limit_text}, not {seconds}")
         return seconds
 
 
@@ -356,11 +358,11 @@ class Freezes(Protocol):
             SandboxError: The files cannot be saved.
         """
 
-    def copied(self) -> Snapshot:
+    def save_copy(self) -> Snapshot:
         """Save the files as `freeze` does, by a copy; what runs in the sandbox runs on."""
 
     @property
-    def another(self) -> Callable[[str | Snapshot], SandboxBackend]:
+    def start_sibling(self) -> Callable[[str | Snapshot], SandboxBackend]:
         """Start a sandbox from an image or such a snapshot, with the same limits and network."""
 
     def programs(self) -> list[Program]:
@@ -478,7 +480,7 @@ class Provider(Protocol):
 class GrantsSome(Protocol):
     """An ability of a provider that cannot grant all capabilities everywhere."""
 
-    def why_not(self, capabilities: Sequence[str], network: Network) -> str:
+    def capability_problem(self, capabilities: Sequence[str], network: Network) -> str:
         """Tell why sandboxes cannot have some of these capabilities, and what to do.
 
         Args:
@@ -494,9 +496,9 @@ class GrantsSome(Protocol):
 class Evidence:
     """Evidence from outside of a sandbox that has ended, or does not answer."""
 
-    keeper: bool
+    is_keeper_alive: bool
     """Whether what keeps it answers: the spawner, the engine."""
-    struck: bool = False
+    was_killed_outside: bool = False
     """Whether a process outside has killed or stopped it."""
     running: bool = False
     """Whether its process 1 still runs."""
@@ -506,7 +508,7 @@ class Evidence:
     """Whether the kernel has killed one of its processes for want of memory."""
 
 
-def caused_inside(evidence: Evidence) -> bool:
+def was_caused_inside(evidence: Evidence) -> bool:
     """Return whether an agent's code, which ran in a sandbox, caused the sandbox's end.
 
     A sandbox that an agent's code has ended is a result of the agent's; one that was lost otherwise
@@ -527,7 +529,7 @@ def caused_inside(evidence: Evidence) -> bool:
     No program in a sandbox can send its process 1 a signal: only the kernel, for want of memory, or
     a process outside can kill it.
     """
-    if not evidence.keeper or evidence.struck:
+    if not evidence.is_keeper_alive or evidence.was_killed_outside:
         return False
     if evidence.running:
         return True
@@ -546,9 +548,11 @@ def cause_of_death(errors: str) -> str:
     return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
 
 
-_PART_AT_END = re.compile(rb"(?:[\xc2-\xf4]|[\xe0-\xf4][\x80-\xbf]|[\xf0-\xf4][\x80-\xbf]{2})\Z")
+_PARTIAL_CHARACTER_HEAD = re.compile(
+    rb"(?:[\xc2-\xf4]|[\xe0-\xf4][\x80-\xbf]|[\xf0-\xf4][\x80-\xbf]{2})\Z"
+)
 """The beginning of a character of UTF-8 whose end is missing."""
-_PART_AT_START = re.compile(rb"\A[\x80-\xbf]{1,3}")
+_PARTIAL_CHARACTER_TAIL = re.compile(rb"\A[\x80-\xbf]{1,3}")
 
 
 @dataclass(slots=True)
@@ -563,10 +567,10 @@ class OutputBuffer:
     def add(self, data: bytes) -> None:
         """Append what was read."""
         self.total += len(data)
-        room = self.limit // 2 + self.limit % 2 - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
+        head_space = self.limit // 2 + self.limit % 2 - len(self._head)
+        if head_space > 0:
+            self._head += data[:head_space]
+            data = data[head_space:]
         if data:
             self._tail += data
             # Trimmed only at twice its size, so that a long stream costs O(1) a byte.
@@ -574,8 +578,8 @@ class OutputBuffer:
                 self._trim()
 
     def _trim(self) -> None:
-        keep = self.limit // 2
-        del self._tail[: len(self._tail) - keep]
+        tail_size = self.limit // 2
+        del self._tail[: len(self._tail) - tail_size]
 
     @property
     def truncated(self) -> bool:
@@ -588,8 +592,8 @@ class OutputBuffer:
             return bytes(self._head + self._tail)
         self._trim()
         # No character is cut: its halves would be no text, as no UTF-8.
-        part = _PART_AT_END.search(self._head, max(0, len(self._head) - 3))
-        head = bytes(self._head[: part.start() if part else None])
-        tail = bytes(_PART_AT_START.sub(b"", self._tail, count=1))
-        cut = self.total - len(head) - len(tail)
-        return head + b"\n[... %d bytes cut ...]\n" % cut + tail
+        match = _PARTIAL_CHARACTER_HEAD.search(self._head, max(0, len(self._head) - 3))
+        head = bytes(self._head[: match.start() if match else None])
+        tail = bytes(_PARTIAL_CHARACTER_TAIL.sub(b"", self._tail, count=1))
+        cut_bytes = self.total - len(head) - len(tail)
+        return head + b"\n[... %d bytes cut ...]\n" % cut_bytes + tail

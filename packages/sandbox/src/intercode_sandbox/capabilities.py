@@ -33,11 +33,11 @@ CAPABILITIES = {
 }
 """Name → what it is."""
 
-OF_SEVERAL_USERS = ("chown", "setgid", "setuid")
+MULTI_USER_CAPABILITIES = ("chown", "setgid", "setuid")
 """The capabilities that need more users than one."""
 
 
-def named(value: object) -> tuple[str, ...]:
+def parse_capabilities(value: object) -> tuple[str, ...]:
     """Return capabilities in one order, from a list of names or a text with commas between them.
 
     Raises:

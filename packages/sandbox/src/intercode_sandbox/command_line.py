@@ -12,10 +12,10 @@ from intercode_sandbox import Limits, __version__, get_provider
 from intercode_sandbox.errors import InterCodeError
 
 _LIMITS = ("timeout", "memory", "disk", "processes", "output")
-_TIMED_OUT = 124
+_TIMEOUT_EXIT_CODE = 124
 """The exit code after the time limit, as that of the program ``timeout``."""
-_INTERRUPTED = 130
-_ALL = "all"
+_INTERRUPT_EXIT_CODE = 130
+_WHOLE_NETWORK = "all"
 """The word for the machine's whole network."""
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
@@ -30,36 +30,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: of the program that was run; of ``doctor`` 1 if sandboxes do not work; 2 for
         arguments that make no sense, and for a machine that permits no sandbox; 130 after Ctrl-C.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = _make_parser().parse_args(argv)
     try:
         return doctor() if arguments.command == "doctor" else run(arguments)
     except (InterCodeError, OSError, LookupError) as error:
         print(f"intercode_sandbox: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return _INTERRUPT_EXIT_CODE
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a program in a sandbox; write its output as it is, and then its changes if asked for."""
-    given = {name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None}
-    limits, provider = Limits.of(given), get_provider(arguments.sandbox)
-    network = arguments.network == _ALL or arguments.network or False
+    limit_options = {
+        name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None
+    }
+    limits, provider = Limits.of(limit_options), get_provider(arguments.sandbox)
+    network = arguments.network == _WHOLE_NETWORK or arguments.network or False
     with closing(provider.start(arguments.image, limits, network)) as sandbox:
         stdin = sys.stdin.buffer.read() if arguments.stdin else None
-        done = sandbox.exec(arguments.program, stdin=stdin, user=arguments.user)
-        for stream, data in ((sys.stdout, done.stdout), (sys.stderr, done.stderr)):
+        result = sandbox.exec(arguments.program, stdin=stdin, user=arguments.user)
+        for stream, data in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
             stream.buffer.write(data)
             stream.flush()
         if arguments.changes:
             for change in sandbox.changes():
                 path = os.fsencode(change.path)
                 sys.stderr.buffer.write(f"{change.kind} {change.type} ".encode() + path + b"\n")
-    if not done.timed_out:
-        return done.exit_code
+    if not result.timed_out:
+        return result.exit_code
     reason = f"stopped at the time limit of {limits.timeout:g} s, which --timeout changes"
     print(f"intercode_sandbox: {reason}", file=sys.stderr)
-    return _TIMED_OUT
+    return _TIMEOUT_EXIT_CODE
 
 
 def doctor() -> int:
@@ -69,32 +71,34 @@ def doctor() -> int:
     native, docker = check_native(), check_docker()
     for check in (*native, *docker):
         detail = check.detail + (f"\nto fix it: {check.fix}" if check.fix and not check.ok else "")
-        printable = "".join(c if c.isprintable() or c == "\n" else "?" for c in detail)
-        print(f"{_MARKS[check.ok]}  {check.name:20}  {printable}".replace("\n", f"\n{'':28}"))
+        text = "".join(c if c.isprintable() or c == "\n" else "?" for c in detail)
+        print(f"{_MARKS[check.ok]}  {check.name:20}  {text}".replace("\n", f"\n{'':28}"))
     return int(any(check.ok is False for check in native))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m intercode_sandbox", description=__doc__)
     parser.add_argument("--version", action="version", version=f"intercode_sandbox {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("doctor", help="check whether this machine runs sandboxes")
-    add = commands.add_parser("run", help="run a program in a fresh sandbox").add_argument
-    add("--image", default="host", help="the files that it sees (default: this machine's /usr)")
-    add("--sandbox", default="native", help="the provider: native (the default) or docker")
-    add("--user", help="the user that it runs as; default: the image's")
-    add(
+    add_option = commands.add_parser("run", help="run a program in a fresh sandbox").add_argument
+    add_option(
+        "--image", default="host", help="the files that it sees (default: this machine's /usr)"
+    )
+    add_option("--sandbox", default="native", help="the provider: native (the default) or docker")
+    add_option("--user", help="the user that it runs as; default: the image's")
+    add_option(
         "--network",
         metavar="HOST[:PORT],…",
-        help=f"what it may reach, or {_ALL!r}; default: nothing",
+        help=f"what it may reach, or {_WHOLE_NETWORK!r}; default: nothing",
     )
-    add(
+    add_option(
         "-i",
         "--stdin",
         action="store_true",
         help="hand over this process's standard input; default: an empty one",
     )
-    add(
+    add_option(
         "--changes",
         action="store_true",
         help="list changed files on standard error; default: no list",
@@ -102,12 +106,12 @@ def _parser() -> argparse.ArgumentParser:
     for name in _LIMITS:
         unit = {"timeout": "seconds", "processes": "a number"}.get(name, "bytes, or 512M")
         default = getattr(Limits(), name)
-        shown = f"{default >> 20}M" if unit.startswith("bytes") else f"{default:g}"
-        add(
+        default_text = f"{default >> 20}M" if unit.startswith("bytes") else f"{default:g}"
+        add_option(
             f"--{name}",
             type=int if name == "processes" else str,
             metavar="N",
-            help=f"limit: {unit}; default: {shown}",
+            help=f"limit: {unit}; default: {default_text}",
         )
-    add("program", nargs="+", help="the program and its arguments, after --")
+    add_option("program", nargs="+", help="the program and its arguments, after --")
     return parser

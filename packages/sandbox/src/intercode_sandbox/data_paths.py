@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 
-def within(folder: Path, path: str | Path) -> Path:
+def resolve_data_path(folder: Path, path: str | Path) -> Path:
     """Return a path that data names, from the data's folder on.
 
     Args:
@@ -20,9 +20,9 @@ def within(folder: Path, path: str | Path) -> Path:
     Raises:
         ValueError: It does not lie in the folder, or cannot be a path.
     """
-    found = Path(folder, path)
+    full_path = Path(folder, path)
     # Not resolve(), which fails for links that lead in a circle.
-    place = Path(os.path.realpath(found))
-    if not str(path).startswith("~") and place.is_relative_to(os.path.realpath(folder)):
-        return found
+    real_path = Path(os.path.realpath(full_path))
+    if not str(path).startswith("~") and real_path.is_relative_to(os.path.realpath(folder)):
+        return full_path
     raise ValueError(f"{str(path)!r} is not in {folder}, and data may name nothing outside it")

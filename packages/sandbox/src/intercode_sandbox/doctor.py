@@ -14,32 +14,37 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import cause_of_death
-from intercode_sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
+from intercode_sandbox.docker.engine import INSTALL_COMMAND, Engine, default_url, may_be_there
 from intercode_sandbox.docker.images import SCHEME
 from intercode_sandbox.docker.provider import DockerProvider
-from intercode_sandbox.docker.runtime_mounts import REMAP, SHARED, has_own_users, has_quota
+from intercode_sandbox.docker.runtime_mounts import (
+    REMAP_ADVICE,
+    ROOT_RISK,
+    has_own_users,
+    has_quota,
+)
 from intercode_sandbox.errors import InterCodeError, SandboxUnavailableError, UsageError
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.native import cgroup
-from intercode_sandbox.native.preflight import more_open_files, set_kernel
+from intercode_sandbox.native.preflight import kernel_setting_command, open_files_command
 from intercode_sandbox.native.process import read_if_there
 from intercode_sandbox.native.provider import NativeProvider
-from intercode_sandbox.native.restrictions import Restriction, in_force, lifted_by
+from intercode_sandbox.native.restrictions import Restriction, active_restrictions, container_remedy
 from intercode_sandbox.native.snapshot import endings
 from intercode_sandbox.privileges import (
-    STAND_IN,
+    STAND_IN_ID,
     in_container,
     is_root,
     needs_stand_in,
-    why_stand_in,
+    stand_in_reason,
 )
 
-_FILES_FOR_MANY = 4096
-_PROCESSES_FOR_MANY = 512
-_CACHE_BYTES = 2 << 30
+_MIN_OPEN_FILES = 4096
+_MIN_PROCESSES = 512
+_MIN_CACHE_BYTES = 2 << 30
 _ANY_MODULE = "json"
 """A module for a spawner to load, so that it has a Python to fork."""
-_OTHER_CACHE = "export INTERCODE_CACHE=/a/folder/of/yours"
+_CACHE_COMMAND = "export INTERCODE_CACHE=/a/folder/of/yours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Check:
     """The one command that fixes it."""
 
 
-def guarded(
+def run_check(
     name: str, check: Callable[[], Check | Sequence[Check]], ok: bool | None
 ) -> list[Check]:
     """Run a check; of whatever it meets, a finding is made.
@@ -67,26 +72,26 @@ def guarded(
     try:
         findings = check()
     except Exception as error:  # noqa: BLE001 - a machine may refuse anything, and it is reported
-        return [of_error(name, ok, error)]
+        return [failed_check(name, ok, error)]
     return [findings] if isinstance(findings, Check) else [*findings]
 
 
-def of_error(name: str, ok: bool | None, error: Exception) -> Check:
+def failed_check(name: str, ok: bool | None, error: Exception) -> Check:
     """Return the finding of an error: its own cause, or the rules that the machine tells of."""
     if isinstance(error, SandboxUnavailableError):
-        return Check(name, ok, error.why, error.fix)
+        return Check(name, ok, error.reason, error.fix)
     kind = "" if isinstance(error, InterCodeError) else f"{type(error).__name__}: "
     rules = _rules_in_force()
-    said = f"{kind}{error}"
-    if rules and rules[0].reason not in said:
-        said += f"; on this machine {', '.join(rule.reason for rule in rules)}"
+    detail = f"{kind}{error}"
+    if rules and rules[0].reason not in detail:
+        detail += f"; on this machine {', '.join(rule.reason for rule in rules)}"
     fix = getattr(error, "fix", "") or next((rule.fix for rule in rules if rule.fix), "")
-    return Check(name, ok, said, fix)
+    return Check(name, ok, detail, fix)
 
 
 def _rules_in_force() -> list[Restriction]:
     try:
-        return [*in_force()]
+        return [*active_restrictions()]
     except OSError:  # the machine does not even tell
         return []
 
@@ -94,16 +99,16 @@ def _rules_in_force() -> list[Restriction]:
 def check_native() -> list[Check]:
     """Run the whole path once, and look at what limits it."""
     return [
-        *guarded("kernel", _kernel, False),
-        *guarded("sandbox", _native_sandbox, False),
-        *guarded("open files", _open_files, None),
-        *guarded("process ids", _processes, None),
-        *guarded("image cache", _cache, False),
-        *guarded("endings", _endings, None),
+        *run_check("kernel", _check_kernel, False),
+        *run_check("sandbox", _check_native_sandbox, False),
+        *run_check("open files", _check_open_files, None),
+        *run_check("process ids", _check_processes, None),
+        *run_check("image cache", _check_cache, False),
+        *run_check("endings", _check_endings, None),
     ]
 
 
-def _endings() -> list[Check]:
+def _check_endings() -> list[Check]:
     """Name the sandboxes that were closed, and that the kernel still ends, if there are any."""
     try:
         pids = [str(ending.pid) for ending in endings()]
@@ -118,66 +123,68 @@ def _endings() -> list[Check]:
     return [Check("endings", None, detail)]
 
 
-def _kernel() -> Check:
+def _check_kernel() -> Check:
     release = platform.release()
     numbers = [int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit()]
-    needed = [5, 19] if is_root() else [6, 6]
-    if platform.system() != "Linux" or numbers < needed:
-        why = "id-mapped layers" if is_root() else "overlays on tmpfs for ordinary users"
+    required_version = [5, 19] if is_root() else [6, 6]
+    if platform.system() != "Linux" or numbers < required_version:
+        feature = "id-mapped layers" if is_root() else "overlays on tmpfs for ordinary users"
         return Check(
             "kernel",
             False,
-            f"Linux {release}; {needed[0]}.{needed[1]} is needed for {why}",
+            f"Linux {release}; {required_version[0]}.{required_version[1]} is needed for {feature}",
             "run as root" if os.geteuid() and numbers >= [5, 19] else "use a newer kernel",
         )
     return Check("kernel", True, f"Linux {release} on {platform.machine()}")
 
 
-def _native_sandbox() -> list[Check]:
+def _check_native_sandbox() -> list[Check]:
     with closing(NativeProvider()) as provider:
         with closing(provider.start("host")) as sandbox:
-            done = sandbox.exec(["/bin/bash", "-c", "echo works"])
+            result = sandbox.exec(["/bin/bash", "-c", "echo works"])
         facts = provider.facts()
-    if done.stdout != b"works\n":
-        said = (done.stdout + done.stderr).decode(errors="replace").strip()
-        return [Check("sandbox", False, f"a command did not run: {said}", "report this as a bug")]
+    if result.stdout != b"works\n":
+        output = (result.stdout + result.stderr).decode(errors="replace").strip()
+        return [Check("sandbox", False, f"a command did not run: {output}", "report this as a bug")]
     return [
-        Check("sandbox", True, f"native sandboxes work, {_whose()}"),
-        _memory(facts),
-        _workers(),
+        Check("sandbox", True, f"native sandboxes work, {_identity_text()}"),
+        _check_memory(facts),
+        _check_workers(),
     ]
 
 
-def _workers() -> Check:
+def _check_workers() -> Check:
     """Say how sandboxes get Python workers; that these work, `cli.doctor` finds out by playing."""
     with closing(NativeProvider(preload=[_ANY_MODULE])) as provider:
         try:
             flaw = provider.facts().get("fork_flaw", "")
         except InterCodeError as error:
-            return of_error("workers", False, error)
+            return failed_check("workers", False, error)
     if flaw:
         detail = f"this Python is forked by os.fork, with more memory each: {cause_of_death(flaw)}"
         return Check("workers", None, detail, "use a Python that InterCode declares")
     return Check("workers", True, "SQL and Python run in forks of this Python")
 
 
-def _whose() -> str:
+def _identity_text() -> str:
     if is_root():
         return "each with ids of its own"
     if needs_stand_in():
-        return f"all with the unused id {STAND_IN}: {why_stand_in()}"
+        return f"all with the unused id {STAND_IN_ID}: {stand_in_reason()}"
     if os.geteuid() == 0:
         return "all with the id that this root has outside of its user namespace"
     return f"all with your id, {os.geteuid()}"
 
 
-def _memory(facts: dict[str, Any]) -> Check:
+def _check_memory(facts: dict[str, Any]) -> Check:
     if facts["cgroup"]:
-        held = ", ".join(facts["controllers"])
+        controllers = ", ".join(facts["controllers"])
         return Check(
-            "memory limit", True, f"for whole sandboxes, by cgroup v{facts['cgroup']}: {held}"
+            "memory limit",
+            True,
+            f"for whole sandboxes, by cgroup v{facts['cgroup']}: {controllers}",
         )
-    detail, fix = _without_cgroup()
+    detail, fix = _memory_advice()
     return Check(
         "memory limit",
         None,
@@ -187,14 +194,16 @@ def _memory(facts: dict[str, Any]) -> Check:
     )
 
 
-def _without_cgroup() -> tuple[str, str]:
+def _memory_advice() -> tuple[str, str]:
     """Say what all sandboxes together can take, and what would limit each."""
     if is_root() and (points := cgroup.read_only()):
         return "what there is", " && ".join(f"mount -o remount,bind,rw {point}" for point in points)
     if in_container():
         if limit := cgroup.own_memory_limit():
             return f"the {limit / 2**30:.1f} GiB of this container", ""
-        return "what there is", lifted_by("--memory 8g", "resources: {limits: {memory: 8Gi}}")
+        return "what there is", container_remedy(
+            "--memory 8g", "resources: {limits: {memory: 8Gi}}"
+        )
     if os.geteuid() and cgroup.is_unified() and _has_user_manager():
         return "what there is", "systemd-run --user --scope -p Delegate=yes intercode …"
     return "what there is", ""
@@ -206,47 +215,47 @@ def _has_user_manager() -> bool:
     return shutil.which("systemd-run") is not None and Path(folder, "systemd/private").exists()
 
 
-def _open_files() -> Check:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def _check_open_files() -> Check:
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Each provider raises the soft limit to the hard one.
-    ok = True if hard >= _FILES_FOR_MANY or hard == resource.RLIM_INFINITY else None
-    detail = f"{soft} (hard limit {hard}): about {soft // 8} sandboxes at once"
-    return Check("open files", ok, detail, "" if ok else more_open_files())
+    ok = True if hard_limit >= _MIN_OPEN_FILES or hard_limit == resource.RLIM_INFINITY else None
+    detail = f"{soft_limit} (hard limit {hard_limit}): about {soft_limit // 8} sandboxes at once"
+    return Check("open files", ok, detail, "" if ok else open_files_command())
 
 
-def _processes() -> Check:
+def _check_processes() -> Check:
     text = read_if_there("/proc/sys/kernel/pid_max")
     if not text:
         return Check("process ids", None, "/proc does not show how many there may be")
     limit = int(text)
-    most = cgroup.own_process_limit()
-    if most is not None and most < _PROCESSES_FOR_MANY:
-        fix = lifted_by("--pids-limit -1", "a higher podPidsLimit of the kubelet")
-        detail = f"a cgroup permits {most} processes and threads, which all sandboxes share"
+    cgroup_limit = cgroup.own_process_limit()
+    if cgroup_limit is not None and cgroup_limit < _MIN_PROCESSES:
+        fix = container_remedy("--pids-limit -1", "a higher podPidsLimit of the kubelet")
+        detail = f"a cgroup permits {cgroup_limit} processes and threads, which all sandboxes share"
         return Check("process ids", None, detail, fix)
     ok = True if limit >= 32_768 else None
     return Check(
         "process ids",
         ok,
         f"pid_max is {limit}: so many processes and threads on the whole machine",
-        "" if ok else set_kernel("kernel/pid_max", 4_194_304),
+        "" if ok else kernel_setting_command("kernel/pid_max", 4_194_304),
     )
 
 
-def _cache() -> Check:
+def _check_cache() -> Check:
     try:
         root = cache_root()
     except UsageError as error:
-        return Check("image cache", False, str(error), _OTHER_CACHE)
+        return Check("image cache", False, str(error), _CACHE_COMMAND)
     folder = next(p for p in (root, *root.parents) if os.access(p, os.F_OK))
-    free = shutil.disk_usage(folder).free
+    free_bytes = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
-        return Check("image cache", False, f"{root} cannot be written", _OTHER_CACHE)
-    ok = True if free >= _CACHE_BYTES else None
+        return Check("image cache", False, f"{root} cannot be written", _CACHE_COMMAND)
+    ok = True if free_bytes >= _MIN_CACHE_BYTES else None
     return Check(
         "image cache",
         ok,
-        f"{root}: {free / 2**30:.1f} GiB free",
+        f"{root}: {free_bytes / 2**30:.1f} GiB free",
         "" if ok else "intercode clean --all",
     )
 
@@ -257,25 +266,31 @@ _QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
 
 def check_docker() -> list[Check]:
     """Run the whole path once, and look at what limits it. Without an engine, one note."""
-    return guarded("docker", _docker, None)
+    return run_check("docker", _check_engine, None)
 
 
-def _docker() -> list[Check]:
+def _check_engine() -> list[Check]:
     if find_spec("docker") is None:
-        return [Check("docker", None, "the package docker is not installed", INSTALL)]
+        return [Check("docker", None, "the package docker is not installed", INSTALL_COMMAND)]
     try:
         with closing(Engine()) as engine:
             info = engine.info()
     except InterCodeError as error:
         if may_be_there(Path(default_url().removeprefix("unix://"))):
-            return [of_error("docker", None, error)]
+            return [failed_check("docker", None, error)]
         detail = f"no engine at {default_url()}: --sandbox native only"
         return [Check("docker", None, detail, getattr(error, "fix", ""))]
-    sandbox = guarded(DOCKER_SANDBOX, _docker_sandbox, None)
-    return [_engine(info), *sandbox, _user(info), _disk(info), _cgroup(info)]
+    sandbox = run_check(DOCKER_SANDBOX, _check_docker_sandbox, None)
+    return [
+        _engine_check(info),
+        *sandbox,
+        _check_user(info),
+        _check_disk(info),
+        _check_cgroup(info),
+    ]
 
 
-def _engine(info: dict[str, Any]) -> Check:
+def _engine_check(info: dict[str, Any]) -> Check:
     return Check(
         "docker",
         True,
@@ -284,30 +299,32 @@ def _engine(info: dict[str, Any]) -> Check:
     )
 
 
-def _docker_sandbox() -> Check:
+def _check_docker_sandbox() -> Check:
     name = DOCKER_SANDBOX
     provider = DockerProvider()
     try:
         with closing(provider.start("host")) as sandbox:
-            done = sandbox.exec(["/bin/bash", "-c", "echo works"])
+            result = sandbox.exec(["/bin/bash", "-c", "echo works"])
             clean = sandbox.changes() == []
     finally:
         with suppress(InterCodeError):
             provider.close()
-    if done.stdout != b"works\n" or not clean:
-        said = (done.stdout + done.stderr).decode(errors="replace").strip()
-        return Check(name, None, f"a command did not run: {said}", "report this as a bug")
+    if result.stdout != b"works\n" or not clean:
+        output = (result.stdout + result.stderr).decode(errors="replace").strip()
+        return Check(name, None, f"a command did not run: {output}", "report this as a bug")
     return Check(name, True, "containers work: --sandbox docker")
 
 
-def _user(info: dict[str, Any]) -> Check:
+def _check_user(info: dict[str, Any]) -> Check:
     name = "docker user"
     if has_own_users(info):
         return Check(name, True, "a container's user 0 is another one on this machine")
-    return Check(name, None, f"a container's user 0 is this machine's root, {SHARED}", REMAP)
+    return Check(
+        name, None, f"a container's user 0 is this machine's root, {ROOT_RISK}", REMAP_ADVICE
+    )
 
 
-def _disk(info: dict[str, Any]) -> Check:
+def _check_disk(info: dict[str, Any]) -> Check:
     name = "docker disk limit"
     if has_quota(info):
         return Check(name, True, "what a container writes is limited")
@@ -318,7 +335,7 @@ def _disk(info: dict[str, Any]) -> Check:
     return Check(name, None, detail, _QUOTA)
 
 
-def _cgroup(info: dict[str, Any]) -> Check:
+def _check_cgroup(info: dict[str, Any]) -> Check:
     name = "docker memory limit"
     if info.get("MemoryLimit") and info.get("PidsLimit", True):
         return Check(name, True, f"for whole containers, by cgroup v{info.get('CgroupVersion', 1)}")

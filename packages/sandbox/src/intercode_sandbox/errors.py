@@ -53,14 +53,14 @@ class SandboxUnavailableError(SandboxError):
     """The machine does not permit the sandbox; the message names the rule and the fix.
 
     Attributes:
-        why: The rule alone.
+        reason: The rule alone.
         fix: The one command that fixes it.
     """
 
-    def __init__(self, why: str, fix: str = "") -> None:
+    def __init__(self, reason: str, fix: str = "") -> None:
         remedy = f"To fix it: `{fix}`; `" if fix else "`"
-        super().__init__(f"{why}. {remedy}intercode doctor` tells more")
-        self.why = why
+        super().__init__(f"{reason}. {remedy}intercode doctor` tells more")
+        self.reason = reason
         self.fix = fix
 
 

@@ -23,10 +23,12 @@ def bare_packages(modules: Iterable[str]) -> dict[str, str]:
     """
     packages = {}
     for name in modules:
-        top, *rest = name.split(".")
+        top, *name_parts = name.split(".")
         if top in PACKAGES:
-            for inner in (rest[:end] for end in range(len(rest))):
-                packages[".".join([top, *inner])] = str(Path(PACKAGES[top], *inner))
+            for subpackage_parts in (name_parts[:end] for end in range(len(name_parts))):
+                packages[".".join([top, *subpackage_parts])] = str(
+                    Path(PACKAGES[top], *subpackage_parts)
+                )
     return packages
 
 

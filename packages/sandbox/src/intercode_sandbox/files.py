@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from intercode_sandbox.errors import SandboxUnavailableError, UsageError
-from intercode_sandbox.privileges import cache_place, needs_stand_in, other_system
+from intercode_sandbox.privileges import cache_folder, needs_stand_in, unsupported_system
 
 try:
     import fcntl
 except ImportError:  # on Windows: whatever needs a sandbox needs these files, too
-    raise SandboxUnavailableError(other_system()) from None
+    raise SandboxUnavailableError(unsupported_system()) from None
 
 _CHUNK = 1 << 20
 
@@ -39,7 +39,7 @@ class Descriptor(int):
 
 
 @contextlib.contextmanager
-def same_folder() -> Iterator[None]:
+def preserve_working_directory() -> Iterator[None]:
     """Go back to the working directory at the end, whichever the user's code has gone to."""
     try:
         folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -62,7 +62,7 @@ def cache_root() -> Path:
     Raises:
         UsageError: Another user could change what is in it: images, programs, databases.
     """
-    place = cache_place()
+    place = cache_folder()
     named = "INTERCODE_CACHE" in os.environ
     if not named and place == Path("/root/.cache/intercode") and needs_stand_in():
         place = Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
@@ -83,7 +83,7 @@ def _check_owner(place: Path, info: os.stat_result) -> None:
 
 
 @contextlib.contextmanager
-def replaced(path: Path, *, many: bool = False, sync: bool = False) -> Iterator[Path]:
+def atomic_file(path: Path, *, parallel: bool = False, sync: bool = False) -> Iterator[Path]:
     """Write a file that is at its place whole or not at all.
 
     Yields the path to write to, beside `path`. It is moved to `path` when the block ends, and
@@ -91,15 +91,15 @@ def replaced(path: Path, *, many: bool = False, sync: bool = False) -> Iterator[
 
     Args:
         path: The place.
-        many: Whether several may write to it at once, each under a name of its own. One that is
+        parallel: Whether several may write to it at once, each under a name of its own. One that is
             killed leaves that behind; a single writer's is overwritten by the next.
         sync: Whether the file is to survive a power cut when the block has ended.
 
     Raises:
         OSError: It cannot be written, or the block did not write it.
     """
-    own = f"-{os.getpid()}-{secrets.token_hex(4)}" if many else ""
-    temporary = path.with_name(f".{path.name}.new{own}")
+    suffix = f"-{os.getpid()}-{secrets.token_hex(4)}" if parallel else ""
+    temporary = path.with_name(f".{path.name}.new{suffix}")
     temporary.unlink(missing_ok=True)  # a link there would be written through
     try:
         yield temporary
@@ -112,14 +112,14 @@ def replaced(path: Path, *, many: bool = False, sync: bool = False) -> Iterator[
         temporary.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: str | bytes, *, sync: bool = False) -> None:
-    """Write bytes, or text as UTF-8, to a file that is there whole or not at all: see `replaced`.
+def write_atomically(path: Path, content: str | bytes, *, sync: bool = False) -> None:
+    """Write bytes, or text as UTF-8, to a file that is there whole or not at all: see `atomic_file`.
 
     Raises:
         OSError: It cannot be written.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
-    with replaced(path, sync=sync) as temporary:
+    with atomic_file(path, sync=sync) as temporary:
         temporary.write_bytes(data)
 
 
@@ -135,12 +135,12 @@ class DiskBudget:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        free, files = free_space(folder)
-        self.bytes = free // 2
+        free_bytes, files = free_space(folder)
+        self.bytes = free_bytes // 2
         """The bytes that are left of it."""
         self.files = files // 2
         """The files that are left of it."""
-        self._least = free - self.bytes
+        self._min_free_bytes = free_bytes - self.bytes
 
     def take(self, count: int, files: int = 0) -> None:
         """Take bytes and files from the budget, before they are written.
@@ -155,7 +155,7 @@ class DiskBudget:
 
     def is_spent(self) -> bool:
         """Tell whether less than the other half is free, by this budget's user or another's."""
-        return free_space(self._folder)[0] < self._least
+        return free_space(self._folder)[0] < self._min_free_bytes
 
 
 _LARGE = "it needs a larger disk, or holds what no data set needs"
@@ -209,7 +209,7 @@ def sha256(content: str | bytes | Path | BinaryIO) -> str:
     return hasher.hexdigest()
 
 
-def digest_of(*parts: str | bytes) -> str:
+def joint_digest(*parts: str | bytes) -> str:
     """Return one digest of several values; no two different lists of values share one."""
     hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
@@ -259,13 +259,13 @@ def _flatten(path: Path) -> None:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     path.chmod(0o700)
     with Descriptor(os.open(path, flags)) as top:
-        pending = _subfolders(top)
-        while pending:
-            with Descriptor(os.open(pending.pop(), flags, dir_fd=top)) as folder:
+        folder_names = _subfolders(top)
+        while folder_names:
+            with Descriptor(os.open(folder_names.pop(), flags, dir_fd=top)) as folder:
                 for name in _subfolders(folder):
-                    moved = secrets.token_hex(16)
-                    os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
-                    pending.append(moved)
+                    new_name = secrets.token_hex(16)
+                    os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=top)
+                    folder_names.append(new_name)
 
 
 def _subfolders(folder: int) -> list[str]:
@@ -280,11 +280,11 @@ def _subfolders(folder: int) -> list[str]:
 def tree_size(path: Path) -> int:
     """Bytes that a folder takes on disk; a file with several names counts once."""
     total = 0
-    seen: set[tuple[int, int]] = set()
-    pending = [path]
-    while pending:
+    inodes: set[tuple[int, int]] = set()
+    folders = [path]
+    while folders:
         try:
-            entries = list(os.scandir(pending.pop()))
+            entries = list(os.scandir(folders.pop()))
         except OSError:
             continue
         for entry in entries:
@@ -293,22 +293,22 @@ def tree_size(path: Path) -> int:
             except OSError:  # its path is too long, or it has gone
                 continue
             if stat.S_ISDIR(info.st_mode):
-                pending.append(Path(entry.path))
+                folders.append(Path(entry.path))
             elif info.st_nlink > 1:
-                if (info.st_dev, info.st_ino) in seen:
+                if (info.st_dev, info.st_ino) in inodes:
                     continue
-                seen.add((info.st_dev, info.st_ino))
+                inodes.add((info.st_dev, info.st_ino))
             total += info.st_blocks * 512
     return total
 
 
 @contextlib.contextmanager
-def locked(
+def file_lock(
     path: Path,
     *,
     shared: bool = False,
     wait: bool = True,
-    waiting: Callable[[], None] | None = None,
+    on_wait: Callable[[], None] | None = None,
 ) -> Iterator[int | None]:
     """Hold a lock among processes and threads for as long as the block runs.
 
@@ -319,11 +319,11 @@ def locked(
         path: The lock's file.
         shared: Whether others may hold it, too, who also ask for it shared.
         wait: Whether to wait for it if it is taken.
-        waiting: Called once before a wait.
+        on_wait: Called once before a wait.
     """
-    descriptor = _acquire(path, shared, wait and waiting is None)
-    if descriptor is None and wait and waiting is not None:
-        waiting()
+    descriptor = _acquire(path, shared, wait and on_wait is None)
+    if descriptor is None and wait and on_wait is not None:
+        on_wait()
         descriptor = _acquire(path, shared, wait)
     if descriptor is None:
         yield None
@@ -336,27 +336,27 @@ def locked(
         os.close(descriptor)
 
 
-_held: dict[str, int] = {}
+_folder_locks: dict[str, int] = {}
 """Folders that this process, or the one that it was forked from, uses → a descriptor."""
 
 
-def hold(folder: Path) -> None:
-    """Make a folder of the cache, if need be; until this process ends, `empty` keeps what is in it.
+def hold_folder(folder: Path) -> None:
+    """Make a folder of the cache, if need be; until this process ends, `empty_folder` keeps what is in it.
 
     Raises:
         OSError: It cannot be made.
     """
-    if str(folder) in _held:
+    if str(folder) in _folder_locks:
         return
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    if _held.setdefault(str(folder), descriptor) != descriptor:  # another thread was first
+    if _folder_locks.setdefault(str(folder), descriptor) != descriptor:  # another thread was first
         os.close(descriptor)
 
 
-def empty(folder: Path, dry_run: bool = False) -> int | None:
-    """Remove all that is in a folder of the cache, unless a living process uses it: see `hold`.
+def empty_folder(folder: Path, dry_run: bool = False) -> int | None:
+    """Remove all that is in a folder of the cache, unless a living process uses it: see `hold_folder`.
 
     Returns:
         The bytes on disk that were, or would be, freed; None if it is in use.
@@ -367,10 +367,10 @@ def empty(folder: Path, dry_run: bool = False) -> int | None:
         return 0
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        freed = tree_size(folder)
+        freed_bytes = tree_size(folder)
         for path in () if dry_run else list(folder.iterdir()):
             remove_tree(path)
-        return freed
+        return freed_bytes
     except BlockingIOError:
         return None
     finally:

@@ -31,9 +31,9 @@ IDLE_SECONDS = 600.0
 """The time after which a connection is closed in which no byte came from either side."""
 _CONNECT_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
-_SCARCE_SECONDS = 0.2
+_SCARCITY_SECONDS = 0.2
 _CHUNK = 65_536
-_SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_SCARCITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _SO_DOMAIN, _SO_PROTOCOL, _SO_NETNS_COOKIE = 39, 38, 71  # Python has no names for them
 
 
@@ -51,7 +51,7 @@ class Forward:
     """A port of a sandbox's loopback, for as long as it is not closed. Thread-safe.
 
     Args:
-        listener: A new socket of the sandbox's network, from `own_socket`.
+        listener: A new socket of the sandbox's network, from `adopt_socket`.
         port: The port of 127.0.0.1, from 1 to 65535.
         serve: Serves each connection, on a thread of its own.
         connections: How many there may be at a time.
@@ -72,19 +72,19 @@ class Forward:
         self._listener: socket.socket | None = None
         self._thread = threading.Thread()
         self._serve = serve
-        self._most = connections
+        self._max_connections = connections
         self._counts = Counts()
-        self._open: set[socket.socket] = set()
+        self._connections: set[socket.socket] = set()
         self._closed = False
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self.move(listener)
         disown_in_forks(self)
 
     @property
     def counts(self) -> Counts:
         """The connections so far."""
-        with self._changed:
-            return replace(self._counts, active=len(self._open))
+        with self._condition:
+            return replace(self._counts, active=len(self._connections))
 
     @property
     def closed(self) -> bool:
@@ -98,11 +98,11 @@ class Forward:
             listener: As for the constructor, which says what is raised.
         """
         try:
-            _listen(listener, self.port, self._most)
+            _listen(listener, self.port, self._max_connections)
         except BaseException:
             listener.close()
             raise
-        self._leave(listener)
+        self._replace_listener(listener)
         self._wait()
         self._thread = threading.Thread(
             target=self._accept_all,
@@ -120,16 +120,19 @@ class Forward:
     def hang_up(self) -> None:
         """Begin to close it: its threads do the rest."""
         self._closed = True
-        self._leave(None)
+        self._replace_listener(None)
 
-    def _leave(self, listener: socket.socket | None) -> None:
+    def _replace_listener(self, listener: socket.socket | None) -> None:
         """Put another listener, if any, in the place of this one; its connections are ended."""
-        with self._changed:
-            before, self._listener = self._listener, listener
-            for each in (*self._open, *([before] if before else [])):
+        with self._condition:
+            previous_listener, self._listener = self._listener, listener
+            for open_socket in (
+                *self._connections,
+                *([previous_listener] if previous_listener else []),
+            ):
                 with suppress(OSError):  # it has ended
-                    each.shutdown(socket.SHUT_RDWR)  # wakes the thread that has it
-            self._changed.notify_all()
+                    open_socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that has it
+            self._condition.notify_all()
 
     def _wait(self) -> None:
         """Wait for the thread that accepts connections."""
@@ -138,43 +141,45 @@ class Forward:
 
     def disown(self) -> None:
         """See `ownership.Owned`. A fork has no thread that would serve."""
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._closed = True
-        for each in (*self._open, *([self._listener] if self._listener else [])):
-            each.close()
+        for open_socket in (*self._connections, *([self._listener] if self._listener else [])):
+            open_socket.close()
 
     def _accept_all(self, listener: socket.socket) -> None:
         with listener:
-            while self._room(listener):
+            while self._wait_for_room(listener):
                 try:
                     connection, _ = listener.accept()
                 except OSError as error:
-                    if error.errno in _SCARCE:
+                    if error.errno in _SCARCITY_ERRORS:
                         self._pause(listener)
                     elif error.errno != errno.ECONNABORTED:
                         return  # it was closed
                     continue
                 self._begin(connection, listener)
 
-    def _room(self, listener: socket.socket) -> bool:
+    def _wait_for_room(self, listener: socket.socket) -> bool:
         """Wait for room for one more connection; False: the listener was closed."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._listener is not listener or len(self._open) < self._most
+        with self._condition:
+            self._condition.wait_for(
+                lambda: (
+                    self._listener is not listener or len(self._connections) < self._max_connections
+                )
             )
             return self._listener is listener
 
     def _pause(self, listener: socket.socket) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._listener is not listener, _SCARCE_SECONDS)
+        with self._condition:
+            self._condition.wait_for(lambda: self._listener is not listener, _SCARCITY_SECONDS)
 
     def _begin(self, connection: socket.socket, listener: socket.socket) -> None:
-        with self._changed:
+        with self._condition:
             if self._listener is not listener:
                 connection.close()
                 return
             self._counts.accepted += 1
-            self._open.add(connection)
+            self._connections.add(connection)
         thread = threading.Thread(target=self._handle, args=(connection,), daemon=True)
         try:
             thread.start()
@@ -191,12 +196,12 @@ class Forward:
             self._end(connection, failure)
 
     def _end(self, connection: socket.socket, failure: Exception | None) -> None:
-        with self._changed:
-            self._open.discard(connection)
+        with self._condition:
+            self._connections.discard(connection)
             if failure is not None and not self._closed:
                 self._counts.failed += 1
                 self.error = failure
-            self._changed.notify_all()
+            self._condition.notify_all()
         connection.close()
 
 
@@ -233,16 +238,16 @@ class Forwards(Protocol):
         """
 
 
-def _listen(listener: socket.socket, port: int, most: int) -> None:
+def _listen(listener: socket.socket, port: int, max_connections: int) -> None:
     # After a forward of the same port was closed, its connections may linger.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    for which in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # accepted sockets count for this process
-        listener.setsockopt(socket.SOL_SOCKET, which, _CHUNK)
-    at_once(listener)
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # accepted sockets count for this process
+        listener.setsockopt(socket.SOL_SOCKET, option, _CHUNK)
+    set_no_delay(listener)
     listener.settimeout(None)
     try:
         listener.bind(("127.0.0.1", port))
-        listener.listen(max(most, CONNECTIONS))
+        listener.listen(max(max_connections, CONNECTIONS))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise CausedInsideError(f"port {port} of the sandbox is in use there") from error
@@ -264,7 +269,7 @@ def checked_port(port: int) -> int:
     return port
 
 
-def own_socket(fds: list[int]) -> socket.socket:
+def adopt_socket(fds: list[int]) -> socket.socket:
     """Take what process 1 has passed for a new TCP socket of the sandbox's network.
 
     Raises:
@@ -276,57 +281,60 @@ def own_socket(fds: list[int]) -> socket.socket:
             os.close(fd)
         raise SandboxError(f"the sandbox passed {len(fds)} descriptors for a socket")
     try:
-        found = socket.socket(fileno=fds[0])
+        passed_socket = socket.socket(fileno=fds[0])
     except OSError as error:
         os.close(fds[0])
         raise SandboxError(f"the sandbox passed something else for a socket: {error}") from error
     try:
-        what = [found.getsockopt(socket.SOL_SOCKET, of) for of in (_SO_DOMAIN, socket.SO_TYPE)]
-        what += [found.getsockopt(socket.SOL_SOCKET, _SO_PROTOCOL)]
-        if what != [socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP]:
-            raise SandboxError(f"the sandbox passed another socket than one of TCP: {what}")
-        if found.getsockname() != ("0.0.0.0", 0):
-            raise SandboxError(f"the sandbox passed a socket in use: {found.getsockname()}")
-        if _network_of(found) == _this_network():
+        traits = [
+            passed_socket.getsockopt(socket.SOL_SOCKET, option)
+            for option in (_SO_DOMAIN, socket.SO_TYPE)
+        ]
+        traits += [passed_socket.getsockopt(socket.SOL_SOCKET, _SO_PROTOCOL)]
+        if traits != [socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP]:
+            raise SandboxError(f"the sandbox passed another socket than one of TCP: {traits}")
+        if passed_socket.getsockname() != ("0.0.0.0", 0):
+            raise SandboxError(f"the sandbox passed a socket in use: {passed_socket.getsockname()}")
+        if _network_cookie(passed_socket) == _machine_network_cookie():
             raise UsageError(
                 "this sandbox shares the machine's network (network=True): a forward needs a "
                 "sandbox with a network of its own"
             )
     except OSError as error:
-        found.close()
+        passed_socket.close()
         raise SandboxError(f"the sandbox's socket is of no use: {error}") from error
     except BaseException:
-        found.close()
+        passed_socket.close()
         raise
-    return found
+    return passed_socket
 
 
-def _network_of(sock: socket.socket) -> int:
+def _network_cookie(sock: socket.socket) -> int:
     cookie: int = struct.unpack("=Q", sock.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))[0]
     return cookie
 
 
-def _this_network() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as own:
-        return _network_of(own)
+def _machine_network_cookie() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        return _network_cookie(probe)
 
 
-def handler(to: str | Handler, idle: float = IDLE_SECONDS) -> Handler:
-    """Return the handler that `to` means: itself, or one that connects to an address.
+def handler(target: str | Handler, idle_seconds: float = IDLE_SECONDS) -> Handler:
+    """Return the handler that `target` means: itself, or one that connects to an address.
 
     Args:
-        to: A handler; or ``host:port``, or the absolute path of a Unix socket.
-        idle: See `IDLE_SECONDS`.
+        target: A handler; or ``host:port``, or the absolute path of a Unix socket.
+        idle_seconds: See `IDLE_SECONDS`.
 
     Raises:
         UsageError: It is neither.
     """
-    if callable(to):
-        return to
-    if isinstance(to, str) and to.startswith("/"):
-        return partial(_relay, lambda: _connect_unix(to), idle)
-    host, port = address(to)
-    return partial(_relay, partial(_connect, host, port), idle)
+    if callable(target):
+        return target
+    if isinstance(target, str) and target.startswith("/"):
+        return partial(_relay, lambda: _connect_unix(target), idle_seconds)
+    host, port = address(target)
+    return partial(_relay, partial(_connect, host, port), idle_seconds)
 
 
 def address(text: str) -> tuple[str, int]:
@@ -336,13 +344,17 @@ def address(text: str) -> tuple[str, int]:
         UsageError: It is not that.
     """
     host, _, port = str(text).rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    if not bare or (":" in host and bare == host) or not (port.isascii() and port.isdigit()):
+    bare_host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if (
+        not bare_host
+        or (":" in host and bare_host == host)
+        or not (port.isascii() and port.isdigit())
+    ):
         raise UsageError(f"not an address, as 127.0.0.1:8000 or [::1]:8000: {text!r}")
-    return bare, checked_port(int(port))
+    return bare_host, checked_port(int(port))
 
 
-def at_once(sock: socket.socket) -> None:
+def set_no_delay(sock: socket.socket) -> None:
     """Make TCP send small parts at once; the sockets that a listener accepts do so, too.
 
     Otherwise each part of a stream, such as a model's next word, waits for the acknowledgement of
@@ -353,7 +365,7 @@ def at_once(sock: socket.socket) -> None:
 
 def _connect(host: str, port: int) -> socket.socket:
     connection = socket.create_connection((host, port), _CONNECT_SECONDS)
-    at_once(connection)
+    set_no_delay(connection)
     return connection
 
 
@@ -368,31 +380,35 @@ def _connect_unix(path: str) -> socket.socket:
     return connection
 
 
-def _relay(connect: Callable[[], socket.socket], idle: float, connection: socket.socket) -> None:
-    with connect() as other:
-        join(connection, other, idle)
+def _relay(
+    connect: Callable[[], socket.socket], idle_seconds: float, connection: socket.socket
+) -> None:
+    with connect() as upstream:
+        join(connection, upstream, idle_seconds)
 
 
-def join(one: socket.socket, other: socket.socket, idle: float = IDLE_SECONDS) -> None:
+def join(
+    client: socket.socket, upstream: socket.socket, idle_seconds: float = IDLE_SECONDS
+) -> None:
     """Pass on what comes from either socket to the other, until both have ended.
 
     What one side does not read holds up the other: at most 64 KiB wait for each of them.
 
     Args:
-        one: A connected socket.
-        other: Another.
-        idle: Seconds without a byte after which both are closed.
+        client: A connected socket.
+        upstream: Another.
+        idle_seconds: Seconds without a byte after which both are closed.
     """
-    for each in (one, other):
-        each.setblocking(False)
-    flows = [_Flow(one, other), _Flow(other, one)]
+    for endpoint in (client, upstream):
+        endpoint.setblocking(False)
+    flows = [_Flow(client, upstream), _Flow(upstream, client)]
     with suppress(ConnectionError):  # one has gone: its end ends the other
         while any(not flow.done for flow in flows):
             poll = select.poll()
-            for sock in (one, other):
+            for sock in (client, upstream):
                 if events := flows[0].events(sock) | flows[1].events(sock):
                     poll.register(sock, events)
-            if not poll.poll(idle * 1000):
+            if not poll.poll(idle_seconds * 1000):
                 return
             for flow in flows:
                 flow.move()
@@ -404,25 +420,25 @@ class _Flow:
 
     source: socket.socket
     target: socket.socket
-    waiting: bytes = b""
+    pending_data: bytes = b""
     ended: bool = False
     done: bool = False
 
     def events(self, sock: socket.socket) -> int:
         """Return the events of a socket that this waits for."""
-        if sock is self.source and not self.waiting and not self.ended:
+        if sock is self.source and not self.pending_data and not self.ended:
             return select.POLLIN
-        return select.POLLOUT if sock is self.target and self.waiting else 0
+        return select.POLLOUT if sock is self.target and self.pending_data else 0
 
     def move(self) -> None:
         """Do what can be done without waiting."""
         with suppress(BlockingIOError):
-            if not self.waiting and not self.ended:
-                self.waiting = self.source.recv(_CHUNK)
-                self.ended = not self.waiting
-            if self.waiting:
-                self.waiting = self.waiting[self.target.send(self.waiting) :]
-        if self.ended and not self.waiting and not self.done:
+            if not self.pending_data and not self.ended:
+                self.pending_data = self.source.recv(_CHUNK)
+                self.ended = not self.pending_data
+            if self.pending_data:
+                self.pending_data = self.pending_data[self.target.send(self.pending_data) :]
+        if self.ended and not self.pending_data and not self.done:
             self.done = True
             with suppress(OSError):  # it has gone
                 self.target.shutdown(socket.SHUT_WR)

@@ -32,8 +32,8 @@ from typing import Any
 
 from intercode_sandbox.errors import PackageError, UsageError
 from intercode_sandbox.origin import check_upper_package
-from intercode_sandbox.suggestions import meant
-from intercode_sandbox.user_code import is_reference, load, reference_of
+from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.user_code import is_reference, load, target_reference
 
 
 class Registry:
@@ -140,8 +140,8 @@ class Registry:
             return target
         _check_target(target)
         module, _, attribute = target.partition(":")
-        imported = importlib.import_module(module)
-        return attrgetter(attribute)(imported) if attribute else imported
+        target_module = importlib.import_module(module)
+        return attrgetter(attribute)(target_module) if attribute else target_module
 
     def unknown(self, name: str, names: Iterable[str] | None = None) -> UsageError:
         """Return the error of a name that is not known: what was meant, or what there is.
@@ -151,14 +151,14 @@ class Registry:
             names: The names that would do; default: all.
         """
         if (home := self.homes.get(name)) and name not in self:
-            return missing(f"{self.kind} {name!r}", home)
-        near = meant(name, self.names() if names is None else names)
-        own = OR_YOUR_OWN if self._takes_files else ""
-        return UsageError(f"there is no {self.kind} {name!r}{near}{own}")
+            return missing_package_error(f"{self.kind} {name!r}", home)
+        suggestion = hint_text(name, self.names() if names is None else names)
+        advice = OR_YOUR_OWN if self._takes_files else ""
+        return UsageError(f"there is no {self.kind} {name!r}{suggestion}{advice}")
 
-    def file_of(self, name: str) -> str:
+    def file_reference(self, name: str) -> str:
         """Return the reference of a thing that came from a user's file; empty for any other."""
-        return reference_of(self._entries.get(name))
+        return target_reference(self._entries.get(name))
 
     def _look_for_packages(self) -> None:
         """Add what installed packages register, once. Nothing of theirs is imported."""
@@ -166,14 +166,16 @@ class Registry:
             return
         from importlib.metadata import entry_points  # slow, and mostly not needed
 
-        for point in entry_points(group=self._group):
-            is_ours = point.value.partition(".")[0].partition(":")[0] in OURS
+        for entry_point in entry_points(group=self._group):
+            is_ours = entry_point.value.partition(".")[0].partition(":")[0] in PROJECT_MODULES
             # None takes a name of ours, whether it is there or in a package that is not installed.
-            if point.name in self._entries or (point.name in self.homes and not is_ours):
+            if entry_point.name in self._entries or (
+                entry_point.name in self.homes and not is_ours
+            ):
                 continue
-            self._entries[point.name] = point.value
+            self._entries[entry_point.name] = entry_point.value
             if not is_ours:
-                self._packages.add(point.name)
+                self._packages.add(entry_point.name)
         self._group = None
 
 
@@ -184,13 +186,13 @@ def _check_target(target: Any) -> None:
         check_upper_package(package)
 
 
-def missing(subject: str, package: str) -> UsageError:
+def missing_package_error(subject: str, package: str) -> UsageError:
     """Return the error of what another package of ours has, which is not installed."""
     return UsageError(f"{subject} needs the package {package}: pip install {package}")
 
 
 UPPER_PACKAGES = frozenset({"intercode_integrations", "intercode_paper"})
 """Modules of the packages that no lower package imports, except by the name of an entry point."""
-OURS = UPPER_PACKAGES | {"intercode", "intercode_sandbox"}
+PROJECT_MODULES = UPPER_PACKAGES | {"intercode", "intercode_sandbox"}
 """The modules of our packages. What the upper ones add is checked at its use."""
 OR_YOUR_OWN = " (or your own, as path/to/file.py:name)"

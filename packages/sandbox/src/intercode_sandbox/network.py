@@ -33,9 +33,9 @@ PROXY_PORT = 3128
 """The proxy's port on the sandbox's loopback; the next free one, where an endpoint has it."""
 _WEB_PORTS = (80, 443)
 _CONNECT_SECONDS = 10.0
-_MOST_NAMES = 100
+_MAX_REFUSED_NAMES = 100
 """Refused names that a record has. More are a flood, and counted together."""
-_OTHERS = "(others)"
+_OVERFLOW_KEY = "(others)"
 _NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?", re.ASCII)
 _LONGEST_NAME = 253
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -82,8 +82,8 @@ class Host:
         if port not in (_WEB_PORTS if self.port is None else (self.port,)):
             return False
         if self.name.startswith("*."):
-            below = name.endswith(self.name[1:]) and len(name) >= len(self.name)
-            return below and _is_name(name) and not name.startswith("*")
+            is_subdomain = name.endswith(self.name[1:]) and len(name) >= len(self.name)
+            return is_subdomain and _is_name(name) and not name.startswith("*")
         return name == self.name
 
     def __str__(self) -> str:
@@ -110,16 +110,18 @@ class Policy:
         """
         if isinstance(network, bool):
             return cls(shared=network)
-        one = isinstance(network, str)
+        is_single = isinstance(network, str)
         texts = network.split(",") if isinstance(network, str) else list(network)
         if not texts:
             return cls()
-        policies = [_entry(text, one and len(texts) == 1) for text in texts]
-        endpoints = tuple(dict.fromkeys(each for policy in policies for each in policy.endpoints))
-        hosts = tuple(dict.fromkeys(each for policy in policies for each in policy.hosts))
+        policies = [_parse_entry(text, is_single and len(texts) == 1) for text in texts]
+        endpoints = tuple(dict.fromkeys(entry for policy in policies for entry in policy.endpoints))
+        hosts = tuple(dict.fromkeys(entry for policy in policies for entry in policy.hosts))
         ports = [port for _, port in endpoints]
-        if twice := [port for port in ports if ports.count(port) > 1]:
-            raise UsageError(f"network: two endpoints have the port {twice[0]}, and a sandbox one")
+        if duplicate_ports := [port for port in ports if ports.count(port) > 1]:
+            raise UsageError(
+                f"network: two endpoints have the port {duplicate_ports[0]}, and a sandbox one"
+            )
         return cls(False, endpoints, hosts)
 
     @property
@@ -128,7 +130,7 @@ class Policy:
         return self.shared or bool(self.hosts)
 
 
-def _entry(text: object, direct: bool) -> Policy:
+def _parse_entry(text: object, direct: bool) -> Policy:
     """Read one entry.
 
     Args:
@@ -137,14 +139,14 @@ def _entry(text: object, direct: bool) -> Policy:
     """
     if not isinstance(text, str):
         raise UsageError(f"network: a host is a text, not {text!r}")
-    name, port, scheme = _taken_apart(text.strip())
+    name, port, scheme = _split_entry(text.strip())
     if port is not None and (name in _LOCAL_NAMES or (direct and scheme != "https")):
         _check_literal(name, text)
         return Policy(endpoints=((name, port),))
-    bare = _literal(name)
-    if bare is not None and port is None:
+    literal = _parse_literal(name)
+    if literal is not None and port is None:
         raise UsageError(f"network: give the port of an address, as {name}:443: {text!r}")
-    if bare is None and "." not in name and port is None:
+    if literal is None and "." not in name and port is None:
         raise UsageError(
             f"network: {text!r} is not a host: give HOST:PORT, a URL, or names such as pypi.org "
             "and *.example.org with commas between them; or no value, for all of the network"
@@ -155,7 +157,7 @@ def _entry(text: object, direct: bool) -> Policy:
     return Policy(hosts=(Host(name, port),))
 
 
-def _taken_apart(text: str) -> tuple[str, int | None, str]:
+def _split_entry(text: str) -> tuple[str, int | None, str]:
     """Return an entry's host, its port if it has one, and its URL's scheme, if it is one."""
     scheme, port = "", None
     host = text
@@ -177,7 +179,7 @@ def _taken_apart(text: str) -> tuple[str, int | None, str]:
         except UsageError as error:
             raise UsageError(f"network: {error}") from None
     host = host.lower().removesuffix(".")
-    if _literal(host) is None and not _is_name(host):
+    if _parse_literal(host) is None and not _is_name(host):
         raise UsageError(f"network: {text!r} is not the name of a host")
     return host, port, scheme
 
@@ -186,7 +188,7 @@ def _is_name(text: str) -> bool:
     return len(text) <= _LONGEST_NAME and ".." not in text and bool(_NAME.fullmatch(text))
 
 
-def _literal(name: str) -> Address | None:
+def _parse_literal(name: str) -> Address | None:
     try:
         return ipaddress.ip_address(name)
     except ValueError:
@@ -194,62 +196,70 @@ def _literal(name: str) -> Address | None:
 
 
 def _check_literal(name: str, text: str) -> None:
-    if (found := _literal(name)) is not None and (why := never(found)):
-        raise UsageError(f"network: {text!r} is {why}, which no sandbox may reach")
+    if (literal := _parse_literal(name)) is not None and (reason := forbidden_reason(literal)):
+        raise UsageError(f"network: {text!r} is {reason}, which no sandbox may reach")
 
 
-def _within(found: Address) -> Address:
+def _embedded_ipv4(candidate: Address) -> Address:
     """Return the address of IPv4 that one of IPv6 stands for; else the address itself."""
-    if isinstance(found, ipaddress.IPv4Address) or int(found) in (0, 1):
-        return found
-    for network, after in _EMBEDDING:
-        if found in network:
-            return ipaddress.IPv4Address(int(found) >> after & 0xFFFFFFFF)
-    if int(found) >> 32 & 0xFFFFFFFF in _ISATAP:
-        return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-    return found
+    if isinstance(candidate, ipaddress.IPv4Address) or int(candidate) in (0, 1):
+        return candidate
+    for network, shift in _EMBEDDING:
+        if candidate in network:
+            return ipaddress.IPv4Address(int(candidate) >> shift & 0xFFFFFFFF)
+    if int(candidate) >> 32 & 0xFFFFFFFF in _ISATAP:
+        return ipaddress.IPv4Address(int(candidate) & 0xFFFFFFFF)
+    return candidate
 
 
-def _translations(found: Address) -> list[Address]:
+def _translations(candidate: Address) -> list[Address]:
     """List what a translator to IPv4, with a prefix of its network's own, may make of an address.
 
     RFC 6052 leaves out bits 64 to 71 of the address, and has the prefixes of 32 to 96 bits.
     """
-    if isinstance(found, ipaddress.IPv4Address):
+    if isinstance(candidate, ipaddress.IPv4Address):
         return []
-    value = int(found)
+    value = int(candidate)
     bits = value >> 64 << 56 | value & (1 << 56) - 1
     shifts = [88 - prefix for prefix in (32, 40, 48, 56, 64)]
     words = [value, *(bits >> shift for shift in shifts)]
     return [ipaddress.IPv4Address(word & 0xFFFFFFFF) for word in words]
 
 
-def never(found: Address) -> str:
+def forbidden_reason(candidate: Address) -> str:
     """Say why an address is never connected to, also if it is named; empty: it may be."""
-    found = _within(found)
-    if any(each in network for each in (found, *_translations(found)) for network in _METADATA):
+    candidate = _embedded_ipv4(candidate)
+    if any(
+        variant in network
+        for variant in (candidate, *_translations(candidate))
+        for network in _METADATA
+    ):
         return "an address of a cloud's metadata"
-    if found.is_link_local:
+    if candidate.is_link_local:
         return "a link-local address"
-    return "a multicast or unspecified address" if found.is_multicast or int(found) == 0 else ""
+    return (
+        "a multicast or unspecified address"
+        if candidate.is_multicast or int(candidate) == 0
+        else ""
+    )
 
 
-def not_public(found: Address) -> str:
+def non_public_reason(candidate: Address) -> str:
     """Say why an address is not one of the public internet; empty: it is."""
-    within = _within(found)
-    if why := never(found):
-        return why
-    public = within.version == 4 or within in _PUBLIC_IPV6
-    if not (public and within.is_global) or within.is_reserved:
+    effective_address = _embedded_ipv4(candidate)
+    if reason := forbidden_reason(candidate):
+        return reason
+    public = effective_address.version == 4 or effective_address in _PUBLIC_IPV6
+    if not (public and effective_address.is_global) or effective_address.is_reserved:
         return "a private address"
-    return "an address of this machine" if _is_own(within) else ""
+    return "an address of this machine" if _is_local(effective_address) else ""
 
 
-def _is_own(found: Address) -> bool:
+def _is_local(candidate: Address) -> bool:
     """Return whether an address is this machine's: only to such a one can a socket be bound."""
-    family = socket.AF_INET if found.version == 4 else socket.AF_INET6
+    family = socket.AF_INET if candidate.version == 4 else socket.AF_INET6
     with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.bind((str(found), 0))
+        probe.bind((str(candidate), 0))
         return True
     return False
 
@@ -271,76 +281,84 @@ class Gate:
         self._resolve = resolve
         self._private = private
         self._lock = threading.Lock()
-        self._refused: dict[str, int] = {}
+        self._refusal_counts: dict[str, int] = {}
 
     @property
-    def refused(self) -> Mapping[str, int]:
+    def refusal_counts(self) -> Mapping[str, int]:
         """The connections that were refused: ``host:port: reason`` → how many."""
         with self._lock:
-            return dict(self._refused)
+            return dict(self._refusal_counts)
 
-    def allowed(self) -> str:
+    def allowed_text(self) -> str:
         """Return what may be reached, in words."""
-        found = ", ".join(map(str, self.policy.hosts))
-        return f"{found} (ports 80 and 443, where none is named)"
+        hosts = ", ".join(map(str, self.policy.hosts))
+        return f"{hosts} (ports 80 and 443, where none is named)"
 
-    def to_host(self, name: str, port: int) -> socket.socket:
+    def connect_to_host(self, name: str, port: int) -> socket.socket:
         """Connect to a host that a program has asked for.
 
         Raises:
             RefusedError: The policy does not allow it. It is counted.
             OSError: It cannot be reached.
         """
-        shown = f"{_printable(name)}:{port}"
-        admitting = [host for host in self.policy.hosts if host.admits(name, port)]
-        if not admitting:
-            self._refuse(shown, f"it is not in this sandbox's list: {self.allowed()}", "not listed")
-        named = self._private or _literal(name) is not None
-        return self._connect(name, port, shown, never if named else not_public)
+        destination = f"{_printable_name(name)}:{port}"
+        matching_hosts = [host for host in self.policy.hosts if host.admits(name, port)]
+        if not matching_hosts:
+            self._refuse(
+                destination,
+                f"it is not in this sandbox's list: {self.allowed_text()}",
+                "not listed",
+            )
+        allows_private = self._private or _parse_literal(name) is not None
+        return self._connect(
+            name, port, destination, forbidden_reason if allows_private else non_public_reason
+        )
 
     def endpoint(self, host: str, port: int) -> Handler:
         """Return the handler of an endpoint's forward. It may be private, as it was named."""
-        shown = f"{host}:{port}"
+        destination = f"{host}:{port}"
 
         def serve(connection: socket.socket) -> None:
-            with self._connect(host, port, shown, never) as other:
-                join(connection, other)
+            with self._connect(host, port, destination, forbidden_reason) as upstream:
+                join(connection, upstream)
 
         return serve
 
     def _connect(
-        self, name: str, port: int, shown: str, wrong: Callable[[Address], str]
+        self, name: str, port: int, destination: str, refusal_reason: Callable[[Address], str]
     ) -> socket.socket:
         """Resolve a name once, and connect to one of its addresses that may be reached."""
-        failure = OSError(f"{shown} has no address")
+        failure = OSError(f"{destination} has no address")
         reasons = []
-        for family, kind, _, _, where in self._resolve(name, port, type=socket.SOCK_STREAM):
-            found = ipaddress.ip_address(str(where[0]).partition("%")[0])
-            if why := wrong(found):
-                reasons.append(why)
+        for family, kind, _, _, socket_address in self._resolve(
+            name, port, type=socket.SOCK_STREAM
+        ):
+            candidate = ipaddress.ip_address(str(socket_address[0]).partition("%")[0])
+            if reason := refusal_reason(candidate):
+                reasons.append(reason)
                 continue
             connection = socket.socket(family, kind)
             try:
                 connection.settimeout(_CONNECT_SECONDS)
-                connection.connect(where)
+                connection.connect(socket_address)
                 return connection
             except OSError as error:
                 connection.close()
                 failure = error
         if reasons and failure.errno is None:
-            self._refuse(shown, f"its name leads to {reasons[0]}", reasons[0])
+            self._refuse(destination, f"its name leads to {reasons[0]}", reasons[0])
         raise failure
 
-    def _refuse(self, shown: str, said: str, reason: str) -> None:
-        key = f"{shown}: {reason}"
+    def _refuse(self, destination: str, message: str, reason: str) -> None:
+        key = f"{destination}: {reason}"
         with self._lock:
-            if key not in self._refused and len(self._refused) >= _MOST_NAMES:
-                key = _OTHERS
-            self._refused[key] = self._refused.get(key, 0) + 1
-        raise RefusedError(f"{shown} cannot be reached from here: {said}")
+            if key not in self._refusal_counts and len(self._refusal_counts) >= _MAX_REFUSED_NAMES:
+                key = _OVERFLOW_KEY
+            self._refusal_counts[key] = self._refusal_counts.get(key, 0) + 1
+        raise RefusedError(f"{destination} cannot be reached from here: {message}")
 
 
-def _printable(name: str) -> str:
+def _printable_name(name: str) -> str:
     """Return a name, which an agent has made, as one that can be shown."""
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:_LONGEST_NAME])
 
@@ -348,19 +366,19 @@ def _printable(name: str) -> str:
 def proxy_variables(port: int) -> dict[str, str]:
     """Return the variables by which programs find a proxy on the sandbox's loopback."""
     proxies = dict.fromkeys(("http_proxy", "https_proxy"), f"http://127.0.0.1:{port}")
-    found = {**proxies, "no_proxy": "localhost,127.0.0.1,::1"}
-    return {**found, **{name.upper(): value for name, value in found.items()}}
+    variables = {**proxies, "no_proxy": "localhost,127.0.0.1,::1"}
+    return {**variables, **{name.upper(): value for name, value in variables.items()}}
 
 
 def free_port(policy: Policy) -> int:
     """Return the proxy's port: the first from `PROXY_PORT` on that no endpoint has."""
-    taken = {port for _, port in policy.endpoints}
-    return next(port for port in range(PROXY_PORT, 65_536) if port not in taken)
+    used_ports = {port for _, port in policy.endpoints}
+    return next(port for port in range(PROXY_PORT, 65_536) if port not in used_ports)
 
 
 def handlers(gate: Gate, proxy: Callable[[Gate, socket.socket], None]) -> dict[int, Handler]:
     """Return the forwards that a policy needs, port → handler."""
-    found = {port: gate.endpoint(host, port) for host, port in gate.policy.endpoints}
+    port_handlers = {port: gate.endpoint(host, port) for host, port in gate.policy.endpoints}
     if gate.policy.hosts:
-        found[free_port(gate.policy)] = partial(proxy, gate)
-    return found
+        port_handlers[free_port(gate.policy)] = partial(proxy, gate)
+    return port_handlers

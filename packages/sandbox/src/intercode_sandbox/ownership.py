@@ -20,35 +20,35 @@ from intercode_sandbox.errors import EnvironmentStateError, SandboxError
 from intercode_sandbox.interruption import is_callers
 
 
-class Owned(Protocol):
+class SupportsDisown(Protocol):
     """A resource that a forked process must not use in its parent's name."""
 
     def disown(self) -> None:
         """Let go of it, in a fork, so that nothing done there reaches it."""
 
 
-class Closes(Protocol):
+class SupportsClose(Protocol):
     """A provider, as far as its end goes."""
 
     def close(self) -> None:
         """End all that it has started. Idempotent."""
 
 
-_owned: weakref.WeakSet[Owned] = weakref.WeakSet()
+_owned_resources: weakref.WeakSet[SupportsDisown] = weakref.WeakSet()
 
 
-def disown_in_forks(thing: Owned) -> None:
+def disown_in_forks(thing: SupportsDisown) -> None:
     """Register a resource that every forked process is to let go of.
 
     A fork that kept descriptors would also hide from the other end that this process has ended.
     """
-    _owned.add(thing)
+    _owned_resources.add(thing)
 
 
 def _disown_all() -> None:
-    for thing in list(_owned):
+    for thing in list(_owned_resources):
         thing.disown()
-    _owned.clear()
+    _owned_resources.clear()
 
 
 os.register_at_fork(after_in_child=_disown_all)
@@ -61,14 +61,14 @@ class OneCaller:
     would then stay locked for good. A frame that has ended holds nothing.
 
     Args:
-        what: Names the thing that is guarded, for messages.
-        free: A method that frees what the thing holds, once a call that `cut` has marked is over.
+        subject: Names the thing that is guarded, for messages.
+        release: A method that frees what the thing holds, once a call that `cut` has marked is over.
     """
 
-    def __init__(self, what: str, free: Callable[[], object] | None = None) -> None:
-        self._what = what
+    def __init__(self, subject: str, release: Callable[[], object] | None = None) -> None:
+        self._subject = subject
         # Weak: a thing that is dropped is freed at once, and not when cycles are collected.
-        self._free = None if free is None else weakref.WeakMethod(free)
+        self._release = None if release is None else weakref.WeakMethod(release)
         self._is_cut = False
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class OneCaller:
         """
         if self.forked:
             raise EnvironmentStateError(
-                f"{self._what} was made by process {self._owner}, and this is its fork, process "
+                f"{self._subject} was made by process {self._owner}, and this is its fork, process "
                 f"{os.getpid()}: sandboxes are not shared. Make the environment here, in the child"
             )
         with self._lock:  # for a moment: an exception never leaves it locked
@@ -96,7 +96,7 @@ class OneCaller:
                 self._holder, self._is_cut = sys._getframe(1), False
                 return
         raise EnvironmentStateError(
-            f"another call of {self._what} is running: it serves one thread at a time. Make "
+            f"another call of {self._subject} is running: it serves one thread at a time. Make "
             "one environment for each thread, or use intercode.make_vec"
         )
 
@@ -112,10 +112,10 @@ class OneCaller:
             is_cut, self._holder, self._is_cut = self._is_cut, None, False
         if not is_cut:
             return
-        if self._free is not None and (free := self._free()) is not None:
-            free()
+        if self._release is not None and (release := self._release()) is not None:
+            release()
         if error is None or not is_callers(error):
-            raise EnvironmentStateError(f"{self._what} was closed during an action") from error
+            raise EnvironmentStateError(f"{self._subject} was closed during an action") from error
 
     def cut(self) -> bool:
         """Mark the running call as closed under its hands; return whether there is one.
@@ -137,14 +137,14 @@ def _is_executing(frame: FrameType) -> bool:
     return False
 
 
-def when_gone(
+def register_finalizer(
     thing: object, work: Callable[..., object], *arguments: Any
 ) -> weakref.finalize[..., Any]:
     """Register work for when an object is gone, or this process ends; a fork never does it."""
     return weakref.finalize(thing, _if_owner, os.getpid(), work, arguments)
 
 
-def free_when_gone(
+def register_release(
     thing: object, work: Callable[..., object], *arguments: Any
 ) -> weakref.finalize[..., Any]:
     """Register the freeing of what an object holds, for an owner who drops it without `close`.
@@ -166,15 +166,15 @@ def _if_owner(pid: int, work: Callable[..., object], arguments: tuple[Any, ...])
         work(*arguments)
 
 
-def close_at_exit(provider: Closes) -> None:
+def close_at_exit(provider: SupportsClose) -> None:
     """Register a provider to be closed when the process ends, if it is still there then."""
     atexit.register(_close, weakref.ref(provider))
 
 
-def _close(provider: weakref.ref[Closes]) -> None:
-    if (live := provider()) is not None:
+def _close(provider: weakref.ref[SupportsClose]) -> None:
+    if (open_provider := provider()) is not None:
         with suppress(SandboxError, OSError):
-            live.close()
+            open_provider.close()
 
 
 def new_lease() -> str:
@@ -194,7 +194,7 @@ def is_gone(lease: str) -> bool:
     return has_ended(int(fields[0]), int(fields[1]) if fields[1].isdigit() else None)
 
 
-def has_ended(pid: int, started: int | None) -> bool:
+def has_ended(pid: int, expected_start: int | None) -> bool:
     """Whether a process has ended: there is no such pid, or it has another start time.
 
     A process that `/proc` does not show may still run: `/proc` hides those of other users
@@ -202,11 +202,11 @@ def has_ended(pid: int, started: int | None) -> bool:
 
     Args:
         pid: The pid, in this process's namespace.
-        started: The start time, in the kernel's ticks; None: it is not known.
+        expected_start: The start time, in the kernel's ticks; None: it is not known.
     """
-    known = start_time(pid)
-    if known is not None and started is not None:
-        return known != started
+    actual_start = start_time(pid)
+    if actual_start is not None and expected_start is not None:
+        return actual_start != expected_start
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-STAND_IN = 0x7000_FFFF
+STAND_IN_ID = 0x7000_FFFF
 """The id of sandboxes where root may not make ranges of ids: no account has it, as it lies between
 what systemd keeps for containers and its foreign ids."""
 
@@ -25,21 +25,21 @@ _SYSTEMS = {
     "win32": ("Windows", f"WSL 2 (wsl --install), or in {_CONTAINER}"),
     "darwin": ("macOS", f"a virtual machine with Linux, or in {_CONTAINER}"),
 }
-_STAND_INS = {"chown": 0, "setgid": 6, "setuid": 7}
-_ROOTS = {
-    **_STAND_INS,
+_STAND_IN_CAPABILITIES = {"chown": 0, "setgid": 6, "setuid": 7}
+_ROOT_CAPABILITIES = {
+    **_STAND_IN_CAPABILITIES,
     **{"dac_override": 1, "fowner": 3, "kill": 5},
     **{"net_admin": 12, "sys_ptrace": 19, "sys_admin": 21, "mknod": 27},
 }
 """The capabilities that a sandbox of the stand-in, or of root, needs: name → bit."""
 
 
-def other_system() -> str:
+def unsupported_system() -> str:
     """Say what to do on a system that cannot run sandboxes; "" on Linux."""
     if sys.platform == "linux":
         return ""
-    system, there = _SYSTEMS.get(sys.platform, (sys.platform, "a virtual machine with Linux"))
-    return f"sandboxes need Linux, and this is {system}. InterCode works in {there}"
+    system, alternative = _SYSTEMS.get(sys.platform, (sys.platform, "a virtual machine with Linux"))
+    return f"sandboxes need Linux, and this is {system}. InterCode works in {alternative}"
 
 
 def permitted() -> int:
@@ -56,31 +56,35 @@ def is_root() -> bool:
 
     Root of a user namespace, or of a restricted container, is not.
     """
-    return os.geteuid() == 0 and _has_roots_rights()
+    return os.geteuid() == 0 and _has_root_privileges()
 
 
 @cache
-def _has_roots_rights() -> bool:
+def _has_root_privileges() -> bool:
     if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
         return False
-    return not lacking() and not _on_overlay(cache_place())
+    return not missing_capabilities() and not _on_overlay(cache_folder())
 
 
-def lacking(stand_in: bool = False) -> list[str]:
+def missing_capabilities(stand_in: bool = False) -> list[str]:
     """List the capabilities that root, or the stand-in, needs, and this process has not."""
-    held = permitted()
-    needed = _STAND_INS if stand_in else _ROOTS
-    return [f"CAP_{name.upper()}" for name, bit in needed.items() if not held >> bit & 1]
+    permitted_mask = permitted()
+    required_bits = _STAND_IN_CAPABILITIES if stand_in else _ROOT_CAPABILITIES
+    return [
+        f"CAP_{name.upper()}"
+        for name, bit in required_bits.items()
+        if not permitted_mask >> bit & 1
+    ]
 
 
-def cache_place() -> Path:
+def cache_folder() -> Path:
     """Return the folder for everything that can be made again, as the environment names it.
 
     Raises:
         SandboxUnavailableError: It names none, and this user has no home.
     """
-    if own := os.environ.get("INTERCODE_CACHE"):
-        return Path(own).expanduser().absolute()
+    if configured_path := os.environ.get("INTERCODE_CACHE"):
+        return Path(configured_path).expanduser().absolute()
     if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
         return Path(xdg) / "intercode"
     try:
@@ -90,8 +94,12 @@ def cache_place() -> Path:
             SandboxUnavailableError,  # not where containers load this
         )
 
-        why = f"user {os.geteuid()} has no home folder, and HOME is not set: images have no place"
-        raise SandboxUnavailableError(why, "export INTERCODE_CACHE=/a/folder/of/yours") from error
+        reason = (
+            f"user {os.geteuid()} has no home folder, and HOME is not set: images have no place"
+        )
+        raise SandboxUnavailableError(
+            reason, "export INTERCODE_CACHE=/a/folder/of/yours"
+        ) from error
 
 
 def _on_overlay(folder: Path) -> bool:
@@ -143,17 +151,17 @@ def as_root(command: str) -> str:
     """Return how this user has the machine's root run a command."""
     if os.geteuid() == 0:
         return command
-    return f"sudo {command}" if _finds("sudo") else f"su -c '{command}'"
+    return f"sudo {command}" if _has_program("sudo") else f"su -c '{command}'"
 
 
-def installing(package: str) -> str:
+def install_command(package: str) -> str:
     """Return the command that installs a system package, as Debian calls it."""
-    if _finds("apt-get"):
+    if _has_program("apt-get"):
         return as_root(f"apt-get install {package}")
     return f"install the system's package of {package}"
 
 
-def _finds(program: str) -> bool:
+def _has_program(program: str) -> bool:
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return any(os.access(Path(folder, program), os.X_OK) for folder in folders)
 
@@ -172,20 +180,20 @@ def needs_stand_in() -> bool:
     return has_machines_id() and not is_root()
 
 
-def why_stand_in() -> str:
+def stand_in_reason() -> str:
     """Say why, where `needs_stand_in`."""
-    if missing := lacking():
-        return f"root has no {', '.join(missing)} here"
-    return f"{cache_place()} is on an overlay, whose ids cannot be mapped"
+    if missing_names := missing_capabilities():
+        return f"root has no {', '.join(missing_names)} here"
+    return f"{cache_folder()} is on an overlay, whose ids cannot be mapped"
 
 
 @cache
 def sandboxes_user() -> int | None:
     """The user that sandboxes' files must belong to; None: this process's own."""
-    return STAND_IN if needs_stand_in() else None
+    return STAND_IN_ID if needs_stand_in() else None
 
 
-def one_user() -> bool:
+def has_single_user() -> bool:
     """Whether a sandbox has a single user."""
     return not is_root()
 

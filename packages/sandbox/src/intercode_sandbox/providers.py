@@ -23,7 +23,7 @@ PROVIDERS = Registry(
 """Name → a function or class that makes a `Provider`; from ``preload`` and ``path`` where it is to
 run modules."""
 
-_shared: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Provider] = {}
+_shared_providers: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Provider] = {}
 _lock = threading.Lock()
 
 
@@ -44,13 +44,13 @@ def get_provider(
     Raises:
         UsageError: There is none of that name.
     """
-    for option, given in {"preload": preload, "path": path}.items():
-        if isinstance(given, str | os.PathLike):
-            raise UsageError(f"{option} is a list, as [{os.fspath(given)!r}]")
+    for option, value in {"preload": preload, "path": path}.items():
+        if isinstance(value, str | os.PathLike):
+            raise UsageError(f"{option} is a list, as [{os.fspath(value)!r}]")
     folders = tuple(str(Path(folder).absolute()) for folder in path)
     key = (absolute(name), tuple(preload), folders)
     with _lock:
-        if key not in _shared:
+        if key not in _shared_providers:
             make = PROVIDERS.resolve(name)
-            _shared[key] = make(preload=preload, path=folders) if preload else make()
-        return _shared[key]
+            _shared_providers[key] = make(preload=preload, path=folders) if preload else make()
+        return _shared_providers[key]

@@ -22,8 +22,8 @@ _HEAD_SECONDS = 30.0
 """For a whole head, however slowly its bytes come."""
 _REQUEST = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]+) HTTP/1\.[01]")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*")
-_OWN = {b"host", b"connection", b"keep-alive", b"upgrade", b"te", b"proxy-connection"}
-_OWN |= {b"proxy-authorization"}
+_DROPPED_FIELDS = {b"host", b"connection", b"keep-alive", b"upgrade", b"te", b"proxy-connection"}
+_DROPPED_FIELDS |= {b"proxy-authorization"}
 """Fields that the proxy does not pass on, or writes itself."""
 
 
@@ -39,20 +39,20 @@ def serve(gate: Gate, client: socket.socket) -> None:
         client: The connection.
     """
     try:
-        head, rest = _read_head(client)
-        method, host, port, forwarded = _read_request(head)
-        server = gate.to_host(host, port)
+        head, remaining_data = _read_head(client)
+        method, host, port, upstream_head = _read_request(head)
+        server = gate.connect_to_host(host, port)
     except _BadRequestError as error:
-        _answer(client, HTTPStatus.BAD_REQUEST, str(error))
+        _send_response(client, HTTPStatus.BAD_REQUEST, str(error))
     except RefusedError as error:
-        _answer(client, HTTPStatus.FORBIDDEN, str(error))
+        _send_response(client, HTTPStatus.FORBIDDEN, str(error))
     except OSError as error:
-        _answer(client, HTTPStatus.BAD_GATEWAY, f"the host could not be reached: {error}")
+        _send_response(client, HTTPStatus.BAD_GATEWAY, f"the host could not be reached: {error}")
     else:
         with server:
             if method == b"CONNECT":
                 client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            server.sendall(forwarded + rest)
+            server.sendall(upstream_head + remaining_data)
             join(client, server)
 
 
@@ -65,24 +65,24 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
             raise _BadRequestError("the request's head is too long")
         client.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
-            more = client.recv(4096)
+            chunk = client.recv(4096)
         except TimeoutError:
             raise _BadRequestError("the request's head took too long") from None
-        if not more:
+        if not chunk:
             raise _BadRequestError("the request's head has no end")
-        data += more
+        data += chunk
     client.settimeout(_HEAD_SECONDS)
     return bytes(data[:end]), bytes(data[end + 4 :])
 
 
 def _read_request(head: bytes) -> tuple[bytes, str, int, bytes]:
     """Return a request's method, its host and port, and what the server is to get of its head."""
-    first, *fields = head.split(b"\r\n")
-    if (found := _REQUEST.fullmatch(first)) is None:
+    request_line, *fields = head.split(b"\r\n")
+    if (match := _REQUEST.fullmatch(request_line)) is None:
         raise _BadRequestError("not a request of HTTP/1.1")
     if not all(map(_FIELD.fullmatch, fields)):
         raise _BadRequestError("a field of the request is malformed")
-    method, target = found[1], found[2].decode("ascii")
+    method, target = match[1], match[2].decode("ascii")
     url = urlsplit(f"//{target}" if method == b"CONNECT" else target)
     if method != b"CONNECT" and url.scheme.lower() != "http":
         raise _BadRequestError("give a proxy the whole URL, which begins with http://")
@@ -94,18 +94,25 @@ def _read_request(head: bytes) -> tuple[bytes, str, int, bytes]:
     host = host.lower().removesuffix(".")
     if method == b"CONNECT":
         return method, host, port, b""
-    kept = [field for field in fields if field.partition(b":")[0].lower() not in _OWN]
+    retained_fields = [
+        field for field in fields if field.partition(b":")[0].lower() not in _DROPPED_FIELDS
+    ]
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     lines = [b"%b %b HTTP/1.1" % (method, path.encode("ascii")), b"Host: " + url.netloc.encode()]
-    return method, host, port, b"\r\n".join([*lines, *kept, b"Connection: close", b"", b""])
+    return (
+        method,
+        host,
+        port,
+        b"\r\n".join([*lines, *retained_fields, b"Connection: close", b"", b""]),
+    )
 
 
 def _has_port(netloc: str) -> bool:
     return ":" in netloc.rpartition("]")[2]
 
 
-def _answer(client: socket.socket, status: HTTPStatus, said: str) -> None:
-    body = f"intercode: {said}\n".encode()
+def _send_response(client: socket.socket, status: HTTPStatus, message: str) -> None:
+    body = f"intercode: {message}\n".encode()
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"

@@ -35,7 +35,7 @@ from intercode_sandbox.errors import UsageError
 from intercode_sandbox.forwarding import CONNECTIONS, IDLE_SECONDS, Forward, Forwards, Handler
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.providers import get_provider
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import MIB, seconds, size
 
 Value = TypeVar("Value")
@@ -72,8 +72,8 @@ class StartRequest:
             raise UsageError(f"an image is a name or a snapshot, not {image!r}")
         for name in options:
             if name not in OPTIONS:
-                raise UsageError(f"a sandbox has no option {name!r}{meant(name, OPTIONS)}")
-        checked = Limits.of(limits, **options)
+                raise UsageError(f"a sandbox has no option {name!r}{hint_text(name, OPTIONS)}")
+        checked_limits = Limits.of(limits, **options)
         if not isinstance(network, bool | str | Sequence):
             raise UsageError(f"network is True, False, a host or a list of hosts, not {network!r}")
         Policy.of(network)
@@ -83,7 +83,7 @@ class StartRequest:
             raise UsageError(f"a provider is a name or an object with `start`, not {provider!r}")
         elif preload or path:
             raise UsageError("preload and path belong to a provider by name: give them to yours")
-        return cls(image, provider, checked, network)
+        return cls(image, provider, checked_limits, network)
 
     def start(self) -> SandboxBackend:
         """Start the sandbox.
@@ -208,10 +208,10 @@ class Sandbox:
             cwd=None if cwd is None else str(cwd),
             env=_checked_env(env),
             user=_checked_user(user),
-            timeout=None if timeout is None else _read(seconds, "timeout", timeout),
+            timeout=None if timeout is None else _parse_value(seconds, "timeout", timeout),
             output_limit=None
             if output_limit is None
-            else _read(size, "output_limit", output_limit),
+            else _parse_value(size, "output_limit", output_limit),
             merge_stderr=merge_stderr,
             stop=stop,
         )
@@ -274,7 +274,7 @@ class Sandbox:
             UsageError: Sandboxes of this provider cannot.
         """
         if not isinstance(self.backend, Freezes):
-            raise _unable("list programs")
+            raise _unsupported_error("list programs")
         return self.backend.programs()
 
     def terminal(self) -> int:
@@ -284,7 +284,7 @@ class Sandbox:
             UsageError: Sandboxes of this provider cannot.
         """
         if not isinstance(self.backend, HasTerminals):
-            raise _unable("make terminals")
+            raise _unsupported_error("make terminals")
         return self.backend.terminal()
 
     # -- network ---------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class Sandbox:
             CausedInsideError: The port is in use there.
         """
         if not isinstance(self.backend, Forwards):
-            raise _unable("forward ports")
+            raise _unsupported_error("forward ports")
         return self.backend.forward(port, to, connections=connections, idle=idle)
 
     # -- files -----------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Sandbox:
             FileNotFoundError, IsADirectoryError, PermissionError: As named.
             OutputLimitError: The file holds more than `limit` bytes.
         """
-        return self.backend.read_file(path, _read(size, "limit", limit))
+        return self.backend.read_file(path, _parse_value(size, "limit", limit))
 
     def write_file(self, path: str | PurePosixPath, data: Data, mode: int = 0o644) -> None:
         """Write a regular file, a text as UTF-8, and the missing directories above it.
@@ -387,7 +387,7 @@ class Sandbox:
             UsageError: Sandboxes of this provider cannot.
         """
         if not isinstance(self.backend, Freezes):
-            raise _unable("be frozen")
+            raise _unsupported_error("be frozen")
         return self.backend.freeze()
 
     def fork(self) -> Self:
@@ -399,10 +399,10 @@ class Sandbox:
             UsageError: Sandboxes of this provider cannot.
         """
         if not isinstance(self.backend, Freezes):
-            raise _unable("be forked")
-        snapshot = self.backend.copied()
+            raise _unsupported_error("be forked")
+        snapshot = self.backend.save_copy()
         try:
-            return type(self).from_backend(self.backend.another(snapshot))
+            return type(self).from_backend(self.backend.start_sibling(snapshot))
         finally:
             snapshot.delete()  # its storage stays for as long as the second sandbox needs it
 
@@ -415,7 +415,7 @@ class Sandbox:
             UsageError: Sandboxes of this provider cannot.
         """
         if not isinstance(self.backend, CountsMemory):
-            raise _unable("count memory")
+            raise _unsupported_error("count memory")
         return self.backend.memory_peak()
 
     def free_space(self) -> FreeSpace:
@@ -425,7 +425,7 @@ class Sandbox:
             UsageError: Sandboxes of this provider cannot.
         """
         if not isinstance(self.backend, SupportsFreeSpace):
-            raise _unable("measure free space")
+            raise _unsupported_error("measure free space")
         return self.backend.free_space()
 
     def close(self) -> None:
@@ -440,19 +440,21 @@ class Sandbox:
 
 
 _PARAMETERS = signature(StartRequest.of).parameters
-_NAMED = [each for each in _PARAMETERS.values() if each.kind is not Parameter.VAR_KEYWORD]
+_EXPLICIT_PARAMETERS = [
+    parameter for parameter in _PARAMETERS.values() if parameter.kind is not Parameter.VAR_KEYWORD
+]
 _LIMITS = [
     Parameter(limit.name, Parameter.KEYWORD_ONLY, default=limit.default, annotation=limit.type)
     for limit in fields(Limits)
     if limit.name != "overrides"
 ]
-OPTIONS = frozenset(parameter.name for parameter in (*_NAMED, *_LIMITS))
+OPTIONS = frozenset(parameter.name for parameter in (*_EXPLICIT_PARAMETERS, *_LIMITS))
 """The names of all options of a sandbox."""
 # For help(), and editors that complete from a running Python.
-Sandbox.__signature__ = Signature([*_NAMED, *_LIMITS])  # type: ignore[attr-defined]
+Sandbox.__signature__ = Signature([*_EXPLICIT_PARAMETERS, *_LIMITS])  # type: ignore[attr-defined]
 
 
-def _unable(verb: str) -> UsageError:
+def _unsupported_error(verb: str) -> UsageError:
     return UsageError(f"sandboxes of this provider cannot {verb}")
 
 
@@ -510,13 +512,13 @@ def _as_bytes(data: Data, name: str) -> bytes:
     return bytes(data)
 
 
-def _read(read: Callable[[object], Value], name: str, value: object) -> Value:
+def _parse_value(parse: Callable[[object], Value], name: str, value: object) -> Value:
     """Return a value with a unit as a number.
 
     Raises:
         UsageError: The value makes no sense.
     """
     try:
-        return read(value)
+        return parse(value)
     except ValueError as error:
         raise UsageError(f"{name} {error}") from None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 """A Bash that reads no start-up file, before its script."""
-_MOST = 100_000
+_MAX_ARGUMENT_BYTES = 100_000
 """Bytes of a script that is an argument: the kernel's MAX_ARG_STRLEN is 131,072."""
 END = b"\0"
 """The end of a long script in a pipe that stays open."""
@@ -32,6 +32,6 @@ def script(text: str, *arguments: str, shell: Sequence[str] = SHELL) -> Script:
         shell: The shell, with the options before its script.
     """
     data = text.encode("utf-8", "surrogateescape")
-    if len(data) <= _MOST:
+    if len(data) <= _MAX_ARGUMENT_BYTES:
         return Script([*shell, text, *arguments], None)
     return Script([*shell, _READ, *arguments], data)

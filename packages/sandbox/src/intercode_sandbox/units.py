@@ -13,7 +13,7 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
-from intercode_sandbox.capabilities import named
+from intercode_sandbox.capabilities import parse_capabilities
 
 LONGEST_SECONDS = 1e6
 """The longest time limit there is."""
@@ -23,26 +23,26 @@ _UNITS = {"": 1, "K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return a number and its noun, of which the plural has an s.
 
-    >>> counted(1, "task"), counted(0, "task")
+    >>> format_count(1, "task"), format_count(0, "task")
     ('1 task', '0 tasks')
     """
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def abbreviated(names: Sequence[str], most: int) -> str:
+def format_names(names: Sequence[str], max_names: int) -> str:
     """Return the first names, and how many others there are.
 
-    >>> abbreviated(["a", "b", "c"], 2)
+    >>> format_names(["a", "b", "c"], 2)
     'a, b and 1 more'
     """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
+    remainder = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return f"{', '.join(names[:max_names])}{remainder}"
 
 
-def size(value: object, least: int = 1) -> int:
+def size(value: object, minimum: int = 1) -> int:
     """Return a number of bytes, written as ``512M``, ``1GiB`` or ``1000000``.
 
     Raises:
@@ -50,19 +50,19 @@ def size(value: object, least: int = 1) -> int:
             "must", as do those of the others.
     """
     match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
-    found = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
-    if match is None or found < 1:
+    byte_count = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    if match is None or byte_count < 1:
         raise ValueError(f"must be a size such as 512M or 1G, not {value!r}")
-    if found < least:
-        larger = (unit for unit in "MGT" if float(match[1]) * _UNITS[unit] >= least)
+    if byte_count < minimum:
+        larger_units = (unit for unit in "MGT" if float(match[1]) * _UNITS[unit] >= minimum)
         raise ValueError(
-            f"must be at least {short(least)}, and {value} is {found:,} bytes; "
-            f"did you mean {match[1]}{next(larger, 'T')}?"
+            f"must be at least {format_size(minimum)}, and {value} is {byte_count:,} bytes; "
+            f"did you mean {match[1]}{next(larger_units, 'T')}?"
         )
-    return found
+    return byte_count
 
 
-def short(count: int) -> str:
+def format_size(count: int) -> str:
     """Return bytes in the largest unit that divides them: ``32M``."""
     unit = next(unit for unit in "TGMK " if count % _UNITS[unit.strip()] == 0)
     return f"{count // _UNITS[unit.strip()]}{unit}".strip()
@@ -74,38 +74,40 @@ def seconds(value: object) -> float:
     Raises:
         ValueError: The value is not a time that can be waited for.
     """
-    found = math.nan
+    duration = math.nan
     if isinstance(value, str):
         match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", value.strip().rstrip("s"))
-        found = float(match[0]) if match else math.nan
+        duration = float(match[0]) if match else math.nan
     elif isinstance(value, Real) and not isinstance(value, bool):
-        found = float(value)
-    if not 0 < found <= LONGEST_SECONDS:
-        most = f"{LONGEST_SECONDS:.0f}"
-        raise ValueError(f"must be a number of seconds, above 0 and at most {most}, not {value!r}")
-    return found
+        duration = float(value)
+    if not 0 < duration <= LONGEST_SECONDS:
+        upper_bound = f"{LONGEST_SECONDS:.0f}"
+        raise ValueError(
+            f"must be a number of seconds, above 0 and at most {upper_bound}, not {value!r}"
+        )
+    return duration
 
 
-def whole(value: object, least: int = 1) -> int:
+def whole_number(value: object, minimum: int = 1) -> int:
     """Return a whole number.
 
     Raises:
         ValueError: The value is not one, or is below the least one.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"must be a whole number, at least {least}, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+        raise ValueError(f"must be a whole number, at least {minimum}, not {value!r}")
     return int(value)
 
 
 LIMITS: Mapping[str, Callable[[object], Any]] = {
     "timeout": seconds,
     # Python's interpreter and its grader start with 28 MiB, Bash with 20 (measured).
-    "memory": partial(size, least=32 * MIB),
-    "disk": partial(size, least=MIB),
+    "memory": partial(size, minimum=32 * MIB),
+    "disk": partial(size, minimum=MIB),
     "output": size,
-    "processes": whole,
-    "files": partial(whole, least=64),
-    "open_files": partial(whole, least=512),  # for a shell
-    "capabilities": named,
+    "processes": whole_number,
+    "files": partial(whole_number, minimum=64),
+    "open_files": partial(whole_number, minimum=512),  # for a shell
+    "capabilities": parse_capabilities,
 }
 """Limit → what reads and checks its value."""

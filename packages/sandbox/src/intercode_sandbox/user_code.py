@@ -14,10 +14,10 @@ from typing import Any
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 
 INSTALLED = ("site-packages", "dist-packages")
-_NOT_THEIRS = sys.stdlib_module_names | {"intercode", "intercode_sandbox"}
+_NON_USER_MODULES = sys.stdlib_module_names | {"intercode", "intercode_sandbox"}
 _lock = threading.RLock()
 """Held while a file is run: two threads would make two classes of one."""
 _PREFIX = "intercode_file_"
@@ -31,16 +31,16 @@ def is_reference(name: str) -> bool:
 def split(text: str, separator: str) -> tuple[str, str]:
     """Split a name, of a file's object too, from what follows it: ``my.py:make/NAME`` at ``/``."""
     start = text.index(".py:") + 4 if is_reference(text) else 0
-    name, _, rest = text[start:].partition(separator)
-    return text[:start] + name, rest
+    name, _, suffix = text[start:].partition(separator)
+    return text[:start] + name, suffix
 
 
 def absolute(text: str) -> str:
     """Return a name that means the same in any working directory."""
     if not is_reference(text):
         return text
-    file, _, rest = text.partition(".py:")
-    return f"{_place(f'{file}.py')}:{rest}"
+    file, _, suffix = text.partition(".py:")
+    return f"{_place(f'{file}.py')}:{suffix}"
 
 
 _places: dict[str, Path] = {}
@@ -66,7 +66,7 @@ def _place(file: str) -> Path:
     return path if path.exists() else _places.get(file, path)
 
 
-def reference_of(target: object) -> str:
+def target_reference(target: object) -> str:
     """Return the reference of a class or function of a user's file; empty for any other object."""
     module = getattr(target, "__module__", None) or ""
     if not module.startswith(_PREFIX):
@@ -74,11 +74,11 @@ def reference_of(target: object) -> str:
     return f"{sys.modules[module].__file__}:{getattr(target, '__qualname__', '')}"
 
 
-def load(what: str, reference: str) -> Any:
+def load(kind: str, reference: str) -> Any:
     """Return the object that a reference names. Its file is run once, and again when it changes.
 
     Args:
-        what: The kind of object, for messages: ``"agent"``.
+        kind: The kind of object, for messages: ``"agent"``.
         reference: ``path/to/file.py:name``.
 
     Raises:
@@ -89,12 +89,12 @@ def load(what: str, reference: str) -> Any:
     path = _place(file)
     if path.exists():
         _places[file] = path
-    module = _module(what, reference, path if file in _places else Path(file).expanduser())
+    module = _module(kind, reference, path if file in _places else Path(file).expanduser())
     target = getattr(module, attribute, None)
     if not callable(target):
         names = (name for name, value in vars(module).items() if callable(value))
-        near = meant(attribute, names, listed=False)
-        raise UsageError(f"{what} {reference}: {file} has no function {attribute!r}{near}")
+        suggestion = hint_text(attribute, names, listed=False)
+        raise UsageError(f"{kind} {reference}: {file} has no function {attribute!r}{suggestion}")
     return target
 
 
@@ -113,7 +113,7 @@ def digest(reference: str) -> str:
         raise UsageError(f"{reference}: cannot read {file}: {error.strerror}") from None
 
 
-def line_of(error: BaseException, file: str) -> str:
+def error_location(error: BaseException, file: str) -> str:
     """Locate an error in a file, as ``file, line N``; empty if it was raised elsewhere."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename == file:
@@ -123,7 +123,7 @@ def line_of(error: BaseException, file: str) -> str:
     return ""
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an error of a user's own code: ``file, line N: TypeError: …``.
 
     The line is the innermost that is neither InterCode's nor of a package that is installed.
@@ -133,19 +133,19 @@ def described(error: BaseException) -> str:
         file = frame.f_code.co_filename
         module = str(frame.f_globals.get("__name__", ""))
         is_installed = any(part in INSTALLED for part in Path(file).parts)
-        if module.partition(".")[0] not in _NOT_THEIRS and not is_installed:
+        if module.partition(".")[0] not in _NON_USER_MODULES and not is_installed:
             places.append(f"{file}, line {line}: ")
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     return f"{places[-1] if places else ''}{text}"
 
 
-def _module(what: str, reference: str, path: Path) -> ModuleType:
+def _module(kind: str, reference: str, path: Path) -> ModuleType:
     try:
         source = path.read_bytes()
     except OSError as error:
         reason = f": {error.strerror}" if path.exists() else ""
-        told = f"cannot read {path}" if reason else f"there is no file {path}"
-        raise UsageError(f"{what} {reference}: {told}{reason}") from None
+        message = f"cannot read {path}" if reason else f"there is no file {path}"
+        raise UsageError(f"{kind} {reference}: {message}{reason}") from None
     # Files of the same name in two folders are two modules.
     mark = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
     name = f"{_PREFIX}{path.stem}_{mark}"
@@ -153,7 +153,7 @@ def _module(what: str, reference: str, path: Path) -> ModuleType:
         module = sys.modules.get(name)
         if module is not None and module.__dict__["__source__"] == source:
             return module
-        return _run(f"{what} {reference}", name, path, source)
+        return _run(f"{kind} {reference}", name, path, source)
 
 
 def _run(label: str, name: str, path: Path, source: bytes) -> ModuleType:
@@ -162,7 +162,7 @@ def _run(label: str, name: str, path: Path, source: bytes) -> ModuleType:
     assert spec is not None and isinstance(spec.loader, SourceLoader)  # as for all .py files
     module = importlib.util.module_from_spec(spec)
     module.__dict__["__source__"] = source
-    before = sys.modules.get(name)
+    previous_module = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
     # As for a script: its folder is importable; but last, so that it shadows nothing.
     if (folder := str(path.parent.resolve())) not in sys.path:
@@ -172,12 +172,14 @@ def _run(label: str, name: str, path: Path, source: bytes) -> ModuleType:
         exec(spec.loader.source_to_code(source, str(spec.origin)), module.__dict__)
     except BaseException as error:
         sys.modules.pop(name)
-        if before is not None:
-            sys.modules[name] = before
+        if previous_module is not None:
+            sys.modules[name] = previous_module
         if is_handlers(error):
             raise
-        where = line_of(error, str(path.absolute())) or line_of(error, str(path)) or path
+        location = (
+            error_location(error, str(path.absolute())) or error_location(error, str(path)) or path
+        )
         raise UsageError(
-            f"{label}: {where} cannot be imported: {type(error).__name__}: {error}"
+            f"{label}: {location} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     return module

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from intercode_sandbox.images import pinned
-from intercode_sandbox.images.packages import Package, fetch, opened
+from intercode_sandbox.images.packages import Package, fetch, open_package
 
 ROOT = Path(__file__).parents[4]
 PACKAGE = ROOT / "packages/sandbox"
@@ -122,7 +122,7 @@ def make_machine(work: Path, arguments: str) -> tuple[Path, Path]:
 def extract(package: Path, parts: dict[str, str], folder: Path) -> None:
     """Write members of a package, chosen by a pattern of their path, under other names."""
     missing = dict(parts)
-    with opened(package) as (_, archive):
+    with open_package(package) as (_, archive):
         for member in archive:
             for name, pattern in list(missing.items()):
                 if member.isfile() and re.fullmatch(pattern, member.name):

@@ -15,7 +15,7 @@ import pytest
 from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.provider import NativeProvider
-from intercode_sandbox.ownership import when_gone
+from intercode_sandbox.ownership import register_finalizer
 from intercode_sandbox.privileges import is_root
 from waiting import eventually, new_marker, sleepers
 
@@ -307,7 +307,7 @@ def test_work_is_done_by_its_owner_alone() -> None:
 
     done: list[int] = []
     thing = Thing()
-    when_gone(thing, done.append, 1)
+    register_finalizer(thing, done.append, 1)
     child = os.fork()
     if child == 0:
         del thing

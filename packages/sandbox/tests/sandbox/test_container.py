@@ -15,7 +15,7 @@ from typing import Any
 import docker
 import pytest
 
-from intercode_sandbox.privileges import STAND_IN
+from intercode_sandbox.privileges import STAND_IN_ID
 from private_engine import PrivateEngine
 from sources import ROOT, SOURCES, path_of
 
@@ -113,7 +113,7 @@ def test_as_documented(run: Any, user: str, home: str) -> None:
     code, said = run(user, home, "-c", ASK)
     facts = dict(line.split(" ", 1) for line in said.splitlines())
     assert code == 0, said
-    assert facts["uids"] == (str(STAND_IN) if user == "0" else user.partition(":")[0])
+    assert facts["uids"] == (str(STAND_IN_ID) if user == "0" else user.partition(":")[0])
     assert (facts["sysrq"], facts["irq"], facts["pci"]) == ("False",) * 3
     assert facts["forks"] == "True"
     assert facts["locks"] == "[True, True]"

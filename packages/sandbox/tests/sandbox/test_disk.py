@@ -233,7 +233,7 @@ def test_holes_take_no_room(start: Start) -> None:
         files = saved.image.layers[-1].rglob("*")
         assert sum(file.lstat().st_blocks * 512 for file in files if file.is_file()) < 4 << 20
     else:
-        assert (cast(DockerSnapshot, saved).saved.folder / "layer").stat().st_size < 4 << 20
+        assert (cast(DockerSnapshot, saved).layer.folder / "layer").stat().st_size < 4 << 20
     look = "cat /root/{1..20} | md5sum; ls /root | wc -l; stat -c %s /root/big3000"
     assert start(saved, disk=16 << 20).exec(["bash", "-c", look]) == sandbox.exec(
         ["bash", "-c", look]
@@ -342,7 +342,7 @@ def test_whatever_fails_a_snapshot_is_not_whole(
 
     sandbox = start()
     sandbox.write_file("/x", b"")
-    monkeypatch.setattr("intercode_sandbox.native.archive._Layer.set", fail)
+    monkeypatch.setattr("intercode_sandbox.native.archive._LayerWriter.set", fail)
     with pytest.raises(SandboxError, match="could not be saved"):
         sandbox.snapshot()
 

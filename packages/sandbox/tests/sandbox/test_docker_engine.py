@@ -166,7 +166,7 @@ def test_what_the_engine_lacks(engine: PrivateEngine, provider: DockerProvider) 
 
 def test_an_engine_that_does_not_see_our_files(engine: PrivateEngine) -> None:
     with closing(DockerProvider()) as provider:
-        provider._prepared().mounts["code"] = Path("/only/here")
+        provider._prepare_runtime().mounts["code"] = Path("/only/here")
         with pytest.raises(SandboxUnavailableError, match="does not see this machine's files"):
             provider.start("host")
 
@@ -225,10 +225,10 @@ def test_what_is_begun_ahead_is_waited_for(
 
     monkeypatch.setattr(providers, "start_container", slowly)
     # What takes too long is not waited for: not here, however slow the machine is.
-    monkeypatch.setattr("intercode_sandbox.docker.provider._COMING_SECONDS", PATIENCE)
-    monkeypatch.setattr("intercode_sandbox.docker.provider._GONE_SECONDS", PATIENCE)
+    monkeypatch.setattr("intercode_sandbox.docker.provider._SETTLE_SECONDS", PATIENCE)
+    monkeypatch.setattr("intercode_sandbox.docker.provider._REMOVAL_SECONDS", PATIENCE)
     provider = DockerProvider()
-    label = f"{LEASE}={provider._prepared().lease}"
+    label = f"{LEASE}={provider._prepare_runtime().lease}"
     sandboxes = [provider.start("host") for _ in range(2)]
     pool = provider._pool
     assert going_on.wait(60)

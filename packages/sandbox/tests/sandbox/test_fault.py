@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox import Provider, SandboxBackend
-from intercode_sandbox.base import Evidence, caused_inside
+from intercode_sandbox.base import Evidence, was_caused_inside
 from intercode_sandbox.docker import sandbox as docker_sandbox
 from intercode_sandbox.docker.engine import Engine
 from intercode_sandbox.docker.sandbox import DockerSandbox
@@ -53,20 +53,23 @@ def why(sandbox: SandboxBackend) -> SandboxError:
 @pytest.mark.parametrize(
     ("evidence", "inside"),
     [
-        (Evidence(keeper=False, running=True), False),
-        (Evidence(keeper=False, exit_code=1, starved=True), False),
-        (Evidence(keeper=True, struck=True, running=True), False),
-        (Evidence(keeper=True, struck=True, exit_code=-9, starved=True), False),
-        (Evidence(keeper=True, running=True), True),
-        (Evidence(keeper=True), False),
-        (Evidence(keeper=True, exit_code=1), True),
-        (Evidence(keeper=True, exit_code=-11), True),
-        (Evidence(keeper=True, exit_code=-9), False),
-        (Evidence(keeper=True, exit_code=-9, starved=True), True),
+        (Evidence(is_keeper_alive=False, running=True), False),
+        (Evidence(is_keeper_alive=False, exit_code=1, starved=True), False),
+        (Evidence(is_keeper_alive=True, was_killed_outside=True, running=True), False),
+        (
+            Evidence(is_keeper_alive=True, was_killed_outside=True, exit_code=-9, starved=True),
+            False,
+        ),
+        (Evidence(is_keeper_alive=True, running=True), True),
+        (Evidence(is_keeper_alive=True), False),
+        (Evidence(is_keeper_alive=True, exit_code=1), True),
+        (Evidence(is_keeper_alive=True, exit_code=-11), True),
+        (Evidence(is_keeper_alive=True, exit_code=-9), False),
+        (Evidence(is_keeper_alive=True, exit_code=-9, starved=True), True),
     ],
 )
 def test_the_table(evidence: Evidence, inside: bool) -> None:
-    assert caused_inside(evidence) is inside
+    assert was_caused_inside(evidence) is inside
 
 
 def test_killed_from_outside(sandbox: SandboxBackend) -> None:

@@ -15,7 +15,7 @@ from forks import in_a_fork
 from intercode_sandbox import Provider, SandboxBackend, forwarding as forwards, get_provider
 from intercode_sandbox.base import Freezes
 from intercode_sandbox.errors import CausedInsideError, SandboxError, UsageError
-from intercode_sandbox.forwarding import Forward, Forwards, own_socket
+from intercode_sandbox.forwarding import Forward, Forwards, adopt_socket
 from waiting import PATIENCE, becomes_readable, eventually
 
 from . import Run, Start, not_for_docker
@@ -268,7 +268,7 @@ def test_anything_else_than_a_new_socket_of_its_own_is_refused(kind: str) -> Non
     fds = [sockets[kind]().detach()] if kind in sockets else [os.memfd_create("x")]
     fds += [os.dup(fds[0])] if kind == "two" else []
     with pytest.raises(UsageError if kind == "machine" else SandboxError):
-        own_socket(fds)
+        adopt_socket(fds)
     for fd in fds:  # all are closed
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)

@@ -138,7 +138,7 @@ def test_many_generations_are_flattened(start: Start) -> None:
     for number in range(33):
         assert box.exec(["bash", "-c", f"echo {number} >> /log; rm -f /f*; : > /f{number}"]).ok
         snapshot = box.freeze()
-        layers.append(len(box.files.frozen))
+        layers.append(len(box.files.frozen_layers))
     # Where a killed program lets go late, a copy is made earlier.
     assert max(layers) <= 30 and 0 in layers
     assert {change.path for change in start(snapshot).changes()} == {"/log", "/f32"}
@@ -148,11 +148,13 @@ def test_many_generations_are_flattened(start: Start) -> None:
 def test_a_process_has_a_bound(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     box = native(start)
     box.write_file("/x", b"x" * MIB)
-    monkeypatch.setenv(frozen_layers.MOST, str(MIB // 2))
-    with pytest.raises(SandboxError, match=f"Close or delete some, or set {frozen_layers.MOST}"):
+    monkeypatch.setenv(frozen_layers.MAX_BYTES_VARIABLE, str(MIB // 2))
+    with pytest.raises(
+        SandboxError, match=f"Close or delete some, or set {frozen_layers.MAX_BYTES_VARIABLE}"
+    ):
         box.freeze()
     assert box.read_file("/x", 2 * MIB) == b"x" * MIB
-    monkeypatch.setenv(frozen_layers.MOST, "much")
+    monkeypatch.setenv(frozen_layers.MAX_BYTES_VARIABLE, "much")
     with pytest.raises(SandboxError, match="must be a number of bytes, not 'much'"):
         box.freeze()
 
@@ -164,7 +166,7 @@ def test_a_frozen_layer_goes_with_its_last_user() -> None:
         box.write_file("/x", b"x")
         snapshot = box.freeze()
         fork = provider.start(snapshot)
-        held = weakref.ref(box.files.frozen[0])
+        held = weakref.ref(box.files.frozen_layers[0])
         snapshot.delete()
         box.close()
         assert fork.read_file("/x") == b"x" and held() is not None

@@ -17,7 +17,7 @@ import pytest
 from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.native import identity
 from intercode_sandbox.native.provider import NativeProvider
-from intercode_sandbox.privileges import STAND_IN, is_root
+from intercode_sandbox.privileges import STAND_IN_ID, is_root
 from sandbox.fixtures import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
 from waiting import eventually, new_marker
 
@@ -299,7 +299,7 @@ def test_root_without_its_rights_is_replaced() -> None:
         uids = {_status(pid)["Uid"] for pid in (_pid_of(marker),) if pid}
         process.communicate(b"\n")
     assert said == ("[b'0', b'0'] ['/etc/new', '/etc/passwd'] True\n", "False\n")
-    assert {uid for line in uids for uid in line.split()} == {str(STAND_IN)}
+    assert {uid for line in uids for uid in line.split()} == {str(STAND_IN_ID)}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not for ordinary users: they are not root")
@@ -328,7 +328,7 @@ def test_processes_of_others_do_not_count(start: Start) -> None:
 @ordinary
 def test_few_identities_are_kept() -> None:
     with closing(NativeProvider()) as provider:
-        sandboxes = [provider.start("host") for _ in range(identity._IDLE + 8)]
+        sandboxes = [provider.start("host") for _ in range(identity._MAX_IDLE_IDENTITIES + 8)]
         spawner = provider._running().process.pid
 
         def kept() -> int:
@@ -341,7 +341,9 @@ def test_few_identities_are_kept() -> None:
         assert kept() >= len(sandboxes)
         for sandbox in sandboxes:
             sandbox.close()
-        assert eventually(lambda: kept() <= identity._IDLE + 2)  # and those that are made ahead
+        assert eventually(
+            lambda: kept() <= identity._MAX_IDLE_IDENTITIES + 2
+        )  # and those that are made ahead
 
 
 @as_root  # of an ordinary user only a process without threads can have namespaces

@@ -17,7 +17,7 @@ import pytest
 
 from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.files import cache_root
-from intercode_sandbox.native.zygote import MASKED
+from intercode_sandbox.native.zygote import MASKED_FILES
 from intercode_sandbox.privileges import is_root
 from sandbox.fixtures import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
 from sources import ROOT
@@ -306,7 +306,7 @@ def test_a_folder_that_becomes_private_later(
 @pytest.mark.defends("host leak", "escape")
 def test_what_proc_tells_of_the_machine(sh: Run) -> None:
     nothing = "cat /proc/{0} || ls -A /proc/{0}"
-    for name in MASKED:
+    for name in MASKED_FILES:
         assert not sh(nothing.format(name)).stdout, name
     for name in ("sysrq-trigger", "bus/x", "fs/x", "irq/default_smp_affinity", "mtrr"):
         assert not sh(f"echo 1 > /proc/{name}").ok, name

@@ -14,7 +14,14 @@ import pytest
 from intercode_sandbox import Provider, SandboxBackend, network
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.native.sandbox import NativeSandbox
-from intercode_sandbox.network import Gate, Host, Policy, RefusedError, never, not_public
+from intercode_sandbox.network import (
+    Gate,
+    Host,
+    Policy,
+    RefusedError,
+    forbidden_reason,
+    non_public_reason,
+)
 
 from . import Run, Start
 
@@ -73,8 +80,8 @@ class Names:
 @pytest.fixture
 def internet(monkeypatch: pytest.MonkeyPatch) -> None:
     """One address of this machine's counts as public."""
-    real = not_public
-    monkeypatch.setattr(network, "not_public", lambda a: "" if str(a) == PUBLIC else real(a))
+    real = non_public_reason
+    monkeypatch.setattr(network, "non_public_reason", lambda a: "" if str(a) == PUBLIC else real(a))
 
 
 def admit(sandbox: SandboxBackend, *hosts: str, names: Names | None = None) -> Gate:
@@ -114,7 +121,7 @@ def test_a_list_of_hosts(sandbox: SandboxBackend, sh: Run, port: int) -> None:
         assert f"*.example.org:{port}" in told and told.endswith("403")
     assert sh("curl -s --proxytunnel http://evil.org:22").exit_code == 56
     assert names.asked == ["web.example.org"] * 2  # no name that is refused is looked up
-    assert gate.refused == {
+    assert gate.refusal_counts == {
         f"evil.org:{port}: not listed": 1,
         f"example.org:{port}: not listed": 1,
         "web.example.org:80: not listed": 1,
@@ -132,7 +139,7 @@ def test_a_name_that_changes_its_address(sandbox: SandboxBackend, sh: Run, port:
     first, then = (sh(f"curl -s http://a.example.org:{port}/").stdout.decode() for _ in range(2))
     assert first.startswith(PUBLIC) and "its name leads to a private address" in then
     assert names.asked == ["a.example.org"] * 2 and PRIVATE not in then
-    assert gate.refused == {f"a.example.org:{port}: a private address": 1}
+    assert gate.refusal_counts == {f"a.example.org:{port}: a private address": 1}
 
 
 @pytest.mark.usefixtures("internet")
@@ -177,9 +184,9 @@ def test_a_flood_of_names_is_counted_together() -> None:
     gate = Gate(Policy.of(["a.org"]))
     for number in range(500):
         with pytest.raises(RefusedError):
-            gate.to_host(f"{number}\n\x1b.evil.org", 443)
-    assert len(gate.refused) == 101 and gate.refused["(others)"] == 400
-    assert "0??.evil.org:443: not listed" in gate.refused
+            gate.connect_to_host(f"{number}\n\x1b.evil.org", 443)
+    assert len(gate.refusal_counts) == 101 and gate.refusal_counts["(others)"] == 400
+    assert "0??.evil.org:443: not listed" in gate.refusal_counts
 
 
 @pytest.mark.defends("host leak")
@@ -202,7 +209,7 @@ def test_a_flood_of_names_is_counted_together() -> None:
     ],
 )
 def test_no_public_address(text: str) -> None:
-    assert not_public(ipaddress.ip_address(text))
+    assert non_public_reason(ipaddress.ip_address(text))
 
 
 @pytest.mark.defends("host leak")
@@ -223,7 +230,7 @@ def test_no_public_address(text: str) -> None:
 )
 def test_no_cloud_metadata(text: str) -> None:
     """Not even where it is named, nor by an address of IPv6 that stands for one."""
-    assert never(ipaddress.ip_address(text))
+    assert forbidden_reason(ipaddress.ip_address(text))
 
 
 def test_public_addresses() -> None:
@@ -231,13 +238,13 @@ def test_public_addresses() -> None:
         *("1.1.1.1", "93.184.216.34", "192.0.1.192", "2606:4700::1111", "64:ff9b::101:101"),
         *("2606:4700::5efe:1.1.1.1", "2606:4700:c000:c1::"),
     ):
-        assert not not_public(ipaddress.ip_address(text)), text
+        assert not non_public_reason(ipaddress.ip_address(text)), text
 
 
 def test_an_address_of_this_machine_is_not_public(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it looks like one: what listens on all addresses is reached by it."""
     monkeypatch.setattr(ipaddress.IPv4Address, "is_global", property(lambda _: True))
-    assert not_public(ipaddress.ip_address("127.0.0.1")) == "an address of this machine"
+    assert non_public_reason(ipaddress.ip_address("127.0.0.1")) == "an address of this machine"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +252,7 @@ def test_an_address_of_this_machine_is_not_public(monkeypatch: pytest.MonkeyPatc
 )
 @pytest.mark.parametrize("many", [True, False])
 def test_some_addresses_cannot_be_listed(text: str, many: bool) -> None:
-    assert never(ipaddress.ip_address(text.rpartition(":")[0].strip("[]")))
+    assert forbidden_reason(ipaddress.ip_address(text.rpartition(":")[0].strip("[]")))
     with pytest.raises(UsageError, match="no sandbox may reach"):
         Policy.of([text, "a.org"] if many else text)
 

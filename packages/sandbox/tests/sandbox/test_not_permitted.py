@@ -168,15 +168,17 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         monkeypatch.setattr(module, "in_container", lambda: bool(files.get("container")))
     monkeypatch.setattr(restrictions, "in_pod", lambda: files.get("container") == "pod")
     monkeypatch.setattr(privileges.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(privileges, "_finds", lambda program: True)
+    monkeypatch.setattr(privileges, "_has_program", lambda program: True)
     return files
 
 
 def fix_of(failed: str, number: int) -> tuple[str, str]:
     """The cause and the remedy of a failed start."""
-    error = preflight.unavailable({"failed": f"{failed}: {os.strerror(number)}", "errno": number})
+    error = preflight.unavailable_error(
+        {"failed": f"{failed}: {os.strerror(number)}", "errno": number}
+    )
     assert isinstance(error, SandboxUnavailableError), error
-    return error.why, error.fix
+    return error.reason, error.fix
 
 
 def test_apparmor(machine: dict[str, str]) -> None:
@@ -236,7 +238,7 @@ def test_a_profile_of_a_container(machine: dict[str, str]) -> None:
 
 
 def test_a_failure_that_no_rule_explains_is_none_of_the_machines(machine: dict[str, str]) -> None:
-    error = preflight.unavailable({"failed": "pivot_root: busy", "errno": errno.EBUSY})
+    error = preflight.unavailable_error({"failed": "pivot_root: busy", "errno": errno.EBUSY})
     assert not isinstance(error, SandboxUnavailableError)  # another attempt may succeed
 
 
@@ -245,9 +247,12 @@ def test_pods_are_told_from_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     privileges.in_pod.cache_clear()
     privileges.in_container.cache_clear()
     try:
-        assert privileges.in_container() and restrictions.lifted_by("--x", "a pod's") == "a pod's"
-        assert "hostUsers: false" in restrictions.unmasked()
-        assert "docker" not in preflight.more_open_files()
+        assert (
+            privileges.in_container()
+            and restrictions.container_remedy("--x", "a pod's") == "a pod's"
+        )
+        assert "hostUsers: false" in restrictions.masking_remedy()
+        assert "docker" not in preflight.open_files_command()
     finally:
         privileges.in_pod.cache_clear()
         privileges.in_container.cache_clear()
@@ -274,12 +279,12 @@ def test_a_user_gets_a_cgroup_by_systemd_only_where_it_runs_for_them(
     monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(doctor.cgroup, "is_unified", lambda: True)
-    assert doctor._without_cgroup() == ("what there is", "")
+    assert doctor._memory_advice() == ("what there is", "")
     (tmp_path / "systemd").mkdir()
     (tmp_path / "systemd/private").touch()
-    assert doctor._without_cgroup()[1].startswith("systemd-run --user --scope -p Delegate=yes ")
+    assert doctor._memory_advice()[1].startswith("systemd-run --user --scope -p Delegate=yes ")
     monkeypatch.setattr(doctor.cgroup, "is_unified", lambda: False)  # version 1 is not handed on
-    assert doctor._without_cgroup() == ("what there is", "")
+    assert doctor._memory_advice() == ("what there is", "")
 
 
 def test_seccomp_profile() -> None:

@@ -298,7 +298,7 @@ def test_deep_nesting_is_saved_or_refused(start: Start, image: str, depth: int) 
 
 def folder_of(snapshot: Snapshot) -> Path:
     if isinstance(snapshot, DockerSnapshot):
-        return snapshot.saved.folder
+        return snapshot.layer.folder
     return cast(NativeSnapshot, snapshot).image.layers[-1].parent
 
 

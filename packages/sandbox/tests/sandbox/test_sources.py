@@ -78,7 +78,7 @@ def test_what_was_not_used_for_long_goes(folder: Path, what: str) -> None:
 def test_what_a_living_process_uses_stays(folder: Path) -> None:
     place = pack(folder, "/ctf")
     age(place, 1e6)
-    assert prune_sources(everything=True) == []
+    assert prune_sources(include_recent=True) == []
     assert place.exists()
 
 
@@ -87,12 +87,12 @@ def test_what_an_image_is_made_of_goes_with_it(folder: Path) -> None:
     (before,) = (info for info in list_images() if place.name in info.spec)
     age(place, 1e6)
     assert prune_sources(3600) == []
-    removed = {info.digest for info in prune(everything=True, dry_run=True)}
+    removed = {info.digest for info in prune(include_recent=True, dry_run=True)}
     assert before.digest in removed
-    found = prune_sources(everything=True, dry_run=True, without=removed)
+    found = prune_sources(include_recent=True, dry_run=True, excluded_digests=removed)
     assert [source.path for source in found] == [place]
-    prune(everything=True)
-    assert [source.path for source in prune_sources(everything=True)] == [place]
+    prune(include_recent=True)
+    assert [source.path for source in prune_sources(include_recent=True)] == [place]
     assert pack(folder, "/ctf") == place
     assert resolve(f"scratch+{place}").digest == before.digest, "it was made again"
 

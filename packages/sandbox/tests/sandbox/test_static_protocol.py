@@ -221,7 +221,7 @@ def descriptors(box: NativeSandbox) -> list[str]:
 
 @pytest.mark.skipif(not is_root(), reason="process 1's descriptors are for root to see")
 def test_any_request_is_answered_and_leaves_nothing(box: NativeSandbox) -> None:
-    control = box._seat.control
+    control = box._slot.control
     control.settimeout(PATIENCE)
     box.exec(["true"])
     before = Counter(descriptors(box))  # maybe with one that process 1 is about to close
@@ -257,8 +257,8 @@ def test_any_request_is_answered_and_leaves_nothing(box: NativeSandbox) -> None:
 
 def asked(box: NativeSandbox, told: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
     """The reply to a request; nothing of it stays open here."""
-    wire.send(box._seat.control, told, fds, packed=True)
-    reply, came = wire.receive(box._seat.control)
+    wire.send(box._slot.control, told, fds, packed=True)
+    reply, came = wire.receive(box._slot.control)
     for fd in came:
         os.close(fd)
     return reply
@@ -327,9 +327,9 @@ def test_a_plan_that_is_not_whole_is_refused(
     """What is missing would be a limit, a filter, or a folder to hide."""
     place = tmp_path / "odd"
     begin = BEGIN_ODDLY.replace("PLACE", repr(str(place)))
-    text = process_start._BEGIN.replace("\nimportlib", begin)
-    assert text != process_start._BEGIN
-    monkeypatch.setattr(process_start, "_BEGIN", text)
+    text = process_start._BOOTSTRAP_CODE.replace("\nimportlib", begin)
+    assert text != process_start._BOOTSTRAP_CODE
+    monkeypatch.setattr(process_start, "_BOOTSTRAP_CODE", text)
     started = []
     with closing(NativeProvider()) as provider:
         for number, (name, odd) in enumerate([("none", 0), *ODD_PLANS, ("none", 1)]):

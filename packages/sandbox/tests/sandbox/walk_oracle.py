@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from intercode_sandbox.native import archive
-from intercode_sandbox.native.archive import BLOCK, LONGEST, PIECE, SHARED_MEMORY, Entry
+from intercode_sandbox.native.archive import BLOCK, MAX_PATH_BYTES, PIECE, SHARED_MEMORY, Entry
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -280,13 +280,13 @@ def _whole_pages(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-_MARKS = {"link": archive.LINK, "deleted": archive.DELETED}
-END_OF_STREAM = archive.HEAD.pack(archive.END, *[0] * 8)
+_MARKS = {"link": archive.LINK_MARK, "deleted": archive.DELETED_MARK}
+END_OF_STREAM = archive.HEAD.pack(archive.END_MARK, *[0] * 8)
 
 
 def packed(entry: Entry) -> bytes:
     """Return an entry as process 1 writes it."""
-    mark = _MARKS.get(entry.kind, archive.OPAQUE if entry.opaque else archive.PLAIN)
+    mark = _MARKS.get(entry.kind, archive.OPAQUE_MARK if entry.opaque else archive.PLAIN_MARK)
     types = {name: number for number, name in _TYPES.items()}
     mode = entry.mode | types.get(entry.kind, 0)
     path = b"" if entry.path == "." else os.fsencode(entry.path)
@@ -439,8 +439,8 @@ def _write_folder(
         if st is None and old is None:
             continue
         child = f"{path}/{name}" if path else name
-        if len(os.fsencode(child)) > LONGEST:
-            message = f"what was changed has a path of more than {LONGEST} bytes"
+        if len(os.fsencode(child)) > MAX_PATH_BYTES:
+            message = f"what was changed has a path of more than {MAX_PATH_BYTES} bytes"
             raise OSError(errno.EOVERFLOW, message)
         writer.bounds.count(child)
         if st is None:

@@ -13,7 +13,7 @@ from intercode.envs.traits import SHELL, Traits, traits_in
 from intercode.episode import Turn
 from intercode.errors import RecordError, UsageError
 from intercode.records import load_actions
-from intercode_sandbox.units import abbreviated
+from intercode_sandbox.units import format_names
 
 if TYPE_CHECKING:
     from intercode.agents.base import AgentFactory
@@ -43,7 +43,7 @@ class Oracle:
             raise UsageError(
                 "agent oracle runs gold, and none of the tasks has any: name another agent"
             )
-        names = abbreviated(without, 3)
+        names = format_names(without, 3)
         return f"no gold for {names}: there the oracle does nothing but submit" if names else ""
 
     def __call__(self, task: Task) -> ScriptedAgent:
@@ -96,7 +96,7 @@ class Replay:
 
 def _missing(tasks: Sequence[Task], known: Container[str]) -> str:
     """Name the tasks that are not known, the first five of them; empty if there are none."""
-    return abbreviated([task.task_id for task in tasks if task.task_id not in known], 5)
+    return format_names([task.task_id for task in tasks if task.task_id not in known], 5)
 
 
 class RandomAgent:

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 from intercode.errors import UsageError
 from intercode.plain_data import read_yaml
-from intercode_sandbox.files import digest_of, open_regular
+from intercode_sandbox.files import joint_digest, open_regular
 from intercode_sandbox.images.archive import pack
 from intercode_sandbox.units import MIB
 
@@ -97,7 +97,7 @@ def read(folder: str | Path) -> Skill:
     except ValueError as error:
         raise UsageError(f"skill {home / FILE}: {error}") from None
     try:
-        digest = digest_of("skill", *_parts(home))
+        digest = joint_digest("skill", *_parts(home))
     except (OSError, ValueError) as error:
         raise UsageError(f"skill {home}: {error}") from None
     others = {key: value for key, value in front.items() if key not in ("name", "description")}

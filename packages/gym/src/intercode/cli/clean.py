@@ -26,9 +26,9 @@ from intercode.errors import UsageError
 from intercode_sandbox import images
 from intercode_sandbox.docker.images import prune
 from intercode_sandbox.docker.provider import sweep_all
-from intercode_sandbox.files import cache_root, empty, tree_size
+from intercode_sandbox.files import cache_root, empty_folder, tree_size
 from intercode_sandbox.native.snapshot import endings, sweep
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 _FOLDERS = {
     "databases": "converted databases",
@@ -71,7 +71,7 @@ def execute(args: argparse.Namespace) -> int:
     for entry in endings():
         print(f"process {entry.pid}: a closed sandbox that the kernel still ends, which is kept")
     did = "would remove" if args.dry_run else "removed"
-    print(f"{did} {counted(len(found), 'thing')}" if found else "nothing was left")
+    print(f"{did} {format_count(len(found), 'thing')}" if found else "nothing was left")
     return 0
 
 
@@ -107,9 +107,9 @@ def _free(dry_run: bool) -> list[Freed]:
     root = cache_root()
     remains = _remains(dry_run)
     own = [path for path in map(Path, remains) if path.is_relative_to(root)]
-    built = images.prune(everything=True, dry_run=dry_run)
+    built = images.prune(include_recent=True, dry_run=dry_run)
     digests = {image.digest for image in built}
-    packed = images.prune_sources(everything=True, dry_run=dry_run, without=digests)
+    packed = images.prune_sources(include_recent=True, dry_run=dry_run, excluded_digests=digests)
     parts = [
         Freed("remains of killed runs", tuple(remains), sum(map(tree_size, own))),
         Freed("images", tuple(image.name for image in built), sum(image.size for image in built)),
@@ -122,7 +122,7 @@ def _free(dry_run: bool) -> list[Freed]:
     for name, what in _FOLDERS.items():
         folder = root / name
         there = tuple(str(path) for path in sorted(folder.glob("*")))
-        freed = empty(folder, dry_run)
+        freed = empty_folder(folder, dry_run)
         parts.append(Freed(what, there if freed is not None else (), freed or 0, freed is None))
     of_engine = [] if parts[-1].in_use else prune(dry_run)
     sizes = sum(size for _, size in of_engine)

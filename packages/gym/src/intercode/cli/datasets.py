@@ -29,7 +29,7 @@ from intercode.datasets import splits, takes
 from intercode.datasets.catalog import Entry, entries, find
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from intercode.task import Dataset
@@ -134,7 +134,7 @@ def _fetch(args: argparse.Namespace) -> None:
         print_json({**_as_json(find(args.name)), "tasks": len(dataset)})
     else:
         print(
-            f"{safe(args.name)}: {counted(len(dataset), 'task')}, from {safe(dataset.source or '')}"
+            f"{safe(args.name)}: {format_count(len(dataset), 'task')}, from {safe(dataset.source or '')}"
         )
 
 

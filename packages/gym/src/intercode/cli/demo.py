@@ -33,7 +33,7 @@ from intercode.report.runs import Run, read_runs
 from intercode.report.tables import by_agent, matrix
 from intercode.spec import RunSpec
 from intercode_console import INTERRUPTED
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")
 STAND_IN = StandIn()
@@ -113,7 +113,7 @@ class Row(results.Watcher):
     def end(self) -> None:
         """Keep the rate of an agent."""
         scored = self._done - self._errors
-        errors = f" ({counted(self._errors, 'error')})" if self._errors else ""
+        errors = f" ({format_count(self._errors, 'error')})" if self._errors else ""
         rate = percent(self._successes / scored if scored else None)
         self._ended.append(f"{self.agent} {rate}{errors}")
 
@@ -186,7 +186,7 @@ class Demo:
             self.left_out[env] = str(error)
             return
         some = f"{len(asked.tasks)} of " * (len(asked.tasks) < every)
-        row.title = f"{env:7} {some + counted(every, 'task'):8}"
+        row.title = f"{env:7} {some + format_count(every, 'task'):8}"
 
         def run(agent: str, progress: Progress, limit: int | None) -> RunResult:
             label, factory = AGENTS[agent]
@@ -219,7 +219,7 @@ class Demo:
                 self.shown = f"{shlex.quote(str(folder))} --task {task_id}"
                 some = "all bundled tasks"
                 if self._limit is not None:
-                    some = f"the first {counted(self._limit, 'bundled task')}"
+                    some = f"the first {format_count(self._limit, 'bundled task')}"
                 print(INTRODUCTION, render(episode, SHOWN_LINES), sep="\n")
                 print(f"Three agents, all scripted, on {some}:\n", flush=True)
                 return

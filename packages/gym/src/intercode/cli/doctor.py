@@ -28,12 +28,12 @@ from intercode_sandbox.doctor import (
     Check,
     check_docker,
     check_native,
-    guarded,
-    of_error,
+    failed_check,
+    run_check,
 )
 from intercode_sandbox.images.base import SEARCH_PATH
 from intercode_sandbox.native.preflight import apparmor_profile
-from intercode_sandbox.privileges import installing
+from intercode_sandbox.privileges import install_command
 
 if TYPE_CHECKING:
     from intercode.envs.base import InterCodeEnv
@@ -47,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
         print(apparmor_profile(sys.executable), end="")
         return 0
     groups = {
-        "python": guarded("python", _python, False),
+        "python": run_check("python", _python, False),
         "native": check_native(),
         "docker": check_docker(),
         "machine": _machine(),
@@ -151,8 +151,8 @@ def _environment(
     missing = [program for program in programs if not shutil.which(program)]
     if missing:
         detail = f"not tried without {' and '.join(missing)}"
-        return [Check(label, None, detail, installing(" ".join(missing)))]
-    return guarded(label, lambda: _play(label, name, action, expected, sandbox), False)
+        return [Check(label, None, detail, install_command(" ".join(missing)))]
+    return run_check(label, lambda: _play(label, name, action, expected, sandbox), False)
 
 
 def _play(label: str, name: str, action: str, expected: str, sandbox: str) -> Check:
@@ -162,7 +162,7 @@ def _play(label: str, name: str, action: str, expected: str, sandbox: str) -> Ch
         observation = env.step(action)[0]
         if expected not in observation:
             error = SandboxError(f"{action!r} was answered by {observation!r}")
-            return of_error(label, False, error)
+            return failed_check(label, False, error)
         for step in env.solution(task):
             observation, reward, ended, truncated, _ = env.step(step)
             if ended or truncated:
@@ -171,7 +171,7 @@ def _play(label: str, name: str, action: str, expected: str, sandbox: str) -> Ch
     if reward != 1.0:
         detail = f"the solution of task {task.task_id!r} scored {reward:g}, not 1: "
         score = episode.score.detail if episode.score is not None else {}
-        return of_error(label, False, SandboxError(f"{detail}{score or observation!r}"))
+        return failed_check(label, False, SandboxError(f"{detail}{score or observation!r}"))
     return Check(label, True, "a task was played to its reward")
 
 
@@ -207,12 +207,12 @@ _EXTRAS = (
 def _machine() -> list[Check]:
     """Check what is optional: without it everything else works, so that it is a note."""
     return [
-        *(each for one in _PROGRAMS for each in guarded(one.name, partial(_program, one), None)),
-        *(each for one in _EXTRAS for each in guarded(one[2], partial(_extra, *one), None)),
+        *(each for one in _PROGRAMS for each in run_check(one.name, partial(_program, one), None)),
+        *(each for one in _EXTRAS for each in run_check(one[2], partial(_extra, *one), None)),
         Check("sqlite", True, f"{sqlite3.sqlite_version}: --engine sqlite, the default"),
-        *guarded("mysql", partial(_server, "mysql", "pymysql", "mariadb-server"), None),
-        *guarded("postgresql", partial(_server, "postgresql", "psycopg", "postgresql"), None),
-        *guarded("runs", _room_for_runs, None),
+        *run_check("mysql", partial(_server, "mysql", "pymysql", "mariadb-server"), None),
+        *run_check("postgresql", partial(_server, "postgresql", "psycopg", "postgresql"), None),
+        *run_check("runs", _room_for_runs, None),
     ]
 
 
@@ -223,7 +223,7 @@ def _program(program: _Program) -> Check:
     path = shutil.which(program.name, path=SEARCH_PATH if program.root_only else None)
     if path is None:
         detail = f"not installed: {program.lacking}"
-        return Check(program.name, None, detail, installing(program.name))
+        return Check(program.name, None, detail, install_command(program.name))
     said = _says_version(path)
     return Check(program.name, True, f"{said or path}: for {program.needed_for}")
 
@@ -252,7 +252,7 @@ def _server(engine: str, driver: str, package: str) -> Check:
     try:
         found = RECIPES[engine]()
     except UsageError:
-        return Check(engine, None, f"no server is installed: {without}", installing(package))
+        return Check(engine, None, f"no server is installed: {without}", install_command(package))
     said = _says_version(found.binary)
     detail = f"{found.product} {said}, driver {version(driver)}: --engine {engine}"
     return Check(engine, True, f"{detail} starts servers of its own")

@@ -23,7 +23,7 @@ from intercode.evaluate.summary import UNKNOWN
 from intercode.records import Judged, ending_of
 from intercode.report.why import why
 from intercode.talks import Call, RecordedMessage, Talk, branch_of, talk_of
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 
 def render(
@@ -148,7 +148,7 @@ def _changes(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
         has = f"  {size(file.size)}" if file.type == "file" and file.size else ""
         yield f"    {_SIGNS[file.kind]} {safe(file.path)}{'/' * (file.type == 'dir')}{has}"
     if changes is not None and (left := len(files) - len(shown) + changes.cut):
-        yield f"    … {counted(left, 'path')} more"
+        yield f"    … {format_count(left, 'path')} more"
 
 
 def _tree(episode: Episode) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _tree(episode: Episode) -> Iterator[str]:
         return
     search = episode.metadata["search"]
     nodes = search["nodes"]
-    yield f"  {safe(str(search.get('agent')))}: {counted(search.get('tried', 0), 'action')} tried"
+    yield f"  {safe(str(search.get('agent')))}: {format_count(search.get('tried', 0), 'action')} tried"
 
     def below(parent: int, depth: int) -> Iterator[str]:
         for at, node in enumerate(nodes):

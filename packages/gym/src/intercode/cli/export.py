@@ -20,8 +20,8 @@ from intercode.redaction import Redactor
 from intercode.registry import EXPORTS
 from intercode.report import export
 from intercode.report.text import without_formula
-from intercode_sandbox.files import replaced
-from intercode_sandbox.units import counted
+from intercode_sandbox.files import atomic_file
+from intercode_sandbox.units import format_count
 
 Convert = Callable[[Iterable[Episode], dict[str, Any]], Any]
 """Returns what is written, as JSON data."""
@@ -68,7 +68,7 @@ def execute(args: argparse.Namespace) -> int:
     else:
         left = f", {chosen.errors} without a result left out" if chosen.errors else ""
         left += f", {chosen.bare} without recorded tokens left out" if chosen.bare else ""
-        print(f"{counted(chosen.count, 'episode')}{left}", file=sys.stderr)
+        print(f"{format_count(chosen.count, 'episode')}{left}", file=sys.stderr)
     return 0
 
 
@@ -188,5 +188,5 @@ def _output(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
-    with replaced(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+    with atomic_file(path) as new, new.open("w", encoding="utf-8", newline="") as file:
         yield file

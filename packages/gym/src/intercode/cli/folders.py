@@ -13,7 +13,7 @@ from intercode.envs.base import InterCodeEnv
 from intercode.errors import TaskError, UsageError
 from intercode.evaluate.prepare import plan, setting
 from intercode.registry import TASK_EXPORTERS
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -40,5 +40,5 @@ def execute(args: argparse.Namespace) -> int:
     else:
         for why in left_out.values():
             print(f"left out: {one_line(why, 400)}")
-        print(f"{counted(len(exported), 'task')} in {safe(str(args.out))}")
+        print(f"{format_count(len(exported), 'task')} in {safe(str(args.out))}")
     return 1 if left_out else 0

@@ -44,7 +44,7 @@ from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.pinned import SPEC as BASE, trees
 from intercode_sandbox.images.resolve import admit, check
 from intercode_sandbox.images.transfer import export_image, import_image
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
@@ -116,7 +116,7 @@ def _list(args: argparse.Namespace) -> None:
     if images:
         print(
             _table(images),
-            f"{counted(len(images), 'image')}, {size(total)}, in {folder}",
+            f"{format_count(len(images), 'image')}, {size(total)}, in {folder}",
             sep="\n\n",
         )
     else:
@@ -231,12 +231,12 @@ def _import(args: argparse.Namespace) -> None:
 
 
 def _prune(args: argparse.Namespace) -> None:
-    removed = prune(args.unused_for, everything=args.all, dry_run=args.dry_run)
+    removed = prune(args.unused_for, include_recent=args.all, dry_run=args.dry_run)
     sources = prune_sources(
         args.unused_for,
-        everything=args.all,
+        include_recent=args.all,
         dry_run=args.dry_run,
-        without={image.digest for image in removed},
+        excluded_digests={image.digest for image in removed},
     )
     total = sum(image.size for image in removed)
     packed = sum(source.size for source in sources)
@@ -253,7 +253,7 @@ def _prune(args: argparse.Namespace) -> None:
     if removed:
         print(_table(removed))
     did = "would remove" if args.dry_run else "removed"
-    print(f"{did} {counted(len(removed), 'image')}, {size(total)}")
+    print(f"{did} {format_count(len(removed), 'image')}, {size(total)}")
     if sources:
         print(f"{did} packed folders and repositories: {len(sources)}, {size(packed)}")
 
@@ -292,4 +292,4 @@ def _duration(text: str) -> float:
 def _ago(seconds: float) -> str:
     # Uses are recorded to the day.
     days = int(seconds // 86400)
-    return "today" if days < 1 else f"{counted(days, 'day')} ago"
+    return "today" if days < 1 else f"{format_count(days, 'day')} ago"

@@ -34,7 +34,7 @@ from intercode.errors import (
 from intercode.registry import INTEGRATIONS, PAPER
 from intercode_console import INTERRUPTED, interruptible
 from intercode_sandbox.names import Registry
-from intercode_sandbox.user_code import described, is_reference
+from intercode_sandbox.user_code import describe_error, is_reference
 
 _DEEDS = {
     "demo": "see it work: three scripted agents on all bundled tasks",
@@ -171,7 +171,7 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
         if debug or error.code:
             raise
         # Of code that was given: a command says by its own exit code whether all was done.
-        print(f"intercode: error: not finished: {described(error)}", file=sys.stderr)
+        print(f"intercode: error: not finished: {describe_error(error)}", file=sys.stderr)
         return FAILED
     sys.stdout.flush()
     return code

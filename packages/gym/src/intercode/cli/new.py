@@ -21,7 +21,7 @@ from pathlib import Path
 from intercode.cli.terminal import print_json
 from intercode.errors import UsageError
 from intercode.registry import DATASETS, ENVS
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 COMMON = "common"
@@ -68,7 +68,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"folder": str(folder.absolute()), "env": args.env, "files": files})
         return 0
-    print(f"{folder}: {counted(len(files), 'file')}, see {folder / 'README.md'}")
+    print(f"{folder}: {format_count(len(files), 'file')}, see {folder / 'README.md'}")
     print(f"next:\n  cd {folder}\n  intercode validate .\n  intercode play .")
     return 0
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 
 USAGE = 2
 """The exit code for wrong usage."""
@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
         found, rest = self.parse_known_args(args, namespace)
         flag = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
         if flag is not None:
-            self.error(f"there is no option {flag}{meant(flag, _options(self), listed=False)}")
+            self.error(f"there is no option {flag}{hint_text(flag, _options(self), listed=False)}")
         if rest:
             self.error(f"unexpected argument {rest[0]!r}")
         return found
@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(one) for one in action.choices]
-            message = f"there is no {value!r}{meant(str(value), known)}"
+            message = f"there is no {value!r}{hint_text(str(value), known)}"
             raise argparse.ArgumentError(action, message)
 
 

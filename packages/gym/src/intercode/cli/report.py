@@ -21,7 +21,7 @@ from intercode.report.runs import Run, as_data, read_runs
 from intercode.report.tables import of_run, of_runs
 from intercode.report.text import escaped, to_csv, to_list, to_markdown
 from intercode.report.verdict import Held, drifted, facts, held, title, verdicts
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 _NAMED = 20
 """Tasks that are named where two runs differ; --json names all."""
@@ -112,7 +112,7 @@ def _flips(compared: Sequence[Held]) -> Iterator[str]:
                     other = run if who is one.first else one.first
                     more = len(tasks) - _NAMED
                     rest = f" and {more} more (--json names all)" if more > 0 else ""
-                    text = f"{counted(len(tasks), 'task')} better by {who.label} than {other.label}"
+                    text = f"{format_count(len(tasks), 'task')} better by {who.label} than {other.label}"
                     yield safe(f"{text}: {', '.join(tasks[:_NAMED])}{rest}")
 
 

@@ -33,7 +33,7 @@ from intercode.spec import (
     given,
     recorded_options,
 )
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 _NEEDS = ("memory", "processes", "disk")
 """The limits that an agent's profile may ask for."""
@@ -177,10 +177,12 @@ def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
         )
     if bill := results.bill([replace(one, calls=0, tokens_in=None) for one in result.outcomes]):
         print(f"\n{bill}", end="")  # the judge's: the agent was not asked again
-    print(f"\n{counted(result.ran, 'episode')} in {duration(result.seconds)}")
+    print(f"\n{format_count(result.ran, 'episode')} in {duration(result.seconds)}")
     print(f"run: {out}")
     if missing := result.planned - len(result.outcomes):
-        print(f"interrupted: {counted(missing, 'episode')} missing; the same command resumes it")
+        print(
+            f"interrupted: {format_count(missing, 'episode')} missing; the same command resumes it"
+        )
     else:
         print(f"compare: intercode report {shlex.quote(str(run))} {shlex.quote(str(out))}")
 
@@ -197,7 +199,7 @@ def _compared(paired: Paired | None) -> str:
         return "no task has both a recorded reward and a new one"
     seen = paired.difference
     text = (
-        f"on {counted(paired.tasks, 'task')}: success "
+        f"on {format_count(paired.tasks, 'task')}: success "
         f"{percent(paired.first)} → {percent(paired.second)}, {shown(seen.value, 'points')} points"
     )
     if math.isfinite(seen.low):

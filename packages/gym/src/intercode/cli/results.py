@@ -38,7 +38,7 @@ from intercode.records import Judged, Outcome
 from intercode.report.runs import Run, as_data, benchmark, judging, rate_name
 from intercode.report.tables import Table, groups, judge_tables
 from intercode.report.text import LEAST, chart
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -172,7 +172,7 @@ class Watcher(Progress):
         parts = [(f"{self._done}/{self._total}", 0), (self.result(), 0)]
         parts.append((f"{rate:.1f}/s" if rate < 100 else f"{rate:.0f}/s", 2))
         if self._nodes:
-            parts.append((counted(self._nodes, "node"), 1))
+            parts.append((format_count(self._nodes, "node"), 1))
         if bill := self._bill():
             parts.append((bill, 0))
         if self._errors:
@@ -218,7 +218,7 @@ class Watcher(Progress):
             return dollars(self._cost)
         count = self._tokens
         if count < 10_000:
-            return counted(count, "token")
+            return format_count(count, "token")
         return f"{count / 1e3:.0f}k tokens" if count < 1e6 else f"{count / 1e6:.1f}M tokens"
 
     def _refresh(self) -> None:
@@ -240,7 +240,7 @@ class Watcher(Progress):
 def facts(manifest: Mapping[str, Any]) -> str:
     """Return one line that says what was run."""
     env, dataset = manifest.get("env", {}), manifest.get("dataset", {})
-    tasks = counted(dataset.get("tasks", 0), "task")
+    tasks = format_count(dataset.get("tasks", 0), "task")
     shown = ", shown gold" if manifest.get("needs_gold") else ""
     parts = [
         *dict.fromkeys((benchmark(manifest), str(env.get("env", "")))),
@@ -297,7 +297,7 @@ def as_text(
     rows = {"all": summarize(outcomes), **{f"  {tag}": found for tag, found in named[:tags]}}
     text = written(groups("", rows, rate=rate_name(judge))).rstrip("\n")
     if len(named) > tags:
-        text += f"\n  … {counted(len(named) - tags, 'more tag')}: see 'intercode report'"
+        text += f"\n  … {format_count(len(named) - tags, 'more tag')}: see 'intercode report'"
     for found in judge_tables({judge or "": judging(judge, outcomes)}):
         text += f"\n\n{written(found)}".rstrip("\n")
     if remarks := _remarks(outcomes):
@@ -329,7 +329,7 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
         lines.append(f"Submitted several times, in forks of their own: {several}.")
     if found.restarts:
         lines.append(
-            f"Begun again, as a sandbox was lost otherwise: {counted(found.restarts, 'time')}."
+            f"Begun again, as a sandbox was lost otherwise: {format_count(found.restarts, 'time')}."
         )
     return lines
 
@@ -353,7 +353,7 @@ def _failure_modes(outcomes: Sequence[Outcome], rate: float | None) -> list[str]
     unsolved = sum(not outcome.failed and not outcome.success for outcome in outcomes)
     frequent = sorted(modes.items(), key=lambda item: -item[1])
     counts = ", ".join(f"{mode} {count}" for mode, count in frequent)
-    return [f"What went wrong in the {counted(unsolved, 'episode')} not solved: {counts}."]
+    return [f"What went wrong in the {format_count(unsolved, 'episode')} not solved: {counts}."]
 
 
 def bill(outcomes: Sequence[Outcome]) -> str:
@@ -371,13 +371,13 @@ def _bill(who: str, asked: Sequence[Outcome | Judged]) -> str:
     calls = sum(one.calls for one in asked)
     if not known and not calls:
         return ""
-    parts = [counted(calls, "call")]
+    parts = [format_count(calls, "call")]
     if known:
         parts.append(f"{sum(one.tokens_in or 0 for one in known):,} tokens in")
         parts.append(f"{sum(one.tokens_out or 0 for one in known):,} out")
     silent = sum(one.tokens_in is None and one.calls > 0 for one in asked)
     if silent:
-        of = f" of {counted(silent, 'episode')}" if known else ""
+        of = f" of {format_count(silent, 'episode')}" if known else ""
         parts.append(f"tokens{of} not reported")
     if known and all(one.cost is not None for one in known):
         parts.append(dollars(sum(one.cost or 0.0 for one in known)))
@@ -406,11 +406,11 @@ def errors(outcomes: Sequence[Outcome], known: str | None = None) -> str:
 def _excluded(manifest: Mapping[str, Any]) -> str:
     """How many tasks the run has left out; empty if none."""
     count = len(manifest.get("excluded", {}))
-    return f"{counted(count, 'task')} excluded" if count else ""
+    return f"{format_count(count, 'task')} excluded" if count else ""
 
 
 def _images(names: Sequence[str]) -> str:
-    return f"image {names[0]}" if len(names) == 1 else counted(len(names), "image")
+    return f"image {names[0]}" if len(names) == 1 else format_count(len(names), "image")
 
 
 # Charts

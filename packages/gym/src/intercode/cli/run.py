@@ -27,7 +27,7 @@ from intercode.spec import (
     RunSpec,
     given,
 )
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -218,8 +218,8 @@ def _print(workers: int, out: Path, result: RunResult) -> None:
     if bill := results.bill(result.outcomes):
         print(bill)
     if result.ran:
-        pace = f"({_rate(result):.1f}/s, {counted(workers, 'worker')})"
-        print(f"{counted(result.ran, 'episode')} in {duration(result.seconds)} {pace}")
+        pace = f"({_rate(result):.1f}/s, {format_count(workers, 'worker')})"
+        print(f"{format_count(result.ran, 'episode')} in {duration(result.seconds)} {pace}")
     print(f"run: {out}")
 
 

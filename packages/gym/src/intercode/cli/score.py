@@ -11,7 +11,7 @@ from intercode.cli.terminal import tell
 from intercode.errors import UsageError
 from intercode.records import read_manifest
 from intercode.spec import given
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ def execute(args: argparse.Namespace) -> int:
     total = int(read_manifest(Path(str(spec.how.out)))["dataset"]["tasks"])
     if args.tasks is None and (missing := total - len(texts)) > 0:
         tell(
-            f"intercode: warning: {missing} of {counted(total, 'task')} have no prediction: they "
+            f"intercode: warning: {missing} of {format_count(total, 'task')} have no prediction: they "
             "do not count in these rates"
         )
     return code

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -70,7 +70,7 @@ def shortened(text: str, lines: int) -> str:
         return "\n".join(every)
     head, tail = every[: lines - lines // 3], every[len(every) - lines // 3 :]
     cut = len(every) - len(head) - len(tail)
-    return "\n".join([*head, f"… {counted(cut, 'more line')} …", *tail])
+    return "\n".join([*head, f"… {format_count(cut, 'more line')} …", *tail])
 
 
 def indented(text: str, prefix: str) -> str:
@@ -307,7 +307,7 @@ class LiveLine:
 
     def stopping(self, in_flight: int) -> None:
         """Say that an interrupt was heard."""
-        waiting = f"waiting for {counted(in_flight, 'episode')} in flight"
+        waiting = f"waiting for {format_count(in_flight, 'episode')} in flight"
         self.say(f"interrupted: {waiting}; again to stop at once")
 
 

@@ -30,7 +30,7 @@ from intercode.spec import (
 )
 from intercode.task import Dataset
 from intercode_sandbox import Limits
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 from intercode_sandbox.user_code import is_reference
 
 _SHOWN = 20
@@ -147,7 +147,7 @@ def _write(args: argparse.Namespace, dataset: Dataset, found: Validation) -> Non
     Exclusion.of(dataset, found.reasons()).write(args.write_exclude)
     if not args.quiet:
         count = len(found.reasons())
-        print(f"{args.write_exclude}: {counted(count, 'task')} to leave out", file=sys.stderr)
+        print(f"{args.write_exclude}: {format_count(count, 'task')} to leave out", file=sys.stderr)
 
 
 def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _print(found: Validation, *, has_gold: bool) -> None:
     for warning in warnings[:_SHOWN]:
         print(warning)
     if len(warnings) > _SHOWN:
-        print(f"… and {counted(len(warnings) - _SHOWN, 'more warning')} (--json has them all)")
+        print(f"… and {format_count(len(warnings) - _SHOWN, 'more warning')} (--json has them all)")
     tasks = {kind: {p.task_id for p in found.problems if p.kind == kind} for kind in _SAID}
     counts = Counter({kind: len(ids) for kind, ids in tasks.items()})
     said = [_SAID[kind].format(count) for kind, count in counts.items() if count]
@@ -223,7 +223,7 @@ def _print(found: Validation, *, has_gold: bool) -> None:
 def _constants(found: Validation) -> str:
     """Say how many tasks an agent can solve without looking."""
     each = [f"{name} {count}" for name, count in found.constants.items() if count]
-    text = f"constants solve {found.solved_by_constants} of {counted(found.tasks, 'task')}"
+    text = f"constants solve {found.solved_by_constants} of {format_count(found.tasks, 'task')}"
     return f"{text}: {', '.join(each)}" if each else text
 
 

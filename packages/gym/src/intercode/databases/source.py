@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from intercode.errors import TaskError
-from intercode_sandbox.data_paths import within
+from intercode_sandbox.data_paths import resolve_data_path
 
 Kind = Literal["sqlite", "duckdb", "script", "dump"]
 _SUFFIXES: dict[str, Kind] = {
@@ -82,7 +82,7 @@ def find(place: str | Path, name: str | None = None) -> Source:
 
 def _own(place: Path, path: Path) -> Path:
     try:
-        return within(place, path.relative_to(place))
+        return resolve_data_path(place, path.relative_to(place))
     except ValueError as error:
         raise TaskError(f"a task's database: {error}; name the file itself (databases=…)") from None
 

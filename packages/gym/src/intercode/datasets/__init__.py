@@ -16,8 +16,8 @@ from intercode.datasets.catalog import VERSIONS
 from intercode.errors import InterCodeError, TaskError, UsageError
 from intercode.registry import DATASETS, SOURCES, scheme_of
 from intercode.task import Dataset
-from intercode_sandbox.suggestions import meant
-from intercode_sandbox.user_code import is_reference, line_of, split
+from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.user_code import error_location, is_reference, split
 
 __all__ = ["load", "load_seeded", "name_in", "splits", "takes"]
 
@@ -70,7 +70,7 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
 
     if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():
         raise TaskError(
-            f"{data!r} is neither a file nor a dataset's name{meant(data, DATASETS.names())} (or "
+            f"{data!r} is neither a file nor a dataset's name{hint_text(data, DATASETS.names())} (or "
             "your own loader, as path/to/file.py:name)"
         )
     return load_shared(data)
@@ -143,7 +143,7 @@ def _refusal(loader: Callable[..., object], options: Mapping[str, Any], error: T
     if unknown is None:
         return str(error)
     its = f"its options are {', '.join(names)}" if names else "it takes none"
-    return f"its loader has no option {unknown!r}{meant(unknown, names, listed=False)}: {its}"
+    return f"its loader has no option {unknown!r}{hint_text(unknown, names, listed=False)}: {its}"
 
 
 def _made(data: object, loader: Callable[..., object], options: Mapping[str, Any]) -> Dataset:
@@ -160,7 +160,7 @@ def _made(data: object, loader: Callable[..., object], options: Mapping[str, Any
         file = getattr(getattr(inspect.unwrap(loader), "__code__", None), "co_filename", "")
         if loader.__module__.startswith("intercode.") or not file:
             raise
-        where = line_of(error, file) or file
+        where = error_location(error, file) or file
         raise TaskError(f"dataset {data!r}: {where}: {type(error).__name__}: {error}") from error
     if not isinstance(dataset, Dataset):
         raise TaskError(f"dataset {data!r}: its loader must return a Dataset, not {dataset!r:.80}")

@@ -19,7 +19,7 @@ from intercode.datasets.shared import seen, shared
 from intercode.errors import TaskError
 from intercode.syntax import parse
 from intercode.task import Dataset, Task
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 SPLITS = ("test", "train")
 GOLDS = 3
@@ -103,8 +103,8 @@ def load(
     if unusable:
         text = "; ".join(unusable[:5]) + ("; …" if len(unusable) > 5 else "")
         if strict:
-            raise TaskError(f"cannot grade {counted(len(unusable), 'problem')}: {text}")
-        _log.warning("APPS: left out %s: %s", counted(len(unusable), "problem"), text)
+            raise TaskError(f"cannot grade {format_count(len(unusable), 'problem')}: {text}")
+        _log.warning("APPS: left out %s: %s", format_count(len(unusable), "problem"), text)
     if not tasks:
         raise TaskError(f"{source}: holds no problem of APPS that can be graded")
     return Dataset(tasks, f"apps-{split}", str(source))

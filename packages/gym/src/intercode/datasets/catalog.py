@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from intercode.errors import UsageError
 from intercode.registry import DATASETS
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,4 +189,4 @@ def find(name: str) -> Entry:
         if entry.name == name:
             return entry
     known = [entry.name for entry in entries()]
-    raise UsageError(f"there is no dataset {name!r}{meant(name, known)}")
+    raise UsageError(f"there is no dataset {name!r}{hint_text(name, known)}")

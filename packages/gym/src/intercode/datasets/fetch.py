@@ -28,8 +28,8 @@ from intercode.downloads import Progress, download
 from intercode.errors import FetchError, TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode.task import Dataset
-from intercode_sandbox.files import locked, remove_tree
-from intercode_sandbox.units import counted
+from intercode_sandbox.files import file_lock, remove_tree
+from intercode_sandbox.units import format_count
 
 LIMIT = 16 << 30
 """Bytes that an archive may unpack to."""
@@ -86,9 +86,9 @@ def fetch(
     work = place.with_name(f".{name}.part")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with locked(
+        with file_lock(
             place.with_name(f".{name}.lock"),
-            waiting=lambda: tell("waiting for another process that fetches it"),
+            on_wait=lambda: tell("waiting for another process that fetches it"),
         ):
             if force or not place.exists():
                 remove_tree(work)
@@ -140,7 +140,7 @@ def _fetch(
     if place.is_symlink() or place.exists():
         place.rename(work / "old")
     fresh.rename(place)
-    tell(f"{counted(len(dataset), 'task')}, in {place}")
+    tell(f"{format_count(len(dataset), 'task')}, in {place}")
 
 
 def _load(name: str, root: Path) -> Dataset:

@@ -388,7 +388,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         self.episode.status = status
         self._interpreter.close()
         gate = getattr(self._place, "gate", None)  # of a sandbox with a policy for the network
-        if gate is not None and (refused := gate.refused):
+        if gate is not None and (refused := gate.refusal_counts):
             self.episode.metadata["network_refused"] = dict(refused)
         if self.scores_later and not self.reward_every_turn:
             with suppress(CausedInsideError):

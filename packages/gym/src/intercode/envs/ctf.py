@@ -34,7 +34,7 @@ from intercode_sandbox.base import Completed, Limits, Provider, SandboxBackend
 from intercode_sandbox.images.archive import pack
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.scripts import SHELL as BASH, script
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 NETWORK = "network"
 """The tag of tasks that need the outside network."""
@@ -177,7 +177,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
                 left = self.attempts - submissions.wrong
                 if left <= 0:
                     return None
-                text += f" {counted(left, 'more attempt')}."
+                text += f" {format_count(left, 'more attempt')}."
             reply = Execution(f"{text}\n".encode(), ok=False, info=info)
         self.episode.answer = None  # it is in the turn
         return reply

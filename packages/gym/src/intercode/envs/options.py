@@ -35,7 +35,7 @@ from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.network import Policy
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import LIMITS
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
             raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
         changes = _renamed(changes)
         if unknown := sorted(set(changes) - set(cls.__struct_fields__)):
-            near = meant(unknown[0], ("data", *cls.__struct_fields__))
+            near = hint_text(unknown[0], ("data", *cls.__struct_fields__))
             if unknown[0] in _FOR_DATA:
                 near = "; the tasks are 'data'"
             raise UsageError(f"there is no option {unknown[0]!r}{near}")

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
-from intercode_sandbox.images.archive import replaced
+from intercode_sandbox.images.archive import opaque_folders
 from intercode_sandbox.images.base import Addition, Spec, clean_environment, parse
 from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.dockerfile.build import Options
@@ -194,7 +194,7 @@ class Writer:
     def _lay(self, addition: Addition) -> None:
         source = self.put(addition.path.name, addition.path.read_bytes())
         if not addition.is_script:
-            if hiding := replaced(addition.path):
+            if hiding := opaque_folders(addition.path):
                 self._lines.append(f"RUN {_words('rm', '-rf', *(f'/{one}' for one in hiding))}")
             self._lines.append(f"ADD {_words(source, '/')}")
             return

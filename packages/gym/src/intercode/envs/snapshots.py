@@ -21,7 +21,7 @@ from intercode.episode import Episode, Fork, Turn
 from intercode.errors import EnvironmentStateError, ForkError, TaskNotFoundError
 from intercode.interpreters.base import Interpreter, Saved, SavesState
 from intercode.task import Dataset, Task
-from intercode_sandbox.ownership import when_gone
+from intercode_sandbox.ownership import register_finalizer
 
 How = Literal["auto", "state", "replay"]
 """By what an episode is forked; ``auto``: by its state where possible, else by its actions."""
@@ -35,7 +35,7 @@ class _Kept:
 
     def __init__(self, saved: Saved) -> None:
         self.saved = saved
-        when_gone(self, saved.close)
+        register_finalizer(self, saved.close)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ from intercode.interpreters.bash import not_started
 from intercode.task import SANDBOX_LIMITS, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend, get_provider
 from intercode_sandbox.base import Completed, GrantsSome
-from intercode_sandbox.data_paths import within
+from intercode_sandbox.data_paths import resolve_data_path
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.resolve import admit, check
@@ -173,7 +173,7 @@ def place_of(task: Task, field: str, path: str) -> Path:
     if task.folder is None:
         return Path(path).expanduser().absolute()
     try:
-        return within(task.folder, path)
+        return resolve_data_path(task.folder, path)
     except ValueError as error:
         raise TaskError(f"task {task.task_id!r}, field {field!r}: {error}") from None
 
@@ -198,8 +198,8 @@ def _image_within(folder: Path, name: str) -> str:
     spec = parse(name, folder)
     own = [path for path in spec.paths if not is_packaged(path)]
     for path in own:
-        within(folder, path)
-        within(folder, path / "Dockerfile")  # which is read if it is a folder's
+        resolve_data_path(folder, path)
+        resolve_data_path(folder, path / "Dockerfile")  # which is read if it is a folder's
     return str(spec) if own else name
 
 
@@ -302,7 +302,9 @@ class SandboxStage:
         """
         limits, provider = limits_of(task, self._limits), self.provider
         wanted = limits.capabilities
-        if isinstance(provider, GrantsSome) and (why := provider.why_not(wanted, self.network)):
+        if isinstance(provider, GrantsSome) and (
+            why := provider.capability_problem(wanted, self.network)
+        ):
             raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {why}")
         # So that its verification can be run in the agent's sandbox, and needs no other one. But
         # an ordinary user's agent would not see its own processes, and one with a network could not

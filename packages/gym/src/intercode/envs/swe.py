@@ -25,7 +25,7 @@ from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.files import sha256
 from intercode_sandbox.images import hide
-from intercode_sandbox.images.repository import NONE, is_url, prepare, refuse_links
+from intercode_sandbox.images.repository import NO_HISTORY, is_url, prepare, refuse_links
 from intercode_sandbox.network import Network
 
 _FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
@@ -131,7 +131,7 @@ class SweStage(SandboxStage):
         network: Network = False,
         default_image: str | None = None,
         repositories: str | Path | None = None,
-        history: str = NONE,
+        history: str = NO_HISTORY,
     ) -> None:
         super().__init__(provider, image, limits, network, default_image)
         self._repositories = None if repositories is None else str(repositories)

@@ -21,7 +21,7 @@ from intercode.outcomes import failure_kind
 from intercode.task import Task
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.ownership import OneCaller
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 Texts = tuple[str, ...]
 Flags = NDArray[np.bool_]
@@ -379,7 +379,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         for name, value in options.items():
             if isinstance(value, _MANY) and len(value) != self.num_envs:
                 raise UsageError(
-                    f"option {name!r} has {counted(len(value), 'value')} for "
+                    f"option {name!r} has {format_count(len(value), 'value')} for "
                     f"{self.num_envs} environments"
                 )
         return [

@@ -21,7 +21,7 @@ from intercode.errors import UsageError
 from intercode.evaluate.rewards import model_options
 from intercode.registry import INTEGRATIONS, environment
 from intercode.spec import AgentSpec, ModelSpec, RunSpec, options_of
-from intercode_sandbox.names import Registry, missing
+from intercode_sandbox.names import Registry, missing_package_error
 from intercode_sandbox.user_code import is_reference, split
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def agent_provider(name: str) -> AgentProvider:
     """
     if registry.is_external(name):
         if EXTERNAL not in PROVIDERS:
-            raise missing(f"agent {name!r}", INTEGRATIONS)
+            raise missing_package_error(f"agent {name!r}", INTEGRATIONS)
         return cast(AgentProvider, PROVIDERS.get(EXTERNAL)(name))
     own = [one for one in PROVIDERS.names(packages=False) if not PROVIDERS.is_foreign(one)]
     kinds: list[type[AgentProvider]] = [

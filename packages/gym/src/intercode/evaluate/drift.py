@@ -17,7 +17,7 @@ from intercode.spec import identified
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.host import SPEC as HOST, changes
-from intercode_sandbox.units import abbreviated, counted
+from intercode_sandbox.units import format_count, format_names
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
 """Facts of a run as a whole that are compared."""
@@ -111,7 +111,7 @@ class DriftError(UsageError):
         lines = [f"  {found}\n    to fix it: {found.advice}" for found in self.differences]
         if len(lines) > _SHOWN:
             lines[_SHOWN:] = [f"  … and {len(lines) - _SHOWN} more (--json has them all)"]
-        count = counted(len(self.differences), "thing")
+        count = format_count(len(self.differences), "thing")
         text = "\n".join(lines)
         super().__init__(
             f"{count} would not be as in the recorded run:\n{text}\n"
@@ -239,7 +239,7 @@ def warning(changed: Sequence[str]) -> str:
     """Return the warning that this machine, and the image ``host``, has changed."""
     return (
         f"warning: this machine has changed since the run began, and its image 'host' with it: "
-        f"{abbreviated(changed, _SHOWN)}. The record says so; --strict refuses it, and the "
+        f"{format_names(changed, _SHOWN)}. The record says so; --strict refuses it, and the "
         "image 'base' follows no machine"
     )
 

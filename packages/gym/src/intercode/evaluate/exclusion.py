@@ -18,7 +18,7 @@ from intercode import __version__
 from intercode.errors import RecordWriteError, UsageError
 from intercode.rewards.swe_plan import odd_name
 from intercode.task import CANNOT, Dataset, Task
-from intercode_sandbox.units import abbreviated
+from intercode_sandbox.units import format_names
 
 FORMAT = 1
 _NO_REASON = "no reason given"
@@ -58,7 +58,7 @@ class Exclusion:
         if unknown := [task_id for task_id in self.tasks if task_id not in known]:
             raise UsageError(
                 f"the exclusion list names tasks that {dataset.name} does not have: "
-                f"{abbreviated(unknown, 5)}"
+                f"{format_names(unknown, 5)}"
             )
         if self.digest and self.digest != dataset.digest:
             return (

@@ -37,7 +37,7 @@ from intercode.errors import (
 )
 from intercode.redaction import Redactor
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.user_code import described
+from intercode_sandbox.user_code import describe_error
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -323,7 +323,7 @@ def _held(actor: HoldsEnvironment, held: HeldEnv, terms: Terms) -> HeldEnv:
             raise
         if terms.failure is not None:
             raise terms.failure from None
-        raise AgentError(f"the agent raised {described(error)}") from error
+        raise AgentError(f"the agent raised {describe_error(error)}") from error
     if terms.failure is not None:
         raise terms.failure
     chosen = next((one for one in terms.held if returned is one.episode), None)
@@ -348,7 +348,7 @@ def _made(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | HoldsEnvi
     except BaseException as error:
         if is_handlers(error):
             raise
-        raise AgentError(f"the agent could not be made: {described(error)}") from error
+        raise AgentError(f"the agent could not be made: {describe_error(error)}") from error
 
 
 def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
@@ -359,7 +359,7 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
     except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
         if is_handlers(error):
             raise
-        raise AgentError(f"the agent raised {described(error)}") from error
+        raise AgentError(f"the agent raised {describe_error(error)}") from error
     if not isinstance(action, str):
         raise AgentError(f"the agent's action is not a text but {type(action).__name__}")
     return action
@@ -409,7 +409,7 @@ def failed(error: BaseException, partial: Episode) -> Episode:
     partial.status = "error"
     partial.score = None
     redactor = Redactor()
-    message = str(error) if isinstance(error, InterCodeError) else described(error)
+    message = str(error) if isinstance(error, InterCodeError) else describe_error(error)
     partial.error = redactor.text(message) or type(error).__name__
     partial.metadata["error_type"] = type(error).__name__
     # A failure in code that is likely the user's own, who wants to find it.

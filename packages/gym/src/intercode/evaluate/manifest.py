@@ -18,11 +18,13 @@ from typing import Any
 from intercode import __version__
 from intercode.manifest_types import FORMAT
 from intercode.task import Dataset
-from intercode_sandbox.names import OURS
+from intercode_sandbox.names import PROJECT_MODULES
 
 DISTRIBUTION = "intercode-gym"
 _PACKAGES = tuple(
-    Path(spec.origin).parent for name in sorted(OURS) if (spec := find_spec(name)) and spec.origin
+    Path(spec.origin).parent
+    for name in sorted(PROJECT_MODULES)
+    if (spec := find_spec(name)) and spec.origin
 )
 _SOURCE = ("packages", "gym", "src", "intercode")
 """The folder of the first of the packages in a checkout."""

@@ -29,8 +29,8 @@ from intercode.rewards.gold import GoldCache
 from intercode.spec import RunSpec, environments, in_any_folder, recorded_options
 from intercode.task import OF_ALL_TASKS, Dataset, Task
 from intercode_sandbox import Limits, Provider
-from intercode_sandbox.files import same_folder
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.files import preserve_working_directory
+from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.user_code import absolute, digest, is_reference
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def plan(spec: RunSpec, progress: Progress) -> Plan:
         raise UsageError("--accept says what may differ from --locked RUN: name that, too")
     locked = None if spec.how.locked is None else read_manifest(run_folder(spec.how.locked))
     environment(spec)
-    with same_folder():
+    with preserve_working_directory():
         spec, everything = load(spec)
     exclude: Mapping[str, str] = (locked or {}).get("excluded", {})
     if spec.exclude is not None:
@@ -278,7 +278,7 @@ def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
     engine = str(given.get("engine", ""))
     sources = {
         "engine": "" if "://" in engine else engine,
-        "env": ENVS.file_of(spec.env.name),
+        "env": ENVS.file_reference(spec.env.name),
         "protocol": spec.env.protocol,
         "sandbox": str(given.get("sandbox", "")),
     }
@@ -315,7 +315,7 @@ def _check_options(spec: RunSpec, given: Mapping[str, Any], known: Collection[st
     if reward is not None and not is_reference(reward) and f"{name}:{reward}" not in REWARDS:
         rewards = [n.partition(":")[2] for n in REWARDS.names() if n.startswith(f"{name}:")]
         raise UsageError(
-            f"environment {name!r} has no reward {reward!r} by name{meant(reward, rewards)} "
+            f"environment {name!r} has no reward {reward!r} by name{hint_text(reward, rewards)} "
             "(or your own, as path/to/file.py:function)"
         )
 

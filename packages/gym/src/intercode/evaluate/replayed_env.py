@@ -13,7 +13,7 @@ from intercode.errors import RewardError
 from intercode.evaluate.loop import EpisodeEnv, Shared, Step, WrappedEnv, run_episode
 from intercode.records import action_of, ending_of
 from intercode.rewards.base import Reward
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -147,7 +147,7 @@ class ReplayedEnv(WrappedEnv):
             raise NotReproducibleError(f"not reproducible: turn {number} differs: {found}")
         if ended and (number != count or self.episode.status != recorded.status):
             raise NotReproducibleError(
-                f"not reproducible: it ends after {counted(number, 'turn')}, "
+                f"not reproducible: it ends after {format_count(number, 'turn')}, "
                 f"{self.episode.status}; recorded: after {count}, {recorded.status}"
             )
         if not ended and (number > count or (number == count and recorded.status == "truncated")):

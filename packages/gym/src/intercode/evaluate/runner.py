@@ -46,7 +46,7 @@ from intercode.records import (
 )
 from intercode.spec import CODE, RunSpec, in_any_folder
 from intercode.task import Dataset
-from intercode_sandbox.files import same_folder
+from intercode_sandbox.files import preserve_working_directory
 from intercode_sandbox.images import hide
 from intercode_sandbox.user_code import absolute, remember
 
@@ -230,7 +230,7 @@ def _refuse_wrong(dataset: object, agent: object, env_factory: object, progress:
         )
 
 
-@same_folder()
+@preserve_working_directory()
 def run(
     asked: RunSpec | Plan,
     progress: Progress,

@@ -28,9 +28,9 @@ from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed, without
 from intercode.evaluate.progress import Progress
 from intercode.models.drain import Drain, draining
 from intercode.records import Key
-from intercode_sandbox.files import same_folder
+from intercode_sandbox.files import preserve_working_directory
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.user_code import described
+from intercode_sandbox.user_code import describe_error
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -145,7 +145,9 @@ class Worker:
                 if self._making and not retried:  # it is not the task's fault
                     if isinstance(error, Exception):
                         raise
-                    raise UsageError(f"no environment can be made: {described(error)}") from error
+                    raise UsageError(
+                        f"no environment can be made: {describe_error(error)}"
+                    ) from error
                 partial = self._partial(job)
                 self.close()
                 if not retried or len(lost) >= self._orders.max_retries:
@@ -249,7 +251,7 @@ class Pool:
         Raises:
             KeyboardInterrupt: There was a second interrupt.
         """
-        with draining() as drain, same_folder():
+        with draining() as drain, preserve_working_directory():
             yield from self._run(interrupts, progress, drain)
 
     def _run(

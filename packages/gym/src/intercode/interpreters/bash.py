@@ -157,9 +157,9 @@ class BashInterpreter:
             raise ForkError(f"{type(sandbox).__name__} cannot save its files")
         if self._resting is not None and sandbox.processes():  # others were started meanwhile
             self._restart()
-        resting, start = self._resting or self._told(sandbox, lossy), sandbox.another
+        resting, start = self._resting or self._told(sandbox, lossy), sandbox.start_sibling
         if resting.lost:  # it continues as it is, with what runs
-            snapshot = sandbox.copied()
+            snapshot = sandbox.save_copy()
         else:
             shell, self._shell = self._shell, None
             self._resting, self._state = resting, resting.state

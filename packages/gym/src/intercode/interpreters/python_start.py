@@ -26,7 +26,7 @@ from intercode.interpreters.inside.wire import STARTED, Frames, frame
 from intercode_sandbox import Process, Provider, SandboxBackend, get_provider
 from intercode_sandbox.base import Freezes, cause_of_death
 from intercode_sandbox.native.pipes import close_all
-from intercode_sandbox.ownership import disown_in_forks, free_when_gone
+from intercode_sandbox.ownership import disown_in_forks, register_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +121,7 @@ class PythonProcess:
         self._write = write
         self._frames = Frames(LONGEST_ANSWER)
         self._own = {read, write, out} - {-1, *process.fds.values()}
-        self._free = free_when_gone(self, close_all, *self._own)
+        self._free = register_release(self, close_all, *self._own)
         for fd in {read, write, out} - {-1}:
             os.set_blocking(fd, False)
         disown_in_forks(self)
@@ -255,7 +255,7 @@ def check_worker(sandbox: SandboxBackend) -> None:
     if not isinstance(sandbox, Freezes):  # a provider from outside, which starts no other one
         return
     with (
-        closing(sandbox.another("scratch")) as pristine,
+        closing(sandbox.start_sibling("scratch")) as pristine,
         closing(_fork(pristine, SESSION)) as worker,
     ):
         deadline = time.monotonic() + _CHECK_SECONDS

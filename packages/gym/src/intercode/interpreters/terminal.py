@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from intercode.errors import UsageError
 from intercode.interpreters.base import waking_fd
 from intercode_sandbox.base import HasTerminals, SandboxBackend
-from intercode_sandbox.ownership import free_when_gone
+from intercode_sandbox.ownership import register_release
 
 if TYPE_CHECKING:
     import pyte
@@ -120,7 +120,7 @@ class Terminal:
         self._sandbox = sandbox
         assert isinstance(sandbox, HasTerminals)  # its interpreter has checked
         self._master = sandbox.terminal()
-        self._free = free_when_gone(self, os.close, self._master)
+        self._free = register_release(self, os.close, self._master)
         try:
             number = struct.unpack("=i", fcntl.ioctl(self._master, _TIOCGPTN, bytes(4)))[0]
             fcntl.ioctl(self._master, _TIOCSPTLCK, bytes(4))

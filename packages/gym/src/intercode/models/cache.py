@@ -14,7 +14,7 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode.models.base import Reply, Request, Settings, ToolCall, Trace, Usage
-from intercode_sandbox.files import replaced, sha256
+from intercode_sandbox.files import atomic_file, sha256
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Cache:
         data = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
         try:
             path.parent.mkdir(exist_ok=True)
-            with replaced(path, many=True) as new:
+            with atomic_file(path, parallel=True) as new:
                 new.touch(0o600)  # others have no business with dialogues
                 new.write_bytes(data)
         except OSError as error:

@@ -26,7 +26,7 @@ from intercode.models.base import (
     Usage,
 )
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.user_code import described
+from intercode_sandbox.user_code import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def make_client(
     except BaseException as error:
         if is_handlers(error):
             raise
-        raise UsageError(f"model {provider} could not be made: {described(error)}") from error
+        raise UsageError(f"model {provider} could not be made: {describe_error(error)}") from error
     if flaw:
         raise UsageError(f"model {provider}: {flaw}; {_CLIENT}")
     kind = OwnServer if isinstance(client, SupportsStart) else OwnClient
@@ -101,7 +101,7 @@ class OwnClient:
         except BaseException as error:  # sys.exit() in a client ends its episode, and no run
             if is_handlers(error):
                 raise
-            raise ModelError(f"{self._name}.send raised {described(error)}") from error
+            raise ModelError(f"{self._name}.send raised {describe_error(error)}") from error
         if inspect.iscoroutine(answer):
             answer.close()
         if flaw := _answer_flaw(answer):
@@ -125,7 +125,7 @@ class OwnClient:
         except BaseException as error:
             if is_handlers(error):
                 raise
-            log.warning("%s.close raised %s", self._name, described(error))
+            log.warning("%s.close raised %s", self._name, describe_error(error))
 
 
 class OwnServer(OwnClient):
@@ -148,7 +148,7 @@ class OwnServer(OwnClient):
         except BaseException as error:
             if is_handlers(error):
                 raise
-            raise UsageError(f"{self._name}.start raised {described(error)}") from error
+            raise UsageError(f"{self._name}.start raised {describe_error(error)}") from error
 
 
 def _call_flaw(function: Any, *arguments: object, **options: object) -> str:

@@ -22,7 +22,7 @@ from intercode.registry import MESSAGES
 from intercode.syntax import quoted
 from intercode.talks import Call, Talk, talk_of
 from intercode.task import Task
-from intercode_sandbox.files import replaced
+from intercode_sandbox.files import atomic_file
 
 _TEXT, _COUNT, _NUMBER = "VARCHAR", "INTEGER", "DOUBLE"
 EPISODE_COLUMNS = {
@@ -248,7 +248,7 @@ def write_parquet(
         lines.writelines(f"{json.dumps(row)}\n" for row in rows)
         lines.flush()
         try:
-            with replaced(path) as made, duckdb.connect() as connection:
+            with atomic_file(path) as made, duckdb.connect() as connection:
                 source, target = quoted(lines.name, "'"), quoted(str(made), "'")
                 connection.execute(
                     f"COPY (SELECT * FROM read_json({source}, columns = {{{types}}}, "

@@ -29,7 +29,7 @@ from intercode.report.overview import overview
 from intercode.report.runs import Run
 from intercode.report.text import printable
 from intercode.report.verdict import Held
-from intercode_sandbox.files import write_whole
+from intercode_sandbox.files import write_atomically
 
 CHUNK = 100
 """Episodes that are packed together."""
@@ -97,7 +97,7 @@ def write_page(
     """
     found = overview(runs, compared)
     try:
-        write_whole(path, page(found["title"], found, episodes.packed()))
+        write_atomically(path, page(found["title"], found, episodes.packed()))
     except OSError as error:
         raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 

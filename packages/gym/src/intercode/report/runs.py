@@ -32,7 +32,7 @@ from intercode.evaluate.statistics import FEW_CLUSTERS, Estimate
 from intercode.evaluate.summary import Statistics, summarize, total
 from intercode.records import Outcome, latest, read_manifest
 from intercode.redaction import Redactor
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 _JUDGED = ("success", "clustered", "mean_reward", "reward")
 
@@ -73,7 +73,7 @@ class Run:
         if not coverage.missing:
             return ""
         there = coverage.planned - coverage.missing
-        line = f"unfinished: {there} of {counted(coverage.planned, 'episode')}"
+        line = f"unfinished: {there} of {format_count(coverage.planned, 'episode')}"
         sessions = self.manifest.get("sessions") or [{}]
         if "options" not in sessions[-1]:  # made in Python
             return line

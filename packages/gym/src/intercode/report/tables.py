@@ -30,7 +30,7 @@ from intercode.evaluate.summary import (
 from intercode.failure_modes import FAILURE_MODES
 from intercode.records import LEVELS, Outcome
 from intercode.report.runs import Judging, Paired, Run, judging, rate_name, with_judge
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 ALL = "all"
 _MEANS = "Reward, turns and seconds are means over the scored episodes."
@@ -207,7 +207,11 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
     if outcomes:
         tables.append(_spending(run))
     if named := list(by_tag(outcomes).items()):
-        note = "" if tags is None or len(named) <= tags else counted(len(named) - tags, "more tag")
+        note = (
+            ""
+            if tags is None or len(named) <= tags
+            else format_count(len(named) - tags, "more tag")
+        )
         named = named[:tags]
         tagged = groups("By tag", dict(named), note, rate, lambda name: {**mine, "tag": name})
         tables.append(tagged)
@@ -281,7 +285,7 @@ _COVERAGE: Sequence[_Column] = (
 
 def _coverage(run: Run, statistics: Statistics) -> Table:
     coverage = run.coverage
-    note = f"{counted(coverage.tasks, 'task')} in the dataset"
+    note = f"{format_count(coverage.tasks, 'task')} in the dataset"
     note += "." if coverage.epochs == 1 else f", {coverage.epochs} attempts at each."
     if statistics.reward_low is not None and statistics.reward_high is not None:
         note += (
@@ -612,7 +616,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "judge", _listed(env.get("judge", {}))
     yield "turns at most", str(env.get("max_turns") or "the environment's default")
     yield "limits", _listed(env.get("limits", {}))
-    yield "dataset", f"{dataset.get('name')}, {counted(dataset.get('tasks', 0), 'task')}"
+    yield "dataset", f"{dataset.get('name')}, {format_count(dataset.get('tasks', 0), 'task')}"
     yield "its digest", str(dataset.get("digest", ""))
     yield "history of repositories", str(env.get("history", ""))
     yield "images", _few(list(env.get("images", {})))

@@ -18,7 +18,7 @@ from intercode.evaluate.summary import summarize
 from intercode.report.runs import Paired, Run, baselines, compare, rate_name
 from intercode.report.tables import Link, Table, interval, of_pairs, shown
 from intercode.spec import recorded_options
-from intercode_sandbox.units import abbreviated, counted
+from intercode_sandbox.units import format_count, format_names
 
 _COMPARED_ON_PURPOSE = ("agent", "seed")
 _NAMED = 3
@@ -102,7 +102,7 @@ def title(runs: Sequence[Run]) -> str:
     """Name what was run: the environments, and the agents with their models."""
     places = list(dict.fromkeys(run.where for run in runs))
     agents = list(dict.fromkeys(run.label for run in runs))
-    return f"{', '.join(places)}: {abbreviated(agents, _NAMED)}" if runs else "no runs"
+    return f"{', '.join(places)}: {format_names(agents, _NAMED)}" if runs else "no runs"
 
 
 def facts(runs: Sequence[Run]) -> dict[str, str]:
@@ -171,18 +171,21 @@ def _of_run(run: Run) -> Verdict:
     rate, ends = shown(stats.success_rate, "rate"), shown(interval(stats), "interval")
     mine = {"run": run.name}
     links: list[tuple[str, Link]] = [
-        (f"{counted(stats.episodes - stats.successes, 'episode')} failed", {**mine, "state": _BAD})
+        (
+            f"{format_count(stats.episodes - stats.successes, 'episode')} failed",
+            {**mine, "state": _BAD},
+        )
     ]
     if stats.errors:
-        links.append((counted(stats.errors, "error"), {**mine, "state": "error"}))
+        links.append((format_count(stats.errors, "error"), {**mine, "state": "error"}))
     remarks = [f"95 % interval {ends}"]
     remarks += ["the agent was shown gold: no measure"] if run.shown_gold else []
-    remarks += [f"{counted(stats.errors, 'error')}, not counted"] if stats.errors else []
+    remarks += [f"{format_count(stats.errors, 'error')}, not counted"] if stats.errors else []
     if run.coverage.missing:
         remarks.append(f"{run.coverage.missing} of {run.coverage.planned} episodes are missing")
     said = rate_name(run.judge)
     return Verdict(
-        f"{run.label} in {run.where}: {said} {rate} of {counted(stats.episodes, 'episode')}",
+        f"{run.label} in {run.where}: {said} {rate} of {format_count(stats.episodes, 'episode')}",
         "; ".join(remarks),
         "rate",
         tuple(links),
@@ -194,7 +197,7 @@ _BAD = "failed"
 
 
 def _of_pair(first: Run, run: Run, found: Paired, p: float | None, several: int) -> Verdict:
-    gain, tasks = found.difference.value, counted(found.tasks, "task")
+    gain, tasks = found.difference.value, format_count(found.tasks, "task")
     points = shown(abs(gain), "size")
     if found.shows(p):
         kind: Literal["better", "worse", "open"] = "better" if gain > 0 else "worse"
@@ -224,7 +227,7 @@ def _of_pair(first: Run, run: Run, found: Paired, p: float | None, several: int)
     both = {"first": first.name, "second": run.name}
     texts = (("first", found.better_first, first), ("second", found.better_second, run))
     links = [
-        (f"{counted(len(names), 'task')} better by {who.label}", {**both, "only": only})
+        (f"{format_count(len(names), 'task')} better by {who.label}", {**both, "only": only})
         for only, names, who in texts
         if names
     ]

@@ -20,7 +20,7 @@ from intercode.registry import REWARDS
 from intercode.rewards.base import PlaceT, Reward
 from intercode.task import Task
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.user_code import is_reference, line_of
+from intercode_sandbox.user_code import error_location, is_reference
 
 Function = Callable[..., "Score | float"]
 
@@ -58,7 +58,7 @@ class OwnReward(Generic[PlaceT]):
         except BaseException as error:  # sys.exit() in a reward ends no run
             if is_handlers(error):
                 raise
-            where = line_of(error, _file(self._function)) or _name(self._function)
+            where = error_location(error, _file(self._function)) or _name(self._function)
             raise RewardError(
                 f"task {task.task_id!r}: its reward failed: {where}: "
                 f"{type(error).__name__}: {error}"

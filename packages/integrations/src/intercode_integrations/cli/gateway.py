@@ -41,7 +41,7 @@ import msgspec
 from intercode.cli.terminal import dollars, one_line, output, safe, tell
 from intercode.errors import InterCodeError, UsageError
 from intercode.spec import How, ModelSpec, add_options, options_of, port, positive, seconds, size
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from intercode.envs.options import Option
@@ -290,7 +290,7 @@ def _served(seat: Seat, port: int) -> Iterator[int]:
     with closing(forward):
         yield listener.getsockname()[1]
     if forward.error is not None:
-        tell(f"{counted(forward.counts.failed, 'connection')} failed: {forward.error!r}")
+        tell(f"{format_count(forward.counts.failed, 'connection')} failed: {forward.error!r}")
 
 
 def _places(upstream: Upstream, port: int, token: str) -> dict[str, str]:
@@ -408,7 +408,7 @@ def _said(spent: Mapping[str, Any]) -> str:
     noted = f" ({', '.join(notes)})" if notes else ""
     cost = "at a price that is not known" if spent["cost"] is None else dollars(spent["cost"])
     text = (
-        f"{counted(spent['calls'], 'call')}{noted}: {spent['input_tokens']} input and "
+        f"{format_count(spent['calls'], 'call')}{noted}: {spent['input_tokens']} input and "
         f"{spent['output_tokens']} output tokens, {cost}"
     )
     if spent["presumed_tokens"]:

@@ -45,12 +45,12 @@ from intercode_integrations.external_agents.profile import (
 )
 from intercode_sandbox import proxy
 from intercode_sandbox.base import Limits, SandboxBackend
-from intercode_sandbox.files import cache_root, locked, remove_tree, sha256, write_whole
+from intercode_sandbox.files import cache_root, file_lock, remove_tree, sha256, write_atomically
 from intercode_sandbox.images.base import SEARCH_PATH, Progress
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
 from intercode_sandbox.network import Gate, Policy, free_port, handlers, proxy_variables
-from intercode_sandbox.privileges import installing
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.privileges import install_command
+from intercode_sandbox.suggestions import hint_text
 
 PREFIX = "/opt/agents"
 _LOCK = "/tmp/lock"
@@ -131,7 +131,7 @@ def recipe_of(name: str) -> Recipe:
     """
     known = recipes()
     if name not in known:
-        raise UsageError(f"there is no agent {name!r} to install{meant(name, known)}")
+        raise UsageError(f"there is no agent {name!r} to install{hint_text(name, known)}")
     return known[name]
 
 
@@ -180,7 +180,7 @@ def install(name: str, progress: Progress) -> Layer:
     _check_reached(index)
     place.parent.mkdir(parents=True, exist_ok=True)
     waiting = partial(progress, f"waiting for another process that installs {name}")
-    with locked(place.parent / f".{name}.lock", waiting=waiting):
+    with file_lock(place.parent / f".{name}.lock", on_wait=waiting):
         if found := installed(recipe):
             return found
         for torn in place.parent.glob(f".{name}-*"):  # of a builder that was killed
@@ -275,7 +275,7 @@ def _check_tools(recipe: Recipe) -> None:
     if shutil.which(program, path=SEARCH_PATH) is None:
         raise UsageError(
             f"{recipe.name} is installed by {program}, which is not in {SEARCH_PATH}: "
-            f"{installing(package)}"
+            f"{install_command(package)}"
         )
 
 
@@ -306,7 +306,7 @@ def _build(recipe: Recipe, place: Path, index: str, scratch: Path, progress: Pro
         packages=packages,
     )
     record = msgspec.json.encode(_Record(layer=layer, lock=before.lock if before else lock))
-    write_whole(place.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n")
+    write_atomically(place.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n")
     keep_tarball(made, place)  # last: with it, the agent is installed
     return layer
 

@@ -28,7 +28,7 @@ from msgspec import Meta
 from intercode.agents.registry import COMMAND, PROFILE
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
-from intercode_sandbox.suggestions import meant, nearest
+from intercode_sandbox.suggestions import hint_text, nearest_word
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def profile_of(agent: str, *, has_model: bool = True) -> Profile:
     if agent.endswith(PROFILE):
         return read(Path(agent))
     if agent not in (known := names()):
-        raise UsageError(f"there is no agent {agent!r}{meant(agent, known)}")
+        raise UsageError(f"there is no agent {agent!r}{hint_text(agent, known)}")
     return read(FOLDER / f"{agent}.toml")
 
 
@@ -231,7 +231,7 @@ def _check_places(agent: str, run: Run) -> None:
     """
     for text in (*run.command, *run.env.values(), *run.files.values(), run.before or ""):
         for name in _NAMED.findall(text):
-            near = nearest(name, _PLACES)
+            near = nearest_word(name, _PLACES)
             if name in _PLACES or near is None:
                 continue
             message = f"agent {agent}: {{{name}}} is not a place of the command: {{{near}}} is"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from intercode.errors import UsageError
 from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, Table
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 
 _MOST_TOKENS = 1_000_000
 """The longest reply that counts: all clients wait for the rate of tokens that one asks for."""
@@ -120,7 +120,7 @@ def admitted(name: Name, asked: Mapping[str, Any], terms: Terms) -> dict[str, An
             if terms.hosted == "pass":
                 sent[key] = value
         elif key not in table.drops and key not in {"n", "modalities"}:
-            raise refused(f"{key} is not among the fields that pass{meant(key, known)}")
+            raise refused(f"{key} is not among the fields that pass{hint_text(key, known)}")
     if "stream" in sent and not isinstance(sent["stream"], bool):
         raise refused("stream is true or false")
     if name == "responses" and not terms.stored:

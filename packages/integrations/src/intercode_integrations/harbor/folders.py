@@ -16,7 +16,7 @@ import msgspec
 
 from intercode.errors import TaskError, UsageError
 from intercode.task import CANNOT, Dataset, Task
-from intercode_sandbox.files import digest_of
+from intercode_sandbox.files import joint_digest
 from intercode_sandbox.network import Policy
 from intercode_sandbox.units import MIB
 
@@ -194,7 +194,7 @@ def _task(folder: Path) -> Task:
             parts += [f"{part}/{name}", path.read_bytes()]
     tags = [*config.task.get("keywords", ()), *about.get("tags", ())]
     tags += [about.get("category"), about.get("difficulty")]
-    metadata = {"digest": digest_of(*parts)}
+    metadata = {"digest": joint_digest(*parts)}
     if why := missing or _why_not(folder, config):
         metadata[CANNOT] = why
     return Task(

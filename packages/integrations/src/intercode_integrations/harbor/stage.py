@@ -25,7 +25,7 @@ from intercode_integrations.harbor.folders import (
     resolved,
 )
 from intercode_sandbox import Limits, Provider, SandboxBackend
-from intercode_sandbox.accounts import LONGEST, account_of
+from intercode_sandbox.accounts import MAX_TABLE_BYTES, resolve_account
 from intercode_sandbox.base import Completed, GrantsSome
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.network import Network, Policy
@@ -87,7 +87,9 @@ class HarborStage(SandboxStage):
         limits, provider = super().limits(task), self.provider
         if limits.capabilities or not isinstance(provider, GrantsSome):
             return limits
-        granted = [one for one in CAPABILITIES if not provider.why_not([one], self.network)]
+        granted = [
+            one for one in CAPABILITIES if not provider.capability_problem([one], self.network)
+        ]
         return replace(limits, capabilities=tuple(granted))
 
     def check(self, task: Task) -> None:
@@ -172,12 +174,12 @@ def home(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
 
     def read(path: str) -> str:
         with suppress(FileNotFoundError):
-            return decode(sandbox.read_file(path, LONGEST))
+            return decode(sandbox.read_file(path, MAX_TABLE_BYTES))
         return ""
 
     if user is None:
         return {}
-    account = account_of(user, read)
+    account = resolve_account(user, read)
     is_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS  # by the image, which comes first
     return {"USER": account.name, **({} if is_set else {"HOME": account.home})}
 

@@ -33,7 +33,7 @@ from intercode_integrations.ray.worker import Assignment, Opened, Played, Statio
 from intercode_integrations.serve.client import raised
 from intercode_sandbox.images.resolve import resolve
 from intercode_sandbox.images.transfer import export_image
-from intercode_sandbox.units import counted
+from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from intercode.records import Key
@@ -144,7 +144,7 @@ class Spread:
             carried,
             folder=str(Path.cwd()),
             hidden=tuple(str(Path(one).absolute()) for one in hidden if one is not None),
-            own=ENVS.file_of(spec.env.name),
+            own=ENVS.file_reference(spec.env.name),
             ledger=self._ledger,
         )
         self._given = ray.put(given)
@@ -372,7 +372,7 @@ class Spread:
         for job in [job for job in self._left if self._lost[job.key] > most]:
             self._left.remove(job)
             del self._lost[job.key]
-            times = counted(most + 1, "time")
+            times = format_count(most + 1, "time")
             error = SandboxError(f"the process that ran the episode was lost {times}")
             env = str(self._work.where.facts.get("env", ""))
             partial = Episode(job.task.task_id, job.task.query, env, epoch=job.epoch)

@@ -15,7 +15,7 @@ from intercode.errors import TaskError, UsageError
 from intercode.project import create, is_project, read as read_project
 from intercode.rewards.gold import GoldCache
 from intercode.task import Dataset
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import MIB
 
 ALL = "all"
@@ -80,7 +80,7 @@ class Offer:
             TaskError: There is no such split.
         """
         if split is not None and split not in self.splits:
-            raise TaskError(f"there is no split {split!r}{meant(split, self.splits)}")
+            raise TaskError(f"there is no split {split!r}{hint_text(split, self.splits)}")
         if split is None or (split == ALL and not datasets.splits(self._data)):
             split = self._split
         if split not in self._sets:

@@ -37,7 +37,7 @@ from intercode.registry import ENVS
 from intercode.task import FIELDS, Dataset, Task
 from intercode_integrations.serve import TOKEN
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -87,7 +87,9 @@ class Server:
         if not names or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise self._other("its answer is not a list of environments")
         if name and name not in names:
-            raise UsageError(f"{url}: there is no environment {name!r} there{meant(name, names)}")
+            raise UsageError(
+                f"{url}: there is no environment {name!r} there{hint_text(name, names)}"
+            )
         self.name = name or names[0]
         self._at = "" if self.name == names[0] else f"/{self.name}"
 

@@ -29,7 +29,7 @@ from intercode_paper.container import md5sum, pairs
 from intercode_paper.python import submitted_name
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images import hide
-from intercode_sandbox.images.repository import FULL
+from intercode_sandbox.images.repository import FULL_HISTORY
 
 GIT_RESET_SCRIPT = "git reset --hard; git clean -fd;"
 GIT_STATUS_SCRIPT = "git status --short;"
@@ -211,7 +211,7 @@ class SWEEnv(BashEnv):
         image, sandbox, network, environment = self._place
         repositories = self.kwargs.get("repositories", "https://github.com")
         self._stage = SweStage(
-            sandbox, image, LIMITS, network, repositories=repositories, history=FULL
+            sandbox, image, LIMITS, network, repositories=repositories, history=FULL_HISTORY
         )  # which 2023 had
         if self.tool_mode:
             return IntercodeEnv._new_container(self, name)

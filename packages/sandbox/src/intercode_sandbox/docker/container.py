@@ -21,20 +21,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode_sandbox.accounts import LONGEST, Account, account_of
+from intercode_sandbox.accounts import MAX_TABLE_BYTES, Account, resolve_account
 from intercode_sandbox.base import Evidence, Limits
 from intercode_sandbox.capabilities import mask
-from intercode_sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThereError
+from intercode_sandbox.docker.engine import (
+    DOCKER_HOST_COMMAND,
+    LABEL,
+    LEASE,
+    Engine,
+    MissingObjectError,
+)
 from intercode_sandbox.docker.images import EngineImage
-from intercode_sandbox.docker.runtime_mounts import INSIDE, Home
+from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, RuntimeFolder
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
 from intercode_sandbox.files import Descriptor
 from intercode_sandbox.images.base import HOSTNAME
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import OWN_THREADS
-from intercode_sandbox.native.preflight import not_loaded
-from intercode_sandbox.native.process import END_SECONDS, ProcessOne
-from intercode_sandbox.native.zygote import MASKED, spelled_out
+from intercode_sandbox.native.preflight import load_error
+from intercode_sandbox.native.process import END_SECONDS, InitProcess
+from intercode_sandbox.native.zygote import MASKED_FILES, describe_failure
 from intercode_sandbox.ownership import disown_in_forks
 from intercode_sandbox.units import MIB
 
@@ -42,18 +48,18 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 _START_SECONDS = 120.0
-_LOOK_SECONDS = 0.25
-_HEARD_SECONDS = 2.0
-_ENDED_SECONDS = 10
+_POLL_SECONDS = 0.25
+_HANG_UP_SECONDS = 2.0
+_EVENT_WAIT_SECONDS = 10
 _EVENTS_SECONDS = 24 * 3600
-_SIGNALLED = 128
+_SIGNAL_EXIT_BASE = 128
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
 """The capabilities of process 1, in addition to those that `Limits.capabilities` names, which are
 all that it hands on."""
 _OVERHEAD = 96 * MIB
 """Memory for process 1 itself, with the library that workers use."""
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
-_LEFT_BEHIND = {
+_IPC_SYSCTLS = {
     "kernel.msgmni": "64",
     "kernel.shmmni": "128",
     "kernel.sem": "32000 8192 500 128",
@@ -92,7 +98,7 @@ class Container:
     key: Key
     id: str
     control: socket.socket
-    process: ProcessOne | None
+    process: InitProcess | None
     """Process 1 of the container; None where the engine's processes do not show to this one."""
     engine: Engine
     account: Account
@@ -117,7 +123,7 @@ class Container:
         try:
             with self._lock:
                 wire.send(self.control, message, fds, packed=True)
-                reply, received = wire.receive(self.control)
+                reply, descriptors = wire.receive(self.control)
                 answered = True
         except (EOFError, OSError) as error:
             raise SandboxError(f"container {self.id[:12]} died: {error}") from error
@@ -125,9 +131,9 @@ class Container:
             if not answered:
                 self.close()  # the next question must not get this one's answer
         if "errno" in reply:
-            said = reply["error"] or os.strerror(reply["errno"])
-            raise SandboxError(f"container {self.id[:12]} failed at {message['op']!r}: {said}")
-        return reply, received
+            reason = reply["error"] or os.strerror(reply["errno"])
+            raise SandboxError(f"container {self.id[:12]} failed at {message['op']!r}: {reason}")
+        return reply, descriptors
 
     def disown(self) -> None:
         """See `ownership.Owned`."""
@@ -166,10 +172,12 @@ class Container:
             with self.engine.errors("looking at a container") as api:
                 if mute:
                     state = api.inspect_container(self.id)["State"]
-                    return Evidence(True, struck=state["Paused"], running=state["Running"])
-                return _end_of(api, self.id)
+                    return Evidence(
+                        True, was_killed_outside=state["Paused"], running=state["Running"]
+                    )
+                return _read_exit_evidence(api, self.id)
         except SandboxError:
-            return Evidence(keeper=False)
+            return Evidence(is_keeper_alive=False)
 
     def close(self) -> None:
         """End it: when this returns, all that ran in it has ended. Idempotent.
@@ -183,7 +191,7 @@ class Container:
         self.control.close()
         if self.process is not None:
             # An ordinary user may not kill it: then it ends when it hears of the hang-up.
-            if not self.process.end(_HEARD_SECONDS):
+            if not self.process.end(_HANG_UP_SECONDS):
                 self.hand_over()
                 self.process.wait(END_SECONDS)
             self.process.end()
@@ -196,11 +204,11 @@ class Container:
     def remove(self) -> None:
         """End it and see to it that it is gone."""
         self.close()
-        with suppress(NotThereError), self.engine.errors("removing a container") as api:
+        with suppress(MissingObjectError), self.engine.errors("removing a container") as api:
             api.remove_container(self.id, force=True, v=True)
 
 
-def start_container(engine: Engine, home: Home, key: Key) -> Container:
+def start_container(engine: Engine, runtime_folder: RuntimeFolder, key: Key) -> Container:
     """Start a container, and wait until it is ready.
 
     Raises:
@@ -208,76 +216,85 @@ def start_container(engine: Engine, home: Home, key: Key) -> Container:
         SandboxUnavailableError: The engine does not see this machine's files.
         SandboxError: It did not start.
     """
-    place = home.link()
+    socket_folder = runtime_folder.link()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     identity = ""
     try:
         with listener:
-            _bind(listener, place)
+            _bind(listener, socket_folder)
             listener.listen(1)
             try:
                 with engine.errors("starting a container") as api:
-                    made = api.create_container_from_config(_config(home, place, key))
-                    identity = made["Id"]
+                    response = api.create_container_from_config(
+                        _container_config(runtime_folder, socket_folder, key)
+                    )
+                    identity = response["Id"]
                     api.start(identity)
             except SandboxError as error:
-                raise _explained(error, engine) from error
+                raise _explain_error(error, engine) from error
             control = _accept(listener, engine, identity)
         try:
             account, ids = _greet(control, identity, key)
         except BaseException:
             control.close()
             raise
-        one = _process_one(control)
-        return Container(key, identity, control, one, engine, account, ids, home.preload)
+        process = _open_init_process(control)
+        return Container(
+            key, identity, control, process, engine, account, ids, runtime_folder.preload
+        )
     except BaseException:
         if identity:
             with suppress(SandboxError), engine.errors("removing a container") as api:
                 api.remove_container(identity, force=True, v=True)
         raise
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(socket_folder, ignore_errors=True)
 
 
-def _end_of(api: APIClient, identity: str) -> Evidence:
+def _read_exit_evidence(api: APIClient, identity: str) -> Evidence:
     """Tell how a container has ended, by the engine's events: it is removed at its end."""
     now = time.time()
-    seen: set[str] = set()
+    actions: set[str] = set()
     code: int | None = None
     with closing(
         api.events(
             since=int(now - _EVENTS_SECONDS),
-            until=int(now + _ENDED_SECONDS),
+            until=int(now + _EVENT_WAIT_SECONDS),
             filters={"container": identity, "event": ["die", "kill", "oom"]},
             decode=True,
         )
     ) as events:
         for event in events:
-            seen.add(event["Action"])
+            actions.add(event["Action"])
             if event["Action"] == "die":
                 code = int(event["Actor"]["Attributes"]["exitCode"])
                 break
     return Evidence(
-        keeper=True,
-        struck="kill" in seen,
+        is_keeper_alive=True,
+        was_killed_outside="kill" in actions,
         # The engine counts as a shell does.
-        exit_code=code if code is None or code <= _SIGNALLED else _SIGNALLED - code,
-        starved="oom" in seen,
+        exit_code=code if code is None or code <= _SIGNAL_EXIT_BASE else _SIGNAL_EXIT_BASE - code,
+        starved="oom" in actions,
     )
 
 
-def _bind(listener: socket.socket, place: Path) -> None:
+def _bind(listener: socket.socket, socket_folder: Path) -> None:
     """Bind by way of a descriptor: a socket's name may have 107 bytes, and a cache's more."""
-    with Descriptor(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+    with Descriptor(os.open(socket_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         listener.bind(f"/proc/self/fd/{fd}/s")
-    (place / "s").chmod(0o666)  # who may go there, the folder above says
+    (socket_folder / "s").chmod(0o666)  # who may go there, the folder above says
 
 
-def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
-    mounts = [(place, INSIDE), *((path, f"{INSIDE}/{name}") for name, path in home.mounts.items())]
+def _container_config(
+    runtime_folder: RuntimeFolder, socket_folder: Path, key: Key
+) -> dict[str, Any]:
+    mounts = [
+        (socket_folder, CONTAINER_FOLDER),
+        *((path, f"{CONTAINER_FOLDER}/{name}") for name, path in runtime_folder.mounts.items()),
+    ]
     return {
         "Image": key.image.reference,
-        "Entrypoint": home.command(),
+        "Entrypoint": runtime_folder.command(),
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",
@@ -288,12 +305,14 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
         "OpenStdin": False,
         "StopSignal": "SIGKILL",  # no other reaches process 1
         "Healthcheck": {"Test": ["NONE"]},
-        "Labels": {LABEL: "1", LEASE: home.lease},
-        "HostConfig": _host_config(home, mounts, key),
+        "Labels": {LABEL: "1", LEASE: runtime_folder.lease},
+        "HostConfig": _host_config(runtime_folder, mounts, key),
     }
 
 
-def _host_config(home: Home, mounts: list[tuple[Path, str]], key: Key) -> dict[str, Any]:
+def _host_config(
+    runtime_folder: RuntimeFolder, mounts: list[tuple[Path, str]], key: Key
+) -> dict[str, Any]:
     image, memory = key.image, key.memory + _OVERHEAD
     low_ports = "net_bind_service" in key.capabilities
     return {
@@ -303,12 +322,16 @@ def _host_config(home: Home, mounts: list[tuple[Path, str]], key: Key) -> dict[s
         "CapDrop": ["ALL"],
         "CapAdd": sorted({*_CAPABILITIES, *map(str.upper, key.capabilities)}),
         "SecurityOpt": ["no-new-privileges"],
-        "MaskedPaths": [*(f"/proc/{name}" for name in MASKED), "/sys/firmware", *image.hidden],
+        "MaskedPaths": [
+            *(f"/proc/{name}" for name in MASKED_FILES),
+            "/sys/firmware",
+            *image.hidden_paths,
+        ],
         "ReadonlyPaths": ["/dev", *(f"/proc/{name}" for name in _READ_ONLY)],
         "NetworkMode": "bridge" if key.network else "none",
         "IpcMode": "private",
         "Sysctls": {
-            **_LEFT_BEHIND,
+            **_IPC_SYSCTLS,
             "net.ipv4.ip_unprivileged_port_start": "0" if low_ports else "1024",
         },
         "Memory": memory,
@@ -322,18 +345,18 @@ def _host_config(home: Home, mounts: list[tuple[Path, str]], key: Key) -> dict[s
             {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
             for source, target in mounts
         ]
-        + [_programs(path, home.empty) for path in image.binds],
-        **({"StorageOpt": {"size": str(key.disk)}} if home.quota else {}),
+        + [_program_volume(path, runtime_folder.empty_folder) for path in image.binds],
+        **({"StorageOpt": {"size": str(key.disk)}} if runtime_folder.quota else {}),
     }
 
 
-def _programs(path: str, empty: Path) -> dict[str, Any]:
+def _program_volume(path: str, empty_folder: Path) -> dict[str, Any]:
     """Return this machine's programs, in a volume of the container's own that goes with it.
 
     It has inodes of its own: a lock or a watch on the machine's would be felt by the machine, and
     by other containers.
     """
-    lower = str(empty).replace("\\", "\\\\").replace(":", "\\:")
+    lower = str(empty_folder).replace("\\", "\\\\").replace(":", "\\:")
     options = {
         "type": "overlay",
         "device": "overlay",
@@ -346,13 +369,13 @@ def _programs(path: str, empty: Path) -> dict[str, Any]:
     }
 
 
-def _explained(error: SandboxError, engine: Engine) -> SandboxError:
+def _explain_error(error: SandboxError, engine: Engine) -> SandboxError:
     text = str(error)
     if "bind source path does not exist" in text or "bind mount source" in text:
         return SandboxUnavailableError(
             f"the engine at {engine.url} does not see this machine's files, which it must: it is "
             f"on another machine, or in a container ({text})",
-            DOCKER,
+            DOCKER_HOST_COMMAND,
         )
     return error
 
@@ -362,69 +385,71 @@ def _accept(listener: socket.socket, engine: Engine, identity: str) -> socket.so
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     deadline = time.monotonic() + _START_SECONDS
-    while not poll.poll(_LOOK_SECONDS * 1000):
-        why = "its process 1 did not call in time"
+    while not poll.poll(_POLL_SECONDS * 1000):
+        reason = "its process 1 did not call in time"
         if time.monotonic() < deadline:
             try:
                 with engine.errors("looking at a container") as api:
                     state = api.inspect_container(identity)["State"]
-            except NotThereError:
+            except MissingObjectError:
                 state = {"Running": False, "ExitCode": "unknown"}
             if state["Running"]:
                 continue
-            why = f"its process 1 ended with exit code {state['ExitCode']}"
-        raise SandboxError(f"container {identity[:12]} did not start: {why}")
+            reason = f"its process 1 ended with exit code {state['ExitCode']}"
+        raise SandboxError(f"container {identity[:12]} did not start: {reason}")
     control, _ = listener.accept()
     control.settimeout(_START_SECONDS)
     return control
 
 
-def _process_one(control: socket.socket) -> ProcessOne | None:
-    form = "3i"
-    size = struct.calcsize(form)
-    pid, *_ = struct.unpack(form, control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+def _open_init_process(control: socket.socket) -> InitProcess | None:
+    credentials_format = "3i"
+    size = struct.calcsize(credentials_format)
+    pid, *_ = struct.unpack(
+        credentials_format, control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
     with suppress(OSError):  # it has died, which its greeting will tell
-        return ProcessOne(os.pidfd_open(pid)) if pid else None
+        return InitProcess(os.pidfd_open(pid)) if pid else None
     return None
 
 
 def _greet(control: socket.socket, identity: str, key: Key) -> tuple[Account, int]:
     """Tell process 1 what it is to be; return the image's user, and how many users there can be."""
     try:
-        ids, account = _introduced(control, key.image.user)
+        ids, account = _receive_introduction(control, key.image.user)
         with Descriptor(os.pidfd_open(os.getpid())) as owner:
-            wire.send(control, _hello(key, account), [owner], packed=True)
+            wire.send(control, _start_message(key, account), [owner], packed=True)
         reply, _ = wire.receive(control)
         if "ready" not in reply:
-            raise SandboxError(spelled_out(reply)["failed"])
+            raise SandboxError(describe_failure(reply)["failed"])
     except (EOFError, OSError, LookupError, SandboxError) as error:
         raise SandboxError(f"container {identity[:12]} did not start: {error}") from error
     return account, ids
 
 
-def _introduced(control: socket.socket, user: str) -> tuple[int, Account]:
+def _receive_introduction(control: socket.socket, user: str) -> tuple[int, Account]:
     """Return what process 1 says of its container, in which no program runs yet."""
     reply: dict[str, Any] = {}
     while "ids" not in reply:  # before that, a Python with workers says that it has loaded them
         reply, fds = wire.receive(control)
         if "unloaded" in reply:
-            raise not_loaded(reply)
+            raise load_error(reply)
         if "call" in reply:
-            reply = spelled_out(reply)
+            reply = describe_failure(reply)
         if "failed" in reply:
             raise SandboxError(reply["failed"])
-    tables = dict(zip(("/etc/passwd", "/etc/group"), map(_text, fds), strict=True))
-    return reply["ids"], account_of(user, tables.__getitem__)
+    tables = dict(zip(("/etc/passwd", "/etc/group"), map(_read_text, fds), strict=True))
+    return reply["ids"], resolve_account(user, tables.__getitem__)
 
 
-def _text(fd: int) -> str:
+def _read_text(fd: int) -> str:
     """Return the text of a regular file; empty if it is no such file."""
     with open(fd, "rb") as file:
         regular = stat.S_ISREG(os.fstat(fd).st_mode)
-        return file.read(LONGEST).decode(errors="replace") if regular else ""
+        return file.read(MAX_TABLE_BYTES).decode(errors="replace") if regular else ""
 
 
-def _hello(key: Key, account: Account) -> dict[str, Any]:
+def _start_message(key: Key, account: Account) -> dict[str, Any]:
     files: dict[str, str | None] = dict.fromkeys(
         ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
     )

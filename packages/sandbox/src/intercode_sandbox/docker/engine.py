@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode_sandbox.privileges import as_root, in_container, installing
+from intercode_sandbox.privileges import as_root, in_container, install_command
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -21,8 +21,8 @@ LABEL = "intercode"
 LEASE = "intercode.lease"
 """The label with the owner's lease: a sweep removes things of processes that are gone."""
 _SECONDS = 120
-DOCKER = "export DOCKER_HOST=unix:///var/run/docker.sock"
-INSTALL = "pip install 'intercode-sandbox[docker]'"
+DOCKER_HOST_COMMAND = "export DOCKER_HOST=unix:///var/run/docker.sock"
+INSTALL_COMMAND = "pip install 'intercode-sandbox[docker]'"
 _SOCKETS = ("/var/run/docker.sock", "{run}/docker.sock")
 
 
@@ -60,16 +60,16 @@ class Engine:
             from intercode_sandbox.docker.client import Client
         except ImportError:
             raise SandboxUnavailableError(
-                "the sandbox 'docker' needs the package docker", INSTALL
+                "the sandbox 'docker' needs the package docker", INSTALL_COMMAND
             ) from None
         environment = docker.utils.kwargs_from_env() if self.url.startswith("tcp") else {}
         try:
             return Client(self.url, **{**environment, "timeout": _SECONDS})
         except docker.errors.DockerException as error:
-            raise unavailable(self.url, error) from error
+            raise unavailable_error(self.url, error) from error
 
     @contextmanager
-    def errors(self, doing: str) -> Iterator[APIClient]:
+    def errors(self, activity: str) -> Iterator[APIClient]:
         """For its duration, what the engine or the way to it raises is a `SandboxError`."""
         api = self.api  # first: without the package docker it says what to install
         import docker
@@ -78,10 +78,12 @@ class Engine:
         try:
             yield api
         except docker.errors.NotFound as error:
-            raise NotThereError(f"{doing}: {error.explanation or error}") from error
+            raise MissingObjectError(f"{activity}: {error.explanation or error}") from error
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-            said = getattr(error, "explanation", None) or error
-            raise SandboxError(f"the engine at {self.url} failed at {doing}: {said}") from error
+            message = getattr(error, "explanation", None) or error
+            raise SandboxError(
+                f"the engine at {self.url} failed at {activity}: {message}"
+            ) from error
 
     def info(self) -> dict[str, Any]:
         """Return the engine's version, storage and options, by the names of its API's ``/info``.
@@ -90,14 +92,14 @@ class Engine:
             SandboxUnavailableError: It is Podman's, or there is none.
         """
         with self.errors("telling of itself") as api:
-            found: dict[str, Any] = api.info()
-        if "BuildahVersion" in found:
+            info: dict[str, Any] = api.info()
+        if "BuildahVersion" in info:
             raise SandboxUnavailableError(
                 f"the engine at {self.url} is Podman's, which names images in another way and does "
                 "not know all of our mounts (--sandbox native needs no engine)",
-                DOCKER,
+                DOCKER_HOST_COMMAND,
             )
-        return found
+        return info
 
     def close(self) -> None:
         """Close all connections. Who asks again gets a new one."""
@@ -108,7 +110,7 @@ class Engine:
             client.close()
 
 
-class NotThereError(SandboxError, ImageError):
+class MissingObjectError(SandboxError, ImageError):
     """The engine has no such thing."""
 
 
@@ -134,29 +136,29 @@ def may_be_there(path: Path) -> bool:
         return True
 
 
-def unavailable(url: str, error: Exception) -> SandboxUnavailableError:
+def unavailable_error(url: str, error: Exception) -> SandboxUnavailableError:
     """Return the error that says why no connection can be made, and what fixes it."""
     text = str(error)
     path = Path(url.removeprefix("unix://"))
     if "Permission denied" in text or (may_be_there(path) and not os.access(path, os.W_OK)):
         fix = f"{as_root('usermod -aG docker $USER')}  # and log in again"
-        why = f"{path} is not for this user"
+        reason = f"{path} is not for this user"
     else:
-        named = os.environ.get("DOCKER_HOST") == url
+        is_named = os.environ.get("DOCKER_HOST") == url
         if not url.startswith("unix://"):
-            why = f"{url} does not answer"
+            reason = f"{url} does not answer"
         else:
-            why = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"
-        why += ", which DOCKER_HOST names" if named else ""
-        fix = "unset DOCKER_HOST" if named and _usual_sockets() else _starting()
-    return SandboxUnavailableError(f"no engine for the sandbox 'docker': {why}", fix)
+            reason = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"
+        reason += ", which DOCKER_HOST names" if is_named else ""
+        fix = "unset DOCKER_HOST" if is_named and _usual_sockets() else _start_command()
+    return SandboxUnavailableError(f"no engine for the sandbox 'docker': {reason}", fix)
 
 
-def _starting() -> str:
+def _start_command() -> str:
     """Return the command that starts Docker's engine on this machine; "" in a container."""
     if in_container():
         return ""
     if not shutil.which("dockerd", path=f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin"):
-        return installing("docker.io")
+        return install_command("docker.io")
     has_systemd = Path("/run/systemd/system").is_dir()
     return as_root("systemctl start docker" if has_systemd else "service docker start")

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.docker.engine import LABEL, LEASE, Engine, NotThereError
+from intercode_sandbox.docker.engine import LABEL, LEASE, Engine, MissingObjectError
 from intercode_sandbox.errors import ImageError, SandboxError
-from intercode_sandbox.files import digest_of, sha256
+from intercode_sandbox.files import joint_digest, sha256
 from intercode_sandbox.images import (
     BuildScript,
     Image,
@@ -27,10 +27,10 @@ from intercode_sandbox.images import (
     host_mounts,
     resolve,
 )
-from intercode_sandbox.images.archive import replaced
+from intercode_sandbox.images.archive import opaque_folders
 from intercode_sandbox.images.base import Addition, Spec, clean_environment, parse
 from intercode_sandbox.images.transfer import write_tree
-from intercode_sandbox.images.tree import look
+from intercode_sandbox.images.tree import find_entry
 from intercode_sandbox.ownership import new_lease
 
 SCHEME = "docker-daemon:"
@@ -50,7 +50,7 @@ class EngineImage:
     volumes: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()
     """Folders of this machine's that are mounted at their own place, read-only."""
-    hidden: tuple[str, ...] = ()
+    hidden_paths: tuple[str, ...] = ()
     """Folders below those that no program may see."""
     named_home: bool = True
     """Whether the image itself says where home is."""
@@ -68,8 +68,8 @@ class Images:
         self._build_script = build_script
         self._progress = progress
         self._lock = threading.Lock()
-        self._known: dict[str, EngineImage] = {}
-        self._laid: dict[Hashable, tuple[str, str]] = {}
+        self._images_by_key: dict[str, EngineImage] = {}
+        self._layered_images: dict[Hashable, tuple[str, str]] = {}
 
     def find(self, name: str | Image) -> EngineImage:
         """Return the image of that name, made or imported if need be.
@@ -79,34 +79,34 @@ class Images:
             SandboxError: The engine failed.
         """
         if isinstance(name, Image):
-            return self._own(name)
+            return self._convert_image(name)
         if name.startswith(SCHEME):
-            return self._engines(parse(name))
+            return self._find_daemon_image(parse(name))
         image = resolve(name, build_script=self._build_script, progress=self._progress())
-        return self._own(image)
+        return self._convert_image(image)
 
-    def _own(self, image: Image) -> EngineImage:
-        hidden = tuple(_hidden()) if image.host else ()
-        key = f"{image.digest} {image.cwd} {image.user} {hidden}"
+    def _convert_image(self, image: Image) -> EngineImage:
+        hidden_paths = tuple(_list_hidden_paths()) if image.host else ()
+        key = f"{image.digest} {image.cwd} {image.user} {hidden_paths}"
         with self._lock:
-            if key not in self._known:
-                self._known[key] = EngineImage(
+            if key not in self._images_by_key:
+                self._images_by_key[key] = EngineImage(
                     replace(image, layers=()),
-                    self._imported(image),
+                    self._import_image(image),
                     user=image.user or "0",
                     binds=tuple(host_mounts()) if image.host else (),
-                    hidden=hidden,
-                    files={path: _content_of(image.layers, path) or "" for path in _FILES},
+                    hidden_paths=hidden_paths,
+                    files={path: _read_content(image.layers, path) or "" for path in _FILES},
                 )
-            return self._known[key]
+            return self._images_by_key[key]
 
-    def _imported(self, image: Image) -> str:
+    def _import_image(self, image: Image) -> str:
         """Return the engine's digest of an image of ours."""
         name = f"{REPOSITORY}:{image.digest}"
         with self._engine.errors("looking for an image") as api:
-            found = api.images(name, quiet=True)
-        if found:
-            return str(found[0])
+            image_ids = api.images(name, quiet=True)
+        if image_ids:
+            return str(image_ids[0])
         if progress := self._progress():
             progress(f"giving the image {image.name} to the engine")
         reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -114,8 +114,8 @@ class Images:
 
         def stream() -> None:
             try:
-                with os.fdopen(writer, "wb") as out:
-                    write_tree(image.layers, out)
+                with os.fdopen(writer, "wb") as pipe:
+                    write_tree(image.layers, pipe)
             except OSError as error:
                 failure.append(error)
 
@@ -136,48 +136,48 @@ class Images:
                 api.remove_image(name)
             raise ImageError(f"cannot read the image {image.name}: {failure[0]}")
         with self._engine.errors("looking for an image") as api:
-            found = api.images(name, quiet=True)
-        if not found:
+            image_ids = api.images(name, quiet=True)
+        if not image_ids:
             raise SandboxError(f"the engine did not take the image {image.name}")
-        return str(found[0])
+        return str(image_ids[0])
 
-    def _engines(self, spec: Spec) -> EngineImage:
+    def _find_daemon_image(self, spec: Spec) -> EngineImage:
         """Return an image of the engine's own, looked at again each time: a tag may move."""
         name = spec.argument
         try:
             with self._engine.errors("looking for an image") as api:
                 facts = api.inspect_image(name)
-        except NotThereError as error:
+        except MissingObjectError as error:
             raise ImageError(
                 f"the engine has no image {name!r}: `docker pull {name}`, or `docker build` it"
             ) from error
         reference, digest = facts["Id"], str(facts["Id"]).removeprefix("sha256:")
         if spec.additions:
-            reference, digest = self._laid_over(reference, spec.additions)
+            reference, digest = self._layer_archives(reference, spec.additions)
         config: dict[str, Any] = facts.get("Config") or {}
-        given = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
+        variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
         image = Image(
             name=str(spec),
             digest=digest,
             layers=(),
-            env={**clean_environment(), **given},
+            env={**clean_environment(), **variables},
             cwd=config.get("WorkingDir") or "/",
         )
         return EngineImage(
             image,
             reference,
             user=config.get("User") or "0",
-            named_home="HOME" in given,
+            named_home="HOME" in variables,
             volumes=tuple(sorted(config.get("Volumes") or ())),
         )
 
-    def _laid_over(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
+    def _layer_archives(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
         """Lay archives over an image, again only if a file of these is another than it was."""
-        key = base, tuple((str(each.path), *_stamp(each.path)) for each in additions)
+        key = base, tuple((str(addition.path), *_stamp(addition.path)) for addition in additions)
         with self._lock:
-            if key not in self._laid:
-                self._laid[key] = _lay_over(self._engine, base, additions)
-            return self._laid[key]
+            if key not in self._layered_images:
+                self._layered_images[key] = _lay_over(self._engine, base, additions)
+            return self._layered_images[key]
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -188,7 +188,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return info.st_ino, info.st_size, info.st_mtime_ns
 
 
-def _hidden() -> list[str]:
+def _list_hidden_paths() -> list[str]:
     return [path for path in hidden_places() if Path(path).exists()]
 
 
@@ -217,16 +217,18 @@ def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple
                 "Dockerfile run it"
             )
         parts.append(_archive_digest(addition.path))
-    digest = digest_of(*parts)
+    digest = joint_digest(*parts)
     name = f"{REPOSITORY}:{digest}"
     with engine.errors("looking for an image") as api:
-        found = api.images(name, quiet=True)
-    if not found:
-        _make(engine, digest, base, additions)
+        image_ids = api.images(name, quiet=True)
+    if not image_ids:
+        _build_layered_image(engine, digest, base, additions)
     return name, digest
 
 
-def _make(engine: Engine, digest: str, base: str, additions: Sequence[Addition]) -> None:
+def _build_layered_image(
+    engine: Engine, digest: str, base: str, additions: Sequence[Addition]
+) -> None:
     labels = {LABEL: "1", LEASE: new_lease()}  # which a sweep finds, should we be killed
     with engine.errors("laying files over an image") as api:
         container = api.create_container(base, ["-"], labels=labels)["Id"]
@@ -243,11 +245,11 @@ def _make(engine: Engine, digest: str, base: str, additions: Sequence[Addition])
 
 def _check_free(engine: Engine, container: str, addition: Addition) -> None:
     """Refuse an archive with folders that are to hide the image's: here they would be merged."""
-    for name in replaced(addition.path):
+    for name in opaque_folders(addition.path):
         try:
             with engine.errors("looking at an image") as api:
                 api.get_archive(container, f"/{name}")[0].close()
-        except NotThereError:
+        except MissingObjectError:
             continue
         raise ImageError(
             f"the image has /{name}, which an engine cannot hide: have its Dockerfile remove it, "
@@ -262,12 +264,12 @@ def _archive_digest(path: Path) -> str:
         raise ImageError(f"cannot read {path}: {error}") from error
 
 
-def _content_of(layers: Sequence[Path], path: str) -> str | None:
+def _read_content(layers: Sequence[Path], path: str) -> str | None:
     """Return the content of a small file of the merged tree; None if it has no such file."""
-    found = look(layers, path.strip("/").split("/"))
-    if found is None or not stat.S_ISREG(found.info.st_mode):
+    entry = find_entry(layers, path.strip("/").split("/"))
+    if entry is None or not stat.S_ISREG(entry.info.st_mode):
         return None
-    return os.fsdecode(found.path.read_bytes())
+    return os.fsdecode(entry.path.read_bytes())
 
 
 def prune(dry_run: bool = False) -> list[tuple[str, int]]:
@@ -279,15 +281,17 @@ def prune(dry_run: bool = False) -> list[tuple[str, int]]:
     Returns:
         The identifier and the bytes of each.
     """
-    found = []
+    removed_images = []
     with suppress(SandboxError), closing(Engine()) as engine:
         with engine.errors("listing images") as api:
-            listed = api.images(all=True, filters={"label": f"{LABEL}=1"})
-        for image in listed:
+            images = api.images(all=True, filters={"label": f"{LABEL}=1"})
+        for image in images:
             with suppress(SandboxError), engine.errors("removing an image") as api:
                 if api.containers(all=True, quiet=True, filters={"ancestor": image["Id"]}):
                     continue
                 if not dry_run:
                     api.remove_image(image["Id"], force=True)
-                found.append((image["Id"].removeprefix("sha256:")[:12], int(image["Size"])))
-    return found
+                removed_images.append(
+                    (image["Id"].removeprefix("sha256:")[:12], int(image["Size"]))
+                )
+    return removed_images

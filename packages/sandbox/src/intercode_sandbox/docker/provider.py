@@ -21,8 +21,14 @@ from intercode_sandbox.base import Limits, Snapshot
 from intercode_sandbox.docker.container import Container, Key, start_container
 from intercode_sandbox.docker.engine import LABEL, LEASE, Engine
 from intercode_sandbox.docker.images import EngineImage, Images
-from intercode_sandbox.docker.runtime_mounts import PARENT, RUNS, Home, check_users, has_own_users
-from intercode_sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, Saved
+from intercode_sandbox.docker.runtime_mounts import (
+    CACHE_FOLDER,
+    RUN_PREFIX,
+    RuntimeFolder,
+    check_users,
+    has_own_users,
+)
+from intercode_sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, SnapshotLayer
 from intercode_sandbox.errors import ImageError, InterCodeError, SandboxError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.files import cache_root
@@ -33,7 +39,7 @@ from intercode_sandbox.native.snapshot import build_script
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.ownership import close_at_exit, disown_in_forks, is_gone
 
-_GONE_SECONDS = 20.0
+_REMOVAL_SECONDS = 20.0
 
 
 class DockerProvider:
@@ -68,11 +74,11 @@ class DockerProvider:
         self._lock = threading.Lock()
         self._engine = Engine(url)
         self._images = Images(self._engine, self.build_script, lambda: self.progress)
-        self._home: Home | None = None
-        self._pool = Pool(self._begin)
+        self._home: RuntimeFolder | None = None
+        self._pool = ContainerPool(self._start_container)
         self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
-        self._pristine: dict[EngineImage, Container] = {}
-        self._pristine_lock = threading.Lock()
+        self._baseline_containers: dict[EngineImage, Container] = {}
+        self._baseline_lock = threading.Lock()
 
     def start(
         self,
@@ -82,43 +88,43 @@ class DockerProvider:
     ) -> DockerSandbox:
         """Start a fresh sandbox."""
         limits, policy = limits or Limits(), Policy.of(network)
-        self._prepared()
-        found, saved = self._find(image)
-        base = image.base if isinstance(image, DockerSnapshot) else found
+        self._prepare_runtime()
+        engine_image, layer = self._find_image(image)
+        base = image.base if isinstance(image, DockerSnapshot) else engine_image
         key = Key.of(base, policy.shared, limits)
         origin = Origin(
             base,
-            saved,
-            image.compared if isinstance(image, DockerSnapshot) else None,
-            pristine=partial(self._pristine_of, base),
+            layer,
+            image.baseline_layer if isinstance(image, DockerSnapshot) else None,
+            get_baseline=partial(self._find_baseline, base),
             take=partial(self._take, key),
-            ended=partial(self._pool.ended, key),
+            count_end=partial(self._pool.count_end, key),
         )
-        container = origin.take(saved)
-        own = _for_user(found, container)
-        sandbox = DockerSandbox(container, own, limits, origin, self._closed)
-        sandbox.another = partial(self.start, limits=limits, network=network)
+        container = origin.take(layer)
+        user_image = _image_with_home(engine_image, container)
+        sandbox = DockerSandbox(container, user_image, limits, origin, self._release_sandbox)
+        sandbox.start_sibling = partial(self.start, limits=limits, network=network)
         with self._lock:
             self._live.add(sandbox)
         sandbox.admit(policy)
         return sandbox
 
-    def _take(self, key: Key, saved: Saved | None) -> Container:
+    def _take(self, key: Key, layer: SnapshotLayer | None) -> Container:
         """Return a container that has no other user, with what was saved."""
         container = self._pool.take(key)
         try:
-            if saved is not None:
-                saved.apply(container)
+            if layer is not None:
+                layer.apply(container)
         except BaseException:
-            self._pool.ended(key)
+            self._pool.count_end(key)
             container.close()
             raise
         return container
 
     def digest(self, image: str | Snapshot | Image) -> str:
         """Return a digest of the image's content."""
-        self._prepared()
-        return self._find(image)[0].image.digest
+        self._prepare_runtime()
+        return self._find_image(image)[0].image.digest
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of this machine and its engine, for a run's record."""
@@ -137,97 +143,101 @@ class DockerProvider:
     def close(self) -> None:
         """Close all of its sandboxes, and wait until the engine has removed them. Idempotent."""
         with self._lock:
-            live, home = list(self._live), self._home
+            live, runtime_folder = list(self._live), self._home
             self._home = None
         self._pool.close()
         for sandbox in live:
             sandbox.close()
-        with self._pristine_lock:
-            for container in self._pristine.values():
+        with self._baseline_lock:
+            for container in self._baseline_containers.values():
                 container.close()
-            self._pristine.clear()
+            self._baseline_containers.clear()
         self._pool.settle()
-        if home is not None:
-            self._wait_until_gone(home)
-            home.close()
+        if runtime_folder is not None:
+            self._wait_until_gone(runtime_folder)
+            runtime_folder.close()
         self._engine.close()
-        self._pool = Pool(self._begin)
+        self._pool = ContainerPool(self._start_container)
 
-    def _wait_until_gone(self, home: Home) -> None:
-        deadline = time.monotonic() + _GONE_SECONDS
-        wanted = {"label": [f"{LEASE}={home.lease}"]}
+    def _wait_until_gone(self, runtime_folder: RuntimeFolder) -> None:
+        deadline = time.monotonic() + _REMOVAL_SECONDS
+        filters = {"label": [f"{LEASE}={runtime_folder.lease}"]}
         with suppress(SandboxError):  # without an engine there are none
             while True:
                 with self._engine.errors("listing containers") as api:
-                    left = api.containers(all=True, quiet=True, filters=wanted)
-                if not left:
+                    containers = api.containers(all=True, quiet=True, filters=filters)
+                if not containers:
                     return
-                late = time.monotonic() > deadline
-                for one in left if late else ():
+                is_late = time.monotonic() > deadline
+                for container in containers if is_late else ():
                     with suppress(SandboxError), self._engine.errors("removing") as api:
-                        api.remove_container(one["Id"], force=True, v=True)
-                if late:
+                        api.remove_container(container["Id"], force=True, v=True)
+                if is_late:
                     return
                 time.sleep(0.02)
 
-    def _prepared(self) -> Home:
+    def _prepare_runtime(self) -> RuntimeFolder:
         with self._lock:
             if self._home is None:
                 info = self._engine.info()
                 check_users(info, self._engine.url)
                 sweep(self._engine)
-                self._home = Home(self._workers, info)
+                self._home = RuntimeFolder(self._workers, info)
             return self._home
 
-    def _find(self, image: str | Snapshot | Image) -> tuple[EngineImage, Saved | None]:
+    def _find_image(
+        self, image: str | Snapshot | Image
+    ) -> tuple[EngineImage, SnapshotLayer | None]:
         if isinstance(image, DockerSnapshot):
-            return image.below, image.saved
+            return image.engine_image, image.layer
         if isinstance(image, str | Image):
             return self._images.find(image), None
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
-    def _begin(self, key: Key) -> Container:
-        return start_container(self._engine, self._prepared(), key)
+    def _start_container(self, key: Key) -> Container:
+        return start_container(self._engine, self._prepare_runtime(), key)
 
-    def _pristine_of(self, image: EngineImage, saved: Saved | None) -> Container:
+    def _find_baseline(self, image: EngineImage, layer: SnapshotLayer | None) -> Container:
         """What sandboxes of an image are compared with."""
-        if saved is not None:
-            return saved.pristine(lambda: self._begin(Key.of(image, False, Limits())))
-        with self._pristine_lock:
-            known = self._pristine.get(image)
-            if known is None or not known.alive:
-                if known is not None:
-                    known.close()
-                self._pristine[image] = self._begin(Key.of(image, False, Limits()))
-            return self._pristine[image]
+        if layer is not None:
+            return layer.get_baseline(lambda: self._start_container(Key.of(image, False, Limits())))
+        with self._baseline_lock:
+            container = self._baseline_containers.get(image)
+            if container is None or not container.alive:
+                if container is not None:
+                    container.close()
+                self._baseline_containers[image] = self._start_container(
+                    Key.of(image, False, Limits())
+                )
+            return self._baseline_containers[image]
 
-    def _closed(self, sandbox: NativeSandbox) -> None:
+    def _release_sandbox(self, sandbox: NativeSandbox) -> None:
         with self._lock:
-            known = sandbox in self._live
+            is_live = sandbox in self._live
             self._live.discard(sandbox)
-        if known and not sandbox.resting:
+        if is_live and not sandbox.resting:
             assert isinstance(sandbox, DockerSandbox)
-            sandbox.origin.ended()
+            sandbox.origin.count_end()
 
 
-def _for_user(found: EngineImage, container: Container) -> Image:
+def _image_with_home(engine_image: EngineImage, container: Container) -> Image:
     """Return the image, with the home of its user where it names none itself."""
     account = container.account
-    if found.named_home or account.name == "root":
-        return found.image
-    own = {"HOME": account.home, "USER": account.name}
-    return replace(found.image, env={**found.image.env, **own})
+    if engine_image.named_home or account.name == "root":
+        return engine_image.image
+    variables = {"HOME": account.home, "USER": account.name}
+    return replace(engine_image.image, env={**engine_image.image.env, **variables})
 
 
 log = logging.getLogger(__name__)
 
-MOST_AHEAD = 4
-MOST_IDLE = 16
-_COMING_SECONDS = 20.0
-_AT_ONCE = 2
+MAX_SPARE_CONTAINERS = 4
+MAX_IDLE_CONTAINERS = 16
+_SETTLE_SECONDS = 20.0
+_MAX_STARTERS = 2
 
 
-class Pool:
+class ContainerPool:
     """Hands out containers. Thread-safe.
 
     Args:
@@ -236,12 +246,12 @@ class Pool:
 
     def __init__(self, start: Callable[[Key], Container]) -> None:
         self._start = start
-        self._changed = threading.Condition()
-        self._ready: OrderedDict[Key, list[Container]] = OrderedDict()
+        self._condition = threading.Condition()
+        self._idle_containers: OrderedDict[Key, list[Container]] = OrderedDict()
         self._coming: Counter[Key] = Counter()
-        self._waiting: Counter[Key] = Counter()
-        self._live: Counter[Key] = Counter()
-        self._asked: Counter[Key] = Counter()
+        self._waiter_counts: Counter[Key] = Counter()
+        self._live_counts: Counter[Key] = Counter()
+        self._request_counts: Counter[Key] = Counter()
         self._jobs: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
         self._threads = 0
         self.closed = False
@@ -252,77 +262,85 @@ class Pool:
         Raises:
             ImageError, SandboxError: As `start`.
         """
-        with self._changed:
-            self._asked[key] += 1
-            self._live[key] += 1
+        with self._condition:
+            self._request_counts[key] += 1
+            self._live_counts[key] += 1
             # Waiting for one that is on its way is never slower than beginning another.
-            while (container := self._pop(key)) is None and self._coming[key] > self._waiting[key]:
-                self._waiting[key] += 1
-                self._changed.wait()
-                self._waiting[key] -= 1
+            while (container := self._pop(key)) is None and self._coming[key] > self._waiter_counts[
+                key
+            ]:
+                self._waiter_counts[key] += 1
+                self._condition.wait()
+                self._waiter_counts[key] -= 1
         try:
             return container or self._start(key)
         except BaseException:
-            with self._changed:
-                self._live[key] -= 1
+            with self._condition:
+                self._live_counts[key] -= 1
             raise
         finally:
             self._refill(key)
 
     def _pop(self, key: Key) -> Container | None:
         """Return one that waits; those whose engine has died do not count."""
-        ready = self._ready.get(key, [])
-        while ready:
-            container = ready.pop()
+        idle_containers = self._idle_containers.get(key, [])
+        while idle_containers:
+            container = idle_containers.pop()
             if container.alive:
                 return container
             container.close()
         return None
 
-    def ended(self, key: Key) -> None:
+    def count_end(self, key: Key) -> None:
         """Count the end of one that was handed out."""
-        with self._changed:
-            self._live[key] -= 1
+        with self._condition:
+            self._live_counts[key] -= 1
 
     def close(self) -> None:
         """End all that wait. What is on its way ends when it comes."""
-        with self._changed:
+        with self._condition:
             self.closed = True
-            idle = [container for ready in self._ready.values() for container in ready]
-            self._ready.clear()
+            containers = [
+                container
+                for idle_containers in self._idle_containers.values()
+                for container in idle_containers
+            ]
+            self._idle_containers.clear()
             for _ in range(self._threads):
                 self._jobs.put(None)
             self._threads = 0
-        for container in idle:
+        for container in containers:
             container.close()
 
     def settle(self) -> None:
         """Wait for what is on its way: a process that ended would leave what it had begun."""
-        with self._changed:
-            self._changed.wait_for(lambda: not any(self._coming.values()), _COMING_SECONDS)
+        with self._condition:
+            self._condition.wait_for(lambda: not any(self._coming.values()), _SETTLE_SECONDS)
 
     def _refill(self, key: Key) -> None:
         """Begin some ahead: only of a kind that was asked for twice, and as many as are in use."""
-        with self._changed:
-            if self.closed or self._asked[key] < 2:
+        with self._condition:
+            if self.closed or self._request_counts[key] < 2:
                 return
-            wanted = min(MOST_AHEAD, max(self._live[key], 1))
-            missing = wanted - self._coming[key] - len(self._ready.get(key, ()))
-            if missing <= 0:
+            target_count = min(MAX_SPARE_CONTAINERS, max(self._live_counts[key], 1))
+            missing_count = (
+                target_count - self._coming[key] - len(self._idle_containers.get(key, ()))
+            )
+            if missing_count <= 0:
                 return
-            self._coming[key] += missing
-            for _ in range(missing):
+            self._coming[key] += missing_count
+            for _ in range(missing_count):
                 self._jobs.put(key)
-            while self._threads < _AT_ONCE:  # each keeps its connection to the engine
+            while self._threads < _MAX_STARTERS:  # each keeps its connection to the engine
                 self._threads += 1
-                work = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
-                work.start()
+                thread = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
+                thread.start()
 
     def _work(self) -> None:
         while (key := self._jobs.get()) is not None:
-            self._arrive(key)
+            self._start_ahead(key)
 
-    def _arrive(self, key: Key) -> None:
+    def _start_ahead(self, key: Key) -> None:
         container = None
         try:
             container = None if self.closed else self._start(key)
@@ -330,33 +348,33 @@ class Pool:
             # The next caller that asks for one meets the error, and is told.
             log.info("a container did not start ahead: %s", error)
         finally:
-            self._arrived(key, container)
+            self._add_started(key, container)
 
-    def _arrived(self, key: Key, container: Container | None) -> None:
+    def _add_started(self, key: Key, container: Container | None) -> None:
         surplus: list[Container] = []
-        with self._changed:
+        with self._condition:
             self._coming[key] -= 1
             if container is not None and self.closed:
                 surplus.append(container)
             elif container is not None:
-                self._ready.setdefault(key, []).append(container)
-                self._ready.move_to_end(key)
-                surplus += self._too_many()
-            self._changed.notify_all()
-        for one in surplus:
-            one.close()
+                self._idle_containers.setdefault(key, []).append(container)
+                self._idle_containers.move_to_end(key)
+                surplus += self._pop_surplus()
+            self._condition.notify_all()
+        for surplus_container in surplus:
+            surplus_container.close()
 
-    def _too_many(self) -> list[Container]:
+    def _pop_surplus(self) -> list[Container]:
         """Those that wait in vain: the ones not asked for longest."""
-        idle = sum(map(len, self._ready.values()))
-        found: list[Container] = []
-        while idle - len(found) > MOST_IDLE:
-            key, ready = next(iter(self._ready.items()))
-            if ready:
-                found.append(ready.pop(0))
-            if not ready:
-                del self._ready[key]
-        return found
+        idle_count = sum(map(len, self._idle_containers.values()))
+        surplus: list[Container] = []
+        while idle_count - len(surplus) > MAX_IDLE_CONTAINERS:
+            key, idle_containers = next(iter(self._idle_containers.items()))
+            if idle_containers:
+                surplus.append(idle_containers.pop(0))
+            if not idle_containers:
+                del self._idle_containers[key]
+        return surplus
 
 
 def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
@@ -365,17 +383,17 @@ def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
     Raises:
         SandboxError: The engine failed.
     """
-    found = []
+    removed_names = []
     with engine.errors("listing containers") as api:
-        listed = api.containers(all=True, filters={"label": [f"{LABEL}=1"]})
-        for container in listed:
+        containers = api.containers(all=True, filters={"label": [f"{LABEL}=1"]})
+        for container in containers:
             if not is_gone(container["Labels"].get(LEASE, "")):
                 continue
-            found.append(f"container {container['Id'][:12]}")
+            removed_names.append(f"container {container['Id'][:12]}")
             if not dry_run:
-                with suppress(SandboxError), engine.errors("removing a container") as own:
-                    own.remove_container(container["Id"], force=True, v=True)
-    return found + sweep_folders(dry_run)
+                with suppress(SandboxError), engine.errors("removing a container") as client:
+                    client.remove_container(container["Id"], force=True, v=True)
+    return removed_names + sweep_folders(dry_run)
 
 
 def sweep_all(dry_run: bool = False) -> list[str]:
@@ -389,11 +407,11 @@ def sweep_all(dry_run: bool = False) -> list[str]:
 
 def sweep_folders(dry_run: bool = False) -> list[str]:
     """Remove what killed processes kept for containers; the paths found. Needs no engine."""
-    found = []
-    parent = cache_root() / PARENT
-    for folder in parent.glob(f"{RUNS}*") if os.access(parent, os.R_OK) else ():
-        if is_gone(folder.name.removeprefix(RUNS)):
-            found.append(str(folder))
+    removed_paths = []
+    parent = cache_root() / CACHE_FOLDER
+    for folder in parent.glob(f"{RUN_PREFIX}*") if os.access(parent, os.R_OK) else ():
+        if is_gone(folder.name.removeprefix(RUN_PREFIX)):
+            removed_paths.append(str(folder))
             if not dry_run:
                 shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return removed_paths

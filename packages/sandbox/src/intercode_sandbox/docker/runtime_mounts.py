@@ -21,30 +21,32 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.errors import SandboxUnavailableError
-from intercode_sandbox.files import cache_root, digest_of, hold, locked
-from intercode_sandbox.native.preflight import no_program
+from intercode_sandbox.files import cache_root, file_lock, hold_folder, joint_digest
+from intercode_sandbox.native.preflight import missing_program_error
 from intercode_sandbox.native.process_start import PROGRAM, Workers, command
-from intercode_sandbox.ownership import new_lease, when_gone
+from intercode_sandbox.ownership import new_lease, register_finalizer
 
-_OWN = Path(__file__).parents[1]
+_PACKAGE_FOLDER = Path(__file__).parents[1]
 _MODULES = [f"native/{name}.py" for name in ("process_start", "syscalls", "wire", "worker")]
 """The modules that a worker's Python loads, in addition to the worker's own packages."""
-INSIDE = "/dev/.intercode"
+CONTAINER_FOLDER = "/dev/.intercode"
 """The folder of our things in a container: in memory, so that its files are as the image's."""
-_NOBODY, _NOBODY_INSIDE = 1_878_982_656, 65_533
+_OWNER_ID, _REMAPPED_OWNER_ID = 1_878_982_656, 65_533
 """An id of this machine's that no account has, and one of a remapped container's."""
 SHARED_ROOT = "INTERCODE_DOCKER_SHARED_ROOT"
 """The variable by which a user accepts that a container's user 0 is this machine's."""
-SHARED = (
+ROOT_RISK = (
     "so that an agent can take all inotify instances, epoll watches, pending signals and bytes of "
     "message queues that the kernel gives root, whose services then fail"
 )
-REMAP = 'remap users: add "userns-remap": "default" to /etc/docker/daemon.json, and restart it'
-PARENT = "docker"
-RUNS = "run-"
+REMAP_ADVICE = (
+    'remap users: add "userns-remap": "default" to /etc/docker/daemon.json, and restart it'
+)
+CACHE_FOLDER = "docker"
+RUN_PREFIX = "run-"
 
 
-class Home:
+class RuntimeFolder:
     """The folder of what containers need of this machine. It goes with the process that made it.
 
     Args:
@@ -54,51 +56,53 @@ class Home:
 
     def __init__(self, workers: Workers, info: dict[str, Any]) -> None:
         self.quota = has_quota(info)
-        self._owner = closed_to(info)
+        self._owner = folder_owner_id(info)
         self.preload = tuple(workers.modules)
         self._packages = workers.packages
         self.lease = new_lease()
-        self.folder = cache_root() / PARENT / f"{RUNS}{self.lease}"
+        self.folder = cache_root() / CACHE_FOLDER / f"{RUN_PREFIX}{self.lease}"
         self.folder.mkdir(parents=True, mode=0o700)
-        self._finalizer = when_gone(self, shutil.rmtree, self.folder, True)
-        self.empty = self.folder / "empty"
-        self.empty.mkdir()
+        self._finalizer = register_finalizer(self, shutil.rmtree, self.folder, True)
+        self.empty_folder = self.folder / "empty"
+        self.empty_folder.mkdir()
         self.mounts: dict[str, Path] = {}
-        """The folders that are mounted in `INSIDE`, by their names there."""
+        """The folders that are mounted in `CONTAINER_FOLDER`, by their names there."""
         self.program = self.folder / "process1"
         try:
             shutil.copy(PROGRAM, self.program)
         except FileNotFoundError:
-            raise no_program() from None
+            raise missing_program_error() from None
         if workers.modules:
             self.mounts = {"python": runtime(self._owner), "code": self.folder / "code"}
             self._copy_code(self.mounts["code"], workers.path)
 
     def command(self) -> list[str]:
         """Return the command that becomes process 1 of a container."""
-        socket = f"{INSIDE}/s"
+        socket = f"{CONTAINER_FOLDER}/s"
         if not self.preload:
-            return [f"{INSIDE}/{self.program.name}", socket]
-        python, code = f"{INSIDE}/python", f"{INSIDE}/code"
+            return [f"{CONTAINER_FOLDER}/{self.program.name}", socket]
+        python, code = f"{CONTAINER_FOLDER}/python", f"{CONTAINER_FOLDER}/code"
         arguments = {"modules": self.preload, "caller": socket}
         packages = {name: f"{code}/{_folder(name)}" for name in self._packages}
         path, program = [f"{code}/others"], f"{python}/{PYTHON}"
         return [
             *(f"{python}/{LOADER}", "--library-path", f"{python}/so"),
-            *command("worker", arguments, path, packages, program, f"{code}/{_OWN.name}"),
+            *command(
+                "worker", arguments, path, packages, program, f"{code}/{_PACKAGE_FOLDER.name}"
+            ),
         ]
 
     def link(self) -> Path:
         """Make a folder for the socket of one container, with the places of its other mounts."""
-        place = self.folder / secrets.token_hex(6)
-        place.mkdir()
+        socket_folder = self.folder / secrets.token_hex(6)
+        socket_folder.mkdir()
         for name in self.mounts:
-            (place / name).mkdir()
-        (place / self.program.name).hardlink_to(self.program)
+            (socket_folder / name).mkdir()
+        (socket_folder / self.program.name).hardlink_to(self.program)
         if os.geteuid() == 0:
-            os.chown(place, self._owner, self._owner)
-        place.chmod(0o700)
-        return place
+            os.chown(socket_folder, self._owner, self._owner)
+        socket_folder.chmod(0o700)
+        return socket_folder
 
     def close(self) -> None:
         """Remove it all."""
@@ -106,7 +110,7 @@ class Home:
 
     def _copy_code(self, code: Path, path: Sequence[str]) -> None:
         """Copy only the modules that run inside: the package holds golds, too."""
-        copies = {_OWN / name: code / _OWN.name / name for name in _MODULES}
+        copies = {_PACKAGE_FOLDER / name: code / _PACKAGE_FOLDER.name / name for name in _MODULES}
         for package in dict.fromkeys(name.rpartition(".")[0] for name in self.preload):
             if package in self._packages:
                 folder = code / _folder(package)
@@ -115,15 +119,17 @@ class Home:
         for file, target in copies.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             py_compile.compile(str(shutil.copyfile(file, target)), doraise=True, quiet=2)
-        program = code / _OWN.name / Path(PROGRAM).relative_to(_OWN)
+        program = code / _PACKAGE_FOLDER.name / Path(PROGRAM).relative_to(_PACKAGE_FOLDER)
         program.parent.mkdir()
         program.hardlink_to(self.program)
-        others = code / "others"
-        others.mkdir()
+        module_folder = code / "others"
+        module_folder.mkdir()
         for name in self.preload:
-            found = [file for folder in path if (file := Path(folder, f"{name}.py")).is_file()]
-            if found:
-                shutil.copyfile(found[0], others / found[0].name)
+            module_files = [
+                file for folder in path if (file := Path(folder, f"{name}.py")).is_file()
+            ]
+            if module_files:
+                shutil.copyfile(module_files[0], module_folder / module_files[0].name)
 
 
 def _folder(package: str) -> str:
@@ -136,15 +142,15 @@ def has_quota(info: dict[str, Any]) -> bool:
     return info.get("Driver") in ("btrfs", "zfs") or status.get("Backing Filesystem") == "xfs"
 
 
-def remapped(info: dict[str, Any]) -> int | None:
+def remapped_root_id(info: dict[str, Any]) -> int | None:
     """Return this machine's id of a container's user 0; None: 0 itself, or an ordinary user's.
 
     An engine with ``--userns-remap`` tells by the name of its folder.
     """
     if not any("name=userns" in option for option in info.get("SecurityOptions") or ()):
         return None
-    found = re.search(r"/(\d+)\.\d+/?$", info.get("DockerRootDir", ""))
-    return int(found[1]) if found else None
+    match = re.search(r"/(\d+)\.\d+/?$", info.get("DockerRootDir", ""))
+    return int(match[1]) if match else None
 
 
 def has_own_users(info: dict[str, Any]) -> bool:
@@ -161,29 +167,29 @@ def check_users(info: dict[str, Any], url: str) -> None:
     """
     if not has_own_users(info) and os.environ.get(SHARED_ROOT) != "1":
         raise SandboxUnavailableError(
-            f"user 0 of the containers of the engine at {url} is this machine's root, {SHARED}. "
-            f"Let it {REMAP}; or accept that for this engine",
+            f"user 0 of the containers of the engine at {url} is this machine's root, {ROOT_RISK}. "
+            f"Let it {REMAP_ADVICE}; or accept that for this engine",
             f"export {SHARED_ROOT}=1",
         )
 
 
-def closed_to(info: dict[str, Any]) -> int:
+def folder_owner_id(info: dict[str, Any]) -> int:
     """Return the owner, as an id of this machine's, of our folders in a container.
 
     No program there has this id, or rights over others' files. Process 1 has such rights, but only
     over ids that its container has: where the engine remaps ids, it must be one of those.
     """
-    first = remapped(info)
-    return _NOBODY if first is None else first + _NOBODY_INSIDE
+    root_id = remapped_root_id(info)
+    return _OWNER_ID if root_id is None else root_id + _REMAPPED_OWNER_ID
 
 
 VERSION = "2"
 LOADER, PYTHON = "ld.so", "bin/python3"
-_LEFT_OUT = shutil.ignore_patterns(
+_IGNORE_PATTERNS = shutil.ignore_patterns(
     "config-*", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test",
     "tests", "tkinter", "turtledemo", "*.a", "*.opt-?.pyc",
 )  # fmt: skip
-_LOADED = re.compile(r"(?:=>\s*)?(/\S+) \(0x[0-9a-f]+\)$")
+_LDD_LINE = re.compile(r"(?:=>\s*)?(/\S+) \(0x[0-9a-f]+\)$")
 
 
 def runtime(owner: int) -> Path:
@@ -198,14 +204,14 @@ def runtime(owner: int) -> Path:
     program = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     facts = program.stat()
     size = f"{facts.st_size} {facts.st_mtime_ns}"
-    digest = digest_of(VERSION, sys.version, str(program), size, str(owner))
-    parent = cache_root() / PARENT
-    hold(parent)
-    place = parent / f"python-{digest}"
-    if place.is_dir():
-        return place
-    with locked(parent / "python.lock"):
-        if not place.is_dir():
+    digest = joint_digest(VERSION, sys.version, str(program), size, str(owner))
+    parent = cache_root() / CACHE_FOLDER
+    hold_folder(parent)
+    python_folder = parent / f"python-{digest}"
+    if python_folder.is_dir():
+        return python_folder
+    with file_lock(parent / "python.lock"):
+        if not python_folder.is_dir():
             temporary = parent / f".python-{digest}"
             shutil.rmtree(temporary, ignore_errors=True)
             try:
@@ -214,34 +220,34 @@ def runtime(owner: int) -> Path:
                 raise SandboxUnavailableError(
                     f"this Python ({program}) cannot be copied for containers: {error}"
                 ) from error
-            temporary.rename(place)
-    return place
+            temporary.rename(python_folder)
+    return python_folder
 
 
-def _copy(program: Path, place: Path, owner: int) -> None:
+def _copy(program: Path, python_folder: Path, owner: int) -> None:
     library = Path(sysconfig.get_path("stdlib"))
-    copied = place / "lib" / library.name
-    shutil.copytree(library, copied, ignore=_LEFT_OUT)
-    dynamic = Path(sysconfig.get_path("platstdlib"), "lib-dynload")
-    if dynamic.is_dir() and not (copied / dynamic.name).is_dir():
-        shutil.copytree(dynamic, copied / dynamic.name)
-    (place / "bin").mkdir()
-    shutil.copy2(program, place / PYTHON)
-    (place / "so").mkdir()
-    for path in _shared_objects([program, *(copied / dynamic.name).glob("*.so")]):
-        loader = path.name.startswith("ld-")
-        shutil.copy2(path, place / (LOADER if loader else f"so/{path.name}"))
-    if not (place / LOADER).exists():
+    library_copy = python_folder / "lib" / library.name
+    shutil.copytree(library, library_copy, ignore=_IGNORE_PATTERNS)
+    extension_folder = Path(sysconfig.get_path("platstdlib"), "lib-dynload")
+    if extension_folder.is_dir() and not (library_copy / extension_folder.name).is_dir():
+        shutil.copytree(extension_folder, library_copy / extension_folder.name)
+    (python_folder / "bin").mkdir()
+    shutil.copy2(program, python_folder / PYTHON)
+    (python_folder / "so").mkdir()
+    for path in _shared_objects([program, *(library_copy / extension_folder.name).glob("*.so")]):
+        is_loader = path.name.startswith("ld-")
+        shutil.copy2(path, python_folder / (LOADER if is_loader else f"so/{path.name}"))
+    if not (python_folder / LOADER).exists():
         raise OSError("it has no dynamic loader")
     if os.geteuid() == 0:
-        os.chown(place, owner, owner)
-        place.chmod(0o700)
+        os.chown(python_folder, owner, owner)
+        python_folder.chmod(0o700)
 
 
 def _shared_objects(files: list[Path]) -> set[Path]:
     """Return the files that the loader would load for these."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["ldd", *map(str, files)], capture_output=True, text=True, check=False, timeout=60
     )
-    found = (_LOADED.search(line.strip()) for line in done.stdout.splitlines())
-    return {Path(match[1]) for match in found if match}
+    matches = (_LDD_LINE.search(line.strip()) for line in result.stdout.splitlines())
+    return {Path(match[1]) for match in matches if match}

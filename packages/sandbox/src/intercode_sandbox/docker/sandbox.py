@@ -18,11 +18,11 @@ from intercode_sandbox.base import Change, Evidence, Limits
 from intercode_sandbox.docker.container import Container
 from intercode_sandbox.docker.images import EngineImage
 from intercode_sandbox.errors import SandboxError
-from intercode_sandbox.files import Descriptor, cache_root, digest_of
+from intercode_sandbox.files import Descriptor, cache_root, joint_digest
 from intercode_sandbox.images import Image
-from intercode_sandbox.native.process import Seat
+from intercode_sandbox.native.process import SandboxSlot
 from intercode_sandbox.native.sandbox import NativeSandbox
-from intercode_sandbox.ownership import new_lease, when_gone
+from intercode_sandbox.ownership import new_lease, register_finalizer
 from intercode_sandbox.privileges import make_private
 
 _FILES_SECONDS = 60.0
@@ -33,15 +33,15 @@ class Origin:
     """The image or snapshot that a sandbox began as."""
 
     image: EngineImage
-    saved: Saved | None
+    layer: SnapshotLayer | None
     """All that differs from the image: it must be there for as long as the sandbox is."""
-    compared: Saved | None
+    baseline_layer: SnapshotLayer | None
     """The part of it from which changes are told; None: they are told from the image."""
-    pristine: Callable[[Saved | None], Container]
+    get_baseline: Callable[[SnapshotLayer | None], Container]
     """Gives a container of the image, or of the snapshot over it, that no sandbox uses."""
-    take: Callable[[Saved | None], Container]
+    take: Callable[[SnapshotLayer | None], Container]
     """Gives one that is the sandbox's own."""
-    ended: Callable[[], None]
+    count_end: Callable[[], None]
     """To be called when the sandbox needs its own no longer."""
 
 
@@ -53,7 +53,7 @@ class DockerSandbox(NativeSandbox):
         image: How programs start.
         limits: Its limits.
         origin: What it began as.
-        closed: Is told of its end.
+        on_close: Is told of its end.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class DockerSandbox(NativeSandbox):
         image: Image,
         limits: Limits,
         origin: Origin,
-        closed: Callable[[NativeSandbox], None],
+        on_close: Callable[[NativeSandbox], None],
     ) -> None:
-        super().__init__(_seat(container), image, limits, closed)
+        super().__init__(_make_slot(container), image, limits, on_close)
         self.container = container
         self.origin = origin
 
@@ -72,71 +72,77 @@ class DockerSandbox(NativeSandbox):
 
     def changes(self) -> list[Change]:
         """List all that differs from the image, sorted by path."""
-        compared = self.origin.compared
-        request = {"op": "changes", "timeout": _FILES_SECONDS, "layered": compared is not None}
-        reply = self._until_still(lambda: self._compared(request, compared))
+        baseline_layer = self.origin.baseline_layer
+        request = {
+            "op": "changes",
+            "timeout": _FILES_SECONDS,
+            "layered": baseline_layer is not None,
+        }
+        reply = self._until_still(lambda: self._request_comparison(request, baseline_layer))
         return [Change(*entry) for entry in sorted(reply["changes"])]
 
     def snapshot(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
         """Save the file system as it is now."""
-        saved = self._saved()
-        return DockerSnapshot(self.origin.image, saved, saved)
+        layer = self._save_stream()
+        return DockerSnapshot(self.origin.image, layer, layer)
 
     def freeze(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
         """Save the files as they are, and continue with them in a fresh container."""
         if not self.resting:
             self.kill()
-            self.origin = replace(self.origin, saved=self._saved())
-            self._rest()
+            self.origin = replace(self.origin, layer=self._save_stream())
+            self._suspend()
             self.container.close()
-            self.origin.ended()
-        assert self.origin.saved is not None
-        return DockerSnapshot(self.origin.image, self.origin.saved, self.origin.compared)
+            self.origin.count_end()
+        assert self.origin.layer is not None
+        return DockerSnapshot(self.origin.image, self.origin.layer, self.origin.baseline_layer)
 
-    def copied(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
+    def save_copy(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
         """Save the files as they are."""
-        return DockerSnapshot(self.origin.image, self._saved(), self.origin.compared)
+        return DockerSnapshot(self.origin.image, self._save_stream(), self.origin.baseline_layer)
 
-    def _saved(self) -> Saved:
-        return self._until_still(lambda: Saved(self.archive))
+    def _save_stream(self) -> SnapshotLayer:
+        return self._until_still(lambda: SnapshotLayer(self.archive))
 
-    def _continue(self, alone: bool) -> Seat:  # in a container nothing is ahead
-        self.container = self.origin.take(self.origin.saved)
-        return _seat(self.container)
+    def _continue(self, alone: bool) -> SandboxSlot:  # in a container nothing is ahead
+        self.container = self.origin.take(self.origin.layer)
+        return _make_slot(self.container)
 
-    def archive(self, out: int) -> None:
+    def archive(self, descriptor: int) -> None:
         """Stream what differs from the image into a descriptor, as native's `archive.write`."""
-        self._compared({"op": "archive", "timeout": _FILES_SECONDS}, None, out)
+        self._request_comparison({"op": "archive", "timeout": _FILES_SECONDS}, None, descriptor)
 
-    def _compared(self, request: dict[str, Any], saved: Saved | None, *fds: int) -> dict[str, Any]:
+    def _request_comparison(
+        self, request: dict[str, Any], layer: SnapshotLayer | None, *fds: int
+    ) -> dict[str, Any]:
         """Send a request that needs the root of a pristine container to compare with."""
         if self._end is not None:
-            raise self._ended()
-        with Descriptor(self.origin.pristine(saved).root()) as root:
+            raise self._end_error()
+        with Descriptor(self.origin.get_baseline(layer).root()) as root:
             reply, _ = self._request(request, [root, *fds], seconds=2 * _FILES_SECONDS)
         return reply
 
-    def _known(self, mute: bool) -> Evidence:
+    def _keeper_evidence(self, mute: bool) -> Evidence:
         return self.container.evidence(mute)
 
     def close(self) -> None:
         """End everything in it and free it. A slow end is left to the engine."""
         super().close()
         self.container.close()  # where the engine must be asked to
-        self.origin = replace(self.origin, saved=None, compared=None)
+        self.origin = replace(self.origin, layer=None, baseline_layer=None)
 
 
-def _seat(container: Container) -> Seat:
-    return Seat(
+def _make_slot(container: Container) -> SandboxSlot:
+    return SandboxSlot(
         container.control,
         container.process,
-        hand_over=container.hand_over,
+        on_slow_end=container.hand_over,
         ids=container.ids,
         workers=container.workers,
     )
 
 
-class Saved:
+class SnapshotLayer:
     """The stream, in a file. It goes with its last user: a snapshot, or a sandbox.
 
     Args:
@@ -151,11 +157,11 @@ class Saved:
             self.folder.mkdir(mode=0o700)
         except OSError as error:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
-        when_gone(self, shutil.rmtree, self.folder, True)
+        register_finalizer(self, shutil.rmtree, self.folder, True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._path = self.folder / "layer"
         self._lock = threading.Lock()
-        self._pristine: Container | None = None
+        self._baseline: Container | None = None
         try:
             with Descriptor(os.open(self._path, flags, 0o600)) as fd:
                 write(fd)
@@ -169,50 +175,52 @@ class Saved:
         with Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             container.ask({"op": "apply"}, [fd])
 
-    def pristine(self, start: Callable[[], Container]) -> Container:
+    def get_baseline(self, start: Callable[[], Container]) -> Container:
         """Return a container to compare others with, used by none; begun when first asked for."""
         with self._lock:
-            if self._pristine is None or not self._pristine.alive:  # its finalizer closes it
+            if self._baseline is None or not self._baseline.alive:  # its finalizer closes it
                 container = start()
                 try:
                     self.apply(container)
                 except BaseException:
                     container.close()
                     raise
-                self._pristine = container
-                when_gone(self, container.close)
-            return self._pristine
+                self._baseline = container
+                register_finalizer(self, container.close)
+            return self._baseline
 
 
 class DockerSnapshot:
     """See `sandbox.base.Snapshot`. It is temporary: it goes with this object."""
 
-    def __init__(self, below: EngineImage, saved: Saved, compared: Saved | None) -> None:
-        image = below.image
-        self.base = below
-        self.compared = compared
+    def __init__(
+        self, base_image: EngineImage, layer: SnapshotLayer, baseline_layer: SnapshotLayer | None
+    ) -> None:
+        image = base_image.image
+        self.base = base_image
+        self.baseline_layer = baseline_layer
         """See `Origin`."""
-        self._saved: Saved | None = saved
+        self._layer: SnapshotLayer | None = layer
         self.name = f"{image.name} (snapshot)"
-        self.digest = digest_of(image.digest, saved.name)
+        self.digest = joint_digest(image.digest, layer.name)
 
     @property
-    def below(self) -> EngineImage:
+    def engine_image(self) -> EngineImage:
         """The image that it is laid over, under the snapshot's own name."""
         image = replace(self.base.image, name=self.name, digest=self.digest)
         return replace(self.base, image=image)
 
     @property
-    def saved(self) -> Saved:
+    def layer(self) -> SnapshotLayer:
         """The stream.
 
         Raises:
             SandboxError: It was deleted.
         """
-        if self._saved is None:
+        if self._layer is None:
             raise SandboxError(f"the snapshot {self.name!r} was deleted")
-        return self._saved
+        return self._layer
 
     def delete(self) -> None:
         """Free its storage, as soon as no sandbox needs it."""
-        self._saved = self.compared = None
+        self._layer = self.baseline_layer = None

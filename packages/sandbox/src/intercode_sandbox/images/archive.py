@@ -21,19 +21,19 @@ from intercode_sandbox.errors import ImageError
 from intercode_sandbox.files import (
     DiskBudget,
     cache_root,
-    digest_of,
     file_digest,
+    joint_digest,
     open_regular,
     sha256,
 )
 from intercode_sandbox.images.base import Addition, Context, Image
 from intercode_sandbox.images.cache import keep_tarball
 from intercode_sandbox.images.host import host_mounts
-from intercode_sandbox.images.tree import Found, Parts, Tree, look
+from intercode_sandbox.images.tree import Parts, Tree, TreeEntry, find_entry
 from intercode_sandbox.privileges import is_root
 
 VERSION = "1"
-REPLACES = "INTERCODE.replaces"
+REPLACES_HEADER = "INTERCODE.replaces"
 """The header of a member that is a folder and hides the one that the image has there."""
 
 DAMAGE = (
@@ -60,7 +60,7 @@ def add_archive(base: Image, addition: Addition, spec: str, context: Context) ->
         template = replace(
             base,
             name=f"{base.name}+{addition.path.name}",
-            digest=digest_of("archive", VERSION, base.digest, checksum),
+            digest=joint_digest("archive", VERSION, base.digest, checksum),
         )
 
         def fill(layer: Path, lock: int) -> Mapping[str, object]:
@@ -77,8 +77,8 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
     Raises:
         ImageError: It is damaged, or holds what no image may.
     """
-    mounted = host_mounts() if base.host else ()
-    unpacker = Unpacker(layer, base.layers, tuple(name.strip("/") for name in mounted))
+    mounts = host_mounts() if base.host else ()
+    unpacker = Unpacker(layer, base.layers, tuple(name.strip("/") for name in mounts))
     count = 0
     try:
         with tarfile.open(
@@ -119,25 +119,25 @@ class _Metadata:
 class Unpacker:
     """Writes one layer."""
 
-    def __init__(self, layer: Path, below: Sequence[Path], mounted: Sequence[str]) -> None:
+    def __init__(self, layer: Path, lower_layers: Sequence[Path], mounts: Sequence[str]) -> None:
         """Prepare.
 
         Args:
             layer: An empty folder of ours.
-            below: The layers under it, lowest first.
-            mounted: Top-level names that something is mounted over: what is put there is not seen.
+            lower_layers: The layers under it, lowest first.
+            mounts: Top-level names that something is mounted over: what is put there is not seen.
         """
         self._layer = layer
-        self._below = below
-        self._tree = Tree((*below, layer))
+        self._lower_layers = lower_layers
+        self._tree = Tree((*lower_layers, layer))
         self._budget = DiskBudget(layer)
-        self._mounted = frozenset(mounted)
+        self._mounts = frozenset(mounts)
         self._owner = is_root()  # another's namespace may lack a member's owner
         # Directories get their metadata last: until then they must be open to us, and their
         # times are changed by what is put into them.
         self._folders: dict[Parts, _Metadata] = {}
-        self._resolved: dict[Parts, Parts] = {}
-        self._shared: set[Parts] = {()}  # those that the layers below have too
+        self._resolved_folders: dict[Parts, Parts] = {}
+        self._shared_folders: set[Parts] = {()}  # those that the layers below have too
 
     def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
         """Write one member.
@@ -153,7 +153,7 @@ class Unpacker:
         )
         parent = self._folder(parts[:-1], metadata.mtime)
         place = (*parent, parts[-1])
-        if place[0] in self._mounted and not (member.isdir() and len(place) == 1):
+        if place[0] in self._mounts and not (member.isdir() and len(place) == 1):
             raise ImageError(
                 f"{member.name!r} would be hidden: in the image 'host' /{place[0]} is this "
                 "machine's own, read-only"
@@ -161,7 +161,7 @@ class Unpacker:
         if member.isdir():
             place = self._folder(parts, metadata.mtime)
             self._folders[place] = metadata
-            if REPLACES in member.pax_headers:
+            if REPLACES_HEADER in member.pax_headers:
                 self._hide_below(place)
             return
         path = self._layer.joinpath(*place)
@@ -187,51 +187,53 @@ class Unpacker:
 
     def _folder(self, parts: Parts, mtime: float) -> Parts:
         """Where a directory really is, made in the layer with all above it."""
-        if (known := self._resolved.get(parts)) is not None:
-            return known
-        here = self._tree.resolve("/".join(parts), to_be=True)
-        if here is None:
+        if (cached_parts := self._resolved_folders.get(parts)) is not None:
+            return cached_parts
+        real_parts = self._tree.resolve("/".join(parts), allow_missing=True)
+        if real_parts is None:
             raise ImageError(f"{'/'.join(parts)!r} goes through too many symbolic links")
-        for count in range(1, len(here) + 1):
-            place = here[:count]
-            found = self._tree.look(place)
-            if found is not None and not found.is_dir:
+        for count in range(1, len(real_parts) + 1):
+            place = real_parts[:count]
+            entry = self._tree.look(place)
+            if entry is not None and not entry.is_dir:
                 raise ImageError(f"{'/'.join(place)!r} is both a file and a directory")
-            self._make(place, found, mtime)
-        self._resolved[parts] = here
-        return here
+            self._make(place, entry, mtime)
+        self._resolved_folders[parts] = real_parts
+        return real_parts
 
-    def _make(self, place: Parts, below: Found | None, mtime: float) -> None:
+    def _make(self, place: Parts, lower_entry: TreeEntry | None, mtime: float) -> None:
         """Make a directory in the layer: as the image's where it has one, else an ordinary one."""
         if place in self._folders:
             return
         self._budget.take(0, files=1)
         self._layer.joinpath(*place).mkdir(mode=0o700)
-        if below is None:
+        if lower_entry is None:
             self._folders[place] = _Metadata(0o755, 0, 0, mtime)
         else:
-            self._shared.add(place)
-            info = below.info
+            self._shared_folders.add(place)
+            info = lower_entry.info
             mode = stat.S_IMODE(info.st_mode)
             self._folders[place] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
 
     def _hide_below(self, place: Parts) -> None:
         """Have a directory of this layer be all that is seen of it."""
-        if look(self._below, place) is not None:
+        if find_entry(self._lower_layers, place) is not None:
             attribute = "trusted.overlay.opaque" if self._owner else "user.overlay.opaque"
             os.setxattr(self._layer.joinpath(*place), attribute, b"y")
-            self._shared.discard(place)
+            self._shared_folders.discard(place)
 
     def _clear(self, path: Path, place: Parts, name: str) -> None:
         """Make room for what is not a directory; a later member replaces an earlier one."""
         if place in self._folders:
             raise ImageError(f"{name!r} is both a file and a directory")
-        found = look(self._below, place) if place[:-1] in self._shared else None
-        if found is not None and found.is_dir:
+        lower_entry = (
+            find_entry(self._lower_layers, place) if place[:-1] in self._shared_folders else None
+        )
+        if lower_entry is not None and lower_entry.is_dir:
             raise ImageError(f"{name!r} would replace a directory of the image")
         if os.path.lexists(path):
             path.unlink()
-            self._resolved.clear()  # it may have been a link on the way to others
+            self._resolved_folders.clear()  # it may have been a link on the way to others
 
     def _link(self, member: tarfile.TarInfo, path: Path) -> None:
         parts = split_name(member.linkname)
@@ -247,13 +249,13 @@ class Unpacker:
     def _write(self, archive: Archive, member: tarfile.TarInfo, path: Path) -> None:
         source = archive.extractfile(member)
         assert source is not None  # a regular file's
-        written = 0
+        written_bytes = 0
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with source, os.fdopen(descriptor, "wb") as target:
             while block := source.read(1 << 20):
                 self._budget.take(len(block))
-                written += target.write(block)
-        if written != member.size:
+                written_bytes += target.write(block)
+        if written_bytes != member.size:
             raise tarfile.ReadError(f"{member.name!r} ends early")
 
     def _set(self, path: Path, metadata: _Metadata) -> None:
@@ -292,7 +294,9 @@ def _is_plain(path: Path) -> bool:
         return False
 
 
-def pack(folder: Path, at: str, without: Collection[str] = (), *, read_only: bool = False) -> Path:
+def pack(
+    folder: Path, image_path: str, excluded_names: Collection[str] = (), *, read_only: bool = False
+) -> Path:
     """Return the folder's content as a tarball in the cache, for ``IMAGE+TARBALL``.
 
     It is named by its bytes, and these depend only on the files' names, content and whether they
@@ -300,8 +304,8 @@ def pack(folder: Path, at: str, without: Collection[str] = (), *, read_only: boo
 
     Args:
         folder: What is packed.
-        at: The absolute path in the image that it will have.
-        without: Names at its top that are left out.
+        image_path: The absolute path in the image that it will have.
+        excluded_names: Names at its top that are left out.
         read_only: Whether files and folders are without the permission to write.
 
     Raises:
@@ -309,15 +313,15 @@ def pack(folder: Path, at: str, without: Collection[str] = (), *, read_only: boo
     """
     if not folder.is_dir():
         raise ImageError(f"there is no folder {folder}")
-    home = cache_root() / "packs"
+    packs_folder = cache_root() / "packs"
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=home, prefix=".", delete=False) as file:
+        packs_folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=packs_folder, prefix=".", delete=False) as file:
             temporary = Path(file.name)
             try:
-                write_tarball(file, folder, at, without, read_only=read_only)
+                write_tarball(file, folder, image_path, excluded_names, read_only=read_only)
                 file.flush()
-                place = home / f"{file_digest(temporary)}.tar"
+                place = packs_folder / f"{file_digest(temporary)}.tar"
                 keep_tarball(temporary, place)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -329,44 +333,44 @@ def pack(folder: Path, at: str, without: Collection[str] = (), *, read_only: boo
 def write_tarball(
     file: IO[bytes],
     folder: Path,
-    at: str,
-    without: Collection[str] = (),
+    image_path: str,
+    excluded_names: Collection[str] = (),
     *,
     keep_times: bool = False,
     read_only: bool = False,
-    replaces: Collection[str] = (),
+    opaque_names: Collection[str] = (),
 ) -> None:
     """The folder's content as a tarball, in a file that is open for writing.
 
     Args:
         file: Where it goes.
         folder: What is packed.
-        at: The absolute path in the image that it will have.
-        without: Names at its top that are left out.
+        image_path: The absolute path in the image that it will have.
+        excluded_names: Names at its top that are left out.
         keep_times: Whether files keep their times, to the second; else they have none.
         read_only: Whether they are without the permission to write.
-        replaces: Names at its top of folders that hide those of the image: see `replaced`.
+        opaque_names: Names at its top of folders that hide those of the image: see `opaque_folders`.
     """
-    hiding = {f"{at.strip('/')}/{name}" for name in replaces}
-    left_out = {f"{at.strip('/')}/{name}" for name in without}
+    opaque_paths = {f"{image_path.strip('/')}/{name}" for name in opaque_names}
+    excluded_paths = {f"{image_path.strip('/')}/{name}" for name in excluded_names}
 
-    def prepared(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        if member.name in left_out:
+    def prepare_member(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if member.name in excluded_paths:
             return None
         mtime = int(member.mtime) if keep_times else 0
-        member = _same_everywhere(member, mtime)
+        member = _normalise_member(member, mtime)
         member.mode &= ~0o222 if read_only else ~0
-        if member.name in hiding:
-            member.pax_headers = {REPLACES: "1"}
+        if member.name in opaque_paths:
+            member.pax_headers = {REPLACES_HEADER: "1"}
         return member
 
-    form = tarfile.PAX_FORMAT if replaces else tarfile.GNU_FORMAT
-    with tarfile.open(fileobj=file, mode="w", format=form) as archive:
-        _add_parents(archive, PurePosixPath(at))
-        archive.add(folder, at.strip("/"), filter=prepared)
+    tar_format = tarfile.PAX_FORMAT if opaque_names else tarfile.GNU_FORMAT
+    with tarfile.open(fileobj=file, mode="w", format=tar_format) as archive:
+        _add_parents(archive, PurePosixPath(image_path))
+        archive.add(folder, image_path.strip("/"), filter=prepare_member)
 
 
-def replaced(path: Path) -> list[str]:
+def opaque_folders(path: Path) -> list[str]:
     """Return the folders of an archive that hide those of the image, as `write_tarball` marks them.
 
     Raises:
@@ -376,20 +380,20 @@ def replaced(path: Path) -> list[str]:
         return []
     try:
         with tarfile.open(path, "r:", encoding="utf-8", errors="surrogateescape") as archive:
-            return [one.name for one in archive if REPLACES in one.pax_headers]
+            return [member.name for member in archive if REPLACES_HEADER in member.pax_headers]
     except tarfile.TarError:  # its unpacking fails, and says so
         return []
 
 
-def _add_parents(archive: tarfile.TarFile, at: PurePosixPath) -> None:
-    for parent in reversed(at.relative_to("/").parents):
+def _add_parents(archive: tarfile.TarFile, image_path: PurePosixPath) -> None:
+    for parent in reversed(image_path.relative_to("/").parents):
         if parent.parts:
             member = tarfile.TarInfo(str(parent))
             member.type, member.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(member)
 
 
-def _same_everywhere(member: tarfile.TarInfo, mtime: int) -> tarfile.TarInfo:
+def _normalise_member(member: tarfile.TarInfo, mtime: int) -> tarfile.TarInfo:
     """Without what differs between two copies of the same files."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""

@@ -115,7 +115,7 @@ FOLDER = "folder"
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 SCRIPTS = (".sh",)
 
-UNDERSTOOD = """\
+GRAMMAR = """\
 An image is one of
   host                    this machine's /usr, read-only, below a clean writable root
   base                    a small system of Debian 12, the same files on every machine
@@ -143,7 +143,7 @@ _DOCKERFILE = re.compile(
     r"(.*/)?(Dockerfile(\.[^/\[]*)?|[^/]*\.[Dd]ockerfile)(\[[^\[\]]*\])?", re.DOTALL
 )
 _OPTIONS = re.compile(r"\[[^\[\]]*\]$")
-_WITH_PATH = ("dockerfile", "oci")
+_PATH_SCHEMES = ("dockerfile", "oci")
 _NAME = re.compile(r"(?P<scheme>[a-z][a-z0-9_-]*)(?::(?P<argument>.*))?", re.DOTALL)
 _PATH = re.compile(r"/|~|\.{1,2}(?:/|$)")
 
@@ -176,7 +176,7 @@ class Spec:
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files and folders that the name tells of."""
-        has_path = self.scheme in (FOLDER, *_WITH_PATH) and self.argument
+        has_path = self.scheme in (FOLDER, *_PATH_SCHEMES) and self.argument
         base = (Path(_OPTIONS.sub("", self.argument)),) if has_path else ()
         return (*base, *(addition.path for addition in self.additions))
 
@@ -204,10 +204,10 @@ def parse(text: str, folder: Path | None = None) -> Spec:
         ImageError: It does not fit the grammar.
     """
     if "\0" in text or not text.strip():
-        raise ImageError(f"{text!r} names no image.\n{UNDERSTOOD}")
+        raise ImageError(f"{text!r} names no image.\n{GRAMMAR}")
     starts = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
-    base, *rest = re.split(_ADDITION.format(starts), text.strip())
-    additions = tuple(_addition(part, text, folder) for part in rest)
+    base, *addition_texts = re.split(_ADDITION.format(starts), text.strip())
+    additions = tuple(_addition(part, text, folder) for part in addition_texts)
     if is_reference(base) and not _NAME.fullmatch(base):  # its file is the user's own
         scheme, argument = split(absolute(base), ":")
         return Spec(scheme, argument, additions)
@@ -216,19 +216,19 @@ def parse(text: str, folder: Path | None = None) -> Spec:
         return Spec(scheme, str(_absolute(base, folder)), additions)
     match = _NAME.fullmatch(base)
     if match is None or match["argument"] == "":
-        raise ImageError(f"cannot understand {base!r} in the image {text!r}.\n{UNDERSTOOD}")
+        raise ImageError(f"cannot understand {base!r} in the image {text!r}.\n{GRAMMAR}")
     if match["scheme"] == FOLDER:
-        raise ImageError(f"cannot understand {base!r}: write the folder's path.\n{UNDERSTOOD}")
+        raise ImageError(f"cannot understand {base!r}: write the folder's path.\n{GRAMMAR}")
     argument = match["argument"] or ""
-    if match["scheme"] in _WITH_PATH and argument:
+    if match["scheme"] in _PATH_SCHEMES and argument:
         argument = str(_absolute(argument, folder))
     return Spec(match["scheme"], argument, additions)
 
 
 def _addition(part: str, text: str, folder: Path | None) -> Addition:
     if not part.endswith(ARCHIVES + SCRIPTS):
-        known = ", ".join(ARCHIVES + SCRIPTS)
-        raise ImageError(f"what is laid over an image must end in one of {known}: {part!r}")
+        endings = ", ".join(ARCHIVES + SCRIPTS)
+        raise ImageError(f"what is laid over an image must end in one of {endings}: {part!r}")
     prefix = next((prefix for prefix in FOLDERS if part.startswith(prefix)), None)
     if prefix is None:
         path = _absolute(part, folder)

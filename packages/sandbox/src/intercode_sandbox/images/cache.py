@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import cache_root, locked, remove_tree, tree_size
+from intercode_sandbox.files import cache_root, file_lock, remove_tree, tree_size
 from intercode_sandbox.images.base import Fill, Image, Progress
 from intercode_sandbox.privileges import hand_over, make_private
 
 LAYER = "layer"
 RECORD = "image.json"
-TOUCH_EVERY = 86400.0
+TOUCH_INTERVAL = 86400.0
 TEMPORARY = ".tmp-"
 
 
@@ -72,7 +72,7 @@ class ImageCache:
         self.inputs: dict[Hashable, tuple[str, ...]] = {}
         """The paths that a remembered image was made from, by its parsed name."""
         self._mutex = threading.Lock()
-        self._used: set[str] = set()
+        self._marked_names: set[str] = set()
         self._users_file: int | None = None
 
     @staticmethod
@@ -84,10 +84,10 @@ class ImageCache:
 
     def recall(self, key: Hashable) -> Image | None:
         """Return the image remembered under a key, if all of it is there. Costs microseconds."""
-        known = self._memory.get(key)
-        if known is None:
+        entry = self._memory.get(key)
+        if entry is None:
             return None
-        image, records = known
+        image, records = entry
         try:
             for record in records:
                 _touch(record)
@@ -105,7 +105,7 @@ class ImageCache:
 
     def lookup(self, digest: str) -> Image | None:
         """Return a built image with all of its layers, now marked as in use by this process."""
-        with locked(self.locks / "use", shared=True):
+        with file_lock(self.locks / "use", shared=True):
             record = self.read(digest)
             if record is None:
                 return None
@@ -119,13 +119,13 @@ class ImageCache:
     def build(self, template: Image, spec: str, fill: Fill, progress: Progress) -> Image:
         """Return the template with one more layer on top, made by `fill` unless it exists."""
         digest = template.digest
-        if found := self.lookup(digest):
-            return found
-        with locked(self.locks / digest, wait=False) as lock:
+        if image := self.lookup(digest):
+            return image
+        with file_lock(self.locks / digest, wait=False) as lock:
             if lock is not None:
                 return self._build(template, spec, fill, lock, progress)
         progress(f"waiting for another process that builds {template.name}")
-        with locked(self.locks / digest) as lock:
+        with file_lock(self.locks / digest) as lock:
             assert lock is not None  # we waited for it
             return self._build(template, spec, fill, lock, progress)
 
@@ -133,10 +133,10 @@ class ImageCache:
         self, template: Image, spec: str, fill: Fill, lock: int, progress: Progress
     ) -> Image:
         digest = template.digest
-        if found := self.lookup(digest):
-            return found
+        if built_image := self.lookup(digest):
+            return built_image
         progress(f"building {template.name}")
-        started = time.monotonic()
+        start_time = time.monotonic()
         remove_tree(self.images / digest)  # there, but not whole
         temporary = self.temporary(digest)
         try:
@@ -146,21 +146,23 @@ class ImageCache:
             details = fill(layer, lock)
             hand_over(layer)
             image = replace(template, layers=(*template.layers, self.images / digest / LAYER))
-            self._write(temporary, image, spec, {**details, "seconds": time.monotonic() - started})
+            self._write(
+                temporary, image, spec, {**details, "seconds": time.monotonic() - start_time}
+            )
             temporary.rename(self.images / digest)
         except OSError as error:
             raise ImageError(f"cannot build the image {template.name}: {error}") from error
         finally:
             remove_tree(temporary)
-        found = self.lookup(digest)
-        if found is None:
+        built_image = self.lookup(digest)
+        if built_image is None:
             raise ImageError(f"{template.name} was removed as soon as it was built")
-        progress(f"built {template.name} in {time.monotonic() - started:.1f} s")
-        return found
+        progress(f"built {template.name} in {time.monotonic() - start_time:.1f} s")
+        return built_image
 
     def temporary(self, digest: str) -> Path:
         """Return a new name for a folder that a sweep removes as soon as digest's lock is free."""
-        return self.images / f"{digest}{TEMPORARY}{_unique()}"
+        return self.images / f"{digest}{TEMPORARY}{_unique_name()}"
 
     def _write(self, folder: Path, image: Image, spec: str, details: dict[str, object]) -> None:
         record = {
@@ -214,16 +216,16 @@ class ImageCache:
         To be called with ``locks/use`` held, so that it is not just being removed.
         """
         with self._mutex:
-            if name in self._used:
+            if name in self._marked_names:
                 return
             if self._users_file is None:
                 # Held until this process ends, however it ends.
-                path = self.users / _unique()
+                path = self.users / _unique_name()
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._users_file = os.open(path, flags, 0o644)
                 fcntl.flock(self._users_file, fcntl.LOCK_EX)
             os.write(self._users_file, name.encode() + b"\n")
-            self._used.add(name)
+            self._marked_names.add(name)
 
     def in_use(self) -> set[str]:
         """Return the names that living processes have marked as used. Forget ended processes.
@@ -231,26 +233,26 @@ class ImageCache:
         To be called with ``locks/use`` held alone: who takes an image into use first makes its
         file and then locks it.
         """
-        used: set[str] = set()
+        names: set[str] = set()
         for path in self.users.iterdir():
-            with locked(path, wait=False) as alone:
-                if alone is None:
-                    used.update(path.read_text(encoding="ascii").split())
-        return used
+            with file_lock(path, wait=False) as descriptor:
+                if descriptor is None:
+                    names.update(path.read_text(encoding="ascii").split())
+        return names
 
 
-def _unique() -> str:
+def _unique_name() -> str:
     # A pid alone is not unique: containers that share a cache each count from 1.
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _touch(record: str) -> None:
-    if time.time() - os.stat(record).st_mtime > TOUCH_EVERY:  # noqa: PTH116 - on a hot path
+    if time.time() - os.stat(record).st_mtime > TOUCH_INTERVAL:  # noqa: PTH116 - on a hot path
         os.utime(record)
 
 
-_TORN = re.compile(r"(?P<digest>[0-9a-f]+)" + re.escape(TEMPORARY) + r"(?P<pid>\d+)-.*")
-_DYING = 1.0
+_TEMPORARY_NAME = re.compile(r"(?P<digest>[0-9a-f]+)" + re.escape(TEMPORARY) + r"(?P<pid>\d+)-.*")
+_DYING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,17 +283,17 @@ class ImageInfo:
 def list_images(cache: ImageCache | None = None) -> list[ImageInfo]:
     """Return all built images, the last used first."""
     cache = cache or ImageCache.default()
-    with locked(cache.locks / "use"):
+    with file_lock(cache.locks / "use"):
         return _list(cache)
 
 
 def _list(cache: ImageCache) -> list[ImageInfo]:
-    found: dict[str, ImageInfo] = {}
+    infos_by_digest: dict[str, ImageInfo] = {}
     for folder in cache.images.iterdir():
         record = cache.read(folder.name)
         if record is None:
             continue
-        found[folder.name] = ImageInfo(
+        infos_by_digest[folder.name] = ImageInfo(
             name=record["name"],
             spec=record["spec"],
             digest=folder.name,
@@ -302,42 +304,49 @@ def _list(cache: ImageCache) -> list[ImageInfo]:
             in_use=False,
             path=folder,
         )
-    used = {part for digest in cache.in_use() & found.keys() for part in found[digest].layers}
-    infos = [dataclasses.replace(info, in_use=info.digest in used) for info in found.values()]
+    used_digests = {
+        part
+        for digest in cache.in_use() & infos_by_digest.keys()
+        for part in infos_by_digest[digest].layers
+    }
+    infos = [
+        dataclasses.replace(info, in_use=info.digest in used_digests)
+        for info in infos_by_digest.values()
+    ]
     return sorted(infos, key=lambda info: (-info.last_used, info.name))
 
 
 def prune(
-    unused_for: float = 30 * 86400.0, *, everything: bool = False, dry_run: bool = False
+    unused_seconds: float = 30 * 86400.0, *, include_recent: bool = False, dry_run: bool = False
 ) -> list[ImageInfo]:
     """Remove the images that were not used for so many seconds, and say which they were.
 
     Kept in any case: what a living process uses, and what a kept image is built on.
 
     Args:
-        unused_for: Seconds; uses are recorded to the day.
-        everything: Remove all that are not in use.
+        unused_seconds: Seconds; uses are recorded to the day.
+        include_recent: Remove all that are not in use.
         dry_run: Only say which.
     """
     cache = ImageCache.default()
     sweep(cache)
-    removed: list[Path] = []
-    with locked(cache.locks / "use"):
+    removed_folders: list[Path] = []
+    with file_lock(cache.locks / "use"):
         infos = _list(cache)
         now = time.time()
-        kept = [
+        retained_images = [
             info
             for info in infos
-            if info.in_use or not (everything or now - info.last_used >= unused_for)
+            if info.in_use or not (include_recent or now - info.last_used >= unused_seconds)
         ]
-        needed = {part for info in kept for part in info.layers}
-        victims = [info for info in infos if info.digest not in needed]
+        needed_digests = {part for info in retained_images for part in info.layers}
+        victims = [info for info in infos if info.digest not in needed_digests]
         if dry_run:
             return victims
         for info in victims:
-            removed.append(cache.temporary(info.digest))
-            info.path.rename(removed[-1])  # gone at once; its files are removed after
-    for path in removed:
+            removed_folders.append(cache.temporary(info.digest))
+            info.path.rename(removed_folders[-1])  # gone at once; its files are removed after
+    for path in removed_folders:
         remove_tree(path)
     return victims
 
@@ -345,20 +354,20 @@ def prune(
 def sweep(cache: ImageCache | None = None) -> list[Path]:
     """Remove what builds and removals that were killed have left, and say what that was."""
     cache = cache or ImageCache.default()
-    swept: list[Path] = []
+    removed_folders: list[Path] = []
     for folder in cache.images.iterdir():
-        match = _TORN.fullmatch(folder.name)
-        if match and _remove_torn(folder, cache.locks / match["digest"], match["pid"]):
-            swept.append(folder)
-    return swept
+        match = _TEMPORARY_NAME.fullmatch(folder.name)
+        if match and _remove_temporary(folder, cache.locks / match["digest"], match["pid"]):
+            removed_folders.append(folder)
+    return removed_folders
 
 
-def _remove_torn(folder: Path, lock: Path, pid: str) -> bool:
+def _remove_temporary(folder: Path, lock: Path, pid: str) -> bool:
     """Remove a build's folder unless it is being built, and say whether it was."""
-    deadline = time.monotonic() + _DYING
+    deadline = time.monotonic() + _DYING_SECONDS
     while True:
-        with locked(lock, wait=False) as alone:
-            if alone is not None:
+        with file_lock(lock, wait=False) as descriptor:
+            if descriptor is not None:
                 remove_tree(folder)
                 return True
         # The programs of a builder that was killed hold its lock until they are gone too.
@@ -368,7 +377,7 @@ def _remove_torn(folder: Path, lock: Path, pid: str) -> bool:
 
 
 TARBALL_FOLDERS = ("packs", "repositories", "agents")
-_TORN_AFTER = 86400.0
+_TEMPORARY_LIFETIME = 86400.0
 """Seconds after which what is half made has no maker any more."""
 
 
@@ -394,16 +403,16 @@ def take_tarball(place: Path) -> bool:
         Whether it is there.
     """
     cache = ImageCache.default()
-    with locked(cache.locks / "use", shared=True):
+    with file_lock(cache.locks / "use", shared=True):
         return _take_tarball(cache, place)
 
 
-def keep_tarball(made: Path, place: Path) -> None:
+def keep_tarball(temporary: Path, place: Path) -> None:
     """Put a new tarball in its place, unless another is there by now, and use it."""
     cache = ImageCache.default()
-    with locked(cache.locks / "use", shared=True):
+    with file_lock(cache.locks / "use", shared=True):
         if not _take_tarball(cache, place):  # a new file would have images checked again
-            made.replace(place)
+            temporary.replace(place)
             _take_tarball(cache, place)
 
 
@@ -417,38 +426,42 @@ def _take_tarball(cache: ImageCache, place: Path) -> bool:
 
 
 def prune_sources(
-    unused_for: float = 30 * 86400.0,
+    unused_seconds: float = 30 * 86400.0,
     *,
-    everything: bool = False,
+    include_recent: bool = False,
     dry_run: bool = False,
-    without: Collection[str] = (),
+    excluded_digests: Collection[str] = (),
 ) -> list[SourceInfo]:
     """Remove the tarballs that were not used for so many seconds, and say which they were.
 
     Kept in any case: what a living process uses, and what an image is made of.
 
     Args:
-        unused_for: Seconds.
-        everything: Remove all that are not in use.
+        unused_seconds: Seconds.
+        include_recent: Remove all that are not in use.
         dry_run: Only say which.
-        without: The digests of images that do not count, as they are about to be removed.
+        excluded_digests: The digests of images that do not count, as they are about to be removed.
     """
     cache = ImageCache.default()
-    specs = [info.spec for info in list_images(cache) if info.digest not in without]
+    specs = [info.spec for info in list_images(cache) if info.digest not in excluded_digests]
     victims = []
-    with locked(cache.locks / "use"):
-        used, now = cache.in_use(), time.time()
+    with file_lock(cache.locks / "use"):
+        used_names, now = cache.in_use(), time.time()
         for path in _tarballs(cache, torn=False):
             info = path.stat()
-            old = everything or now - info.st_atime >= unused_for
-            if old and path.name not in used and not any(path.name in spec for spec in specs):
+            is_old = include_recent or now - info.st_atime >= unused_seconds
+            if (
+                is_old
+                and path.name not in used_names
+                and not any(path.name in spec for spec in specs)
+            ):
                 victims.append(SourceInfo(path, info.st_blocks * 512, info.st_atime))
         if not dry_run:
             for victim in victims:
                 victim.path.unlink()
     if not dry_run:
         for path in _tarballs(cache, torn=True):
-            if now - path.lstat().st_mtime > _TORN_AFTER:
+            if now - path.lstat().st_mtime > _TEMPORARY_LIFETIME:
                 remove_tree(path)
     return victims
 

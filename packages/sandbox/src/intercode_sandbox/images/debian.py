@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import digest_of, remove_tree, sha256
+from intercode_sandbox.files import joint_digest, remove_tree, sha256
 from intercode_sandbox.images.base import (
     HOSTNAME,
     SEARCH_PATH,
@@ -31,7 +31,7 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 _ARGUMENT = re.compile(r"(?P<suite>[a-z][a-z0-9-]*)(?:\[(?P<packages>[^\[\]]*)\])?")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-_EMPTIED = ("run", "tmp", "var/cache/apt", "var/lib/apt/lists", "var/tmp")
+_EMPTIED_FOLDERS = ("run", "tmp", "var/cache/apt", "var/lib/apt/lists", "var/tmp")
 _TEXTS = {
     # debootstrap copies this machine's.
     "etc/hostname": f"{HOSTNAME}\n",
@@ -73,8 +73,8 @@ def make(argument: str, context: Context) -> Image:
         if not _PACKAGE.fullmatch(name):
             raise ImageError(f"{name!r} is not a name of a Debian package")
     system = System(match["suite"], packages=tuple(packages))
-    listed = f"[{','.join(packages)}]" if packages else ""
-    return make_system(f"debian:{system.suite}{listed}", system, context)
+    package_list = f"[{','.join(packages)}]" if packages else ""
+    return make_system(f"debian:{system.suite}{package_list}", system, context)
 
 
 def make_system(name: str, system: System, context: Context) -> Image:
@@ -82,7 +82,7 @@ def make_system(name: str, system: System, context: Context) -> Image:
     facts = json.dumps(dataclasses.asdict(system), sort_keys=True)
     template = Image(
         name=name,
-        digest=digest_of("debian", VERSION, platform.machine(), facts),
+        digest=joint_digest("debian", VERSION, platform.machine(), facts),
         layers=(),
         env=system.env,
         cwd=system.cwd,
@@ -108,12 +108,12 @@ def _check_machine(name: str, system: System) -> None:
             f"  sudo debootstrap --variant=minbase{include} {system.suite} {folder}\n"
             f"  sudo tar -C {folder} --exclude='./dev/*' -czf {file} ."
         )
-    missing = [] if shutil.which("debootstrap", path=SEARCH_PATH) else ["debootstrap"]
+    names = [] if shutil.which("debootstrap", path=SEARCH_PATH) else ["debootstrap"]
     if not KEYRING.exists():  # without it debootstrap only warns, and verifies nothing
-        missing.append("debian-archive-keyring")
-    if missing:
+        names.append("debian-archive-keyring")
+    if names:
         raise ImageError(
-            f"building {name!r} needs {' and '.join(missing)}: apt-get install {' '.join(missing)}"
+            f"building {name!r} needs {' and '.join(names)}: apt-get install {' '.join(names)}"
         )
 
 
@@ -125,17 +125,17 @@ def _install(system: System, chroot: Chroot) -> Mapping[str, object]:
     policy = root / "usr/sbin/policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")  # no service is to be started
     policy.chmod(0o755)
-    apt = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "Dpkg::Use-Pty=0"]
+    apt_command = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "Dpkg::Use-Pty=0"]
     if system.packages or system.with_recommended:
-        chroot.run([*apt, "update"])
+        chroot.run([*apt_command, "update"])
     if system.packages:
-        chroot.run([*apt, "install", "--no-install-recommends", *system.packages])
+        chroot.run([*apt_command, "install", "--no-install-recommends", *system.packages])
     if system.with_recommended:
-        chroot.run([*apt, "install", *system.with_recommended])
-    _clean(root, system)
+        chroot.run([*apt_command, "install", *system.with_recommended])
+    _clean_root(root, system)
     if system.finish:
         chroot.run(["/bin/sh", "-eu", "-c", system.finish])
-    _empty(root / "dev")
+    _empty_folder(root / "dev")
     status = (root / "var/lib/dpkg/status").read_bytes()
     return {
         "version": VERSION,
@@ -145,9 +145,9 @@ def _install(system: System, chroot: Chroot) -> Mapping[str, object]:
     }
 
 
-def _clean(root: Path, system: System) -> None:
-    for name in _EMPTIED:
-        _empty(root / name)
+def _clean_root(root: Path, system: System) -> None:
+    for name in _EMPTIED_FOLDERS:
+        _empty_folder(root / name)
     for name, mode in (("run/lock", 0o1777), ("var/cache/apt/archives/partial", 0o700)):
         (root / name).mkdir(parents=True)
         (root / name).chmod(mode)
@@ -171,7 +171,7 @@ def _clean(root: Path, system: System) -> None:
             (root / folder / program).unlink(missing_ok=True)
 
 
-def _empty(folder: Path) -> None:
+def _empty_folder(folder: Path) -> None:
     # Not through a link: /var/run is one, and from here it leads to this machine's /run.
     if folder.is_dir() and not folder.is_symlink():
         for path in folder.iterdir():
@@ -252,12 +252,12 @@ RECIPES: dict[str, System] = {
 
 # Killed with this process, whatever kills it; with it everything that it started (process 1 of a
 # process namespace) and every file system that it mounted.
-_CONTAINED = (
+_CONTAINMENT_COMMAND = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
 )
 _IN_ROOT = 'mount -t proc proc "$0/proc" 2>/dev/null || :; exec chroot "$0" "$@"'
-_PASSED_ON = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
+_PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
 _LAST_LINES = 15
 
 
@@ -283,7 +283,7 @@ def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
     """
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
-        [*_CONTAINED, *argv],
+        [*_CONTAINMENT_COMMAND, *argv],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -304,14 +304,14 @@ def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
             process.stdout.read()  # until all of it is gone, so that its files can be removed
             raise
     if process.returncode:
-        shown = "\n".join(f"  {line}" for line in lines)
-        raise ImageError(f"{argv[0]} failed with exit code {process.returncode}:\n{shown}")
+        output_tail = "\n".join(f"  {line}" for line in lines)
+        raise ImageError(f"{argv[0]} failed with exit code {process.returncode}:\n{output_tail}")
 
 
 def _environment() -> dict[str, str]:
-    passed = {name: value for name, value in os.environ.items() if name.lower() in _PASSED_ON}
+    proxies = {name: value for name, value in os.environ.items() if name.lower() in _PROXY_NAMES}
     return {
-        **passed,
+        **proxies,
         "PATH": SEARCH_PATH,
         "HOME": "/root",
         "LC_ALL": "C",

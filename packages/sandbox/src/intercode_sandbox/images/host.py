@@ -18,7 +18,7 @@ from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.extensions import PACKAGES
-from intercode_sandbox.files import cache_root, digest_of, write_whole
+from intercode_sandbox.files import cache_root, joint_digest, write_atomically
 from intercode_sandbox.images.base import HOSTNAME, SEARCH_PATH, Cache, Context, Image
 
 VERSION = "2"
@@ -56,7 +56,7 @@ _LINKS = {
 }
 # Public, the same on every machine of its distribution (but for the linker's search path), and
 # read by ordinary programs.
-_COPIED = (
+_COPIED_NAMES = (
     "debian_version",
     "host.conf",
     "ld.so.cache",
@@ -66,12 +66,12 @@ _COPIED = (
     "protocols",
     "services",
 )
-_MOST_PRIVATE = 200
+_MAX_PRIVATE_PLACES = 200
 """Hidden places: each is a mount of every sandbox."""
-_told: set[Path] = set()
+_hidden_paths: set[Path] = set()
 _PACKAGES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm"))
 """The places in which distributions' managers list installed packages."""
-_UNFINISHED = (".dpkg-new", ".dpkg-tmp")
+_UNFINISHED_ENDINGS = (".dpkg-new", ".dpkg-tmp")
 """Endings of files that dpkg has not finished writing."""
 _SYSTEM_USERS = """\
 root 0 0 /root /bin/bash
@@ -105,13 +105,13 @@ def host_mounts() -> tuple[str, ...]:
 
     ``/usr``, and of ``/bin``, ``/lib``, … those that are not links into it.
     """
-    own = [f"/{name}" for name in _SYSTEM_FOLDERS if _is_folder(Path("/", name))]
-    return ("/usr", *own)
+    folders = [f"/{name}" for name in _SYSTEM_FOLDERS if _is_folder(Path("/", name))]
+    return ("/usr", *folders)
 
 
 def hide(*places: str | Path | None) -> None:
     """Hide these files and folders, which tell golds, from all sandboxes that start from now on."""
-    _told.update(Path(place).absolute() for place in places if place is not None)
+    _hidden_paths.update(Path(place).absolute() for place in places if place is not None)
 
 
 def hidden_places() -> list[str]:
@@ -123,14 +123,14 @@ def hidden_places() -> list[str]:
     below another. What lies elsewhere shows in no image, and a sandbox is not told its
     name.
     """
-    places = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_told)]
+    places = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_hidden_paths)]
     with contextlib.suppress(OSError):
         places.append(Path.cwd())
     places += _private_places(str(cache_root()))
     mounts = tuple(f"{path}/" for path in host_mounts())
     packages = (Path(__file__).parents[1], *PACKAGES.values())
-    hidden = _outermost(packages, tuple(sys.path), tuple(places))
-    return [path for path in hidden if path.startswith(mounts)]
+    outermost_paths = _outermost_paths(packages, tuple(sys.path), tuple(places))
+    return [path for path in outermost_paths if path.startswith(mounts)]
 
 
 @lru_cache(maxsize=2)
@@ -143,43 +143,47 @@ def _private_places(cache: str) -> tuple[Path, ...]:
     Raises:
         ImageError: There are too many to hide.
     """
-    known = Path(cache, "private-places.json")
-    key = digest_of(VERSION, *host_mounts(), *map(_stamped, _looked_at()))
-    own = "/usr/local"
+    record_file = Path(cache, "private-places.json")
+    key = joint_digest(VERSION, *host_mounts(), *map(_path_stamp, _watched_paths()))
+    local_folder = "/usr/local"
     try:
-        record = json.loads(known.read_text(encoding="utf-8"))
-        packaged = record["places"] if record["key"] == key else None
+        record = json.loads(record_file.read_text(encoding="utf-8"))
+        packaged_places = record["places"] if record["key"] == key else None
     except (OSError, ValueError, LookupError, TypeError):
-        packaged = None
-    if packaged is None:
-        packaged = [path for top in host_mounts() for path in _private_below(top, without=own)]
+        packaged_places = None
+    if packaged_places is None:
+        packaged_places = [
+            path
+            for top in host_mounts()
+            for path in _private_paths(top, excluded_path=local_folder)
+        ]
         with contextlib.suppress(OSError):  # images cannot be kept either, which says so
-            write_whole(known, json.dumps({"key": key, "places": packaged}))
-            known.chmod(0o600)
-    found = [*packaged, *_private_below(own)]
-    if len(found) > _MOST_PRIVATE:
+            write_atomically(record_file, json.dumps({"key": key, "places": packaged_places}))
+            record_file.chmod(0o600)
+    places = [*packaged_places, *_private_paths(local_folder)]
+    if len(places) > _MAX_PRIVATE_PLACES:
         raise ImageError(
-            f"the image {SPEC!r} cannot hide {len(found)} files and folders below /usr that are "
-            f"not for other users ({found[0]} …): move them elsewhere, or use the image 'base'"
+            f"the image {SPEC!r} cannot hide {len(places)} files and folders below /usr that are "
+            f"not for other users ({places[0]} …): move them elsewhere, or use the image 'base'"
         )
-    return tuple(map(Path, found))
+    return tuple(map(Path, places))
 
 
-def _stamped(path: Path) -> str:
+def _path_stamp(path: Path) -> str:
     info = path.stat() if path.exists() else None
     return f"{path} {info and info.st_mtime_ns}"
 
 
-def _private_below(top: str, without: str = "") -> Iterator[str]:
+def _private_paths(top: str, excluded_path: str = "") -> Iterator[str]:
     """Yield files below a folder that others can neither read nor run, and closed folders."""
-    pending = [top]
-    while pending:
+    folders = [top]
+    while folders:
         try:
-            entries = list(os.scandir(pending.pop()))
+            entries = list(os.scandir(folders.pop()))
         except OSError:  # it has just been removed
             continue
         for entry in entries:
-            if entry.is_symlink() or entry.path == without:
+            if entry.is_symlink() or entry.path == excluded_path:
                 continue
             with contextlib.suppress(OSError):
                 mode = entry.stat(follow_symlinks=False).st_mode
@@ -187,11 +191,11 @@ def _private_below(top: str, without: str = "") -> Iterator[str]:
                 if not mode & (stat.S_IXOTH if is_folder else stat.S_IROTH | stat.S_IXOTH):
                     yield entry.path
                 elif is_folder:
-                    pending.append(entry.path)
+                    folders.append(entry.path)
 
 
 @lru_cache(maxsize=8)
-def _outermost(
+def _outermost_paths(
     packages: tuple[Path, ...], import_path: tuple[str, ...], places: tuple[Path, ...]
 ) -> tuple[str, ...]:
     """Return the places and InterCode's own folders, resolved; without those below another.
@@ -199,12 +203,14 @@ def _outermost(
     The result is remembered, for every start asks. So all that may change in between is an
     argument: a package that is registered, or a folder that is imported from, later on.
     """
-    found = {place.resolve() for place in places if place.is_absolute()}
-    found |= set(map(_checkout, _own_folders(packages, import_path)))
-    return tuple(sorted(str(path) for path in found if found.isdisjoint(path.parents)))
+    resolved_paths = {place.resolve() for place in places if place.is_absolute()}
+    resolved_paths |= set(map(_checkout, _package_folders(packages, import_path)))
+    return tuple(
+        sorted(str(path) for path in resolved_paths if resolved_paths.isdisjoint(path.parents))
+    )
 
 
-def _own_folders(packages: tuple[Path, ...], import_path: tuple[str, ...]) -> set[Path]:
+def _package_folders(packages: tuple[Path, ...], import_path: tuple[str, ...]) -> set[Path]:
     """Return the folders of InterCode's installed packages, and of their metadata.
 
     A package need not be registered: a process that never imports ``intercode`` starts sandboxes
@@ -234,7 +240,7 @@ def make(argument: str, context: Context) -> Image:
     if argument:
         raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
     _check_programs()
-    context.inputs.update(_looked_at())
+    context.inputs.update(_watched_paths())
     files, alternatives = _files(), _alternatives()
     template = Image(name=SPEC, digest=_digest(files, alternatives), layers=(), host=True)
 
@@ -245,15 +251,15 @@ def make(argument: str, context: Context) -> Image:
 
 
 def _check_programs() -> None:
-    missing = {
+    missing_programs = {
         program: package
         for program, package in _PROGRAMS.items()
         if shutil.which(program, path=SEARCH_PATH) is None
     }
-    if missing:
+    if missing_programs:
         raise ImageError(
-            f"the image 'host' needs {', '.join(missing)}, which this machine has not; "
-            f"apt-get install {' '.join(sorted(set(missing.values())))}"
+            f"the image 'host' needs {', '.join(missing_programs)}, which this machine has not; "
+            f"apt-get install {' '.join(sorted(set(missing_programs.values())))}"
         )
 
 
@@ -266,17 +272,17 @@ def _digest(files: Mapping[str, bytes], alternatives: Mapping[str, str]) -> str:
         parts += [name, target]
     for folder in _program_folders():
         parts += [folder, *_programs(folder)]
-    return digest_of(*parts, *_packages())
+    return joint_digest(*parts, *_packages())
 
 
 def _program_folders() -> list[str]:
     return list(dict.fromkeys(os.path.realpath(name) for name in SEARCH_PATH.split(":")))
 
 
-def _looked_at() -> list[Path]:
+def _watched_paths() -> list[Path]:
     """List the paths whose times change when a package is installed or a program replaced."""
-    known = [path for path in _PACKAGES if path.exists()]
-    return [*map(Path, _program_folders()), _ETC / "alternatives", *known]
+    package_lists = [path for path in _PACKAGES if path.exists()]
+    return [*map(Path, _program_folders()), _ETC / "alternatives", *package_lists]
 
 
 def _packages() -> list[str]:
@@ -284,13 +290,13 @@ def _packages() -> list[str]:
 
     Programs are more than their own files: a library's new version may make them say other things.
     """
-    found = []
+    packages = []
     if _PACKAGES[0].is_file():
         for block in _PACKAGES[0].read_text(encoding="utf-8", errors="replace").split("\n\n"):
             facts = dict(line.partition(": ")[::2] for line in block.split("\n"))
             if facts.get("Status", "").endswith(" installed"):
-                found.append(f"{facts.get('Package')} {facts.get('Version')}")
-    return sorted(found)
+                packages.append(f"{facts.get('Package')} {facts.get('Version')}")
+    return sorted(packages)
 
 
 def _programs(folder: str) -> list[str]:
@@ -299,34 +305,34 @@ def _programs(folder: str) -> list[str]:
     The times are the packages' own, not those of the installation: after a package was installed
     and removed again, the list is the same as before.
     """
-    found = []
+    programs = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(_UNFINISHED):
+            if entry.name.endswith(_UNFINISHED_ENDINGS):
                 continue
             with contextlib.suppress(FileNotFoundError):  # it has just been replaced
                 info = entry.stat(follow_symlinks=False)
                 facts = f"{info.st_size} {info.st_mtime_ns}"
                 if entry.is_symlink():  # some are made when a package is installed
                     facts = os.readlink(entry.path)  # noqa: PTH115 - it is one of thousands
-                found.append(f"{entry.name}\0{info.st_mode:o} {facts}")
-    return sorted(found)
+                programs.append(f"{entry.name}\0{info.st_mode:o} {facts}")
+    return sorted(programs)
 
 
 def _alternatives() -> dict[str, str]:
-    found = {}
-    for path in _finished(_ETC / "alternatives"):
+    targets = {}
+    for path in _finished_files(_ETC / "alternatives"):
         with contextlib.suppress(FileNotFoundError):  # it has just been replaced
             if path.is_symlink():
-                found[path.name] = str(path.readlink())
-    return found
+                targets[path.name] = str(path.readlink())
+    return targets
 
 
-def _finished(folder: Path) -> list[Path]:
+def _finished_files(folder: Path) -> list[Path]:
     """Return the files of a folder, if there is one."""
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if not path.name.endswith(_UNFINISHED))
+    return sorted(path for path in folder.iterdir() if not path.name.endswith(_UNFINISHED_ENDINGS))
 
 
 def _fill(
@@ -348,10 +354,10 @@ def _fill(
         (layer / "etc" / name).parent.mkdir(exist_ok=True)
         (layer / "etc" / name).write_bytes(data)
     _set_modes(layer)
-    return {"version": VERSION, "installed": _installed()}
+    return {"version": VERSION, "installed": _installed_versions()}
 
 
-def _installed() -> dict[str, str]:
+def _installed_versions() -> dict[str, str]:
     """Return the machine's packages with their versions, and its programs with their facts."""
     packages = dict(line.split(" ", 1) for line in _packages())
     programs = [
@@ -362,51 +368,60 @@ def _installed() -> dict[str, str]:
     return packages | dict(programs)
 
 
-def changes(before: str, now: str, cache: Cache) -> list[str]:
+def changes(previous_digest: str, current_digest: str, cache: Cache) -> list[str]:
     """Name what was installed, removed or upgraded between two images based on ``host``.
 
     Args:
-        before: The digest of one.
-        now: That of the other.
+        previous_digest: The digest of one.
+        current_digest: That of the other.
         cache: The store in which they may still be.
 
     Returns:
         Packages; if they are the same, programs. Empty if the cache does not have both images.
     """
-    old, new = (_machine_of(digest, cache) for digest in (before, now))
-    if not (old and new):
+    previous_versions, current_versions = (
+        _read_installed(digest, cache) for digest in (previous_digest, current_digest)
+    )
+    if not (previous_versions and current_versions):
         return []
-    names = sorted(name for name in old | new if old.get(name) != new.get(name))
+    names = sorted(
+        name
+        for name in previous_versions | current_versions
+        if previous_versions.get(name) != current_versions.get(name)
+    )
     packages = [name for name in names if not name.startswith("/")]
-    return [_change(name, old.get(name), new.get(name)) for name in packages or names]
+    return [
+        _describe_change(name, previous_versions.get(name), current_versions.get(name))
+        for name in packages or names
+    ]
 
 
-def _machine_of(digest: str, cache: Cache) -> dict[str, str]:
+def _read_installed(digest: str, cache: Cache) -> dict[str, str]:
     """Return what was installed when the lowest layer of an image was made."""
     record = cache.read(digest) or {"layers": [digest]}
-    lowest = cache.read(str(record["layers"][0]).partition("/")[0]) or {}
-    found: dict[str, str] = lowest.get("built", {}).get("installed", {})
-    return found
+    base_record = cache.read(str(record["layers"][0]).partition("/")[0]) or {}
+    versions: dict[str, str] = base_record.get("built", {}).get("installed", {})
+    return versions
 
 
-def _change(name: str, old: str | None, new: str | None) -> str:
-    program = name.startswith("/")
-    if old is None:
-        return f"{name} installed" if program else f"{name} {new} installed"
-    if new is None:
+def _describe_change(name: str, previous_version: str | None, current_version: str | None) -> str:
+    is_program = name.startswith("/")
+    if previous_version is None:
+        return f"{name} installed" if is_program else f"{name} {current_version} installed"
+    if current_version is None:
         return f"{name} removed"
-    return f"{name} changed" if program else f"{name} {old} → {new}"
+    return f"{name} changed" if is_program else f"{name} {previous_version} → {current_version}"
 
 
 def _files() -> dict[str, bytes]:
     """Read the image's ``/etc``, file by name: copies of this machine's, and our own texts."""
-    found = {}
-    for path in map(_ETC.joinpath, _COPIED):
-        for file in _finished(path) if path.is_dir() else [path]:
+    contents = {}
+    for path in map(_ETC.joinpath, _COPIED_NAMES):
+        for file in _finished_files(path) if path.is_dir() else [path]:
             if file.is_file():
                 with contextlib.suppress(FileNotFoundError):  # it has just been replaced
-                    found[str(file.relative_to(_ETC))] = file.read_bytes()
-    return found | {name: text.encode() for name, text in _texts().items()}
+                    contents[str(file.relative_to(_ETC))] = file.read_bytes()
+    return contents | {name: text.encode() for name, text in _texts().items()}
 
 
 def _texts() -> dict[str, str]:

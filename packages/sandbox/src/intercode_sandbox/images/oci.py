@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import digest_of, remove_tree, sha256
+from intercode_sandbox.files import joint_digest, remove_tree, sha256
 from intercode_sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
 from intercode_sandbox.images.base import Context, Image, clean_environment
-from intercode_sandbox.images.tree import Parts, account_in
-from intercode_sandbox.privileges import one_user
+from intercode_sandbox.images.tree import Parts, resolve_image_account
+from intercode_sandbox.privileges import has_single_user
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<name>[^\[\]]*)\])?", re.DOTALL)
@@ -65,7 +65,7 @@ def make(argument: str, context: Context) -> Image:
             manifest = find(store, match["name"] or "")
             template = Image(
                 name=match["name"] or path.name,
-                digest=digest_of("oci", VERSION, manifest.digest),
+                digest=joint_digest("oci", VERSION, manifest.digest),
                 layers=(),
             )
 
@@ -78,36 +78,36 @@ def make(argument: str, context: Context) -> Image:
         raise ImageError(f"refused the image {path}: {error}") from None
     except DAMAGE as error:
         raise ImageError(f"cannot read the image {path}: {error}") from error
-    return configured(image, manifest.settings)
+    return apply_settings(image, manifest.settings)
 
 
 def is_layout(path: Path) -> bool:
     """Whether there is an image of that kind at a path."""
     try:
         with open_store(path) as store:
-            return store.has("oci-layout") or store.has("manifest.json")
+            return store.has_file("oci-layout") or store.has_file("manifest.json")
     except (ImageError, *DAMAGE):
         return False
 
 
-def configured(image: Image, settings: Mapping[str, Any]) -> Image:
+def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
     """Return the image with what its configuration says of its programs.
 
     Raises:
         ImageError: It has no such user, or an ordinary user can run no other.
     """
-    given = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
-    who = settings.get("User") or ""
-    account = account_in(image.layers, who)
-    if one_user() and account.uid:
+    variables = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
+    user = settings.get("User") or ""
+    account = resolve_image_account(image.layers, user)
+    if has_single_user() and account.uid:
         raise ImageError(
-            f"{image.name} is for the user {who!r}, and in an ordinary user's sandboxes there is "
+            f"{image.name} is for the user {user!r}, and in an ordinary user's sandboxes there is "
             "no user but root: run as root, or build it without USER"
         )
-    home = {"HOME": account.home, "USER": account.name} if who else {}
+    home = {"HOME": account.home, "USER": account.name} if user else {}
     return replace(
         image,
-        env={**clean_environment(), **home, **given},
+        env={**clean_environment(), **home, **variables},
         cwd=settings.get("WorkingDir") or "/",
         user=str(account),
         config=dict(settings),
@@ -129,10 +129,10 @@ def find(store: Store, name: str) -> Manifest:
 
 
 def _find(store: Store, name: str) -> Manifest:
-    if store.has("oci-layout"):
-        return _of_layout(store, name)
-    if store.has("manifest.json"):
-        return _of_docker(store, name)
+    if store.has_file("oci-layout"):
+        return _find_in_layout(store, name)
+    if store.has_file("manifest.json"):
+        return _find_in_docker_archive(store, name)
     raise ImageError("it is neither what docker save writes nor an OCI layout")
 
 
@@ -145,14 +145,14 @@ def _check(settings: Mapping[str, Any]) -> None:
         raise ImageError(f"its WorkingDir {texts[-1]!r} is not absolute")
 
 
-def _of_layout(store: Store, name: str) -> Manifest:
+def _find_in_layout(store: Store, name: str) -> Manifest:
     entries = store.json("index.json").get("manifests") or []
-    names = {known: e for e in entries for known in _names_of(e)}
+    names = {tag: e for e in entries for tag in _image_names(e)}
     if name:
-        entries = [e for known, e in names.items() if known == name]
+        entries = [e for tag, e in names.items() if tag == name]
     manifests = [m for entry in entries for m in _manifests(store, entry)]
     if len(manifests) != 1:
-        raise ImageError(_which(name, sorted(names), len(manifests)))
+        raise ImageError(_selection_problem(name, sorted(names), len(manifests)))
     manifest = manifests[0]
     config = manifest["config"]["digest"]
     layers = [store.blob(layer["digest"]) for layer in manifest.get("layers") or ()]
@@ -161,30 +161,37 @@ def _of_layout(store: Store, name: str) -> Manifest:
 
 def _manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Those for this machine that an entry of an index leads to."""
-    wanted = entry.get("platform") or {}
+    required_platform = entry.get("platform") or {}
     machine = _MACHINES.get(platform.machine(), platform.machine())
-    if wanted and (wanted.get("os"), wanted.get("architecture")) != ("linux", machine):
+    if required_platform and (
+        required_platform.get("os"),
+        required_platform.get("architecture"),
+    ) != ("linux", machine):
         return []
-    found = store.json(store.blob(entry["digest"]), entry["digest"])
-    if not str(entry.get("mediaType", "")).endswith(_INDEX) and "config" in found:
-        return [found]
-    return [m for inner in found.get("manifests") or () for m in _manifests(store, inner)]
+    manifest = store.json(store.blob(entry["digest"]), entry["digest"])
+    if not str(entry.get("mediaType", "")).endswith(_INDEX) and "config" in manifest:
+        return [manifest]
+    return [
+        m
+        for nested_entry in manifest.get("manifests") or ()
+        for m in _manifests(store, nested_entry)
+    ]
 
 
-def _names_of(entry: Mapping[str, Any]) -> list[str]:
+def _image_names(entry: Mapping[str, Any]) -> list[str]:
     notes = entry.get("annotations") or {}
     return [notes[key] for key in _NAMES if key in notes]
 
 
-def _of_docker(store: Store, name: str) -> Manifest:
+def _find_in_docker_archive(store: Store, name: str) -> Manifest:
     entries = store.json("manifest.json")
     names = [tag for entry in entries for tag in entry.get("RepoTags") or ()]
-    found = [e for e in entries if not name or name in (e.get("RepoTags") or ())]
-    if len(found) != 1:
-        raise ImageError(_which(name, names, len(found)))
-    path = found[0]["Config"]
+    matches = [e for e in entries if not name or name in (e.get("RepoTags") or ())]
+    if len(matches) != 1:
+        raise ImageError(_selection_problem(name, names, len(matches)))
+    path = matches[0]["Config"]
     digest = f"sha256:{Path(path).name.removesuffix('.json')}"
-    return _manifest(store.json(path, digest), digest, found[0]["Layers"])
+    return _manifest(store.json(path, digest), digest, matches[0]["Layers"])
 
 
 def _manifest(config: Mapping[str, Any], digest: str, layers: list[str]) -> Manifest:
@@ -194,13 +201,13 @@ def _manifest(config: Mapping[str, Any], digest: str, layers: list[str]) -> Mani
     return Manifest(config, digest, tuple(zip(layers, digests, strict=True)))
 
 
-def _which(name: str, names: list[str], count: int) -> str:
-    known = ", ".join(names) or "none by name"
+def _selection_problem(name: str, names: list[str], count: int) -> str:
+    listing = ", ".join(names) or "none by name"
     if name:
-        return f"it has no image {name!r} for this machine; it has: {known}"
+        return f"it has no image {name!r} for this machine; it has: {listing}"
     if not count:
         return "it has no image for this machine"
-    return f"it has several images: write oci:PATH[NAME], with one of: {known}"
+    return f"it has several images: write oci:PATH[NAME], with one of: {listing}"
 
 
 _PULLED_VERSION = "1"
@@ -219,20 +226,22 @@ def pull(argument: str, context: Context) -> Image:
         )
     if not _REFERENCE.fullmatch(reference):
         raise ImageError(f"{reference!r} is not a name of an image in a registry")
-    place = context.cache.root / "references" / f"{digest_of(reference)}.json"
-    manifest = None if context.refresh else _remembered(place)
+    place = context.cache.root / "references" / f"{joint_digest(reference)}.json"
+    manifest = None if context.refresh else _read_reference(place)
     if manifest is None:
         context.progress(f"asking for {reference}")
-        raw = _skopeo(reference, "inspect", "--raw", *_tls("", reference), f"docker://{reference}")
-        manifest = sha256(raw)
-        _remember(place, reference, manifest)
+        raw_manifest = _skopeo(
+            reference, "inspect", "--raw", *_tls("", reference), f"docker://{reference}"
+        )
+        manifest = sha256(raw_manifest)
+        _write_reference(place, reference, manifest)
     return _image(reference, manifest, context)
 
 
 def _image(reference: str, manifest: str, context: Context) -> Image:
     template = Image(
         name=reference,
-        digest=digest_of("pulled", _PULLED_VERSION, manifest, platform.machine()),
+        digest=joint_digest("pulled", _PULLED_VERSION, manifest, platform.machine()),
         layers=(),
     )
 
@@ -245,17 +254,21 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
         )
         try:
             with open_store(layout) as store:
-                found = find(store, "")
-                unpack_layers(store, found.layers, layer)
+                source_manifest = find(store, "")
+                unpack_layers(store, source_manifest.layers, layer)
         except DAMAGE as error:
             raise ImageError(f"cannot read the image {reference}: {error}") from error
         remove_tree(layout)
-        return {"version": _PULLED_VERSION, "manifest": manifest, "settings": found.settings}
+        return {
+            "version": _PULLED_VERSION,
+            "manifest": manifest,
+            "settings": source_manifest.settings,
+        }
 
     image = context.cache.build(template, f"docker://{reference}", fill, context.progress)
     record = context.cache.read(image.digest) or {}
     settings: dict[str, Any] = record["built"]["settings"]
-    return configured(image, settings)
+    return apply_settings(image, settings)
 
 
 def _tls(prefix: str, reference: str) -> list[str]:
@@ -267,7 +280,7 @@ def _skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
     if shutil.which("skopeo") is None:
         raise ImageError("pulling an image needs skopeo: apt-get install skopeo")
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["skopeo", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -277,50 +290,50 @@ def _skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
         )
     except subprocess.TimeoutExpired:
         raise ImageError(f"skopeo was not done within {_SECONDS:.0f} s") from None
-    if done.returncode:
-        raise ImageError(_not_pulled(reference, done.stderr.decode(errors="replace").strip()))
-    return done.stdout
+    if result.returncode:
+        raise ImageError(_pull_problem(reference, result.stderr.decode(errors="replace").strip()))
+    return result.stdout
 
 
-_SAID = re.compile(r'level=fatal msg="((?:[^"\\]|\\.)*)"')
-_UNREACHABLE = re.compile(
+_FATAL_MESSAGE = re.compile(r'level=fatal msg="((?:[^"\\]|\\.)*)"')
+_NETWORK_ERROR = re.compile(
     r"(lookup|dial tcp) .*: (no such host|.*refused|.*unreachable|i/o timeout|server misbehaving)"
     r"|deadline exceeded|Temporary failure"
 )
-_ABSENT = re.compile(r"manifest unknown|name unknown|not found")
-_CLOSED = re.compile(r"unauthorized|denied|authentication required")
+_MISSING_IMAGE_ERROR = re.compile(r"manifest unknown|name unknown|not found")
+_ACCESS_ERROR = re.compile(r"unauthorized|denied|authentication required")
 
 
-def _not_pulled(reference: str, said: str) -> str:
+def _pull_problem(reference: str, log: str) -> str:
     """Say why an image was not pulled, and what to do, from the log of skopeo."""
-    found = _SAID.search(said)
-    cause = re.sub(r"\\(.)", r"\1", found[1]) if found else said[-1000:]
-    if _UNREACHABLE.search(cause):
-        why = "its registry cannot be reached from here"
-        what = "`docker save` it where there is a network, and name ./image.tar instead"
-    elif _ABSENT.search(cause):
-        why, what = "its registry has no such image", "check its name and tag"
-    elif _CLOSED.search(cause):
+    match = _FATAL_MESSAGE.search(log)
+    cause = re.sub(r"\\(.)", r"\1", match[1]) if match else log[-1000:]
+    if _NETWORK_ERROR.search(cause):
+        reason = "its registry cannot be reached from here"
+        advice = "`docker save` it where there is a network, and name ./image.tar instead"
+    elif _MISSING_IMAGE_ERROR.search(cause):
+        reason, advice = "its registry has no such image", "check its name and tag"
+    elif _ACCESS_ERROR.search(cause):
         registry = reference.partition("/")[0]
-        where = registry if "." in registry or ":" in registry else "docker.io"
-        why = "its registry does not have it for everybody, or not at all"
-        what = f"check its name, or `skopeo login {where}`"
+        login_registry = registry if "." in registry or ":" in registry else "docker.io"
+        reason = "its registry does not have it for everybody, or not at all"
+        advice = f"check its name, or `skopeo login {login_registry}`"
     else:
         return f"cannot pull {reference}: {cause}"
-    return f"cannot pull {reference}: {why}; {what} ({cause.rpartition(': ')[2]})"
+    return f"cannot pull {reference}: {reason}; {advice} ({cause.rpartition(': ')[2]})"
 
 
-def _remembered(place: Path) -> str | None:
+def _read_reference(place: Path) -> str | None:
     try:
         return str(json.loads(place.read_text(encoding="utf-8"))["manifest"])
     except (OSError, ValueError, KeyError):
         return None
 
 
-def _remember(place: Path, reference: str, manifest: str) -> None:
+def _write_reference(place: Path, reference: str, manifest: str) -> None:
     place.parent.mkdir(exist_ok=True)
     text = json.dumps({"reference": reference, "manifest": manifest})
-    temporary = place.with_suffix(f".{digest_of(text)}")
+    temporary = place.with_suffix(f".{joint_digest(text)}")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(place)
 
@@ -342,10 +355,10 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
     Raises:
         ImageError: One is not what its digest says, or holds what no image may.
     """
-    unpacker = _Unpacker(folder)
+    unpacker = _LayerUnpacker(folder)
     for name, digest in layers:
-        with store.open(name) as packed, _decompressed(packed) as file:
-            source = _Hashed(file)
+        with store.open(name) as layer_file, _decompress(layer_file) as file:
+            source = _HashingReader(file)
             unpacker.begin()
             with tarfile.open(
                 fileobj=cast(IO[bytes], source),  # it only reads
@@ -362,47 +375,47 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
     unpacker.finish()
 
 
-class _Unpacker(Unpacker):
+class _LayerUnpacker(Unpacker):
     """Writes layers over one another, the deletions that they ask for included."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, (), ())
-        self._new: set[Parts] = set()
+        self._new_places: set[Parts] = set()
 
     def begin(self) -> None:
         """Begin the next layer."""
-        self._new.clear()
+        self._new_places.clear()
 
     def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
         """Write one member, or delete what it says is to go."""
         parts = split_name(member.name)
         if not parts:
             return
-        device = member.ischr() or member.isblk()
-        if device and parts[0] == "dev":
+        is_device = member.ischr() or member.isblk()
+        if is_device and parts[0] == "dev":
             return  # a sandbox has a /dev of its own
         place = (*self._folder(parts[:-1], member.mtime), parts[-1])
         if parts[-1].startswith(_WHITEOUT):
-            self._white_out(place)
+            self._apply_whiteout(place)
             return
         if member.islnk():
             member.linkname = member.linkname.lstrip("/")
         self._make_room(place, member.isdir())
         super().add(archive, member)
-        self._new |= {place[:count] for count in range(1, len(place) + 1)}
+        self._new_places |= {place[:count] for count in range(1, len(place) + 1)}
 
-    def _white_out(self, place: Parts) -> None:
-        *above, name = place
+    def _apply_whiteout(self, place: Parts) -> None:
+        *parents, name = place
         if name == _OPAQUE:
-            for entry in list(self._layer.joinpath(*above).iterdir()):
-                self._delete((*above, entry.name))
+            for entry in list(self._layer.joinpath(*parents).iterdir()):
+                self._delete((*parents, entry.name))
         elif not name.startswith(_MARK):
-            self._delete((*above, name.removeprefix(_WHITEOUT)))
+            self._delete((*parents, name.removeprefix(_WHITEOUT)))
 
     def _delete(self, place: Parts) -> None:
         """Remove the lower layers' files at a place; those of this layer stay."""
         path = self._layer.joinpath(*place)
-        if place not in self._new:
+        if place not in self._new_places:
             self._remove(place)
         elif path.is_dir() and not path.is_symlink():
             for entry in list(path.iterdir()):
@@ -417,13 +430,13 @@ class _Unpacker(Unpacker):
         if place[-1] in ("", ".", ".."):
             raise ImageError(f"{'/'.join(place)!r} cannot be deleted")
         remove_tree(self._layer.joinpath(*place))
-        gone = [parts for parts in self._folders if parts[: len(place)] == place]
-        for parts in gone:
+        removed_folders = [parts for parts in self._folders if parts[: len(place)] == place]
+        for parts in removed_folders:
             del self._folders[parts]
-        self._resolved.clear()
+        self._resolved_folders.clear()
 
 
-class _Hashed:
+class _HashingReader:
     """A stream, with the digest of what was read."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -441,7 +454,7 @@ class _Hashed:
         return f"sha256:{self._hasher.hexdigest()}"
 
 
-def _decompressed(file: IO[bytes]) -> IO[bytes]:
+def _decompress(file: IO[bytes]) -> IO[bytes]:
     magic = file.read(6)
     file.seek(0)
     if magic.startswith(b"\x1f\x8b"):
@@ -465,7 +478,7 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
     raise ImageError("its layers are compressed with zstd: pip install zstandard")
 
 
-_MOST = 64 << 20
+_MAX_JSON_BYTES = 64 << 20
 """Bytes of a manifest or configuration."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -481,7 +494,7 @@ class Store:
     def __init__(self, files: _Files) -> None:
         self._files = files
 
-    def has(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         """Whether there is such a file."""
         file = self._files.open(name)
         if file is not None:
@@ -506,7 +519,7 @@ class Store:
             ImageError: It is not there, cannot be parsed, or does not have this digest.
         """
         with self.open(name) as file:
-            data = file.read(_MOST + 1)
+            data = file.read(_MAX_JSON_BYTES + 1)
         if digest and digest != f"sha256:{sha256(data)}":
             raise ImageError(f"{name!r} is not what its digest says")
         try:

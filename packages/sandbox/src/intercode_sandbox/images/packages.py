@@ -22,11 +22,11 @@ from intercode_sandbox.images.base import Progress
 from intercode_sandbox.images.debian import MIRROR
 
 SNAPSHOT = "http://snapshot.debian.org/archive/debian"
-_AT_ONCE = 4
+_MAX_DOWNLOADS = 4
 _TRIES = 2
 _TIMEOUT = 30.0
 _CHUNK = 1 << 16
-_TOLD = 50
+_PROGRESS_INTERVAL = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ def fetch(packages: Sequence[Package], time: str, folder: Path, progress: Progre
     mirror = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
     snapshot = os.environ.get("INTERCODE_DEBIAN_SNAPSHOT") or SNAPSHOT
     sources = [mirror.rstrip("/"), f"{snapshot.rstrip('/')}/{time}"]
-    pool = ThreadPoolExecutor(_AT_ONCE)
+    pool = ThreadPoolExecutor(_MAX_DOWNLOADS)
     try:
-        done = pool.map(lambda package: _fetch(package, sources, folder), packages)
-        for count, _ in enumerate(done, 1):
-            if count % _TOLD == 0:
+        downloads = pool.map(lambda package: _fetch(package, sources, folder), packages)
+        for count, _ in enumerate(downloads, 1):
+            if count % _PROGRESS_INTERVAL == 0:
                 progress(f"{count} of {len(packages)} packages")
     finally:
         pool.shutdown(cancel_futures=True)
@@ -74,9 +74,9 @@ def _fetch(package: Package, sources: Sequence[str], folder: Path) -> None:
         failures[url] = _failure(url, package, folder / package.sha256)
         if not failures[url]:
             return
-    told = "".join(f"  {url}: {failure}\n" for url, failure in failures.items())
+    failure_text = "".join(f"  {url}: {failure}\n" for url, failure in failures.items())
     raise ImageError(
-        f"cannot get the package {package.name} {package.version}:\n{told}"
+        f"cannot get the package {package.name} {package.version}:\n{failure_text}"
         "Name a mirror that has it in INTERCODE_DEBIAN_MIRROR, or a copy of the snapshot archive "
         "in INTERCODE_DEBIAN_SNAPSHOT; or take the image from a machine that has it: "
         "'intercode images export base FILE' there, 'intercode images import FILE' here"
@@ -103,7 +103,7 @@ def _failure(url: str, package: Package, place: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[str, tarfile.TarFile]]:
+def open_package(path: Path) -> Iterator[tuple[str, tarfile.TarFile]]:
     """Open a package's file; yield its control paragraph, and the archive of its files.
 
     Raises:

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import digest_of, remove_tree
+from intercode_sandbox.files import joint_digest, remove_tree
 from intercode_sandbox.images.archive import DAMAGE, Unpacker
 from intercode_sandbox.images.base import HOSTNAME, Context, Image, Progress
-from intercode_sandbox.images.packages import Package, fetch, opened
+from intercode_sandbox.images.packages import Package, fetch, open_package
 from intercode_sandbox.images.tree import content_digest, set_times
 
 VERSION = "1"
@@ -74,7 +74,7 @@ find / -xdev -mindepth 1 \\( -path /dev -o -path /proc -o -path /sys \\) -prune 
 """
 """The set-up script, run as root in a sandbox; ``TIME`` stands for the lock's."""
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 _LINKS = {
     **{name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")},
     "etc/mtab": "/proc/mounts",
@@ -85,7 +85,7 @@ _TEXTS = {  # not by the script: over some of them an engine mounts its own
     "etc/hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
     "etc/resolv.conf": "",
 }
-_LEFT_OUT = re.compile(
+_UNNEEDED_FILES = re.compile(
     r"\./usr/share/(?:doc/.*/(?!copyright$)[^/]+|(?:bug|doc-base|info|lintian|locale|man)/.+)"
 )
 """Files that no program needs, as in Debian's small images for containers. Licences stay."""
@@ -106,7 +106,7 @@ class Lock:
 
 def lock_file(architecture: str) -> Path:
     """Return the place of an architecture's lock."""
-    return _HERE / f"base-{architecture}.lock"
+    return _FOLDER / f"base-{architecture}.lock"
 
 
 def parse_lock(text: str) -> Lock:
@@ -127,7 +127,7 @@ def parse_lock(text: str) -> Lock:
 
 def trees() -> set[str]:
     """Return the digest of each lock's image, which is that of its tree."""
-    locks = (parse_lock(path.read_text(encoding="ascii")) for path in _HERE.glob("*.lock"))
+    locks = (parse_lock(path.read_text(encoding="ascii")) for path in _FOLDER.glob("*.lock"))
     return {lock.tree for lock in locks if lock.tree}
 
 
@@ -138,9 +138,11 @@ def make(argument: str, context: Context) -> Image:
     machine = platform.machine()
     file = lock_file(ARCHITECTURES.get(machine, machine))
     if not file.is_file():
-        known = ", ".join(sorted(path.stem.removeprefix("base-") for path in _HERE.glob("*.lock")))
+        platforms = ", ".join(
+            sorted(path.stem.removeprefix("base-") for path in _FOLDER.glob("*.lock"))
+        )
         raise ImageError(
-            f"the image 'base' has packages for {known}, and this machine is {machine}; take "
+            f"the image 'base' has packages for {platforms}, and this machine is {machine}; take "
             "debian:bookworm[PACKAGE,PACKAGE], which follows Debian's archive"
         )
     return make_locked(parse_lock(file.read_text(encoding="ascii")), context)
@@ -152,23 +154,25 @@ def make_locked(lock: Lock, context: Context) -> Image:
     Raises:
         ImageError: A package is not available, or the finished tree is not the lock's.
     """
-    made_of = (replace(lock, tree=""), _LINKS, _TEXTS, _LEFT_OUT.pattern)
-    laid = digest_of("packages", VERSION, repr(made_of))
-    template = Image(name=SPEC, digest=lock.tree or digest_of(laid, FINISH), layers=())
-    if found := context.cache.lookup(template.digest):
-        return found
+    ingredients = (replace(lock, tree=""), _LINKS, _TEXTS, _UNNEEDED_FILES.pattern)
+    packages_digest = joint_digest("packages", VERSION, repr(ingredients))
+    template = Image(
+        name=SPEC, digest=lock.tree or joint_digest(packages_digest, FINISH), layers=()
+    )
+    if cached_image := context.cache.lookup(template.digest):
+        return cached_image
 
     def unpack(layer: Path, _: int) -> Mapping[str, object]:
         return _unpack(lock, layer, context.progress)
 
-    parts = replace(template, name=f"{SPEC} (packages)", digest=laid)
-    unpacked = context.cache.build(parts, SPEC, unpack, context.progress)
+    parts = replace(template, name=f"{SPEC} (packages)", digest=packages_digest)
+    packages_image = context.cache.build(parts, SPEC, unpack, context.progress)
 
     def finish(layer: Path, _: int) -> Mapping[str, object]:
         script = FINISH.replace("TIME", str(_seconds(lock.snapshot)))
-        context.build_script(unpacked, script.encode(), layer)
+        context.build_script(packages_image, script.encode(), layer)
         (layer / ".dockerenv").unlink(missing_ok=True)  # an engine's container has one
-        tree = content_digest((*unpacked.layers, layer))
+        tree = content_digest((*packages_image.layers, layer))
         if lock.tree not in ("", tree):
             raise ImageError(
                 f"the image 'base' would not be as it is on other machines: its tree is {tree}, "
@@ -177,7 +181,7 @@ def make_locked(lock: Lock, context: Context) -> Image:
             )
         return {"release": lock.release, "tree": tree}
 
-    template = replace(template, layers=unpacked.layers)
+    template = replace(template, layers=packages_image.layers)
     return context.cache.build(template, SPEC, finish, context.progress)
 
 
@@ -190,45 +194,49 @@ def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]
     try:
         fetch(lock.packages, lock.snapshot, folder, progress)
         progress(f"unpacking {count} packages")
-        installed = _lay(lock, folder, layer)
+        package_entries = _unpack_packages(lock, folder, layer)
     finally:
         remove_tree(folder)
-    database = {f"var/lib/dpkg/info/{name}.list": names for name, (_, names) in installed.items()}
+    database = {
+        f"var/lib/dpkg/info/{name}.list": names for name, (_, names) in package_entries.items()
+    }
     database["var/lib/dpkg/info/format"] = "1\n"
-    database["var/lib/dpkg/status"] = "".join(control for control, _ in installed.values())
+    database["var/lib/dpkg/status"] = "".join(control for control, _ in package_entries.values())
     for name, text in {**_TEXTS, **database}.items():
         (layer / name).write_text(text, encoding="utf-8")
         (layer / name).chmod(0o644)
-    latest = _seconds(lock.snapshot)
-    set_times(layer, latest, latest)
+    timestamp = _seconds(lock.snapshot)
+    set_times(layer, timestamp, timestamp)
     return {"release": lock.release, "packages": count}
 
 
-def _lay(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
+def _unpack_packages(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
     """Unpack packages; return each one's part of dpkg's database: its paragraph, its files."""
-    unpacker, installed = Unpacker(layer, (), ()), {}
-    with tarfile.open(fileobj=io.BytesIO(), mode="w") as nothing:
+    unpacker, package_entries = Unpacker(layer, (), ()), {}
+    with tarfile.open(fileobj=io.BytesIO(), mode="w") as empty_archive:
         for name, target in _LINKS.items():
-            unpacker.add(nothing, _link(name, target, _seconds(lock.snapshot)))
+            unpacker.add(empty_archive, _link(name, target, _seconds(lock.snapshot)))
     for package in lock.packages:
         try:
-            with opened(folder / package.sha256) as (control, archive):
+            with open_package(folder / package.sha256) as (control, archive):
                 names = []
                 for member in archive:
                     names.append(member.name)
-                    if not _LEFT_OUT.fullmatch(member.name):
+                    if not _UNNEEDED_FILES.fullmatch(member.name):
                         unpacker.add(archive, member)
         except DAMAGE as error:
             raise ImageError(f"cannot unpack the package {package.name}: {error}") from error
-        first, _, rest = control.partition("\n")
-        same = "\nMulti-Arch: same\n" in control
-        architecture = next(x[14:] for x in rest.splitlines() if x.startswith("Architecture: "))
-        installed[f"{package.name}:{architecture}" if same else package.name] = (
-            f"{first}\nStatus: install ok installed\n{rest.rstrip()}\n\n",
+        first_line, _, remaining_lines = control.partition("\n")
+        is_coinstallable = "\nMulti-Arch: same\n" in control
+        architecture = next(
+            x[14:] for x in remaining_lines.splitlines() if x.startswith("Architecture: ")
+        )
+        package_entries[f"{package.name}:{architecture}" if is_coinstallable else package.name] = (
+            f"{first_line}\nStatus: install ok installed\n{remaining_lines.rstrip()}\n\n",
             "".join(f"{name[1:].rstrip('/') or '/.'}\n" for name in names),
         )
     unpacker.finish()
-    return installed
+    return package_entries
 
 
 def _link(name: str, target: str, mtime: int) -> tarfile.TarInfo:

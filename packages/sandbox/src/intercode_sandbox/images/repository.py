@@ -1,6 +1,6 @@
 """A repository at one commit, as a tarball that can be laid over an image.
 
-It has that commit and nothing else; with `FULL`, also the commits before it, from which an answer
+It has that commit and nothing else; with `FULL_HISTORY`, also the commits before it, from which an answer
 may be read: objects are fetched into a new repository, so that no other commit, tag, remote,
 reflog, stash, note, hook or setting of the source can be in it. A repository that the image has at
 the same place is hidden. Preparing it executes nothing of it (see `git`).
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import cache_root, file_digest, locked
+from intercode_sandbox.files import cache_root, file_digest, file_lock
 from intercode_sandbox.images.archive import pack, unpack, write_tarball
 from intercode_sandbox.images.base import ARCHIVES, Image
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
@@ -29,11 +29,11 @@ from intercode_sandbox.images.cache import keep_tarball, take_tarball
 log = logging.getLogger(__name__)
 
 VERSION = "2"
-NONE, FULL = HISTORIES = ("none", "full")
+NO_HISTORY, FULL_HISTORY = HISTORIES = ("none", "full")
 """The history of a prepared repository: one commit, without parents; or all commits before it."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
-_FULL = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_COMMIT_DIGEST = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NAME = re.compile(r"\w[\w./-]*")
 _FILES = (*ARCHIVES, ".bundle", ".fi")
 _CONFIG = """\
@@ -59,14 +59,16 @@ def is_url(source: str) -> bool:
     return _URL.match(source) is not None
 
 
-def prepare(source: str, commit: str | None, at: str, history: str = NONE) -> tuple[str, Path]:
+def prepare(
+    source: str, commit: str | None, image_path: str, history: str = NO_HISTORY
+) -> tuple[str, Path]:
     """Return the prepared repository's digest, the same for any source, and its tarball's path.
 
     Args:
         source: A folder (work tree or bare), a ``.bundle``, a ``.fi`` (``git fast-export``'s text),
             a folder of plain files, a tarball of a folder with or without ``.git``, or a URL.
         commit: The commit or tag that it is to be at; None for plain files, which become one.
-        at: The absolute path in the image that it will have.
+        image_path: The absolute path in the image that it will have.
         history: One of `HISTORIES`.
 
     Raises:
@@ -74,17 +76,22 @@ def prepare(source: str, commit: str | None, at: str, history: str = NONE) -> tu
     """
     if commit is not None and not _NAME.fullmatch(commit):
         raise ImageError(f"{commit!r} is not a commit")
-    home = cache_root() / "repositories"
+    repositories_folder = cache_root() / "repositories"
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home, prefix=".") as folder:
-            return _prepare(home, Path(folder), source, commit, at, history)
+        repositories_folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=repositories_folder, prefix=".") as folder:
+            return _prepare(repositories_folder, Path(folder), source, commit, image_path, history)
     except OSError as error:
         raise ImageError(f"cannot prepare the repository {source}: {error}") from error
 
 
 def _prepare(
-    home: Path, scratch: Path, source: str, commit: str | None, at: str, history: str
+    repositories_folder: Path,
+    scratch: Path,
+    source: str,
+    commit: str | None,
+    image_path: str,
+    history: str,
 ) -> tuple[str, Path]:
     git = Git(scratch)
     path = Path(source)
@@ -94,76 +101,84 @@ def _prepare(
         path = pack(path, "/files")
         source = str(path)
     if is_url(source):
-        known = commit if commit and _FULL.fullmatch(commit) else None
+        source_key = commit if commit and _COMMIT_DIGEST.fullmatch(commit) else None
     elif path.is_dir():
         source = str(_git_folder(path))
         commit = _resolve(git, source, commit, path)
-        known = commit + (_shallow(git, source) if history == FULL else "")
+        source_key = commit + (_shallow_digest(git, source) if history == FULL_HISTORY else "")
     elif path.is_file() and path.name.endswith(_FILES):
-        known = f"{file_digest(path)}:{commit}"
+        source_key = f"{file_digest(path)}:{commit}"
     else:
-        known_files = ", ".join(_FILES)
-        raise ImageError(
-            f"there is no repository {path}: neither a folder nor one of {known_files}"
-        )
-    if known is None:  # a branch or tag of another machine's may have moved since
-        known = commit = _fetch_from(git, scratch, source, commit, history)
+        endings = ", ".join(_FILES)
+        raise ImageError(f"there is no repository {path}: neither a folder nor one of {endings}")
+    if source_key is None:  # a branch or tag of another machine's may have moved since
+        source_key = commit = _fetch_commit(git, scratch, source, commit, history)
         source = str(scratch / "source")
-    parts = "\0".join([VERSION, history, at, known])
+    parts = "\0".join([VERSION, history, image_path, source_key])
     key = hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-    place = home / f"{key}.tar"
-    with locked(home / f"{key}.lock"):
+    place = repositories_folder / f"{key}.tar"
+    with file_lock(repositories_folder / f"{key}.lock"):
         if not take_tarball(place):
-            _build(git, scratch, source, commit, at, history, place)
+            _build(git, scratch, source, commit, image_path, history, place)
     return key, place
 
 
 def _build(
-    git: Git, scratch: Path, source: str, commit: str | None, at: str, history: str, place: Path
+    git: Git,
+    scratch: Path,
+    source: str,
+    commit: str | None,
+    image_path: str,
+    history: str,
+    place: Path,
 ) -> None:
     log.info("preparing the repository %s at %s", source, commit)
-    new = scratch / "new"
-    with _repository(git, scratch, source, commit, history) as (folder, found):
-        git("init", "--quiet", "--template=", *_format(found or ""), new)
-        if found is None:
-            _commit_files(git, folder, new)
+    target = scratch / "new"
+    with _repository(git, scratch, source, commit, history) as (folder, source_commit):
+        git("init", "--quiet", "--template=", *_format_options(source_commit or ""), target)
+        if source_commit is None:
+            _commit_files(git, folder, target)
         else:
-            git("-C", new, "fetch", "--quiet", "--no-tags", *_depth(history), "--update-shallow",
-                "--update-head-ok", folder, f"+{found}:refs/heads/main")  # fmt: skip
-            if history == NONE:
-                _forget_parents(git, new, scratch)
-            git("-C", new, "read-tree", "--reset", "-u", "refs/heads/main")
-    seconds = int(git("-C", new, "show", "--no-patch", "--format=%ct", "HEAD"))
-    _finish(git, new, seconds)
+            git("-C", target, "fetch", "--quiet", "--no-tags", *_depth(history), "--update-shallow",
+                "--update-head-ok", folder, f"+{source_commit}:refs/heads/main")  # fmt: skip
+            if history == NO_HISTORY:
+                _forget_parents(git, target, scratch)
+            git("-C", target, "read-tree", "--reset", "-u", "refs/heads/main")
+    seconds = int(git("-C", target, "show", "--no-patch", "--format=%ct", "HEAD"))
+    _finish(git, target, seconds)
     with (scratch / "tar").open("wb") as file:
-        write_tarball(file, new, at, keep_times=True, replaces=(".git",))
+        write_tarball(file, target, image_path, keep_times=True, opaque_names=(".git",))
     keep_tarball(scratch / "tar", place)
 
 
-def _format(name: str) -> list[str]:
+def _format_options(name: str) -> list[str]:
     """Return what has `git init` make a repository in which an object may have this name."""
     return ["--object-format=sha256"] if len(name) == _SHA256_DIGITS else []
 
 
 def _depth(history: str) -> list[str]:
-    return ["--depth=1"] if history == NONE else []
+    return ["--depth=1"] if history == NO_HISTORY else []
 
 
-_KEPT = (b"tree ", b"author ", b"committer ", b"encoding ")
+_COMMIT_FIELDS = (b"tree ", b"author ", b"committer ", b"encoding ")
 """The first words of a commit's lines that say nothing of others; its signature would not fit."""
 
 
-def _forget_parents(git: Git, new: Path, scratch: Path) -> None:
+def _forget_parents(git: Git, target: Path, scratch: Path) -> None:
     """Replace the commit by one without parents, else alike; no other object is left."""
-    at = ("-C", new)
-    head, _, message = git.raw(*at, "cat-file", "commit", "refs/heads/main").partition(b"\n\n")
-    lines = [line for line in head.split(b"\n") if line.startswith(_KEPT)]
+    folder_option = ("-C", target)
+    head, _, message = git.raw_output(
+        *folder_option, "cat-file", "commit", "refs/heads/main"
+    ).partition(b"\n\n")
+    lines = [line for line in head.split(b"\n") if line.startswith(_COMMIT_FIELDS)]
     (scratch / "commit").write_bytes(b"\n".join(lines) + b"\n\n" + message)
-    name = git(*at, "hash-object", "-t", "commit", "-w", "--literally", scratch / "commit")
-    git(*at, "update-ref", "refs/heads/main", name)
-    (new / ".git" / "shallow").unlink(missing_ok=True)
-    git(*at, "repack", "-a", "-d", "-n", "-q")
-    git(*at, "prune", "--expire=now")
+    name = git(
+        *folder_option, "hash-object", "-t", "commit", "-w", "--literally", scratch / "commit"
+    )
+    git(*folder_option, "update-ref", "refs/heads/main", name)
+    (target / ".git" / "shallow").unlink(missing_ok=True)
+    git(*folder_option, "repack", "-a", "-d", "-n", "-q")
+    git(*folder_option, "prune", "--expire=now")
 
 
 @contextmanager
@@ -172,8 +187,8 @@ def _repository(
 ) -> Iterator[tuple[Path, str | None]]:
     """A repository on this machine and the commit, or a folder of files and None."""
     if is_url(source):
-        found = _fetch_from(git, scratch, source, commit, history)
-        yield scratch / "source", found
+        fetched_commit = _fetch_commit(git, scratch, source, commit, history)
+        yield scratch / "source", fetched_commit
         return
     path = Path(source)
     if path.is_dir() or path.name == ".git":  # which is a file, in a work tree of another's
@@ -186,10 +201,17 @@ def _repository(
             git("--git-dir", folder, "fast-import", "--quiet", stdin=text)
     elif path.suffix == ".bundle":
         heads = git("bundle", "list-heads", path)
-        git("init", "--quiet", "--bare", "--template=", *_format(heads.partition(" ")[0]), folder)
+        git(
+            "init",
+            "--quiet",
+            "--bare",
+            "--template=",
+            *_format_options(heads.partition(" ")[0]),
+            folder,
+        )
         git("--git-dir", folder, "fetch", "--quiet", path, "+refs/*:refs/*")
     else:
-        folder = _unpacked(path, folder)
+        folder = _unpack_tarball(path, folder)
         if not _is_repository(folder):
             if commit is not None:
                 raise ImageError(f"{path} has no .git, and so no commit {commit!r}")
@@ -200,29 +222,29 @@ def _repository(
     yield folder, _resolve(git, str(folder), commit, path)
 
 
-def _fetch_from(git: Git, scratch: Path, url: str, commit: str | None, history: str) -> str:
+def _fetch_commit(git: Git, scratch: Path, url: str, commit: str | None, history: str) -> str:
     """Fetch a commit from elsewhere into ``scratch/source``; its full name."""
     if commit is None:
         raise ImageError(f"which commit of {url}? Name it in 'base_commit'")
     folder = scratch / "source"
     if not folder.exists():
-        known = commit
-        if not _FULL.fullmatch(commit):
-            known = git("ls-remote", "--", url).partition("\t")[0]
-        git("init", "--quiet", "--bare", "--template=", *_format(known), folder)
+        object_name = commit
+        if not _COMMIT_DIGEST.fullmatch(commit):
+            object_name = git("ls-remote", "--", url).partition("\t")[0]
+        git("init", "--quiet", "--bare", "--template=", *_format_options(object_name), folder)
         git("--git-dir", folder, "fetch", "--quiet", "--no-tags", *_depth(history), "--", url,
             f"+{commit}:refs/it")  # fmt: skip
     return git("--git-dir", folder, "rev-parse", "--verify", "refs/it^{commit}")
 
 
 def _is_repository(folder: Path) -> bool:
-    bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir()
-    return bare or (folder / ".git").exists()
+    is_bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir()
+    return is_bare or (folder / ".git").exists()
 
 
 def _git_folder(folder: Path) -> Path:
-    inner = folder / ".git"
-    return inner if inner.exists() else folder
+    git_folder = folder / ".git"
+    return git_folder if git_folder.exists() else folder
 
 
 def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:
@@ -235,21 +257,25 @@ def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:
         raise ImageError(f"{path} has no commit {commit!r}: {error}") from None
 
 
-def _shallow(git: Git, folder: str) -> str:
+def _shallow_digest(git: Git, folder: str) -> str:
     """What tells a repository without its early history from a whole one; most are whole."""
     if git("--git-dir", folder, "rev-parse", "--is-shallow-repository") == "false":
         return ""
     return file_digest(Path(git("--git-dir", folder, "rev-parse", "--git-path", "shallow")))
 
 
-def _unpacked(path: Path, folder: Path) -> Path:
+def _unpack_tarball(path: Path, folder: Path) -> Path:
     """Return a tarball's content; of the one folder in it, if it has only that."""
     folder.mkdir()
     with path.open("rb") as file:
         unpack(file, path, folder, Image(name=path.name, digest="", layers=()))
     entries = list(folder.iterdir())
-    only = entries[0] if len(entries) == 1 else folder
-    return only if only.is_dir() and not only.is_symlink() and only.name != ".git" else folder
+    top_entry = entries[0] if len(entries) == 1 else folder
+    return (
+        top_entry
+        if top_entry.is_dir() and not top_entry.is_symlink() and top_entry.name != ".git"
+        else folder
+    )
 
 
 def refuse_links(path: Path) -> None:
@@ -270,36 +296,38 @@ def _refuse_links(folder: Path, path: Path) -> None:
         raise ImageError(f"refused the repository in {path}: its .git is not a folder")
     for entry in folder.rglob("*"):
         if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
-            inner = entry.relative_to(folder)
-            raise ImageError(f"refused the repository in {path}: {inner} in .git is not a file")
+            relative_path = entry.relative_to(folder)
+            raise ImageError(
+                f"refused the repository in {path}: {relative_path} in .git is not a file"
+            )
 
 
-def _commit_files(git: Git, folder: Path, new: Path) -> None:
+def _commit_files(git: Git, folder: Path, target: Path) -> None:
     for entry in folder.iterdir():
-        shutil.move(entry, new)
-    git("-C", new, "add", "--all", "--force")
-    git("-C", new, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message=Begin")
+        shutil.move(entry, target)
+    git("-C", target, "add", "--all", "--force")
+    git("-C", target, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message=Begin")
 
 
-def _finish(git: Git, new: Path, seconds: int) -> None:
+def _finish(git: Git, target: Path, seconds: int) -> None:
     """Nothing but objects, one branch and the index; all files of the commit's time."""
-    inner = new / ".git"
+    git_folder = target / ".git"
     for name in ("FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "logs", "description"):
-        path = inner / name
+        path = git_folder / name
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    is_sha256 = git("-C", new, "rev-parse", "--show-object-format") == "sha256"
+    is_sha256 = git("-C", target, "rev-parse", "--show-object-format") == "sha256"
     config = _CONFIG.replace("version = 0", "version = 1") + _SHA256 if is_sha256 else _CONFIG
-    (inner / "config").write_text(config, encoding="ascii")
-    _set_times(new, seconds)
+    (git_folder / "config").write_text(config, encoding="ascii")
+    _set_times(target, seconds)
     # Refreshes the index; unlike update-index, it does not mind files that git takes for changed as
     # soon as they are checked out (by their line ends).
-    git("-C", new, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    git("-C", target, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
     # As old as the files, the index would tell git to trust none of its times.
-    _set_times(inner, seconds)
-    os.utime(inner / "index", (seconds + 1, seconds + 1))
+    _set_times(git_folder, seconds)
+    os.utime(git_folder / "index", (seconds + 1, seconds + 1))
 
 
 def _set_times(folder: Path, seconds: int) -> None:
@@ -310,7 +338,7 @@ def _set_times(folder: Path, seconds: int) -> None:
 
 
 _SECONDS = 3600.0
-_OWN_CONFIG = """\
+_GIT_CONFIG = """\
 [core]
 \thooksPath = /dev/null
 \tattributesFile = /dev/null
@@ -351,10 +379,12 @@ class Git:
 
     def __init__(self, scratch: Path) -> None:
         config = scratch / "gitconfig"
-        config.write_text(_OWN_CONFIG, encoding="ascii")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        config.write_text(_GIT_CONFIG, encoding="ascii")
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith("GIT_")
+        }
         self._env = {
-            **kept,
+            **variables,
             "GIT_CONFIG_GLOBAL": str(config),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_ATTR_NOSYSTEM": "1",
@@ -373,16 +403,16 @@ class Git:
         Raises:
             ImageError: There is no git, or it failed; the message is what it said.
         """
-        return self.raw(*arguments, stdin=stdin).decode(errors="surrogateescape").strip()
+        return self.raw_output(*arguments, stdin=stdin).decode(errors="surrogateescape").strip()
 
-    def raw(self, *arguments: str | Path, stdin: IO[bytes] | None = None) -> bytes:
+    def raw_output(self, *arguments: str | Path, stdin: IO[bytes] | None = None) -> bytes:
         """Return the output of a git command as it is.
 
         Raises:
             ImageError: As named.
         """
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 ["git", *map(str, arguments)],
                 env=self._env,
                 stdin=subprocess.DEVNULL if stdin is None else stdin,
@@ -394,17 +424,17 @@ class Git:
             raise ImageError("there is no git on this machine: apt-get install git") from None
         except subprocess.TimeoutExpired:
             raise ImageError(f"git was not done within {_SECONDS:.0f} s") from None
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()
-            raise ImageError(f"git failed: {said or f'exit code {done.returncode}'}")
-        return done.stdout
+        if result.returncode:
+            message = result.stderr.decode(errors="replace").strip()
+            raise ImageError(f"git failed: {message or f'exit code {result.returncode}'}")
+        return result.stdout
 
-    def objects(self, folder: Path, largest: int) -> Iterator[tuple[str, bytes]]:
+    def objects(self, folder: Path, max_bytes: int) -> Iterator[tuple[str, bytes]]:
         """Yield name and content of a repository's objects, reachable or not, except trees.
 
         Args:
             folder: The folder of git's, without a work tree.
-            largest: The most bytes of an object; the rest is left out.
+            max_bytes: The most bytes of an object; the rest is left out.
         """
         argv = ["git", "--git-dir", str(folder), "cat-file", "--batch-all-objects", "--batch"]
         with subprocess.Popen(
@@ -413,13 +443,13 @@ class Git:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-        ) as running:
-            out = running.stdout
-            while out is not None and (header := out.readline()):
+        ) as process:
+            stdout = process.stdout
+            while stdout is not None and (header := stdout.readline()):
                 name, kind, size = header.split()
-                data = out.read(min(int(size), largest))
-                left = int(size) + 1 - len(data)  # with a line's end
-                while left > 0 and (more := out.read(min(left, 1 << 20))):
-                    left -= len(more)
+                data = stdout.read(min(int(size), max_bytes))
+                remaining_bytes = int(size) + 1 - len(data)  # with a line's end
+                while remaining_bytes > 0 and (chunk := stdout.read(min(remaining_bytes, 1 << 20))):
+                    remaining_bytes -= len(chunk)
                 if kind != b"tree":
                     yield name.decode(), data

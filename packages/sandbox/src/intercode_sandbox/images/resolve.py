@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import digest_of, open_regular
+from intercode_sandbox.files import joint_digest, open_regular
 from intercode_sandbox.images.archive import add_archive
 from intercode_sandbox.images.base import (
-    UNDERSTOOD,
+    GRAMMAR,
     Addition,
     BuildScript,
     Context,
@@ -34,7 +34,7 @@ from intercode_sandbox.images.debian import RECIPES, make_system
 from intercode_sandbox.images.tree import set_times
 from intercode_sandbox.names import Registry
 from intercode_sandbox.privileges import sandboxes_user
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.user_code import is_reference
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def admit(spec: str) -> None:
             SCHEMES.register(scheme, SCHEMES.resolve(scheme), replace=True)
 
 
-_NOT_ADMITTED = (
+_ADMISSION_ADVICE = (
     "code of a file or of an installed package makes such images, and a task may not run it by "
     "itself: give the image as an option, once in a process (--image, image=)"
 )
@@ -109,14 +109,14 @@ def resolve(
     cache = ImageCache.default()
     if spec in _carried and (image := cache.lookup(_carried[spec])):
         return image
-    parsed = _plain(spec) if spec.isidentifier() else check(spec)
-    if not refresh and (found := cache.recall(_key(parsed, cache))):
-        return found
+    parsed_spec = _check_plain_name(spec) if spec.isidentifier() else check(spec)
+    if not refresh and (cached_image := cache.recall(_key(parsed_spec, cache))):
+        return cached_image
     sweep(cache)
-    context = Context(cache, progress or log.info, build_script or _no_scripts, refresh=refresh)
-    image = build(parsed, context)
-    cache.inputs[parsed] = tuple(sorted(map(str, context.inputs)))
-    cache.remember(_key(parsed, cache), image)
+    context = Context(cache, progress or log.info, build_script or _refuse_script, refresh=refresh)
+    image = build(parsed_spec, context)
+    cache.inputs[parsed_spec] = tuple(sorted(map(str, context.inputs)))
+    cache.remember(_key(parsed_spec, cache), image)
     return image
 
 
@@ -132,7 +132,7 @@ def carried(spec: str, digest: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def _plain(spec: str) -> Spec:
+def _check_plain_name(spec: str) -> Spec:
     """Check a name without a path, for which every start asks, once."""
     return check(spec)
 
@@ -143,30 +143,30 @@ def check(spec: str) -> Spec:
     Raises:
         ImageError: It is not understood, or names a file or folder that does not exist.
     """
-    parsed = parse(spec)
+    parsed_spec = parse(spec)
     if spec in _carried:
-        return parsed
-    is_recipe = parsed.scheme in RECIPES and not parsed.argument
-    if not is_recipe and not SCHEMES.is_trusted(parsed.scheme):
-        name = str(replace(parsed, additions=()))
-        if SCHEMES.is_foreign(parsed.scheme):
-            raise ImageError(f"the image {name}: {_NOT_ADMITTED}")
-        near = meant(name, [*SCHEMES.names(), *RECIPES], listed=False) or "."
-        raise ImageError(f"there is no image called {name!r}{near}\n{UNDERSTOOD}")
-    if missing := next((path for path in parsed.paths if not path.exists()), None):
-        raise ImageError(f"the image {spec}: {missing} does not exist")
-    return parsed
+        return parsed_spec
+    is_recipe = parsed_spec.scheme in RECIPES and not parsed_spec.argument
+    if not is_recipe and not SCHEMES.is_trusted(parsed_spec.scheme):
+        name = str(replace(parsed_spec, additions=()))
+        if SCHEMES.is_foreign(parsed_spec.scheme):
+            raise ImageError(f"the image {name}: {_ADMISSION_ADVICE}")
+        suggestion = hint_text(name, [*SCHEMES.names(), *RECIPES], listed=False) or "."
+        raise ImageError(f"there is no image called {name!r}{suggestion}\n{GRAMMAR}")
+    if missing_path := next((path for path in parsed_spec.paths if not path.exists()), None):
+        raise ImageError(f"the image {spec}: {missing_path} does not exist")
+    return parsed_spec
 
 
 def build(spec: Spec, context: Context) -> Image:
     """Return the image, its base first, then layer by layer, each from the cache or made."""
     if spec.additions:
-        below = replace(spec, additions=spec.additions[:-1])
-        last = spec.additions[-1]
-        add = add_script if last.is_script else add_archive
-        return add(build(below, context), last, str(spec), context)
+        base_spec = replace(spec, additions=spec.additions[:-1])
+        addition = spec.additions[-1]
+        add_layer = add_script if addition.is_script else add_archive
+        return add_layer(build(base_spec, context), addition, str(spec), context)
     if SCHEMES.is_trusted(spec.scheme):
-        return _maker(spec.scheme)(spec.argument, context)
+        return _find_maker(spec.scheme)(spec.argument, context)
     return make_system(spec.scheme, RECIPES[spec.scheme], context)
 
 
@@ -192,11 +192,11 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     return info.st_ino, info.st_size, info.st_mtime_ns
 
 
-def _maker(scheme: str) -> MakeBase:
+def _find_maker(scheme: str) -> MakeBase:
     return cast(MakeBase, SCHEMES.get(scheme))
 
 
-def _no_scripts(image: Image, script: object, layer: object) -> None:
+def _refuse_script(image: Image, script: object, layer: object) -> None:
     raise ImageError(f"what is run over {image.name} needs a sandbox to run in")
 
 
@@ -208,13 +208,13 @@ def make_folder(argument: str, context: Context) -> Image:
         raise ImageError(f"the image {argument} {problem}")
     if not any((folder / name).is_dir() for name in ("usr", "bin")):
         if (folder / "Dockerfile").is_file():
-            return _maker("dockerfile")(argument, context)
+            return _find_maker("dockerfile")(argument, context)
         raise ImageError(
             f"the folder {argument} is not a root file system: it has no /usr and no /bin; nor is "
             "there a Dockerfile in it"
         )
     cache = context.cache.root.resolve()
-    if any(folder.samefile(each) for each in (cache, *cache.parents)):
+    if any(folder.samefile(ancestor) for ancestor in (cache, *cache.parents)):
         raise ImageError(
             f"the folder {argument} cannot be an image: InterCode's cache is in it ({cache}). This "
             "machine's programs are the image 'host'; for more of its files, copy them to a folder"
@@ -231,11 +231,11 @@ def make_folder(argument: str, context: Context) -> Image:
 
 def _folder_digest(folder: Path) -> str:
     lines: list[bytes] = []
-    pending = [os.fsencode(folder)]
-    start = len(pending[0].rstrip(b"/"))
-    while pending:
+    folders = [os.fsencode(folder)]
+    start = len(folders[0].rstrip(b"/"))
+    while folders:
         try:
-            entries = list(os.scandir(pending.pop()))
+            entries = list(os.scandir(folders.pop()))
         except OSError as error:
             raise ImageError(f"cannot read the image {folder}: {error}") from error
         for entry in entries:
@@ -243,15 +243,15 @@ def _folder_digest(folder: Path) -> str:
             facts = b"%o %d %d" % (info.st_mode, info.st_size, info.st_mtime_ns)
             lines.append(entry.path[start:] + b"\0" + facts)
             if entry.is_dir(follow_symlinks=False):
-                pending.append(entry.path)
-    return digest_of("folder", *sorted(lines))
+                folders.append(entry.path)
+    return joint_digest("folder", *sorted(lines))
 
 
 def make_scratch(argument: str, context: Context) -> Image:
     """Return the empty image."""
     if argument:
         raise ImageError(f"the image 'scratch' takes no argument, not {argument!r}")
-    template = Image(name="scratch", digest=digest_of("scratch", "2"), layers=())
+    template = Image(name="scratch", digest=joint_digest("scratch", "2"), layers=())
     return context.cache.build(template, "scratch", _fill_scratch, context.progress)
 
 
@@ -263,16 +263,16 @@ def _fill_scratch(layer: Path, lock: int) -> Mapping[str, object]:
 
 def make_known(argument: str, context: Context) -> Image:
     """Return the image in the cache whose digest begins so."""
-    found = []
+    images = []
     if re.fullmatch("[0-9a-f]{8,}", argument):
         folders = (context.cache.root / "images").glob(f"{argument}*")
-        found = [image for path in folders if (image := context.cache.lookup(path.name))]
-    if len(found) != 1:
+        images = [image for path in folders if (image := context.cache.lookup(path.name))]
+    if len(images) != 1:
         raise ImageError(
-            f"{len(found) or 'no'} images here have a digest that begins with {argument!r}; "
+            f"{len(images) or 'no'} images here have a digest that begins with {argument!r}; "
             "'intercode images list' shows their first twelve digits"
         )
-    return found[0]
+    return images[0]
 
 
 def refuse_daemon(argument: str, context: Context) -> NoReturn:
@@ -305,7 +305,7 @@ def add_script(base: Image, addition: Addition, spec: str, context: Context) -> 
     template = replace(
         base,
         name=f"{base.name}+{addition.path.name}",
-        digest=digest_of("script", _SCRIPT_VERSION, base.digest, script),
+        digest=joint_digest("script", _SCRIPT_VERSION, base.digest, script),
     )
 
     def fill(layer: Path, lock: int) -> Mapping[str, object]:

@@ -21,12 +21,12 @@ from typing import IO, Annotated, Any
 import msgspec
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import replaced
+from intercode_sandbox.files import atomic_file
 from intercode_sandbox.images.archive import DAMAGE, unpack
 from intercode_sandbox.images.base import ARCHIVES, Image, Progress
 from intercode_sandbox.images.cache import ImageCache
-from intercode_sandbox.images.tree import Found, Tree, content_digest
-from intercode_sandbox.privileges import one_user
+from intercode_sandbox.images.tree import Tree, TreeEntry, content_digest
+from intercode_sandbox.privileges import has_single_user
 
 _HEADER = "INTERCODE.image"
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
@@ -91,20 +91,20 @@ def export_image(image: Image, spec: str, file: Path) -> None:
         config=dict(image.config),
     )
     try:
-        with replaced(file) as temporary, opener(temporary, "wb") as out:
-            write_tree(image.layers, out, {_HEADER: msgspec.json.encode(facts).decode()})
+        with atomic_file(file) as temporary, opener(temporary, "wb") as stream:
+            write_tree(image.layers, stream, {_HEADER: msgspec.json.encode(facts).decode()})
     except OSError as error:
         raise ImageError(f"cannot write {file}: {error.strerror or error}") from error
 
 
 def import_image(
-    file: Path, pinned: Collection[str], cache: ImageCache, progress: Progress
+    file: Path, pinned_digests: Collection[str], cache: ImageCache, progress: Progress
 ) -> tuple[str, Image]:
     """Take an image from a file into the cache; return the name that it had, and it.
 
     Args:
         file: What `export_image` wrote.
-        pinned: The digests of images that are those of their trees.
+        pinned_digests: The digests of images that are those of their trees.
         cache: The cache.
         progress: Is told how it goes.
 
@@ -114,7 +114,7 @@ def import_image(
     facts = _read(file)
     if facts.machine != platform.machine():
         raise ImageError(f"{file} is for {facts.machine}, and this machine is {platform.machine()}")
-    if one_user() and facts.user:
+    if has_single_user() and facts.user:
         raise ImageError(
             f"{file} is for the user {facts.user}, and in an ordinary user's sandboxes there is "
             "no user but root: run as root"
@@ -124,10 +124,14 @@ def import_image(
     def fill(layer: Path, _: int) -> Mapping[str, object]:
         with file.open("rb") as source:
             unpack(source, file, layer, template)
-        found = content_digest((layer,))
-        if found != facts.tree or (facts.digest in pinned and found != facts.digest):
-            raise ImageError(f"{file} has not the files that it should: their digest is {found}")
-        return {"imported": str(file), "tree": found}
+        tree_digest = content_digest((layer,))
+        if tree_digest != facts.tree or (
+            facts.digest in pinned_digests and tree_digest != facts.digest
+        ):
+            raise ImageError(
+                f"{file} has not the files that it should: their digest is {tree_digest}"
+            )
+        return {"imported": str(file), "tree": tree_digest}
 
     return facts.spec, cache.build(template, facts.spec, fill, progress)
 
@@ -145,63 +149,63 @@ def _read(file: Path) -> _Facts:
 
 
 _ATTRIBUTE = "SCHILY.xattr."
-_KEPT = ("security.capability", "user.")
+_ATTRIBUTE_PREFIXES = ("security.capability", "user.")
 
 
 def write_tree(
-    layers: Sequence[Path], out: IO[bytes], headers: Mapping[str, str] | None = None
+    layers: Sequence[Path], stream: IO[bytes], headers: Mapping[str, str] | None = None
 ) -> None:
     """Write the merged tree as a tarball.
 
     Args:
         layers: Lowest first.
-        out: Where it goes, in order: a pipe will do.
+        stream: Where it goes, in order: a pipe will do.
         headers: Global headers of the tarball.
 
     Raises:
         OSError: A layer cannot be read, or the reader is gone.
     """
     with tarfile.open(
-        fileobj=out,
+        fileobj=stream,
         mode="w|",
         format=tarfile.PAX_FORMAT,
         errors="surrogateescape",
         pax_headers=headers,
     ) as tar:
-        writer = _Writer(tar)
-        for parts, found in Tree(layers).walk(()):
-            writer.add("/".join(parts), found)
+        writer = _TreeWriter(tar)
+        for parts, entry in Tree(layers).walk(()):
+            writer.add("/".join(parts), entry)
 
 
-class _Writer:
+class _TreeWriter:
     def __init__(self, tar: tarfile.TarFile) -> None:
         self.tar = tar
         self.names: dict[tuple[int, int], str] = {}
         # An ordinary user's files are theirs on this machine, and root's in an image.
-        self.own = os.geteuid()
+        self.user_id = os.geteuid()
 
-    def add(self, place: str, found: Found) -> None:
-        st = found.info
+    def add(self, place: str, entry: TreeEntry) -> None:
+        status = entry.info
         info = tarfile.TarInfo(place)
-        seconds, rest = divmod(st.st_mtime_ns, 10**9)
-        info.mode, info.mtime = stat.S_IMODE(st.st_mode), seconds
-        info.uid = 0 if st.st_uid == self.own else st.st_uid
-        info.gid = 0 if self.own and st.st_gid == os.getegid() else st.st_gid
+        seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
+        info.mode, info.mtime = stat.S_IMODE(status.st_mode), seconds
+        info.uid = 0 if status.st_uid == self.user_id else status.st_uid
+        info.gid = 0 if self.user_id and status.st_gid == os.getegid() else status.st_gid
         # As text: a number with a fraction would be rounded.
-        info.pax_headers = {"mtime": f"{seconds}.{rest:09}", **_attributes(found.path)}
-        first = self.names.setdefault((st.st_dev, st.st_ino), place)
-        if found.is_dir:
+        info.pax_headers = {"mtime": f"{seconds}.{nanoseconds:09}", **_attributes(entry.path)}
+        first_place = self.names.setdefault((status.st_dev, status.st_ino), place)
+        if entry.is_dir:
             info.type = tarfile.DIRTYPE
-        elif found.is_link:
-            info.type, info.linkname = tarfile.SYMTYPE, str(found.path.readlink())
-        elif first != place:
-            info.type, info.linkname = tarfile.LNKTYPE, first
-        elif stat.S_ISREG(st.st_mode):
-            info.size = st.st_size
-            with found.path.open("rb") as file:
+        elif entry.is_link:
+            info.type, info.linkname = tarfile.SYMTYPE, str(entry.path.readlink())
+        elif first_place != place:
+            info.type, info.linkname = tarfile.LNKTYPE, first_place
+        elif stat.S_ISREG(status.st_mode):
+            info.size = status.st_size
+            with entry.path.open("rb") as file:
                 self.tar.addfile(info, file)
             return
-        elif stat.S_ISFIFO(st.st_mode):
+        elif stat.S_ISFIFO(status.st_mode):
             info.type = tarfile.FIFOTYPE
         else:
             return  # no image of ours has devices, and a socket is nothing
@@ -209,9 +213,9 @@ class _Writer:
 
 
 def _attributes(path: Path) -> dict[str, str]:
-    found = {}
+    attributes = {}
     for name in os.listxattr(path, follow_symlinks=False):
-        if name.startswith(_KEPT) and not name.startswith("user.overlay."):
+        if name.startswith(_ATTRIBUTE_PREFIXES) and not name.startswith("user.overlay."):
             value = os.getxattr(path, name, follow_symlinks=False)
-            found[_ATTRIBUTE + name] = value.decode("utf-8", "surrogateescape")
-    return found
+            attributes[_ATTRIBUTE + name] = value.decode("utf-8", "surrogateescape")
+    return attributes

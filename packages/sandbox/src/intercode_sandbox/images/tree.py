@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from intercode_sandbox.accounts import LONGEST, Account, account_of
+from intercode_sandbox.accounts import MAX_TABLE_BYTES, Account, resolve_account
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import digest_of, file_digest
+from intercode_sandbox.files import file_digest, joint_digest
 
 Parts = tuple[str, ...]
 _MAX_LINKS = 40
@@ -25,7 +25,7 @@ class Tree:
 
     Args:
         layers: Lowest first; a build's context is one.
-        hidden: Says of a path, relative to the root, that it is not there.
+        is_hidden: Says of a path, relative to the root, that it is not there.
         sparse: Whether something below a hidden folder may be there.
         name: Its name for people.
     """
@@ -33,54 +33,54 @@ class Tree:
     def __init__(
         self,
         layers: Sequence[Path],
-        hidden: Callable[[str], bool] = lambda path: False,
+        is_hidden: Callable[[str], bool] = lambda path: False,
         sparse: bool = False,
         name: str = "",
     ) -> None:
         self.layers = tuple(layers)
-        self._hidden = hidden
+        self._is_hidden = is_hidden
         self._sparse = sparse
         self.name = name
-        self.seen: set[Path] = set()
+        self.visited_paths: set[Path] = set()
         """The paths that were looked at."""
 
-    def resolve(self, path: str, to_be: bool = False) -> Parts | None:
+    def resolve(self, path: str, allow_missing: bool = False) -> Parts | None:
         """Return the names on the way to a path's entry, links followed; None: there is none.
 
         Args:
             path: From the root.
-            to_be: Whether what is not there is to be made: it counts as a directory.
+            allow_missing: Whether what is not there is to be made: it counts as a directory.
         """
-        here: Parts = ()
-        pending = list(reversed(path.split("/")))
+        current_parts: Parts = ()
+        pending_names = list(reversed(path.split("/")))
         links = 0
-        while pending:
-            name = pending.pop()
+        while pending_names:
+            name = pending_names.pop()
             if name in ("", "."):
                 continue
             if name == "..":
-                here = here[:-1]
+                current_parts = current_parts[:-1]
                 continue
-            found = self.look((*here, name))
-            if found is None and not to_be:
+            entry = self.look((*current_parts, name))
+            if entry is None and not allow_missing:
                 return None
-            if found is None or not found.is_link:
-                here = (*here, name)
+            if entry is None or not entry.is_link:
+                current_parts = (*current_parts, name)
                 continue
             links += 1
             if links > _MAX_LINKS:
                 return None
-            target = str(found.path.readlink())
-            here = () if target.startswith("/") else here
-            pending += reversed(target.split("/"))
-        return here
+            target = str(entry.path.readlink())
+            current_parts = () if target.startswith("/") else current_parts
+            pending_names += reversed(target.split("/"))
+        return current_parts
 
-    def look(self, parts: Parts) -> Found | None:
+    def look(self, parts: Parts) -> TreeEntry | None:
         """Return the entry at these names, of which none but the last is a link."""
-        entries = merged(self.layers, parts)
-        if not entries or (parts and self._gone(parts, entries[0])):
+        entries = merged_entries(self.layers, parts)
+        if not entries or (parts and self._is_absent(parts, entries[0])):
             return None
-        self.seen.add(entries[0].path)
+        self.visited_paths.add(entries[0].path)
         return entries[0]
 
     def names(self, parts: Parts) -> list[str]:
@@ -90,47 +90,47 @@ class Tree:
     def is_dir(self, path: str) -> bool:
         """Whether a path leads to a directory."""
         parts = self.resolve(path)
-        found = None if parts is None else self.look(parts)
-        return found is not None and found.is_dir
+        entry = None if parts is None else self.look(parts)
+        return entry is not None and entry.is_dir
 
-    def walk(self, parts: Parts, deep: bool = True) -> Iterator[tuple[Parts, Found]]:
+    def walk(self, parts: Parts, deep: bool = True) -> Iterator[tuple[Parts, TreeEntry]]:
         """Yield all below a directory, in a fixed order, each directory before what is in it.
 
         Args:
             parts: The directory.
             deep: Whether also what is in its directories.
         """
-        entries = merged(self.layers, parts)
+        entries = merged_entries(self.layers, parts)
         folders = [entry.path for entry in entries if entry.is_dir]
         for name in sorted({entry.name for folder in folders for entry in folder.iterdir()}):
-            found = visible(folders, name)
-            if not found:
+            candidates = visible_entries(folders, name)
+            if not candidates:
                 continue
             place = (*parts, name)
-            inner = self.walk(place) if found[0].is_dir else iter(())
-            if self._hidden("/".join(place)):
-                if not (self._sparse and found[0].is_dir):
+            descendants = self.walk(place) if candidates[0].is_dir else iter(())
+            if self._is_hidden("/".join(place)):
+                if not (self._sparse and candidates[0].is_dir):
                     continue
-                below = list(inner)
-                if not below:
+                visible_descendants = list(descendants)
+                if not visible_descendants:
                     continue
-                inner = iter(below)
-            self.seen.add(found[0].path)
-            yield place, found[0]
+                descendants = iter(visible_descendants)
+            self.visited_paths.add(candidates[0].path)
+            yield place, candidates[0]
             if deep:
-                yield from inner
+                yield from descendants
 
-    def _gone(self, parts: Parts, found: Found) -> bool:
-        if not self._hidden("/".join(parts)):
+    def _is_absent(self, parts: Parts, entry: TreeEntry) -> bool:
+        if not self._is_hidden("/".join(parts)):
             return False
-        return not (self._sparse and found.is_dir and next(self.walk(parts), None) is not None)
+        return not (self._sparse and entry.is_dir and next(self.walk(parts), None) is not None)
 
 
 _OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TreeEntry:
     """A path of the merged tree."""
 
     path: Path
@@ -148,29 +148,29 @@ class Found:
         return stat.S_ISLNK(self.info.st_mode)
 
 
-def look(layers: Sequence[Path], parts: Sequence[str]) -> Found | None:
+def find_entry(layers: Sequence[Path], parts: Sequence[str]) -> TreeEntry | None:
     """Return the entry that the merged tree has at a path.
 
     Args:
         layers: Lowest first.
         parts: The path's names from the root; none but the last may be a symbolic link.
     """
-    entries = merged(layers, parts)
+    entries = merged_entries(layers, parts)
     return entries[0] if entries else None
 
 
-def merged(layers: Sequence[Path], parts: Sequence[str]) -> list[Found]:
-    """Look as `look` does: the seen entry, or directories that merge into one, highest first."""
-    entries = [Found(folder, folder.lstat()) for folder in reversed(layers)]
+def merged_entries(layers: Sequence[Path], parts: Sequence[str]) -> list[TreeEntry]:
+    """Look as `find_entry` does: the seen entry, or directories that merge into one, highest first."""
+    entries = [TreeEntry(folder, folder.lstat()) for folder in reversed(layers)]
     for name in parts:
         folders = [entry.path for entry in entries if entry.is_dir]
-        entries = visible(folders, name)
+        entries = visible_entries(folders, name)
     return entries
 
 
-def visible(folders: Sequence[Path], name: str) -> list[Found]:
+def visible_entries(folders: Sequence[Path], name: str) -> list[TreeEntry]:
     """Return an entry of a merged directory: one that is seen, or directories that merge."""
-    entries: list[Found] = []
+    entries: list[TreeEntry] = []
     for folder in folders:
         path = folder / name
         try:
@@ -180,13 +180,13 @@ def visible(folders: Sequence[Path], name: str) -> list[Found]:
                 raise
             continue
         if stat.S_ISDIR(info.st_mode):
-            entries.append(Found(path, info))
+            entries.append(TreeEntry(path, info))
             if _is_opaque(path):
                 break
             continue
-        deleted = stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
-        if not entries and not deleted:
-            entries.append(Found(path, info))
+        is_whiteout = stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
+        if not entries and not is_whiteout:
+            entries.append(TreeEntry(path, info))
         break
     return entries
 
@@ -211,18 +211,18 @@ def content_digest(layers: Sequence[Path]) -> str:
         OSError: A file cannot be read.
     """
     parts: list[str | bytes] = []
-    for place, found in Tree(layers).walk(()):
-        kind, mode = stat.S_IFMT(found.info.st_mode), stat.S_IMODE(found.info.st_mode)
+    for place, entry in Tree(layers).walk(()):
+        kind, mode = stat.S_IFMT(entry.info.st_mode), stat.S_IMODE(entry.info.st_mode)
         content: str | bytes = ""
-        if found.is_link:
-            mode, content = 0, os.fsencode(found.path.readlink())
+        if entry.is_link:
+            mode, content = 0, os.fsencode(entry.path.readlink())
         elif stat.S_ISREG(kind):
-            content = file_digest(found.path)
+            content = file_digest(entry.path)
         parts += ["/".join(place), f"{kind:o} {mode:o}", content]
-    return digest_of(*parts)
+    return joint_digest(*parts)
 
 
-def account_in(layers: Sequence[Path], text: str) -> Account:
+def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
     """Return the account that ``USER`` means in an image: see `account_of`.
 
     Raises:
@@ -232,14 +232,14 @@ def account_in(layers: Sequence[Path], text: str) -> Account:
 
     def read(path: str) -> str:
         parts = tree.resolve(path)
-        found = tree.look(parts) if parts is not None else None
-        if found is None or not found.path.is_file():
+        entry = tree.look(parts) if parts is not None else None
+        if entry is None or not entry.path.is_file():
             return ""
-        with found.path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(LONGEST)
+        with entry.path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_TABLE_BYTES)
 
     try:
-        account = account_of(text, read)
+        account = resolve_account(text, read)
     except LookupError as error:
         raise ImageError(str(error)) from None
     if (number := max(account.uid, account.gid)) > _HIGHEST_ID:
@@ -247,27 +247,27 @@ def account_in(layers: Sequence[Path], text: str) -> Account:
     return account
 
 
-def owner_in(layers: Sequence[Path], text: str) -> tuple[int, int]:
+def resolve_image_owner(layers: Sequence[Path], text: str) -> tuple[int, int]:
     """Return the user and group id that ``--chown`` means; a number alone is that of both.
 
     Raises:
-        ImageError: As `account_in`.
+        ImageError: As `resolve_image_account`.
     """
     name, _, group = text.partition(":")
-    account = account_in(layers, f"{name}:{group or name}" if name.isdigit() else text)
+    account = resolve_image_account(layers, f"{name}:{group or name}" if name.isdigit() else text)
     return account.uid, account.gid
 
 
-def set_times(layer: Path, begin: float, to: int) -> None:
-    """Set the times of the files in a layer that have one from `begin` on, to `to`.
+def set_times(layer: Path, begin_time: float, timestamp: int) -> None:
+    """Set the times of the files in a layer that have one from `begin_time` on, to `timestamp`.
 
     Args:
         layer: Its folder.
-        begin: When the building of the layer began, in seconds since 1970.
-        to: The time that the files get, in seconds since 1970.
+        begin_time: When the building of the layer began, in seconds since 1970.
+        timestamp: The time that the files get, in seconds since 1970.
     """
     for folder, folders, files in os.walk(layer, topdown=False):
         for name in (*files, *folders, "."):
             path = os.path.join(folder, name)  # noqa: PTH118 - it is one of thousands
-            if os.lstat(path).st_mtime > begin:
-                os.utime(path, (to, to), follow_symlinks=False)
+            if os.lstat(path).st_mtime > begin_time:
+                os.utime(path, (timestamp, timestamp), follow_symlinks=False)

@@ -26,13 +26,13 @@ BLOCK = 1 << 16
 """Bytes that are read at once."""
 SHARED_MEMORY = "/dev/shm"
 """A folder that every sandbox has, and no layer need have."""
-LONGEST = 3072
+MAX_PATH_BYTES = 3072
 """Bytes of a path in a layer: the machine could not name a longer one where layers are kept."""
-_LONGEST_TARGET = 4096
+_MAX_TARGET_BYTES = 4096
 HEAD = struct.Struct("=4IqQ3I4x")
 """The mark, mode, uid, gid, seconds, size, nanoseconds, and bytes of the path and of the target: as
 ``static/archive.h`` has them."""
-PLAIN, OPAQUE, LINK, DELETED, END = range(5)
+PLAIN_MARK, OPAQUE_MARK, LINK_MARK, DELETED_MARK, END_MARK = range(5)
 """The marks of a head."""
 _TYPES = {
     stat.S_IFREG: "file",
@@ -79,31 +79,31 @@ class Reader:
         self._file = file
 
     def __iter__(self) -> Iterator[Entry]:
-        while (head := HEAD.unpack(self._exactly(HEAD.size)))[0] != END:
+        while (head := HEAD.unpack(self._read_exactly(HEAD.size)))[0] != END_MARK:
             mark, mode, uid, gid, seconds, size, nanoseconds, path_bytes, target_bytes = head
-            if mark > END or path_bytes > LONGEST or target_bytes > _LONGEST_TARGET:
+            if mark > END_MARK or path_bytes > MAX_PATH_BYTES or target_bytes > _MAX_TARGET_BYTES:
                 raise StreamError(f"the stream is broken at {head}")
-            path = os.fsdecode(self._exactly(path_bytes)) or "."
-            target = os.fsdecode(self._exactly(target_bytes))
-            named = {LINK: "link", DELETED: "deleted"}.get(mark)
-            kind = named or _TYPES.get(stat.S_IFMT(mode), "device")
+            path = os.fsdecode(self._read_exactly(path_bytes)) or "."
+            target = os.fsdecode(self._read_exactly(target_bytes))
+            mark_kind = {LINK_MARK: "link", DELETED_MARK: "deleted"}.get(mark)
+            kind = mark_kind or _TYPES.get(stat.S_IFMT(mode), "device")
             mtime = seconds * 10**9 + nanoseconds
-            opaque = mark == OPAQUE
+            opaque = mark == OPAQUE_MARK
             yield Entry(path, kind, stat.S_IMODE(mode), uid, gid, mtime, target, opaque, size)
 
     def pieces(self, entry: Entry) -> Iterator[tuple[int, bytes]]:
         """Yield the offset and the bytes of each piece of a regular file, in their order."""
         end = 0
         while True:
-            offset, count = PIECE.unpack(self._exactly(PIECE.size))
+            offset, count = PIECE.unpack(self._read_exactly(PIECE.size))
             if count == 0:
                 return
             if offset < end or count > BLOCK or offset + count > entry.size:
                 raise StreamError(f"{entry.path!r} has a piece where none can be")
             end = offset + count
-            yield offset, self._exactly(count)
+            yield offset, self._read_exactly(count)
 
-    def _exactly(self, count: int) -> bytes:
+    def _read_exactly(self, count: int) -> bytes:
         data = self._file.read(count)
         if len(data) < count:
             raise StreamError("the stream breaks off")
@@ -129,10 +129,10 @@ def make(reader: Reader, entry: Entry, path: Path) -> None:
         os.mknod(path, stat.S_IFIFO if entry.kind == "fifo" else stat.S_IFSOCK)
     elif entry.kind == "file":
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(path, flags, 0o600), "wb", buffering=0) as out:
+        with open(os.open(path, flags, 0o600), "wb", buffering=0) as target:
             for offset, block in reader.pieces(entry):
-                os.pwrite(out.fileno(), block, offset)
-            out.truncate(entry.size)
+                os.pwrite(target.fileno(), block, offset)
+            target.truncate(entry.size)
     else:
         raise StreamError(f"{entry.path!r} is of a kind that no sandbox makes: {entry.kind!r}")
 
@@ -154,7 +154,7 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
         StreamError, OSError: The stream is broken, or the folder cannot be written.
     """
     with open(source, "rb", closefd=False, buffering=BLOCK) as file:
-        layer = _Layer(Reader(file), folder, opaque_attribute)
+        layer = _LayerWriter(Reader(file), folder, opaque_attribute)
         for entry in layer.reader:
             layer.take(entry)
     # Last and deepest first: writing into a folder changes its times, and may need its old mode.
@@ -163,7 +163,7 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
     return layer.special
 
 
-class _Layer:
+class _LayerWriter:
     def __init__(self, reader: Reader, folder: Path, opaque_attribute: str) -> None:
         self.reader = reader
         self.folder = folder
@@ -177,10 +177,10 @@ class _Layer:
     def take(self, entry: Entry) -> None:
         """Make the next one."""
         target = self.folder / entry.path
-        above, _, name = entry.path.rpartition("/")
+        parent, _, name = entry.path.rpartition("/")
         if entry.kind == "dir" and entry.path == "." and not self.folders:
             pass
-        elif (above or ".") not in self.folders or name in ("", ".", ".."):
+        elif (parent or ".") not in self.folders or name in ("", ".", ".."):
             raise StreamError(f"{entry.path!r} is in no folder of the stream")
         elif entry.kind == "link":
             if entry.target not in self.files:

@@ -24,7 +24,7 @@ SUPERVISOR = "supervisor"
 """The cgroup for ourselves and all others in ours, so that ours may have limited children."""
 CONTROLLERS = ("memory", "pids", "cpu")
 _LEAVING_SECONDS = 2.0
-_DELEGATED = ("user.delegate", "trusted.delegate")
+_DELEGATION_ATTRIBUTES = ("user.delegate", "trusted.delegate")
 """The attributes by which systemd marks a cgroup that it has given away."""
 _MOVES = 20
 _NO_LIMIT = 1 << 62
@@ -32,7 +32,7 @@ _NO_LIMIT = 1 << 62
 _TCP_SHARE = 8
 """A sandbox's sockets may hold one of so many bytes of its memory, where the kernel counts them
 apart."""
-_IDLE = 32
+_MAX_IDLE_CGROUPS = 32
 """Cgroups that a spawner keeps for its next sandboxes."""
 _RESIDUE = 4 << 20
 """Bytes that may still count for a cgroup that is used again: the machine's cache of files and
@@ -53,21 +53,27 @@ class Hierarchy:
 
 def hierarchies() -> list[Hierarchy]:
     """List the folders in which sandboxes' cgroups could be made, best first."""
-    by_folder: dict[str, list[str]] = {}
+    controllers_by_folder: dict[str, list[str]] = {}
     for controller in CONTROLLERS:
         if folder := _folder("cgroup", controller):
-            by_folder.setdefault(folder, []).append(controller)
-    found = [Hierarchy(1, folder, tuple(names)) for folder, names in by_folder.items()]
+            controllers_by_folder.setdefault(folder, []).append(controller)
+    candidates = [
+        Hierarchy(1, folder, tuple(names)) for folder, names in controllers_by_folder.items()
+    ]
     if mount := _mount_point("cgroup2", ""):
-        own = _folder("cgroup2", "") or mount[0]
-        if os.path.basename(own) == SUPERVISOR:
-            own = os.path.dirname(own)
+        process_folder = _folder("cgroup2", "") or mount[0]
+        if os.path.basename(process_folder) == SUPERVISOR:
+            process_folder = os.path.dirname(process_folder)
         # The machine's root cgroup may have processes and limited children.
-        for folder in dict.fromkeys((own, mount[0])):
+        for folder in dict.fromkeys((process_folder, mount[0])):
             with contextlib.suppress(OSError):
-                there = _read(folder + "/cgroup.controllers").split()
-                found.append(Hierarchy(2, folder, tuple(c for c in CONTROLLERS if c in there)))
-    return found
+                available_controllers = _read(folder + "/cgroup.controllers").split()
+                candidates.append(
+                    Hierarchy(
+                        2, folder, tuple(c for c in CONTROLLERS if c in available_controllers)
+                    )
+                )
+    return candidates
 
 
 def parents() -> list[str]:
@@ -84,8 +90,8 @@ def read_only() -> list[str]:
     """List the mounts of hierarchies in which sandboxes' cgroups cannot be made for that alone."""
     points = [_mount_point("cgroup", controller) for controller in CONTROLLERS]
     points.append(_mount_point("cgroup2", "") if is_unified() else None)
-    found = dict.fromkeys(point[0] for point in points if point)
-    return [point for point in found if os.statvfs(point).f_flag & os.ST_RDONLY]
+    mount_points = dict.fromkeys(point[0] for point in points if point)
+    return [point for point in mount_points if os.statvfs(point).f_flag & os.ST_RDONLY]
 
 
 def own_memory_limit() -> int | None:
@@ -119,26 +125,30 @@ class Cgroups:
         self.parts: list[Hierarchy] = []
         """The spawner's own folders, with what is limited in each."""
         self.sandboxes = 0
-        self.idle: deque[str] = deque()
-        self.leaving: list[str] = []
+        self.idle_names: deque[str] = deque()
+        self.removal_queue: list[str] = []
         """The names of cgroups that are yet to be removed."""
         self._limits: dict[str, tuple[int, int]] = {}
         for hierarchy in hierarchies():
-            held = [controller for part in self.parts for controller in part.controllers]
-            wanted = [c for c in hierarchy.controllers if c not in held]
+            limited_controllers = [
+                controller for part in self.parts for controller in part.controllers
+            ]
+            new_controllers = [c for c in hierarchy.controllers if c not in limited_controllers]
             folder = f"{hierarchy.folder}/{PREFIX}{name}"
-            if not wanted or not os.access(hierarchy.folder, os.W_OK):
+            if not new_controllers or not os.access(hierarchy.folder, os.W_OK):
                 continue
             try:
                 if hierarchy.version == 2:
-                    wanted = _passed_on(hierarchy.folder, wanted, caller)
+                    new_controllers = _delegate_controllers(
+                        hierarchy.folder, new_controllers, caller
+                    )
                 os.mkdir(folder)
                 if hierarchy.version == 2:
-                    wanted = _pass_on(folder, wanted)
+                    new_controllers = _enable_controllers(folder, new_controllers)
             except OSError:
-                _removed(folder)
+                _try_remove(folder)
                 continue
-            self.parts.append(Hierarchy(hierarchy.version, folder, tuple(wanted)))
+            self.parts.append(Hierarchy(hierarchy.version, folder, tuple(new_controllers)))
 
     @property
     def version(self) -> int:
@@ -156,26 +166,26 @@ class Cgroups:
         Raises:
             OSError: The kernel refused; the sandbox must not start.
         """
-        for used in self.idle:  # the ones that have rested longest first
-            if self._is_clean(used):
-                self.idle.remove(used)
+        for cgroup_name in self.idle_names:  # the ones that have rested longest first
+            if self._is_clean(cgroup_name):
+                self.idle_names.remove(cgroup_name)
                 break
         else:
             for folder in self.folders(name):
                 os.mkdir(folder)
-            used = name
+            cgroup_name = name
         self._weigh(+1)
-        return used
+        return cgroup_name
 
     def give_back(self, name: str, reuse: bool) -> None:
         """Keep the cgroups of a sandbox that has ended for another one, or remove them soon."""
         self._weigh(-1)
         if reuse and self._is_resettable(name):
-            self.idle.append(name)
+            self.idle_names.append(name)
         else:
-            self.leaving.append(name)
-        if len(self.idle) > _IDLE:
-            self.leaving.append(self.idle.popleft())
+            self.removal_queue.append(name)
+        if len(self.idle_names) > _MAX_IDLE_CGROUPS:
+            self.removal_queue.append(self.idle_names.popleft())
 
     def folders(self, name: str) -> list[str]:
         """Return the folders of a sandbox's cgroups."""
@@ -193,13 +203,15 @@ class Cgroups:
         for part in self.parts:
             folder = f"{part.folder}/{name}"
             if "memory" in part.controllers:
-                most, swap = ("memory.max", "memory.swap.max") if part.version == 2 else _V1_MEMORY
+                limit_file, swap_file = (
+                    ("memory.max", "memory.swap.max") if part.version == 2 else _V1_MEMORY
+                )
                 if part.version == 1 and was_limited:
                     with contextlib.suppress(OSError):  # must never be less than the limit without
-                        _write(f"{folder}/{swap}", "-1")
-                _write(f"{folder}/{most}", str(memory))
+                        _write(f"{folder}/{swap_file}", "-1")
+                _write(f"{folder}/{limit_file}", str(memory))
                 with contextlib.suppress(OSError):  # absent where the kernel does not count swap
-                    _write(f"{folder}/{swap}", "0" if part.version == 2 else str(memory))
+                    _write(f"{folder}/{swap_file}", "0" if part.version == 2 else str(memory))
                 if part.version == 1:
                     with contextlib.suppress(OSError):  # absent where it cannot count it apart
                         _write(
@@ -222,9 +234,9 @@ class Cgroups:
                     return int(count)
         return 0
 
-    def remove_left(self) -> None:
+    def remove_unused(self) -> None:
         """Remove the cgroups that are not used again, but those that a process is still leaving."""
-        self.leaving = [name for name in self.leaving if not self._remove(name)]
+        self.removal_queue = [name for name in self.removal_queue if not self._remove(name)]
 
     def _remove(self, name: str) -> bool:
         try:
@@ -257,14 +269,17 @@ class Cgroups:
         for part in self.parts:
             _remove_tree(part.folder)
 
-    def _weigh(self, more: int) -> None:
+    def _weigh(self, change: int) -> None:
         """Have all sandboxes of all spawners weigh the same when processors are short."""
-        self.sandboxes += more
+        self.sandboxes += change
         for part in self.parts:
             if "cpu" in part.controllers:
-                name, one, most = _WEIGHTS[part.version]
+                name, single_weight, max_weight = _WEIGHTS[part.version]
                 with contextlib.suppress(OSError):  # its limits hold all the same
-                    _write(f"{part.folder}/{name}", str(min(most, one * max(1, self.sandboxes))))
+                    _write(
+                        f"{part.folder}/{name}",
+                        str(min(max_weight, single_weight * max(1, self.sandboxes))),
+                    )
 
 
 _NOW, _PEAK, _OOM = range(3)
@@ -281,7 +296,7 @@ def remove_all(name: str) -> None:
         _remove_tree(f"{folder}/{PREFIX}{name}")
 
 
-def _passed_on(folder: str, wanted: list[str], caller: int) -> list[str]:
+def _delegate_controllers(folder: str, controllers: list[str], caller: int) -> list[str]:
     """Have a v2 cgroup pass controllers on to its children: those that it then does.
 
     Raises:
@@ -295,25 +310,29 @@ def _passed_on(folder: str, wanted: list[str], caller: int) -> list[str]:
                 break
             _move_all(folder)
         try:
-            return _pass_on(folder, wanted)
+            return _enable_controllers(folder, controllers)
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
     raise OSError(errno.EBUSY, "it has processes that are not ours, or too many", folder)
 
 
-def _pass_on(folder: str, wanted: list[str]) -> list[str]:
+def _enable_controllers(folder: str, controllers: list[str]) -> list[str]:
     path = folder + "/cgroup.subtree_control"
-    for controller in wanted:  # memory first, which alone is refused as long as there are processes
+    for (
+        controller
+    ) in controllers:  # memory first, which alone is refused as long as there are processes
         try:
             _write(path, f"+{controller}")
         except OSError as error:  # one without another is better than none
             if error.errno in (errno.EBUSY, errno.EACCES, errno.EROFS):
                 raise
-    passed = [controller for controller in wanted if controller in _read(path).split()]
-    if not passed:
+    enabled_controllers = [
+        controller for controller in controllers if controller in _read(path).split()
+    ]
+    if not enabled_controllers:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), path)
-    return passed
+    return enabled_controllers
 
 
 def _is_ours(folder: str, caller: int) -> bool:
@@ -321,7 +340,7 @@ def _is_ours(folder: str, caller: int) -> bool:
 
     It was given to us as a whole, or is a container's, or all of them are our caller's.
     """
-    for name in _DELEGATED:
+    for name in _DELEGATION_ATTRIBUTES:
         with contextlib.suppress(OSError):
             if os.getxattr(folder, name) == b"1":
                 return True
@@ -353,7 +372,7 @@ def _processes(folder: str) -> list[int]:
     return [int(pid) for pid in _read(folder + "/cgroup.procs").split()]
 
 
-def _own_path(controller: str) -> str | None:
+def _process_path(controller: str) -> str | None:
     """Return this process's cgroup: of a v1 controller, or of v2 for the empty name."""
     with open("/proc/self/cgroup") as file:
         for line in file:
@@ -367,21 +386,23 @@ def _mount_point(kind: str, option: str) -> tuple[str, str] | None:
     """Where a hierarchy is mounted, and which of its paths is the mount's root."""
     with open("/proc/self/mountinfo") as file:
         for line in file:
-            left, _, right = line.partition(" - ")
-            filesystem, _, options = right.split(" ", 2)
+            mount_text, _, filesystem_text = line.partition(" - ")
+            filesystem, _, options = filesystem_text.split(" ", 2)
             if filesystem == kind and (not option or option in options.strip().split(",")):
-                fields = left.split(" ")
+                fields = mount_text.split(" ")
                 return fields[4], fields[3]
     return None
 
 
 def _folder(kind: str, controller: str) -> str | None:
-    found = _mount_point(kind, controller)
-    own = _own_path(controller)
-    if found is None or own is None:
+    mount_point = _mount_point(kind, controller)
+    process_path = _process_path(controller)
+    if mount_point is None or process_path is None:
         return None
-    point, root = found
-    relative = own[len(root) :] if root != "/" and own.startswith(root) else own
+    point, root = mount_point
+    relative = (
+        process_path[len(root) :] if root != "/" and process_path.startswith(root) else process_path
+    )
     folder = point + "/" + relative.strip("/")
     return folder.rstrip("/") if os.path.isdir(folder) else point
 
@@ -406,11 +427,11 @@ def _write(path: str, value: str) -> None:
 def _remove_tree(folder: str) -> None:
     """Remove a spawner's folder; its processes have ended, or are about to."""
     deadline = time.monotonic() + _LEAVING_SECONDS  # after which a sweep will find it
-    while not _removed(folder) and time.monotonic() < deadline:
+    while not _try_remove(folder) and time.monotonic() < deadline:
         time.sleep(0.002)
 
 
-def _removed(folder: str) -> bool:
+def _try_remove(folder: str) -> bool:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:

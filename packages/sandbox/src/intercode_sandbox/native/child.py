@@ -23,7 +23,7 @@ class Child:
     Args:
         name: The name that no other child of the spawner has.
         cgroup: The name of its cgroup.
-        layers_mounted: The number of mounted layers. A child's copy of the mounts is as old as the
+        layer_count: The number of mounted layers. A child's copy of the mounts is as old as the
             child.
         clone: Forks the child, which waits at the other end of a socket, and returns its pid.
 
@@ -32,14 +32,14 @@ class Child:
     """
 
     def __init__(
-        self, name: str, cgroup: str, layers_mounted: int, clone: Callable[[socket.socket], int]
+        self, name: str, cgroup: str, layer_count: int, clone: Callable[[socket.socket], int]
     ) -> None:
         self.name = name
         self.cgroup = cgroup
-        self.layers_mounted = layers_mounted
+        self.layer_count = layer_count
         self.spec: dict[str, Any] | None = None
         """The request that the child is prepared for ahead of."""
-        self.first: list[int] = []
+        self.prepared_fds: list[int] = []
         """Our ends of the channels of the program that the child starts ahead of a request."""
         self.files: int | None = None
         """A detached mount of the child's files, if these can be frozen."""
@@ -49,9 +49,9 @@ class Child:
         """The value of `Cgroups.oom_kills` when the child was forked."""
         self.ending = False
         """Whether the child's caller has closed the sandbox, and waits for its end no longer."""
-        self.link, theirs = wire.pair()
-        with theirs:
-            self.pid = clone(theirs)
+        self.link, child_socket = wire.pair()
+        with child_socket:
+            self.pid = clone(child_socket)
         # No other process has this pid as long as the spawner has not waited for the child.
         try:
             self.process = os.pidfd_open(self.pid)
@@ -71,19 +71,19 @@ class Child:
     def first_program(self) -> Iterator[list[int]]:
         """Yield the other ends of the channels of the first program, if there is to be one."""
         assert self.spec is not None
-        if (first := self.spec["first"]) is None:
+        if (program := self.spec["first"]) is None:
             yield []
             return
-        ours, theirs = open_channels(first["channels"], first["merge_stderr"])
+        caller_ends, child_ends = open_channels(program["channels"], program["merge_stderr"])
         exit_read, exit_write = exit_pipe()
-        self.first = [*ours.values(), exit_read]
+        self.prepared_fds = [*caller_ends.values(), exit_read]
         try:
-            yield [*theirs.values(), exit_write]
+            yield [*child_ends.values(), exit_write]
         except OSError:
             self.close()
             raise
         finally:
-            close_all(*theirs.values(), exit_write)
+            close_all(*child_ends.values(), exit_write)
 
     def kill(self) -> None:
         """Kill the child, and with it all that runs in the sandbox. Returns at once."""
@@ -100,8 +100,8 @@ class Child:
     def close(self) -> None:
         """Close the link: a child without a caller ends by that. Idempotent."""
         self.link.close()
-        first, self.first = self.first, []
-        close_all(*first)
+        fds, self.prepared_fds = self.prepared_fds, []
+        close_all(*fds)
 
     def release(self) -> None:
         """Close all descriptors of a child that has ended."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 LEDGERS = "endings"
 """The folder of the ledgers, in the cache."""
-_LONGEST = 1 << 20
+_MAX_LEDGER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ def _read(path: Path) -> Iterable[Ending]:
         path.unlink(missing_ok=True)
         return []
     except BlockingIOError:
-        rows = [line.split() for line in os.pread(ledger, _LONGEST, 0).decode().splitlines()]
+        rows = [
+            line.split() for line in os.pread(ledger, _MAX_LEDGER_BYTES, 0).decode().splitlines()
+        ]
         return [Ending(path.name, row[0], int(row[1])) for row in rows if len(row) == 2]
     finally:
         os.close(ledger)

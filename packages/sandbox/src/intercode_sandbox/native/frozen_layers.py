@@ -8,13 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from intercode_sandbox.errors import SandboxError
-from intercode_sandbox.ownership import when_gone
+from intercode_sandbox.ownership import register_finalizer
 from intercode_sandbox.units import MIB
 
-MOST = "INTERCODE_FROZEN_BYTES"
+MAX_BYTES_VARIABLE = "INTERCODE_FROZEN_BYTES"
 """The variable that names the most bytes of all frozen layers of a process."""
 _lock = threading.Lock()
-_held: dict[object, int] = {}
+_sizes: dict[object, int] = {}
 
 
 class FrozenLayer:
@@ -23,46 +23,52 @@ class FrozenLayer:
     Args:
         name: Its name in its spawner.
         owner: The spawner's name.
-        used: Its bytes and files.
+        usage: Its bytes and files.
         thaw: Tells the spawner that it is needed no longer.
     """
 
     def __init__(
-        self, name: str, owner: str, used: tuple[int, int], thaw: Callable[[str], None]
+        self, name: str, owner: str, usage: tuple[int, int], thaw: Callable[[str], None]
     ) -> None:
         self.name = name
         self.owner = owner
-        self.bytes, self.files = used
+        self.bytes, self.files = usage
         key = object()
         with _lock:
-            _held[key] = self.bytes
-        when_gone(self, _drop, key, thaw, name)
+            _sizes[key] = self.bytes
+        register_finalizer(self, _drop, key, thaw, name)
 
 
 def _drop(key: object, thaw: Callable[[str], None], name: str) -> None:
     # Without the lock, as it may be called anywhere: one operation on a dictionary is whole.
-    _held.pop(key, None)
+    _sizes.pop(key, None)
     thaw(name)
 
 
-def most() -> int:
+def max_bytes() -> int:
     """Return the most bytes that the frozen layers of this process may have."""
     with suppress(ValueError):
-        return int(os.environ[MOST]) if MOST in os.environ else _half_of_memory()
-    raise SandboxError(f"{MOST} must be a number of bytes, not {os.environ[MOST]!r}")
+        return (
+            int(os.environ[MAX_BYTES_VARIABLE])
+            if MAX_BYTES_VARIABLE in os.environ
+            else _half_of_memory()
+        )
+    raise SandboxError(
+        f"{MAX_BYTES_VARIABLE} must be a number of bytes, not {os.environ[MAX_BYTES_VARIABLE]!r}"
+    )
 
 
 def room() -> int:
     """Return the bytes that are left for frozen layers."""
-    return most() - sum(list(_held.values()))
+    return max_bytes() - sum(list(_sizes.values()))
 
 
-def no_room(wanted: int) -> SandboxError:
+def no_room_error(size: int) -> SandboxError:
     """Return the error of a layer that there is no room for."""
     return SandboxError(
-        f"the sandbox's files, {wanted / MIB:.0f} MiB, cannot be frozen: {len(_held)} snapshots "
-        f"and forks of this process hold {sum(list(_held.values())) / MIB:.0f} of at most "
-        f"{most() / MIB:.0f} MiB. Close or delete some, or set {MOST}"
+        f"the sandbox's files, {size / MIB:.0f} MiB, cannot be frozen: {len(_sizes)} snapshots "
+        f"and forks of this process hold {sum(list(_sizes.values())) / MIB:.0f} of at most "
+        f"{max_bytes() / MIB:.0f} MiB. Close or delete some, or set {MAX_BYTES_VARIABLE}"
     )
 
 

@@ -16,7 +16,7 @@ from intercode_sandbox.native import syscalls as sc
 _ATTRIBUTES = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
 
-class Vault:
+class FrozenMounts:
     """The frozen layers of one spawner.
 
     Args:
@@ -25,7 +25,7 @@ class Vault:
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
-        self._home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        self._spawner_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._namespace = -1
         self._folder = -1
@@ -43,7 +43,7 @@ class Vault:
         Raises:
             OSError: With EBUSY, something can still write to them. They are as before.
         """
-        with self._inside():
+        with self._enter_namespace():
             name = str(self._count + 1)
             os.mkdir(name)
             try:
@@ -64,7 +64,7 @@ class Vault:
         """
         trees: list[int] = []
         if names:
-            with self._inside():
+            with self._enter_namespace():
                 try:
                     for name in names:
                         if not os.path.ismount(name):  # or its empty folder would be copied
@@ -78,12 +78,12 @@ class Vault:
 
     def remove(self, name: str) -> None:
         """Let go of a layer. Sandboxes that run keep their own copies."""
-        with self._inside():
+        with self._enter_namespace():
             sc.umount(name)
             os.rmdir(name)
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def _enter_namespace(self) -> Iterator[None]:
         """For its duration, this process is in the vault's namespace, and in its folder."""
         if self._namespace < 0:
             sc.unshare(sc.CLONE_NEWNS)
@@ -91,15 +91,15 @@ class Vault:
             sc.setns(self._namespace, sc.CLONE_NEWNS)
         try:
             if self._namespace < 0:
-                self._furnish()
+                self._prepare_namespace()
             os.fchdir(self._folder)
             yield
         finally:
-            sc.setns(self._home, sc.CLONE_NEWNS)
+            sc.setns(self._spawner_namespace, sc.CLONE_NEWNS)
             os.fchdir(self._root)  # which may not be that of the namespace
             os.chroot(".")
 
-    def _furnish(self) -> None:
+    def _prepare_namespace(self) -> None:
         sc.umount(self._stage)  # copies of the layers of images
         options = "size=1m,mode=700"
         sc.mount("tmpfs", self._stage, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)

@@ -28,10 +28,10 @@ from intercode_sandbox.privileges import permitted
 ID_COUNT = 65_536
 """User and group ids in a sandbox, as root."""
 
-_FIRST, _END = 0x7000_0000, 0x7FFE_0000
+_FIRST_ID, _END_ID = 0x7000_0000, 0x7FFE_0000
 """No account has these ids: systemd's ranges for containers end before the first of them, and its
 range for foreign ids begins after the last."""
-_RANGES = (_END - _FIRST) // ID_COUNT - 1
+_RANGES = (_END_ID - _FIRST_ID) // ID_COUNT - 1
 """The first range is left out: it holds the ids of process 1 of each."""
 OWN_THREADS = 2
 """Process 1, and a program that it is just starting: in a container, the thread that starts one."""
@@ -41,7 +41,7 @@ _LOCK_FILES = 64
 descriptor of it is closed, and a spawner's fork closes those of all sandboxes."""
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
 _SUBORDINATE = ("/etc/subuid", "/etc/subgid")
-_IDLE = 32
+_MAX_IDLE_IDENTITIES = 32
 """Identities that a spawner keeps for its next sandboxes."""
 
 
@@ -53,9 +53,9 @@ class Identity:
     """The user namespace."""
     lock: int
     """Holds the range of ids, in the spawner and in process 1; -1 for an ordinary user."""
-    first: int
+    first_id: int
     """User 0 in the sandbox, as its spawner sees it."""
-    own: int
+    init_id: int
     """User of process 1, as its spawner sees it."""
     processes: int
     """How many processes there may be, of all users together."""
@@ -80,7 +80,7 @@ class Identities:
 
     def __init__(self, root: bool) -> None:
         self.root = root
-        self.idle: deque[Identity] = deque()
+        self.idle_identities: deque[Identity] = deque()
 
     def take(self, processes: int) -> Identity:
         """Take an identity that no living sandbox has, nor any other process of the machine.
@@ -88,10 +88,10 @@ class Identities:
         Raises:
             OSError: The kernel refused a user namespace, or no range is free.
         """
-        for identity in self.idle:
+        for identity in self.idle_identities:
             if identity.processes == processes:
                 # The one that has rested longest: what its last sandbox held is surely free.
-                self.idle.remove(identity)
+                self.idle_identities.remove(identity)
                 return identity
         lock, index = _free_range() if self.root else (-1, 0)
         try:
@@ -103,9 +103,9 @@ class Identities:
 
     def give_back(self, identity: Identity) -> None:
         """Keep it for another sandbox: every process of the one that had it has ended."""
-        self.idle.append(identity)
-        if len(self.idle) > _IDLE:
-            self.idle.popleft().close()
+        self.idle_identities.append(identity)
+        if len(self.idle_identities) > _MAX_IDLE_IDENTITIES:
+            self.idle_identities.popleft().close()
 
 
 def _free_range() -> tuple[int, int]:
@@ -114,7 +114,7 @@ def _free_range() -> tuple[int, int]:
     The search begins anywhere, so that two containers, which share the kernel's ids but not the
     registry, hardly meet.
     """
-    taken = set(_taken_ranges())
+    taken_indices = set(_taken_ranges())
     start = int.from_bytes(os.urandom(4), "little") % _RANGES
     os.makedirs(_REGISTRY, 0o700, exist_ok=True)
     if os.stat(_REGISTRY).st_uid != os.geteuid():
@@ -122,7 +122,7 @@ def _free_range() -> tuple[int, int]:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     for offset in range(_RANGES):
         index = (start + offset) % _RANGES
-        if index in taken:
+        if index in taken_indices:
             continue
         lock = os.open(f"{_REGISTRY}/ids-{index % _LOCK_FILES}", flags, 0o600)
         try:
@@ -137,8 +137,8 @@ def _free_range() -> tuple[int, int]:
     raise OSError(errno.EAGAIN, f"all {_RANGES} ranges of user ids are in use by sandboxes")
 
 
-def _first_of(index: int) -> int:
-    return _FIRST + (index + 1) * ID_COUNT
+def _range_start(index: int) -> int:
+    return _FIRST_ID + (index + 1) * ID_COUNT
 
 
 def _taken_ranges() -> Iterator[int]:
@@ -151,32 +151,32 @@ def _taken_ranges() -> Iterator[int]:
                     continue
                 count = int(numbers[1]) if first_field == 1 and len(numbers) > 1 else 1
                 low, high = int(numbers[0]), int(numbers[0]) + count - 1
-                if high < _FIRST or low >= _END:
+                if high < _FIRST_ID or low >= _END_ID:
                     continue
-                if low < _first_of(0):  # among the ids of process 1
-                    yield from range(max(0, low - _FIRST), min(_RANGES, high - _FIRST + 1))
-                low_range = max(0, (low - _FIRST) // ID_COUNT - 1)
-                yield from range(low_range, min(_RANGES, (high - _FIRST) // ID_COUNT))
+                if low < _range_start(0):  # among the ids of process 1
+                    yield from range(max(0, low - _FIRST_ID), min(_RANGES, high - _FIRST_ID + 1))
+                low_range = max(0, (low - _FIRST_ID) // ID_COUNT - 1)
+                yield from range(low_range, min(_RANGES, (high - _FIRST_ID) // ID_COUNT))
 
 
 def _make(lock: int, index: int, processes: int) -> Identity:
     """Make the namespace, by a helper that enters it first."""
-    first, own = (_first_of(index), _FIRST + index) if lock >= 0 else (0, 0)
-    link, theirs = wire.pair()
+    first_id, init_id = (_range_start(index), _FIRST_ID + index) if lock >= 0 else (0, 0)
+    link, helper_socket = wire.pair()
     with link:
         pid = os.fork()
         if pid == 0:
-            _help(theirs, own, processes)
-        theirs.close()
+            _run_helper(helper_socket, init_id, processes)
+        helper_socket.close()
         try:
             _hear(link)
-            ids = f"0 {first} {ID_COUNT if own else 1}"
+            ids = f"0 {first_id} {ID_COUNT if init_id else 1}"
             write_maps(pid, ids, ids)
             namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             link.shutdown(socket.SHUT_RDWR)  # which ends the helper
             os.waitpid(pid, 0)
-    return Identity(namespace, lock, first, own, processes)
+    return Identity(namespace, lock, first_id, init_id, processes)
 
 
 def _hear(link: socket.socket) -> None:
@@ -188,18 +188,18 @@ def _hear(link: socket.socket) -> None:
         raise OSError(message["errno"], message["error"])
 
 
-def _help(link: socket.socket, own: int, processes: int) -> None:
+def _run_helper(link: socket.socket, init_id: int, processes: int) -> None:
     """In a fork of the spawner: enter a user namespace, and stay until it is known."""
     try:
         link = wire.keep_only(link)  # which ends when the spawner does
-        if own:
+        if init_id:
             # The owner is charged for all that is counted in a namespace: it must not be root.
-            rights = permitted()
+            capabilities = permitted()
             sc.prctl(sc.PR_SET_KEEPCAPS, 1)
             os.setgroups([])
-            os.setresgid(own, own, own)
-            os.setresuid(own, own, own)
-            sc.capset(rights, rights, 0)
+            os.setresgid(init_id, init_id, init_id)
+            os.setresuid(init_id, init_id, init_id)
+            sc.capset(capabilities, capabilities, 0)
             sc.prctl(sc.PR_SET_DUMPABLE, 1)  # else its maps are root's files
             # The limit of who makes a namespace holds for all of its users together; and for all
             # namespaces of its owner, who here has no other.
@@ -216,11 +216,11 @@ def _help(link: socket.socket, own: int, processes: int) -> None:
         os._exit(0)
 
 
-def limit_processes(most: int) -> None:
+def limit_processes(max_count: int) -> None:
     """Limit the number of processes of this process's user."""
-    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    hard_limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    max_count = max_count if hard_limit == resource.RLIM_INFINITY else min(max_count, hard_limit)
+    resource.setrlimit(resource.RLIMIT_NPROC, (max_count, max_count))
 
 
 def write_maps(pid: int | str, uids: str, gids: str) -> None:

@@ -15,34 +15,34 @@ def channel(kind: Channel) -> tuple[int, int]:
         memfd = os.memfd_create("text", os.MFD_CLOEXEC)
         os.fchmod(memfd, 0o444)
         return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
-    read, write = os.pipe2(os.O_CLOEXEC)
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
     # It belongs to us, not to a user inside; a program may open /dev/stdout by its name.
-    os.fchmod(read, 0o444 if kind == "r" else 0o666)
-    return (write, read) if kind == "r" else (read, write)
+    os.fchmod(read_end, 0o444 if kind == "r" else 0o666)
+    return (write_end, read_end) if kind == "r" else (read_end, write_end)
 
 
 def open_channels(
     kinds: Iterable[tuple[int, Channel]], merge_stderr: bool
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Return our ends and the program's ends by number; nothing stays open after an error."""
-    ours: dict[int, int] = {}
-    theirs: dict[int, int] = {}
+    caller_ends: dict[int, int] = {}
+    program_ends: dict[int, int] = {}
     try:
         for number, kind in kinds:
-            ours[number], theirs[number] = channel(kind)
+            caller_ends[number], program_ends[number] = channel(kind)
         if merge_stderr:
-            theirs[2] = os.dup(theirs[1])
+            program_ends[2] = os.dup(program_ends[1])
     except OSError:
-        close_all(*ours.values(), *theirs.values())
+        close_all(*caller_ends.values(), *program_ends.values())
         raise
-    return ours, theirs
+    return caller_ends, program_ends
 
 
 def exit_pipe() -> tuple[int, int]:
     """Return our end, on which an exit code will come, and the end for process 1."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(read, False)
-    return read, write
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(read_end, False)
+    return read_end, write_end
 
 
 def close_all(*fds: int) -> None:

@@ -16,17 +16,17 @@ from intercode_sandbox.native.process import read_if_there
 from intercode_sandbox.native.process_start import PROGRAM
 from intercode_sandbox.native.restrictions import (
     APPARMOR,
-    in_force,
+    active_restrictions,
+    apparmor_remedy,
+    container_remedy,
+    filter_remedy,
+    find_restriction,
     is_restricted_by_apparmor,
-    lifted_by,
-    permit_by_apparmor,
-    refuser,
-    unmasked,
-    without_filter,
+    masking_remedy,
 )
 from intercode_sandbox.privileges import as_root, has_machines_id, in_container, permitted
 
-_A_USER = "--user 1000:1000 -e HOME=/tmp"
+_USER_OPTIONS = "--user 1000:1000 -e HOME=/tmp"
 _POD_USER = "in the container's securityContext runAsUser: 1000, and HOME=/tmp"
 _OPEN_FILES = 20_000
 _CAP_SYS_RESOURCE = 24
@@ -38,7 +38,7 @@ _PIVOT = (
 """The way into a folder as the mount namespace's own root, which a chroot is not."""
 
 
-def not_loaded(reply: dict[str, Any]) -> UsageError:
+def load_error(reply: dict[str, Any]) -> UsageError:
     """Return the error for a worker's module that could not be imported.
 
     Args:
@@ -51,7 +51,7 @@ def not_loaded(reply: dict[str, Any]) -> UsageError:
     )
 
 
-def no_program() -> SandboxUnavailableError:
+def missing_program_error() -> SandboxUnavailableError:
     """Return the error for an installation without the static process 1."""
     return SandboxUnavailableError(
         "intercode was installed without the program of sandboxes, which there is for Linux on "
@@ -60,7 +60,7 @@ def no_program() -> SandboxUnavailableError:
     )
 
 
-def no_place(path: str) -> ImageError:
+def missing_folder_error(path: str) -> ImageError:
     """Return the error for an image that has no folder where a sandbox's own is mounted."""
     return ImageError(
         f"the image has no folder {path}, but something else in its place, as a symbolic link, or "
@@ -68,55 +68,57 @@ def no_place(path: str) -> ImageError:
     )
 
 
-def unavailable(reply: dict[str, Any]) -> SandboxError | ImageError:
+def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
     """Return the error that says which rule of the machine is in the way, and what fixes it.
 
     Args:
         reply: The spawner's, with ``failed`` and ``errno``.
     """
-    failed, number = str(reply["failed"]), int(reply.get("errno", 0))
-    call = failed.removeprefix(f"[Errno {number}] ").partition(":")[0]
+    failure, number = str(reply["failed"]), int(reply.get("errno", 0))
+    call = failure.removeprefix(f"[Errno {number}] ").partition(":")[0]
     permission = number in (errno.EPERM, errno.EACCES)
     if call.startswith("image "):
-        return no_place(call.removeprefix("image "))
+        return missing_folder_error(call.removeprefix("image "))
     if call in ("unshare", "clone") and number == errno.ENOSPC:
-        why, fix = "user.max_user_namespaces is 0 or used up", _more_namespaces()
+        reason, fix = "user.max_user_namespaces is 0 or used up", _max_namespaces_command()
     elif call in ("unshare", "clone") and permission:
-        why, fix = _why_no_namespaces(number)
+        reason, fix = _namespace_problem(number)
     elif call.startswith("write ") and permission:
-        why, fix = _why_no_id_map()
+        reason, fix = _id_map_problem()
     elif call == "setuid":
-        why = "sandboxes never run as the machine's root, which cannot become another user here"
-        fix = lifted_by(_A_USER, _POD_USER) or f"docker run {_A_USER} …"
+        reason = "sandboxes never run as the machine's root, which cannot become another user here"
+        fix = container_remedy(_USER_OPTIONS, _POD_USER) or f"docker run {_USER_OPTIONS} …"
     elif call == "open_tree" and number == errno.EACCES and not is_restricted_by_apparmor():
-        why, fix = _why_not_entered()
+        reason, fix = _folder_problem()
     elif call == "mount proc" and number == errno.EPERM:
-        why, fix = "this container's /proc is masked", unmasked()
-    elif call == "mount bind" and number == errno.EINVAL and failed.endswith(": '/'"):
-        why, fix = _CHROOT, _PIVOT  # of a plain folder, not a mount point
-    elif rule := refuser(_name(call), number, _all_namespaces()):
-        why, fix = rule.reason, rule.fix
+        reason, fix = "this container's /proc is masked", masking_remedy()
+    elif call == "mount bind" and number == errno.EINVAL and failure.endswith(": '/'"):
+        reason, fix = _CHROOT, _PIVOT  # of a plain folder, not a mount point
+    elif rule := find_restriction(_name(call), number, _unrestricted_namespaces_command()):
+        reason, fix = rule.reason, rule.fix
     elif call == "mount overlay":
-        why = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
+        reason = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
         fix = as_root("modprobe overlay") if number == errno.ENODEV else ""
     elif call == "mount_setattr":
-        why = "the image cache's file system cannot be id-mapped (ext4, xfs, btrfs, Linux 5.19)"
+        reason = "the image cache's file system cannot be id-mapped (ext4, xfs, btrfs, Linux 5.19)"
         fix = "export INTERCODE_CACHE=/a/folder/on/such/a/file/system"
     else:
-        return SandboxError(f"a sandbox did not start: {failed}{in_view()}")
-    return SandboxUnavailableError(f"sandboxes are not permitted here: {why} ({failed})", fix)
+        return SandboxError(f"a sandbox did not start: {failure}{active_rules_text()}")
+    return SandboxUnavailableError(f"sandboxes are not permitted here: {reason} ({failure})", fix)
 
 
-def more_open_files() -> str:
+def open_files_command() -> str:
     """Return the command that lets this shell's processes open more files."""
     if in_container():
-        return lifted_by(f"--ulimit nofile={_OPEN_FILES}", "a higher limit of the node's engine")
+        return container_remedy(
+            f"--ulimit nofile={_OPEN_FILES}", "a higher limit of the node's engine"
+        )
     if os.geteuid() == 0:
         return f"ulimit -n {_OPEN_FILES}" if permitted() >> _CAP_SYS_RESOURCE & 1 else ""
     return as_root(f"prlimit --pid $$ --nofile={_OPEN_FILES}")
 
 
-def set_kernel(name: str, value: int) -> str:
+def kernel_setting_command(name: str, value: int) -> str:
     """Return the command that changes a setting of the kernel."""
     command = f"sysctl -w {name.replace('/', '.')}={value}"
     return f"{command}  # on the machine: no container can" if in_container() else as_root(command)
@@ -144,8 +146,8 @@ profile intercode "{path}" flags=(unconfined) {{
 """
 
 
-def _more_namespaces() -> str:
-    return set_kernel("user/max_user_namespaces", 65_536)
+def _max_namespaces_command() -> str:
+    return kernel_setting_command("user/max_user_namespaces", 65_536)
 
 
 def _name(call: str) -> str:
@@ -154,7 +156,7 @@ def _name(call: str) -> str:
     return line[1] if line else call
 
 
-def of_caller(error: OSError, call: str) -> SandboxError:
+def caller_error(error: OSError, call: str) -> SandboxError:
     """Return the error for a call of this process, before there is any sandbox.
 
     Args:
@@ -162,34 +164,38 @@ def of_caller(error: OSError, call: str) -> SandboxError:
         call: The call, or what it is for.
     """
     number = error.errno or 0
-    if rule := refuser(call, number, _all_namespaces()):
-        why = f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(number)})"
-        return SandboxUnavailableError(why, rule.fix)
-    return SandboxError(f"a sandbox did not start: {call}: {error}{in_view()}")
+    if rule := find_restriction(call, number, _unrestricted_namespaces_command()):
+        message = f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(number)})"
+        return SandboxUnavailableError(message, rule.fix)
+    return SandboxError(f"a sandbox did not start: {call}: {error}{active_rules_text()}")
 
 
-def in_view() -> str:
+def active_rules_text() -> str:
     """Name the rules in force that may be the cause of an error, at the end of its message."""
-    reasons = [rule.reason for rule in in_force()]
+    reasons = [rule.reason for rule in active_restrictions()]
     return f"; on this machine {', '.join(reasons)}" if reasons else ""
 
 
-def _all_namespaces() -> str:
-    return set_kernel(APPARMOR, 0)
+def _unrestricted_namespaces_command() -> str:
+    return kernel_setting_command(APPARMOR, 0)
 
 
-def _why_no_namespaces(number: int) -> tuple[str, str]:
+def _namespace_problem(number: int) -> tuple[str, str]:
     if not _has_root_mount():
         return _CHROOT, _PIVOT
     if is_restricted_by_apparmor():
-        return "AppArmor restricts user namespaces", permit_by_apparmor(_all_namespaces())
+        return "AppArmor restricts user namespaces", apparmor_remedy(
+            _unrestricted_namespaces_command()
+        )
     if read_if_there("/proc/sys/kernel/unprivileged_userns_clone") == "0":
-        return "user namespaces are off", set_kernel("kernel/unprivileged_userns_clone", 1)
+        return "user namespaces are off", kernel_setting_command(
+            "kernel/unprivileged_userns_clone", 1
+        )
     if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
-        return "user namespaces are off", _more_namespaces()
+        return "user namespaces are off", _max_namespaces_command()
     if number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
         return _CHROOT, _PIVOT  # of a mounted folder, by exclusion: nothing tells it from a root
-    return "a seccomp profile forbids namespaces, as Docker's default does", without_filter()
+    return "a seccomp profile forbids namespaces, as Docker's default does", filter_remedy()
 
 
 def _has_root_mount() -> bool:
@@ -199,15 +205,19 @@ def _has_root_mount() -> bool:
     return True
 
 
-def _why_no_id_map() -> tuple[str, str]:
+def _id_map_problem() -> tuple[str, str]:
     if is_restricted_by_apparmor():
-        return "AppArmor restricts user namespaces", permit_by_apparmor(_all_namespaces())
+        return "AppArmor restricts user namespaces", apparmor_remedy(
+            _unrestricted_namespaces_command()
+        )
     return (
         "root of this user namespace may not hand on its own id, without CAP_SETFCAP",
-        lifted_by("--cap-add SETFCAP", "capabilities: {add: [SETFCAP]} in its securityContext"),
+        container_remedy(
+            "--cap-add SETFCAP", "capabilities: {add: [SETFCAP]} in its securityContext"
+        ),
     )
 
 
-def _why_not_entered() -> tuple[str, str]:
-    why = "the sandboxes' user cannot enter a folder on the way to an image"
-    return why, "export INTERCODE_CACHE=/var/cache/intercode" if has_machines_id() else ""
+def _folder_problem() -> tuple[str, str]:
+    reason = "the sandboxes' user cannot enter a folder on the way to an image"
+    return reason, "export INTERCODE_CACHE=/var/cache/intercode" if has_machines_id() else ""

@@ -22,8 +22,8 @@ from intercode_sandbox.errors import SandboxError
 from intercode_sandbox.native import wire
 from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.native.pipes import channel, close_all
-from intercode_sandbox.native.zygote import packed
-from intercode_sandbox.ownership import disown_in_forks, free_when_gone
+from intercode_sandbox.native.zygote import encode_request
+from intercode_sandbox.ownership import disown_in_forks, register_release
 
 HARD_OUTPUT_FACTOR = 64
 """A program that prints this many times its limit is killed: the rest is not read."""
@@ -46,7 +46,7 @@ class NativeProcess:
         self._code: int | None = None
         self.lost = False
         """Whether the sandbox has gone before it said how this ended."""
-        self._free = free_when_gone(self, close_all, *self._fds.values(), exit_fd)
+        self._finalizer = register_release(self, close_all, *self._fds.values(), exit_fd)
         disown_in_forks(self)
 
     @property
@@ -78,19 +78,19 @@ class NativeProcess:
 
     def close(self) -> None:
         """Kill it, if it runs, and close our ends."""
-        if not self._free.alive:
+        if not self._finalizer.alive:
             return
         with suppress(OSError, SandboxError):  # the sandbox may die just now, and it with it
             self.signal(signal.SIGKILL)
-        self._free()
+        self._finalizer()
 
     def disown(self) -> None:
         """See `ownership.Owned`. The numbers stay valid, with nothing behind them."""
-        if self._free.alive:
-            nothing = os.memfd_create("nothing", os.MFD_CLOEXEC)
+        if self._finalizer.alive:
+            empty_file = os.memfd_create("nothing", os.MFD_CLOEXEC)
             for fd in (*self._fds.values(), self._exit_fd):
-                os.dup2(nothing, fd, inheritable=False)
-            os.close(nothing)
+                os.dup2(empty_file, fd, inheritable=False)
+            os.close(empty_file)
 
 
 class NativeWorker(NativeProcess):
@@ -99,14 +99,14 @@ class NativeWorker(NativeProcess):
     def __init__(
         self,
         pid: int,
-        ours: socket.socket,
+        caller_socket: socket.socket,
         errors: int,
         exit_fd: int,
         send: Callable[[int, int], None],
     ) -> None:
         super().__init__(pid, {2: errors}, exit_fd, send)
-        self.socket = ours
-        free_when_gone(self, ours.close)
+        self.socket = caller_socket
+        register_release(self, caller_socket.close)
 
     def errors(self) -> str:
         """Read what the worker wrote to its error output, for a diagnosis; then it is gone."""
@@ -127,7 +127,7 @@ class NativeWorker(NativeProcess):
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class PreparedProgram:
     """A program that was started with its place, ahead of the request for it."""
 
     program: dict[str, Any]
@@ -138,56 +138,56 @@ class First:
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Seat:
+class SandboxSlot:
     """A place in which a sandbox runs. One that was frozen gets another."""
 
     control: socket.socket
     """The socket of its process 1."""
-    process: ProcessOne | None
+    process: InitProcess | None
     """Process 1, where that can be known."""
     forget: Callable[[Path], None] = lambda _: None
     """Tells its keeper of a layer that is about to be deleted."""
     freeze: Callable[[], FrozenLayer | None] = lambda: None
     """Freezes its files, where nothing but process 1 runs; None: the kernel does not permit it."""
-    hand_over: Callable[[], None] = lambda: None
+    on_slow_end: Callable[[], None] = lambda: None
     """Leaves the end of the sandbox to its spawner, where the kernel takes long for it."""
-    first: First | None = None
+    prepared_program: PreparedProgram | None = None
     """The program that it was started with."""
     ids: int = 1
     """How many users there can be."""
     workers: tuple[str, ...] = ()
     """The modules of workers that it can start."""
-    _free_first: weakref.finalize[..., Any] | None = field(init=False, default=None)
+    _program_finalizer: weakref.finalize[..., Any] | None = field(init=False, default=None)
     """Closes the descriptors of the first program, also if the seat is dropped without an end."""
 
     def __post_init__(self) -> None:
-        if self.first is not None:
-            self._free_first = free_when_gone(self, close_all, *self.first.fds)
+        if self.prepared_program is not None:
+            self._program_finalizer = register_release(self, close_all, *self.prepared_program.fds)
 
     def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Send a request to its process 1."""
-        wire.send(self.control, packed(message), fds, packed=True)
+        wire.send(self.control, encode_request(message), fds, packed=True)
 
-    def take(self, program: dict[str, Any]) -> First | None:
+    def take(self, program: dict[str, Any]) -> PreparedProgram | None:
         """Return the program that it was started with, if that is this one."""
-        if self.first is None or self.first.program != program:
+        if self.prepared_program is None or self.prepared_program.program != program:
             return None
-        first, self.first = self.first, None
-        if self._free_first is not None:
-            self._free_first.detach()
-        return first
+        prepared_program, self.prepared_program = self.prepared_program, None
+        if self._program_finalizer is not None:
+            self._program_finalizer.detach()
+        return prepared_program
 
     def end(self) -> None:
         """End all that runs in it, or hand it over to its keeper where the kernel takes long."""
-        self.first = None
-        if self._free_first is not None:
-            self._free_first()
+        self.prepared_program = None
+        if self._program_finalizer is not None:
+            self._program_finalizer()
         self.control.close()
         if self.process is not None and not self.process.end():
-            self.hand_over()
+            self.on_slow_end()
 
 
-class ProcessOne:
+class InitProcess:
     """A sandbox's process 1, which no other can be taken for. It goes with this object.
 
     Args:
@@ -196,19 +196,19 @@ class ProcessOne:
     """
 
     def __init__(
-        self, fd: int, evidence: Callable[[], Evidence] = lambda: Evidence(keeper=False)
+        self, fd: int, evidence: Callable[[], Evidence] = lambda: Evidence(is_keeper_alive=False)
     ) -> None:
         self._file = FileIO(fd)
-        free_when_gone(self, self._file.close)
+        register_release(self, self._file.close)
         self.evidence = evidence
-        self._killed_at: float | None = None
+        self._kill_time: float | None = None
         self._lock = threading.Lock()
 
     def kill(self) -> None:
         """Kill it, and with it all that runs in the sandbox. Returns at once. Idempotent."""
         with self._lock:
             if not self._file.closed:
-                self._killed_at = self._killed_at or time.monotonic()
+                self._kill_time = self._kill_time or time.monotonic()
                 # Without the right to, its socket's end will have to do.
                 with suppress(ProcessLookupError, PermissionError):
                     signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)
@@ -217,12 +217,12 @@ class ProcessOne:
     def pid(self) -> int:
         """As the machine sees it; -1: it has ended."""
         with self._lock:
-            told = (
+            text = (
                 ""
                 if self._file.closed
                 else read_if_there(f"/proc/self/fdinfo/{self._file.fileno()}")
             )
-        return int(told.partition("Pid:")[2].split()[0]) if told else -1
+        return int(text.partition("Pid:")[2].split()[0]) if text else -1
 
     @property
     def stopped(self) -> bool:
@@ -256,8 +256,8 @@ class ProcessOne:
         self.kill()
         if seconds is not None:
             return self.wait(seconds)
-        since_kill = 0.0 if self._killed_at is None else time.monotonic() - self._killed_at
-        has_ended = self.wait(END_SECONDS - since_kill)
+        elapsed_seconds = 0.0 if self._kill_time is None else time.monotonic() - self._kill_time
+        has_ended = self.wait(END_SECONDS - elapsed_seconds)
         with self._lock:
             self._file.close()
         return has_ended
@@ -297,13 +297,13 @@ def run_to_end(
     deadline = time.monotonic() + timeout
     timed_out = stopped = False
     while process.poll() is None:
-        left = deadline - time.monotonic()
+        remaining_seconds = deadline - time.monotonic()
         too_much = any(b.total > output_limit * HARD_OUTPUT_FACTOR for b in buffers.values())
-        if left <= 0 or too_much or stopped:
+        if remaining_seconds <= 0 or too_much or stopped:
             timed_out = not too_much and not stopped
             kill()
             break
-        for fd, event in poll.poll(left * 1000 + 1):
+        for fd, event in poll.poll(remaining_seconds * 1000 + 1):
             stopped = stopped or fd == stop
             if fd in buffers and not _read_into(buffers[fd], fd) and event & select.POLLHUP:
                 poll.unregister(fd)
@@ -312,12 +312,12 @@ def run_to_end(
         limit = buffer.total + _DRAIN
         while buffer.total < limit and _read_into(buffer, fd):
             pass
-    by_number = {number: buffers[fd] for number, fd in process.fds.items() if fd in buffers}
+    buffers_by_number = {number: buffers[fd] for number, fd in process.fds.items() if fd in buffers}
     code = process.poll()
     return Completed(
         exit_code=128 + signal.SIGKILL if code is None else code,
-        stdout=by_number[1].getvalue(),
-        stderr=by_number[2].getvalue() if 2 in by_number else b"",
+        stdout=buffers_by_number[1].getvalue(),
+        stderr=buffers_by_number[2].getvalue() if 2 in buffers_by_number else b"",
         timed_out=timed_out,
         truncated=any(b.truncated for b in buffers.values()),
     )
@@ -343,10 +343,10 @@ def read_if_there(path: str) -> str:
 
 def memory_file(data: bytes) -> int:
     """Return a read-only descriptor of these bytes: a program's whole input, without a pump."""
-    ours, theirs = channel("text")
-    with open(ours, "wb") as file:
+    write_end, read_end = channel("text")
+    with open(write_end, "wb") as file:
         file.write(data)
-    return theirs
+    return read_end
 
 
 def error_pipe() -> tuple[int, int]:

@@ -15,7 +15,7 @@ SOCKET = 3
 _ROOT = os.path.dirname(os.path.dirname(__file__))
 _PACKAGES = ("intercode_sandbox", "intercode_sandbox.native")
 # The packages' own __init__ is stood in for: those above import much for which there is no use.
-_BEGIN = """
+_BOOTSTRAP_CODE = """
 import importlib, json, os, signal, sys, types
 # What its caller ignores or blocks, it would ignore or block. Python itself ignores two of them.
 kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
@@ -67,7 +67,9 @@ def command(
         python: The Python that runs it.
         root: The folder of the package ``intercode_sandbox`` there; default: this one's.
     """
-    own = {name: os.path.join(root or _ROOT, *name.split(".")[1:]) for name in _PACKAGES}
+    package_folders = {
+        name: os.path.join(root or _ROOT, *name.split(".")[1:]) for name in _PACKAGES
+    }
     setup = {"module": module, "arguments": arguments, "path": [*path]}
-    setup["packages"] = {**(packages or {}), **own}
-    return [python, "-I", "-S", "-X", "utf8", "-c", _BEGIN, json.dumps(setup)]
+    setup["packages"] = {**(packages or {}), **package_folders}
+    return [python, "-I", "-S", "-X", "utf8", "-c", _BOOTSTRAP_CODE, json.dumps(setup)]

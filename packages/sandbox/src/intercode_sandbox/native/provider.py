@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import Evidence, Limits, Snapshot
-from intercode_sandbox.capabilities import OF_SEVERAL_USERS
+from intercode_sandbox.capabilities import MULTI_USER_CAPABILITIES
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.images import Command, Image, Progress, hidden_places, resolve
-from intercode_sandbox.images.tree import look
+from intercode_sandbox.images.tree import find_entry
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native import cgroup, frozen_layers, wire
 from intercode_sandbox.native.endings import LEDGERS, open_ledger
@@ -34,27 +34,27 @@ from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.native.identity import ID_COUNT
 from intercode_sandbox.native.pipes import close_all
 from intercode_sandbox.native.preflight import (
-    in_view,
-    more_open_files,
-    no_place,
-    no_program,
-    not_loaded,
-    of_caller,
-    unavailable,
+    active_rules_text,
+    caller_error,
+    load_error,
+    missing_folder_error,
+    missing_program_error,
+    open_files_command,
+    unavailable_error,
 )
-from intercode_sandbox.native.process import END_SECONDS, First, ProcessOne, Seat
+from intercode_sandbox.native.process import END_SECONDS, InitProcess, PreparedProgram, SandboxSlot
 from intercode_sandbox.native.process_start import PROGRAM, Workers, command
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
-from intercode_sandbox.native.zygote import spelled_out
+from intercode_sandbox.native.zygote import describe_failure
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.ownership import (
     close_at_exit,
     disown_in_forks,
-    free_when_gone,
     new_lease,
+    register_release,
 )
-from intercode_sandbox.privileges import is_root, one_user
+from intercode_sandbox.privileges import has_single_user, is_root
 
 
 class NativeProvider:
@@ -78,7 +78,7 @@ class NativeProvider:
         self._lock = threading.Lock()
         self._spawner: SpawnerProcess | None = None
         self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
-        self._first: dict[str, Any] | None = None
+        self._first_program: dict[str, Any] | None = None
         close_at_exit(self)
         disown_in_forks(self)
 
@@ -94,37 +94,41 @@ class NativeProvider:
         begin = partial(self._begin, limits=limits, network=policy.shared)
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
         sandbox = NativeSandbox(begin(files, False), files.image, limits, self._forget)
-        sandbox.files, sandbox.begin, sandbox.noted = files, begin, self._note
-        sandbox.another = partial(self.start, limits=limits, network=network)
+        sandbox.files, sandbox.begin, sandbox.on_first_program = (
+            files,
+            begin,
+            self._remember_program,
+        )
+        sandbox.start_sibling = partial(self.start, limits=limits, network=network)
         with self._lock:
             self._live.add(sandbox)
         sandbox.admit(policy)
         return sandbox
 
-    def _begin(self, files: Files, alone: bool, limits: Limits, network: bool) -> Seat:
+    def _begin(self, files: Files, alone: bool, limits: Limits, network: bool) -> SandboxSlot:
         """Start a place for a sandbox; `alone`: without a program ahead of requests."""
         spawner = self._running()
-        if any(layer.owner != spawner.name for layer in files.frozen):
+        if any(layer.owner != spawner.name for layer in files.frozen_layers):
             raise SandboxError("these files were frozen in memory of a spawner that has ended")
         return spawner.launch(
             {
                 "layers": files.layers,
                 "image": len(files.image.layers),
-                "frozen": [layer.name for layer in files.frozen],
-                "used": files.used,
+                "frozen": [layer.name for layer in files.frozen_layers],
+                "used": files.usage,
                 "host": files.image.host,
                 "hide": hidden_places() if files.image.host else [],
                 "network": network,
                 "special": files.special,
                 "limits": limits.to_dict(),
                 "user": files.image.user,
-                "first": None if alone else self._first,
+                "first": None if alone else self._first_program,
             }
         )
 
-    def _note(self, program: dict[str, Any] | None) -> None:
+    def _remember_program(self, program: dict[str, Any] | None) -> None:
         """Remember the first program that a sandbox was asked for: the next may want it, too."""
-        self._first = program
+        self._first_program = program
 
     def image(self, image: str | Snapshot | Image) -> Image:
         """Return the image by that name, built if need be."""
@@ -145,12 +149,12 @@ class NativeProvider:
         """Return the facts of this machine, for a run's record."""
         return dict(self._running().facts)
 
-    def why_not(self, capabilities: Sequence[str], network: Network) -> str:
+    def capability_problem(self, capabilities: Sequence[str], network: Network) -> str:
         """Tell why sandboxes cannot have some of these capabilities: see `base.GrantsSome`."""
-        alone = ", ".join(name for name in capabilities if name in OF_SEVERAL_USERS)
-        if alone and one_user():
+        names = ", ".join(name for name in capabilities if name in MULTI_USER_CAPABILITIES)
+        if names and has_single_user():
             return (
-                f"several users are needed for {alone}, and a native sandbox has a single one "
+                f"several users are needed for {names}, and a native sandbox has a single one "
                 "unless root of the machine starts it. Run this as root, or in Docker's containers "
                 "from an image that Docker has built: --sandbox docker --image docker-daemon:NAME"
             )
@@ -202,9 +206,9 @@ class NativeProvider:
 def _check_places(layers: tuple[Path, ...]) -> None:
     """Refuse an image before any episode if process 1 would, which looks each time."""
     for name in _PLACES:
-        found = look(layers, (name,))
-        if found is None or not found.is_dir:
-            raise no_place(f"/{name}")
+        entry = find_entry(layers, (name,))
+        if entry is None or not entry.is_dir:
+            raise missing_folder_error(f"/{name}")
 
 
 _PLACES = ("dev", "proc")
@@ -213,7 +217,7 @@ _START_SECONDS = 30.0
 _EVIDENCE_SECONDS = 5.0
 _OPEN_FILES = 65_536
 _FEWEST_OPEN_FILES = 1024
-_lingering: list[subprocess.Popen[bytes]] = []
+_lingering_spawners: list[subprocess.Popen[bytes]] = []
 """Spawners that were closed, and that wait for the kernel to end their sandboxes."""
 
 
@@ -233,20 +237,27 @@ class SpawnerProcess:
     def __init__(self, workers: Workers) -> None:
         _try_calls()
         _raise_open_files()
-        _lingering[:] = [process for process in _lingering if process.poll() is None]
+        _lingering_spawners[:] = [
+            process for process in _lingering_spawners if process.poll() is None
+        ]
         if not os.access(PROGRAM, os.X_OK):
-            raise no_program()
+            raise missing_program_error()
         self.name = new_lease()
         self.preload = tuple(workers.modules)
-        ours, theirs = wire.pair()
+        caller_socket, spawner_socket = wire.pair()
         owner = os.pidfd_open(os.getpid())
         ledger = self._open_ledger()
         try:
-            fds = [theirs.fileno(), owner, ledger]
-            own = {"name": self.name, "root": is_root()}
-            told = {"caller": fds[0], "owner": owner, "ledger": ledger, **own}
+            fds = [spawner_socket.fileno(), owner, ledger]
+            identity_options = {"name": self.name, "root": is_root()}
+            spawner_options = {
+                "caller": fds[0],
+                "owner": owner,
+                "ledger": ledger,
+                **identity_options,
+            }
             self.process = subprocess.Popen(
-                command("spawner", {**told, "workers": workers}),
+                command("spawner", {**spawner_options, "workers": workers}),
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -254,79 +265,92 @@ class SpawnerProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            ours.close()
-            raise of_caller(error, "starting a program") from error
+            caller_socket.close()
+            raise caller_error(error, "starting a program") from error
         finally:
-            theirs.close()
+            spawner_socket.close()
             close_all(owner, ledger)
-        self.socket = ours
+        self.socket = caller_socket
         disown_in_forks(self)
-        ours.settimeout(_START_SECONDS)
+        caller_socket.settimeout(_START_SECONDS)
         try:
-            self.facts, _ = wire.receive(ours)
+            self.facts, _ = wire.receive(caller_socket)
         except (EOFError, OSError) as error:
             self.close()
-            said = f"the sandbox spawner did not start: {error or 'it died'}{in_view()}"
-            raise SandboxError(said) from error
+            message = (
+                f"the sandbox spawner did not start: {error or 'it died'}{active_rules_text()}"
+            )
+            raise SandboxError(message) from error
         if "unloaded" in self.facts:
             self.close()
-            raise not_loaded(self.facts)
+            raise load_error(self.facts)
         if "failed" in self.facts:
             self.close()
-            raise unavailable(self.facts)
+            raise unavailable_error(self.facts)
 
     @property
     def alive(self) -> bool:
         """Whether it still runs."""
         return self.process.poll() is None
 
-    def launch(self, spec: dict[str, Any]) -> Seat:
+    def launch(self, spec: dict[str, Any]) -> SandboxSlot:
         """Start a place for a sandbox; return it once it is ready.
 
         Raises:
             SandboxUnavailableError: The machine does not permit it.
             SandboxError: The spawner died.
         """
-        ours, theirs = wire.pair()
-        ours.settimeout(_START_SECONDS)
+        caller_socket, init_socket = wire.pair()
+        caller_socket.settimeout(_START_SECONDS)
         process, name = None, ""
-        first: list[int] = []
+        program_fds: list[int] = []
         try:
-            with theirs:
-                wire.send(self.socket, spec, [theirs.fileno()])
+            with init_socket:
+                wire.send(self.socket, spec, [init_socket.fileno()])
             reply: dict[str, Any] = {}
             while "ready" not in reply:
-                reply, fds = wire.receive(ours)
+                reply, fds = wire.receive(caller_socket)
                 if "call" in reply:
-                    raise unavailable(spelled_out(reply))
+                    raise unavailable_error(describe_failure(reply))
                 if "failed" in reply:
-                    raise unavailable(reply)
+                    raise unavailable_error(reply)
                 # The spawner says who it will be; where that has died, there comes another.
                 if fds:
-                    close_all(*first)
+                    close_all(*program_fds)
                     if process is not None:
                         process.disown()
-                    first = fds[1:]
+                    program_fds = fds[1:]
                     name = reply["name"]
-                    process = ProcessOne(fds[0], partial(self.evidence, name))
+                    process = InitProcess(fds[0], partial(self.evidence, name))
             if process is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         except BaseException as error:
-            ours.close()
-            close_all(*first)
+            caller_socket.close()
+            close_all(*program_fds)
             if process is not None:
                 process.disown()
             if not isinstance(error, (EOFError, OSError)) or is_callers(error):
                 raise
-            said = f"a sandbox did not start: {error or 'its process died'}{in_view()}"
-            raise SandboxError(said) from error
-        started = First(spec["first"], reply["first"], first) if first else None
+            message = f"a sandbox did not start: {error or 'its process died'}{active_rules_text()}"
+            raise SandboxError(message) from error
+        prepared_program = (
+            PreparedProgram(spec["first"], reply["first"], program_fds) if program_fds else None
+        )
         freeze = partial(self.freeze, name)
         users = ID_COUNT if self.facts["root"] else 1
-        hand_over = partial(self.hand_over, name)
-        seat = Seat(ours, process, self.forget, freeze, hand_over, started, users, self.preload)
-        free_when_gone(seat, ours.close)
-        return seat
+        on_slow_end = partial(self.hand_over, name)
+        slot = SandboxSlot(
+            caller_socket,
+            process,
+            self.forget,
+            freeze,
+            on_slow_end,
+            prepared_program,
+            users,
+            self.preload,
+        )
+        register_release(slot, caller_socket.close)
+        return slot
 
     def _open_ledger(self) -> int:
         """Open the spawner's ledger; without a writable cache, a file without a name."""
@@ -343,9 +367,9 @@ class SpawnerProcess:
     def evidence(self, name: str) -> Evidence:
         """Evidence of the end of a sandbox, by the name that the spawner gave it."""
         try:
-            return Evidence(keeper=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
+            return Evidence(is_keeper_alive=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
         except (EOFError, OSError):
-            return Evidence(keeper=False)
+            return Evidence(is_keeper_alive=False)
 
     def freeze(self, name: str) -> FrozenLayer | None:
         """Keep a sandbox's files as a layer; None: the kernel does not permit it.
@@ -354,16 +378,16 @@ class SpawnerProcess:
             SandboxError: They are too large, or the spawner has ended.
         """
         try:
-            found = self._ask({"freeze": name, "room": frozen_layers.room()}, _START_SECONDS)
+            reply = self._ask({"freeze": name, "room": frozen_layers.room()}, _START_SECONDS)
         except (EOFError, OSError) as error:
             raise SandboxError(f"the files could not be frozen: {error}") from error
-        if "failed" in found:
-            raise SandboxError(f"the files could not be frozen: {found['failed']}")
-        if "name" in found:
-            used = found["bytes"], found["files"]
-            return FrozenLayer(found["name"], self.name, used, self.thaw)
-        if found.get("bytes", 0) > frozen_layers.room():
-            raise frozen_layers.no_room(found["bytes"])
+        if "failed" in reply:
+            raise SandboxError(f"the files could not be frozen: {reply['failed']}")
+        if "name" in reply:
+            usage = reply["bytes"], reply["files"]
+            return FrozenLayer(reply["name"], self.name, usage, self.thaw)
+        if reply.get("bytes", 0) > frozen_layers.room():
+            raise frozen_layers.no_room_error(reply["bytes"])
         return None
 
     def thaw(self, name: str) -> None:
@@ -372,12 +396,12 @@ class SpawnerProcess:
             wire.send(self.socket, {"thaw": name})
 
     def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
-        ours, theirs = wire.pair()
-        ours.settimeout(seconds)
-        with ours:
-            with theirs:
-                wire.send(self.socket, message, [theirs.fileno()])
-            return wire.receive(ours)[0]
+        caller_socket, spawner_socket = wire.pair()
+        caller_socket.settimeout(seconds)
+        with caller_socket:
+            with spawner_socket:
+                wire.send(self.socket, message, [spawner_socket.fileno()])
+            return wire.receive(caller_socket)[0]
 
     def forget(self, layer: Path) -> None:
         """Ask the spawner to unmount a layer that is about to be deleted."""
@@ -402,7 +426,7 @@ class SpawnerProcess:
         try:
             self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            _lingering.append(self.process)
+            _lingering_spawners.append(self.process)
             return
         with suppress(OSError):
             (cache_root() / LEDGERS / self.name).unlink(missing_ok=True)
@@ -421,10 +445,10 @@ def _try_calls() -> None:
     Raises:
         SandboxError: One is refused; the message names the rule.
     """
-    with ExitStack() as opened:
+    with ExitStack() as exit_stack:
 
         def keep(fd: int) -> int:
-            opened.callback(os.close, fd)
+            exit_stack.callback(os.close, fd)
             return fd
 
         def wait() -> None:
@@ -446,7 +470,7 @@ def _try_calls() -> None:
             try:
                 make()
             except OSError as error:
-                raise of_caller(error, call) from error
+                raise caller_error(error, call) from error
 
 
 def _raise_open_files() -> None:
@@ -455,13 +479,15 @@ def _raise_open_files() -> None:
     Raises:
         SandboxUnavailableError: That is too little for a single one.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
-    if wanted < _FEWEST_OPEN_FILES:
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    new_limit = (
+        min(hard_limit, _OPEN_FILES) if hard_limit != resource.RLIM_INFINITY else _OPEN_FILES
+    )
+    if new_limit < _FEWEST_OPEN_FILES:
         raise SandboxUnavailableError(
-            f"this process may open only {wanted} descriptors, and sandboxes need "
+            f"this process may open only {new_limit} descriptors, and sandboxes need "
             f"{_FEWEST_OPEN_FILES}",
-            more_open_files(),
+            open_files_command(),
         )
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft_limit != resource.RLIM_INFINITY and soft_limit < new_limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard_limit))

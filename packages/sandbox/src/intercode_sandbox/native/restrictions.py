@@ -21,9 +21,9 @@ REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 """The answers to a call that is not permitted; ENOSYS is that of some seccomp profiles."""
 _PROFILE = "/etc/apparmor.d/intercode"
 _CAP_SYS_ADMIN = 21
-_FEWEST_PROCESSES = 64
+_MIN_PROCESSES = 64
 """Processes and threads that one sandbox with its spawner and a busy action can need."""
-_FEWEST_BYTES = 512 << 20
+_MIN_BYTES = 512 << 20
 _POD = (
     "in the pod's spec hostUsers: false, and in the container's securityContext "
     "procMount: Unmasked and seccompProfile: {type: Unconfined}"
@@ -64,7 +64,7 @@ def is_restricted_by_apparmor() -> bool:
     return not read_if_there("/proc/self/attr/current").endswith(" (unconfined)")  # a profile's
 
 
-def lifted_by(options: str, pod: str = _POD) -> str:
+def container_remedy(options: str, pod: str = _POD) -> str:
     """Return what lifts a rule of a container; "" where this is none.
 
     Args:
@@ -76,7 +76,7 @@ def lifted_by(options: str, pod: str = _POD) -> str:
     return f"docker run {options} …" if in_container() else ""
 
 
-def unmasked() -> str:
+def masking_remedy() -> str:
     """Return what lifts the default restrictions of a container.
 
     Where neither Docker's nor a pod's marks are found, Docker's options stand for them: another
@@ -86,10 +86,10 @@ def unmasked() -> str:
     if apparmor_profile().startswith("docker-"):
         options.append("apparmor=unconfined")
     words = " ".join(f"--security-opt {option}" for option in options)
-    return lifted_by(words) or f"docker run {words} …"
+    return container_remedy(words) or f"docker run {words} …"
 
 
-def permit_by_apparmor(setting: str) -> str:
+def apparmor_remedy(setting: str) -> str:
     """Return what permits user namespaces to this Python.
 
     Args:
@@ -101,39 +101,39 @@ def permit_by_apparmor(setting: str) -> str:
     return f"intercode doctor --apparmor | {save} && {load}"
 
 
-def refuser(call: str, number: int, setting: str) -> Restriction | None:
+def find_restriction(call: str, number: int, setting: str) -> Restriction | None:
     """Find the rule that has refused a call, by what the machine tells of its rules.
 
     Args:
         call: The call, for people.
         number: Its error.
-        setting: See `permit_by_apparmor`.
+        setting: See `apparmor_remedy`.
     """
     if number not in REFUSALS:
         return None
     if number != errno.ENOSYS and is_restricted_by_apparmor():
-        return Restriction("AppArmor restricts user namespaces", permit_by_apparmor(setting))
+        return Restriction("AppArmor restricts user namespaces", apparmor_remedy(setting))
     if number == errno.EACCES and (profile := apparmor_profile()):
-        fix = lifted_by("--security-opt apparmor=unconfined", _POD) or _without_profile()
+        fix = container_remedy("--security-opt apparmor=unconfined", _POD) or _profile_remedy()
         return Restriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
     if has_filter():
-        return Restriction(f"a seccomp profile forbids {call}", without_filter())
+        return Restriction(f"a seccomp profile forbids {call}", filter_remedy())
     if number == errno.ENOSYS:
         reason = f"this kernel, Linux {os.uname().release}, has no {call}"
         return Restriction(reason, "use a newer kernel, or one that has it built in")
     return None
 
 
-def without_filter() -> str:
+def filter_remedy() -> str:
     """Return what starts this process without a seccomp filter: none can be taken off."""
     if in_container():
-        return unmasked()
+        return masking_remedy()
     if unit := _unit():
         return f"systemctl edit {unit}  # SystemCallFilter= and RestrictNamespaces=, both empty"
     return "start this from a shell that is not below the program that has set the filter"
 
 
-def _without_profile() -> str:
+def _profile_remedy() -> str:
     return as_root(f"aa-complain {apparmor_profile()}")
 
 
@@ -146,22 +146,24 @@ def _unit() -> str:
     return ""
 
 
-def in_force() -> Iterator[Restriction]:
+def active_restrictions() -> Iterator[Restriction]:
     """List the rules that may keep a sandbox from its work, the most likely first."""
     processes = cgroup.own_process_limit()
-    if processes is not None and processes < _FEWEST_PROCESSES:
-        fix = lifted_by("--pids-limit -1", "a higher podPidsLimit of the kubelet")
+    if processes is not None and processes < _MIN_PROCESSES:
+        fix = container_remedy("--pids-limit -1", "a higher podPidsLimit of the kubelet")
         yield Restriction(f"a cgroup permits {processes} processes and threads", fix)
     memory = cgroup.own_memory_limit()
-    if memory is not None and memory < _FEWEST_BYTES:
-        fix = lifted_by("--memory 8g", "resources: {limits: {memory: 8Gi}} of the container")
+    if memory is not None and memory < _MIN_BYTES:
+        fix = container_remedy("--memory 8g", "resources: {limits: {memory: 8Gi}} of the container")
         yield Restriction(f"a cgroup permits {memory >> 20} MiB of memory", fix)
     if has_filter():
-        yield Restriction("a seccomp filter is in force", without_filter())
+        yield Restriction("a seccomp filter is in force", filter_remedy())
     if profile := apparmor_profile():
-        fix = lifted_by("--security-opt apparmor=unconfined", _POD) or _without_profile()
+        fix = container_remedy("--security-opt apparmor=unconfined", _POD) or _profile_remedy()
         yield Restriction(f"the AppArmor profile {profile!r} is in force", fix)
     if is_masked():
-        yield Restriction("parts of /proc are masked", unmasked())
+        yield Restriction("parts of /proc are masked", masking_remedy())
     if os.statvfs("/").f_flag & os.ST_RDONLY:
-        yield Restriction("the root is read-only", lifted_by("--tmpfs /tmp --tmpfs /run", ""))
+        yield Restriction(
+            "the root is read-only", container_remedy("--tmpfs /tmp --tmpfs /run", "")
+        )

@@ -24,7 +24,7 @@ from intercode_sandbox.base import (
     SandboxBackend,
     Seen,
     Snapshot,
-    caused_inside,
+    was_caused_inside,
 )
 from intercode_sandbox.errors import (
     ActionError,
@@ -41,9 +41,9 @@ from intercode_sandbox.forwarding import (
     IDLE_SECONDS,
     Forward,
     Handler,
+    adopt_socket,
     checked_port,
     handler,
-    own_socket,
 )
 from intercode_sandbox.images import Image
 from intercode_sandbox.interruption import is_callers
@@ -51,11 +51,11 @@ from intercode_sandbox.native import wire
 from intercode_sandbox.native.pipes import Channel, close_all, exit_pipe, open_channels
 from intercode_sandbox.native.process import (
     END_SECONDS,
-    First,
+    InitProcess,
     NativeProcess,
     NativeWorker,
-    ProcessOne,
-    Seat,
+    PreparedProgram,
+    SandboxSlot,
     error_pipe,
     memory_file,
     run_to_end,
@@ -69,7 +69,7 @@ from intercode_sandbox.network import (
     handlers,
     proxy_variables,
 )
-from intercode_sandbox.ownership import disown_in_forks, free_when_gone
+from intercode_sandbox.ownership import disown_in_forks, register_release
 from intercode_sandbox.units import MIB
 
 _ANSWER_SECONDS = 30.0
@@ -77,13 +77,13 @@ _ENDED_SECONDS = END_SECONDS
 _FILES_SECONDS = 60.0
 _HIGHEST_CHANNEL = 240
 _MODES = 0o7777
-_OF_FILES = {
+_FILE_ERRORS = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST),
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EINVAL, errno.ENXIO, errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EPIPE),
 }
 """Errors of a path or a descriptor that the caller gave."""
-_OF_MACHINE = {errno.ENFILE, errno.EIO, errno.ENOSYS, errno.ETOOMANYREFS}
+_MACHINE_ERRORS = {errno.ENFILE, errno.EIO, errno.ENOSYS, errno.ETOOMANYREFS}
 """Errors of the machine's, or of what its sandboxes share. Any other is for want of something that
 the sandbox's programs have."""
 
@@ -93,34 +93,38 @@ class NativeSandbox:
 
     files: Files
     """The files that it started with."""
-    begin: Callable[[Files, bool], Seat]
+    begin: Callable[[Files, bool], SandboxSlot]
     """Starts another place with such files; True: without a program ahead of requests."""
-    another: Callable[[str | Snapshot], SandboxBackend]
+    start_sibling: Callable[[str | Snapshot], SandboxBackend]
     """Starts another sandbox; see `sandbox.base.Freezes`."""
 
     def __init__(
-        self, seat: Seat, image: Image, limits: Limits, closed: Callable[[NativeSandbox], None]
+        self,
+        slot: SandboxSlot,
+        image: Image,
+        limits: Limits,
+        on_close: Callable[[NativeSandbox], None],
     ) -> None:
         self.image = image
         self.limits = limits
         self.env: Mapping[str, str] = {**image.env, "PWD": image.cwd}
         self.cwd = image.cwd
-        self._seat = seat
+        self._slot = slot
         self.resting = False
         """Whether nothing runs for it: it was frozen, and nothing was asked of it since."""
-        self.noted: Callable[[dict[str, Any] | None], None] = lambda _: None
+        self.on_first_program: Callable[[dict[str, Any] | None], None] = lambda _: None
         """Hears of the program that was the first to be asked for; None: something else was."""
-        self._asked = False
+        self._was_requested = False
         """Whether anything was asked of it yet."""
-        self._on_close = closed
+        self._on_close = on_close
         self._lock = threading.Lock()
         self._forwards: list[Forward] = []
         self.gate: Gate | None = None
         """Opens the connections that a policy for the network allows, and counts the others."""
         self._end: SandboxError | None = None
         """The error of all further requests; None while it serves them."""
-        seat.control.settimeout(_ANSWER_SECONDS)
-        free_when_gone(self, _hang_up, self._forwards)  # their threads would hold them for good
+        slot.control.settimeout(_ANSWER_SECONDS)
+        register_release(self, _hang_up, self._forwards)  # their threads would hold them for good
         disown_in_forks(self)
 
     # -- programs --------------------------------------------------------------------------------
@@ -173,17 +177,17 @@ class NativeSandbox:
             process = self._start(program, channels, merge_stderr, stdin)
         except _NoSuchProgramError as error:
             message = os.fsencode(f"{error}\n")
-            out, err = (message, b"") if merge_stderr else (b"", message)
-            return Completed(error.exit_code, out, err)
+            stdout, stderr = (message, b"") if merge_stderr else (b"", message)
+            return Completed(error.exit_code, stdout, stderr)
         try:
             kill = partial(self._kill_started, process.pid)
-            done = run_to_end(process, seconds, limit, kill, stop)
+            result = run_to_end(process, seconds, limit, kill, stop)
         finally:
             process.close()
         if process.lost or self._end is not None:
             # It says nothing of the program: who took it for a failure would give a reward of 0.
-            raise self._ended(SandboxClosedError("the sandbox died while a program ran in it"))
-        return done
+            raise self._end_error(SandboxClosedError("the sandbox died while a program ran in it"))
+        return result
 
     def popen(
         self,
@@ -208,15 +212,15 @@ class NativeSandbox:
         """Return the request for a program, without its channels."""
         folder = str(PurePosixPath(self.image.cwd, cwd or ""))
         variables = {**self.env, "PWD": folder, **(env or {})}
-        named = {"op": "spawn", "argv": _checked(argv), "cwd": folder, "env": variables}
-        return {**named, "user": self._numbers(user), "track": False}
+        request = {"op": "spawn", "argv": _check_arguments(argv), "cwd": folder, "env": variables}
+        return {**request, "user": self._resolve_user(user), "track": False}
 
-    def _numbers(self, user: str | None) -> str | None:
+    def _resolve_user(self, user: str | None) -> str | None:
         """Return a user as its process 1 knows it: ``uid:gid``."""
         if user is None:
             return None
-        found = look_up_user(user, self._seat.ids, self._users)
-        return f"{found.uid}:{found.gid}"
+        resolved_user = look_up_user(user, self._slot.ids, self._users)
+        return f"{resolved_user.uid}:{resolved_user.gid}"
 
     def _users(self) -> str:
         """Return its ``/etc/passwd``, which is whatever an agent has made of it."""
@@ -232,62 +236,66 @@ class NativeSandbox:
         stdin: bytes | None = None,
     ) -> NativeProcess:
         kinds: dict[int, Channel] = {**channels, 1: "w"}
-        ours: dict[int, int] = {}
-        theirs: dict[int, int] = {}
+        caller_ends: dict[int, int] = {}
+        program_ends: dict[int, int] = {}
         if max(kinds) > _HIGHEST_CHANNEL:
             raise UsageError(f"channel {max(kinds)} is above {_HIGHEST_CHANNEL}")
         if stdin is None and not program["track"]:
-            whole = {**program, "channels": [[*each] for each in kinds.items()]}
-            if (first := self._take_first({**whole, "merge_stderr": merge_stderr})) is not None:
-                *ends, exit_read = first.fds
-                ours = dict(zip(kinds, ends, strict=True))
-                return NativeProcess(first.pid, ours, exit_read, self._signal)
+            prepared_request = {**program, "channels": [[*item] for item in kinds.items()]}
+            if (
+                prepared_program := self._take_first(
+                    {**prepared_request, "merge_stderr": merge_stderr}
+                )
+            ) is not None:
+                *ends, exit_read = prepared_program.fds
+                caller_ends = dict(zip(kinds, ends, strict=True))
+                return NativeProcess(prepared_program.pid, caller_ends, exit_read, self._signal)
         with _descriptors():
             exit_read, exit_write = exit_pipe()
         try:
             with _descriptors():
-                ours, theirs = open_channels(kinds.items(), merge_stderr)
+                caller_ends, program_ends = open_channels(kinds.items(), merge_stderr)
                 if stdin is not None:
-                    theirs[0] = memory_file(stdin)
-            request = {**program, "numbers": list(theirs)}
-            reply, _ = self._request(request, [*theirs.values(), exit_write])
+                    program_ends[0] = memory_file(stdin)
+            request = {**program, "numbers": list(program_ends)}
+            reply, _ = self._request(request, [*program_ends.values(), exit_write])
         except BaseException as error:
-            close_all(*ours.values(), exit_read)
+            close_all(*caller_ends.values(), exit_read)
             if isinstance(error, _ExecError):
                 raise _NoSuchProgramError(program["argv"][0], error) from error
             raise
         finally:
-            close_all(*theirs.values(), exit_write)
-        return NativeProcess(reply["pid"], ours, exit_read, self._signal)
+            close_all(*program_ends.values(), exit_write)
+        return NativeProcess(reply["pid"], caller_ends, exit_read, self._signal)
 
-    def _take_first(self, program: dict[str, Any]) -> First | None:
+    def _take_first(self, program: dict[str, Any]) -> PreparedProgram | None:
         """Return the program if it is the first request in this place, and was started ahead."""
         with self._lock:
-            if self._asked or self._end is not None:
+            if self._was_requested or self._end is not None:
                 return None
-            self._awake()
-            self._asked = True
-            self.noted(program)
-            return self._seat.take(program)
+            self._resume()
+            self._was_requested = True
+            self.on_first_program(program)
+            return self._slot.take(program)
 
     def worker(self, module: str) -> NativeWorker:
         """Start a preloaded module of ours in it."""
-        if module not in self._seat.workers:
+        if module not in self._slot.workers:
             raise LookupError(f"the worker {module!r} was not preloaded: give it to the provider")
-        ours, theirs = socket.socketpair()
+        caller_socket, worker_socket = socket.socketpair()
         errors, error_write = error_pipe()
         exit_read, exit_write = exit_pipe()
         try:
-            given = [theirs.fileno(), error_write, exit_write]
-            reply, _ = self._request({"op": "worker", "module": module}, given)
+            descriptors = [worker_socket.fileno(), error_write, exit_write]
+            reply, _ = self._request({"op": "worker", "module": module}, descriptors)
         except BaseException:
-            ours.close()
+            caller_socket.close()
             close_all(errors, exit_read)
             raise
         finally:
-            theirs.close()
+            worker_socket.close()
             close_all(error_write, exit_write)
-        return NativeWorker(reply["pid"], ours, errors, exit_read, self._signal)
+        return NativeWorker(reply["pid"], caller_socket, errors, exit_read, self._signal)
 
     def kill(self, keep: Sequence[int] = ()) -> int:
         """Kill all processes except the pids (as seen inside) in `keep`; how many they were."""
@@ -345,9 +353,9 @@ class NativeSandbox:
         """Let a port of its loopback lead out: see `sandbox.forward.Forwards`."""
         port, serve = checked_port(port), handler(to, idle)
         _, fds = self._request({"op": "socket"})
-        made = Forward(own_socket(fds), port, serve, connections)
-        self._forwards.append(made)
-        return made
+        forward = Forward(adopt_socket(fds), port, serve, connections)
+        self._forwards.append(forward)
+        return forward
 
     def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
         """Let its programs reach what a policy lists; what they reach otherwise stays as it is.
@@ -412,47 +420,47 @@ class NativeSandbox:
 
     def snapshot(self) -> NativeSnapshot:
         """Save the file system as it is now."""
-        return NativeSnapshot(self.files.with_image(self._copied()))
+        return NativeSnapshot(self.files.with_image(self._copy_layer()))
 
     def freeze(self) -> NativeSnapshot:
         """Save the files as they are, and continue with them in a fresh place."""
         if not self.resting:
             self.kill()
-            self.files = self._left()
-            self._rest()
+            self.files = self._save_files()
+            self._suspend()
         return NativeSnapshot(self.files)
 
-    def copied(self) -> NativeSnapshot:
+    def save_copy(self) -> NativeSnapshot:
         """Save the files as they are, by a copy."""
-        return NativeSnapshot(self.files.with_copy(self._copied()))
+        return NativeSnapshot(self.files.with_copy(self._copy_layer()))
 
-    def _left(self) -> Files:
+    def _save_files(self) -> Files:
         """Return its files as they are, for others to start with: nothing runs any more."""
         if self.files.crowded(self.limits):
             with suppress(OutputLimitError):  # what cannot be copied may still be frozen
-                return self.files.with_copy(self._copied())
-        if layer := self._seat.freeze():
-            return self.files.with_frozen(layer)
-        return self.files.with_copy(self._copied())
+                return self.files.with_copy(self._copy_layer())
+        if layer := self._slot.freeze():
+            return self.files.with_frozen_layer(layer)
+        return self.files.with_copy(self._copy_layer())
 
-    def _copied(self) -> Layer:
+    def _copy_layer(self) -> Layer:
         """Return a layer of all that differs from the image."""
-        return self._until_still(lambda: Layer.of(self.archive, self._seat.forget))
+        return self._until_still(lambda: Layer.of(self.archive, self._slot.forget))
 
-    def _rest(self) -> None:
+    def _suspend(self) -> None:
         """End what is left: process 1, in which nothing is to be done until a request comes."""
         with self._lock:
-            self.resting, self._asked = True, False
+            self.resting, self._was_requested = True, False
             if self._process is None:
-                self._seat.end()
+                self._slot.end()
             else:
                 self._process.kill()
 
-    def _continue(self, alone: bool) -> Seat:
+    def _continue(self, alone: bool) -> SandboxSlot:
         """Start the place in which it continues; `alone`: without a program ahead of requests."""
         return self.begin(self.files, alone)
 
-    def _awake(self) -> None:
+    def _resume(self) -> None:
         """Start to run, unless it does.
 
         Raises:
@@ -462,7 +470,7 @@ class NativeSandbox:
             self._move()
             self.resting = False
             if self._end is not None:  # `close` waits for the lock, to end the seat
-                raise self._ended()
+                raise self._end_error()
 
     def _move(self, alone: bool = False) -> None:
         """Take another place, and let the forwards lead there.
@@ -473,16 +481,16 @@ class NativeSandbox:
         Raises:
             SandboxError: It could not be started, or was lost at once.
         """
-        self._seat.end()
-        self._seat = self._continue(alone)
-        self._seat.control.settimeout(_ANSWER_SECONDS)
+        self._slot.end()
+        self._slot = self._continue(alone)
+        self._slot.control.settimeout(_ANSWER_SECONDS)
         try:
             for forward in self._forwards:
                 if not forward.closed:
-                    self._seat.send({"op": "socket"})
-                    forward.move(own_socket(wire.receive(self._seat.control)[1]))
+                    self._slot.send({"op": "socket"})
+                    forward.move(adopt_socket(wire.receive(self._slot.control)[1]))
         except (EOFError, OSError) as error:
-            raise self._ended(SandboxClosedError(f"the sandbox died: {error}")) from error
+            raise self._end_error(SandboxClosedError(f"the sandbox died: {error}")) from error
 
     def _begin_alone(self) -> None:
         """Take another place if this one was started with a program that is not asked for.
@@ -492,10 +500,10 @@ class NativeSandbox:
         Raises:
             SandboxError: It could not be started.
         """
-        if not self._asked:
-            self._asked = True
-            self.noted(None)
-        if self._seat.first is not None:
+        if not self._was_requested:
+            self._was_requested = True
+            self.on_first_program(None)
+        if self._slot.prepared_program is not None:
             # Else another thread's sandboxes could have it begin with a program once more, and the
             # next request would leave that place, with all that this one did there.
             self._move(alone=True)
@@ -503,7 +511,7 @@ class NativeSandbox:
     def at_rest(self, look: Callable[[], Seen]) -> Seen:
         """Look at several things while no program changes any."""
 
-        def stopped() -> Seen:
+        def look_while_stopped() -> Seen:
             self._request({"op": "stop"})
             try:
                 return look()
@@ -511,7 +519,7 @@ class NativeSandbox:
                 if self._end is None:
                     self._request({"op": "go_on"})
 
-        return self._until_still(stopped)
+        return self._until_still(look_while_stopped)
 
     def _until_still(self, look: Callable[[], Seen]) -> Seen:
         """Look while programs stand still, and again where some did not; these are ended."""
@@ -522,18 +530,18 @@ class NativeSandbox:
         self.kill()
         return look()
 
-    def archive(self, out: int) -> None:
+    def archive(self, descriptor: int) -> None:
         """Stream what differs from the image into a descriptor, as `archive.write` does."""
         request = {"op": "archive", "timeout": _FILES_SECONDS}
-        self._request(request, [out], seconds=2 * _FILES_SECONDS)
+        self._request(request, [descriptor], seconds=2 * _FILES_SECONDS)
 
     @property
     def _control(self) -> socket.socket:
-        return self._seat.control
+        return self._slot.control
 
     @property
-    def _process(self) -> ProcessOne | None:
-        return self._seat.process
+    def _process(self) -> InitProcess | None:
+        return self._slot.process
 
     # -- the wire --------------------------------------------------------------------------------
 
@@ -542,15 +550,15 @@ class NativeSandbox:
     ) -> tuple[dict[str, Any], list[int]]:
         with self._lock:
             if self._end is not None:
-                raise self._ended()
-            self._awake()
+                raise self._end_error()
+            self._resume()
             self._begin_alone()
             if seconds != _ANSWER_SECONDS:
                 self._control.settimeout(seconds)
             answered = False
             try:
-                self._seat.send(message, fds)
-                reply, received = wire.receive(self._control)
+                self._slot.send(message, fds)
+                reply, descriptors = wire.receive(self._control)
                 if "failed" in reply:
                     raise OSError(reply["failed"])
                 if seconds != _ANSWER_SECONDS:
@@ -560,29 +568,31 @@ class NativeSandbox:
                 if is_callers(error):
                     raise
                 if not isinstance(error, TimeoutError):
-                    died = SandboxClosedError(f"the sandbox died: {error}")
-                    raise self._ended(died) from error
-                said = f"the sandbox did not answer {message['op']!r} within {seconds:.0f} s"
-                raise self._ended(SandboxTimeoutError(said)) from error
+                    closed_error = SandboxClosedError(f"the sandbox died: {error}")
+                    raise self._end_error(closed_error) from error
+                timeout_message = (
+                    f"the sandbox did not answer {message['op']!r} within {seconds:.0f} s"
+                )
+                raise self._end_error(SandboxTimeoutError(timeout_message)) from error
             finally:
                 if not answered and self._end is None:
                     # Also after Ctrl-C: the next question must not get this one's answer.
                     self._end = SandboxClosedError("the sandbox's last answer was not awaited")
         if "errno" in reply:
             raise _error(reply, message["op"])
-        return reply, received
+        return reply, descriptors
 
-    def _ended(self, met: SandboxError | None = None) -> SandboxError:
+    def _end_error(self, cause: SandboxError | None = None) -> SandboxError:
         """Return the error of every request from its end on, which says whose fault that was.
 
         Args:
-            met: What this request has met, if it is the first.
+            cause: What this request has met, if it is the first.
         """
-        if self._end is None and met is not None:
-            mute = isinstance(met, SandboxTimeoutError)
-            inside = caused_inside(self._evidence(mute))
+        if self._end is None and cause is not None:
+            mute = isinstance(cause, SandboxTimeoutError)
+            is_inside = was_caused_inside(self._evidence(mute))
             if self._end is None:  # else it was closed meanwhile, which is why
-                self._end = SandboxEndedError(f"{met}, by what ran in it") if inside else met
+                self._end = SandboxEndedError(f"{cause}, by what ran in it") if is_inside else cause
         assert self._end is not None
         return type(self._end)(*self._end.args)
 
@@ -590,14 +600,16 @@ class NativeSandbox:
         """Evidence of its end, or if it is `mute`, of its not answering."""
         if (process := self._process) is not None:
             if mute and process.stopped:
-                return Evidence(keeper=True, struck=True)
+                return Evidence(is_keeper_alive=True, was_killed_outside=True)
             if not mute and not process.wait(_ENDED_SECONDS):
-                return Evidence(keeper=False)  # it runs, and only its socket was lost
-        return self._known(mute)
+                return Evidence(is_keeper_alive=False)  # it runs, and only its socket was lost
+        return self._keeper_evidence(mute)
 
-    def _known(self, mute: bool) -> Evidence:
+    def _keeper_evidence(self, mute: bool) -> Evidence:
         """Return the keeper's evidence."""
-        return Evidence(keeper=False) if self._process is None else self._process.evidence()
+        return (
+            Evidence(is_keeper_alive=False) if self._process is None else self._process.evidence()
+        )
 
     def kill_all(self) -> None:
         """Begin to end it: `close` will have less to wait for."""
@@ -619,7 +631,7 @@ class NativeSandbox:
         with suppress(OSError):  # it is closed, or the other end has gone first
             self._control.shutdown(socket.SHUT_RDWR)
         with self._lock:
-            self._seat.end()
+            self._slot.end()
         self.files = Files(self.image)
 
     def disown(self) -> None:
@@ -668,22 +680,22 @@ class _NoSuchProgramError(FileNotFoundError):
 
 def _error(reply: dict[str, Any], op: str) -> Exception:
     """Return the error that process 1 replied with to an operation."""
-    number, said = reply["errno"], reply["error"] or os.strerror(reply["errno"])
+    number, message = reply["errno"], reply["error"] or os.strerror(reply["errno"])
     if reply.get("kind") == "RestlessError":
-        return _RestlessError(said)
+        return _RestlessError(message)
     if number in (errno.ETIMEDOUT, errno.EOVERFLOW):
-        return OutputLimitError(said)
+        return OutputLimitError(message)
     if reply.get("kind") == "ExecError":
-        return _ExecError(number, said)
+        return _ExecError(number, message)
     # Of no path, it is a right that process 1 itself was refused, by a filter of the machine's.
-    if number in _OF_MACHINE or (number == errno.EPERM and not reply["path"]):
-        return SandboxError(f"the sandbox failed at {op!r}: {said}")
-    if number not in _OF_FILES:
-        return CausedInsideError(f"the sandbox failed at {op!r}: {said}")
-    return OSError(number, said, reply["path"] or None)
+    if number in _MACHINE_ERRORS or (number == errno.EPERM and not reply["path"]):
+        return SandboxError(f"the sandbox failed at {op!r}: {message}")
+    if number not in _FILE_ERRORS:
+        return CausedInsideError(f"the sandbox failed at {op!r}: {message}")
+    return OSError(number, message, reply["path"] or None)
 
 
-def _checked(argv: Sequence[str | bytes]) -> list[str]:
+def _check_arguments(argv: Sequence[str | bytes]) -> list[str]:
     arguments = [os.fsdecode(a) for a in argv]
     if not arguments or not arguments[0]:
         raise ActionError("there is no program to run: argv is empty")

@@ -139,40 +139,42 @@ _MADV_OUT, _POSIX_FADV_DONTNEED = (20, 21), 4
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
-_LOAD, _AND, _JUMP, _JEQ, _JGE, _JSET, _RET = 0x20, 0x54, 0x05, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND_OPCODE, _JUMP, _JEQ, _JGE, _JSET, _RET = 0x20, 0x54, 0x05, 0x15, 0x35, 0x45, 0x06
 # Offsets in struct seccomp_data; an argument's low word comes first on both architectures.
 _NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG2_HIGH, _ARG3, _ARG3_HIGH = 0, 4, 16, 24, 32, 36, 40, 44
 
 
-def _op(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, true, false, k)
+def _op(code: int, k: int, true_offset: int = 0, false_offset: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, true_offset, false_offset, k)
 
 
 def _deny(number: int) -> bytes:
     return _op(_RET, _ERRNO | number)
 
 
-_NOTHING = _deny(0)
+_NO_EFFECT = _deny(0)
 """The call has no effect, and succeeds."""
 
 
-_YES, _NO = [_op(_RET, _ALLOW)], [_deny(errno.EPERM)]
+_PERMISSION, _REFUSAL = [_op(_RET, _ALLOW)], [_deny(errno.EPERM)]
 
 
-def _test(*values: int, then: list[bytes], otherwise: list[bytes]) -> list[bytes]:
-    """Continue with `then` if the loaded word is one of the values. Both end in a return."""
-    tests = [_op(_JEQ, v, true=len(values) - 1 - i) for i, v in enumerate(values[:-1])]
-    return [*tests, _op(_JEQ, values[-1], false=len(then)), *then, *otherwise]
+def _test(*values: int, on_match: list[bytes], on_mismatch: list[bytes]) -> list[bytes]:
+    """Continue with `on_match` if the loaded word is one of the values. Both end in a return."""
+    tests = [_op(_JEQ, v, true_offset=len(values) - 1 - i) for i, v in enumerate(values[:-1])]
+    return [*tests, _op(_JEQ, values[-1], false_offset=len(on_match)), *on_match, *on_mismatch]
 
 
-def _if(word: int, *values: int, then: list[bytes], otherwise: list[bytes]) -> list[bytes]:
+def _test_word(
+    word: int, *values: int, on_match: list[bytes], on_mismatch: list[bytes]
+) -> list[bytes]:
     """Load a word of the call's arguments, and test it."""
-    return [_op(_LOAD, word), *_test(*values, then=then, otherwise=otherwise)]
+    return [_op(_LOAD, word), *_test(*values, on_match=on_match, on_mismatch=on_mismatch)]
 
 
-def _bits(word: int, bits: int, then: list[bytes]) -> list[bytes]:
-    """Refuse a call with one of these bits set in an argument, by `then`; allow the others."""
-    return [_op(_LOAD, word), _op(_JSET, bits, false=1), *then, *_YES]
+def _refuse_bits(word: int, bits: int, on_match: list[bytes]) -> list[bytes]:
+    """Refuse a call with one of these bits set in an argument, by `on_match`; allow the others."""
+    return [_op(_LOAD, word), _op(_JSET, bits, false_offset=1), *on_match, *_PERMISSION]
 
 
 def _argument_rules() -> dict[str, list[bytes]]:
@@ -181,91 +183,99 @@ def _argument_rules() -> dict[str, list[bytes]]:
 
 
 def _process_rules() -> dict[str, list[bytes]]:
-    yes, no = _YES, _NO
+    permission, refusal = _PERMISSION, _REFUSAL
     unknown = [_deny(errno.EINVAL)]
     return {
-        "clone": _bits(_ARG0, _CLONE_NEW_FLAGS, no),
-        "personality": _if(_ARG0, *_PERSONALITIES, then=yes, otherwise=no),
+        "clone": _refuse_bits(_ARG0, _CLONE_NEW_FLAGS, refusal),
+        "personality": _test_word(_ARG0, *_PERSONALITIES, on_match=permission, on_mismatch=refusal),
         # A program that process 1 is just starting has its user already, but not yet its turn.
-        "sched_setscheduler": _if(_ARG0, 0, then=yes, otherwise=no),
-        "sched_setattr": _if(_ARG0, 0, then=yes, otherwise=no),
+        "sched_setscheduler": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
+        "sched_setattr": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
         # As by a kernel without filters: programs that have one for themselves do without.
         "seccomp": [*unknown],
-        "prctl": _if(_ARG0, _PR_SET_SECCOMP, *_PR_OF_THE_MACHINE, then=unknown, otherwise=yes),
+        "prctl": _test_word(
+            _ARG0, _PR_SET_SECCOMP, *_PR_OF_THE_MACHINE, on_match=unknown, on_mismatch=permission
+        ),
         # Two that trace each other can wait for each other's end for good, even if killed: so a
         # process is traced by its parent, or by the parent's tracer.
-        "ptrace": _if(_ARG0, *_PTRACE_OTHERS, then=no, otherwise=yes),
+        "ptrace": _test_word(_ARG0, *_PTRACE_OTHERS, on_match=refusal, on_mismatch=permission),
     }
 
 
 def _socket_rules() -> dict[str, list[bytes]]:
-    yes, no, none = _YES, _NO, [_deny(errno.EAFNOSUPPORT)]
+    permission, refusal, unsupported_family = _PERMISSION, _REFUSAL, [_deny(errno.EAFNOSUPPORT)]
     protocol = [_deny(errno.EPROTONOSUPPORT)]
     internet = [
-        *(_op(_LOAD, _ARG1), _op(_AND, _TYPE_BITS)),
+        *(_op(_LOAD, _ARG1), _op(_AND_OPCODE, _TYPE_BITS)),
         *_test(
             *_TYPES,
-            then=_if(_ARG2, *_PROTOCOLS, then=yes, otherwise=protocol),
-            otherwise=[_deny(errno.ESOCKTNOSUPPORT)],
+            on_match=_test_word(_ARG2, *_PROTOCOLS, on_match=permission, on_mismatch=protocol),
+            on_mismatch=[_deny(errno.ESOCKTNOSUPPORT)],
         ),
     ]
-    netlink = _if(_ARG2, *_NETLINKS, then=yes, otherwise=protocol)
+    netlink = _test_word(_ARG2, *_NETLINKS, on_match=permission, on_mismatch=protocol)
     # The one that closes a socket that lingers waits: a receiver, or a worker of the kernel's.
-    filters = _test(*_SOCKET_FILTERS, then=no, otherwise=yes)
-    of_socket = _if(_ARG2, _SO_LINGER, then=[_NOTHING], otherwise=filters)
-    of_ipv4 = _if(_ARG2, *_IPV4_GROUPS, *_GROUPS, then=no, otherwise=yes)
-    of_ipv6 = _if(_ARG2, *_IPV6_GROUPS, *_GROUPS, _FLOW_LABELS, then=no, otherwise=yes)
-    of_tcp = _if(_ARG2, *_TCP_KEYS, then=no, otherwise=yes)
-    others = _test(_NETLINK, then=netlink, otherwise=none)
-    others = _test(_INET, _INET6, then=internet, otherwise=others)
-    levels = _test(_SOL_TCP, then=of_tcp, otherwise=yes)
-    levels = _test(_SOL_IPV6, then=of_ipv6, otherwise=levels)
-    levels = _test(_SOL_IP, then=of_ipv4, otherwise=levels)
+    filters = _test(*_SOCKET_FILTERS, on_match=refusal, on_mismatch=permission)
+    socket_level = _test_word(_ARG2, _SO_LINGER, on_match=[_NO_EFFECT], on_mismatch=filters)
+    ipv4_level = _test_word(
+        _ARG2, *_IPV4_GROUPS, *_GROUPS, on_match=refusal, on_mismatch=permission
+    )
+    ipv6_level = _test_word(
+        _ARG2, *_IPV6_GROUPS, *_GROUPS, _FLOW_LABELS, on_match=refusal, on_mismatch=permission
+    )
+    tcp_level = _test_word(_ARG2, *_TCP_KEYS, on_match=refusal, on_mismatch=permission)
+    other_families = _test(_NETLINK, on_match=netlink, on_mismatch=unsupported_family)
+    other_families = _test(_INET, _INET6, on_match=internet, on_mismatch=other_families)
+    levels = _test(_SOL_TCP, on_match=tcp_level, on_mismatch=permission)
+    levels = _test(_SOL_IPV6, on_match=ipv6_level, on_mismatch=levels)
+    levels = _test(_SOL_IP, on_match=ipv4_level, on_mismatch=levels)
     return {
-        "socket": _if(_ARG0, _UNIX, then=yes, otherwise=others),
-        "socketpair": _if(_ARG0, _UNIX, then=yes, otherwise=none),
-        "setsockopt": _if(_ARG1, _SOL_SOCKET, then=of_socket, otherwise=levels),
+        "socket": _test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=other_families),
+        "socketpair": _test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=unsupported_family),
+        "setsockopt": _test_word(_ARG1, _SOL_SOCKET, on_match=socket_level, on_mismatch=levels),
     }
 
 
 def _limit_rules() -> dict[str, list[bytes]]:
-    yes, no, nothing = _YES, _NO, [_NOTHING]
+    permission, refusal, no_effect = _PERMISSION, _REFUSAL, [_NO_EFFECT]
     # A pipe gets a core dump whatever the limit is, but for the one of 1 byte that process 1 sets.
     # To ask for it is allowed: the new limit is a null pointer.
-    null = _if(_ARG2_HIGH, 0, then=yes, otherwise=nothing)
-    asks = _if(_ARG2, 0, then=null, otherwise=nothing)
-    own_limit = _if(_ARG1, _RLIMIT_CORE, then=asks, otherwise=yes)
+    null = _test_word(_ARG2_HIGH, 0, on_match=permission, on_mismatch=no_effect)
+    query = _test_word(_ARG2, 0, on_match=null, on_mismatch=no_effect)
+    own_limit = _test_word(_ARG1, _RLIMIT_CORE, on_match=query, on_mismatch=permission)
     return {
         # Of another process: 0 is the caller.
-        "prlimit64": _if(_ARG0, 0, then=own_limit, otherwise=no),
-        "setrlimit": _if(_ARG0, _RLIMIT_CORE, then=nothing, otherwise=yes),
+        "prlimit64": _test_word(_ARG0, 0, on_match=own_limit, on_mismatch=refusal),
+        "setrlimit": _test_word(_ARG0, _RLIMIT_CORE, on_match=no_effect, on_mismatch=permission),
     }
 
 
 def _memory_and_file_rules() -> dict[str, list[bytes]]:
-    yes, no, nothing = _YES, _NO, [_NOTHING]
+    permission, refusal, no_effect = _PERMISSION, _REFUSAL, [_NO_EFFECT]
     memory, too_long = [_deny(errno.ENOMEM)], _deny(errno.E2BIG)
-    small = [
-        *(_op(_LOAD, _ARG3_HIGH), _op(_JEQ, 0, true=1), too_long),
-        *(_op(_LOAD, _ARG3), _op(_JGE, _LONGEST_ATTRIBUTE + 1, false=1), too_long),
-        *yes,
+    short_attribute = [
+        *(_op(_LOAD, _ARG3_HIGH), _op(_JEQ, 0, true_offset=1), too_long),
+        *(_op(_LOAD, _ARG3), _op(_JGE, _LONGEST_ATTRIBUTE + 1, false_offset=1), too_long),
+        *permission,
     ]
     invalid = [_deny(errno.EINVAL)]
-    watches = _test(_F_SETLEASE, _F_NOTIFY, then=no, otherwise=yes)
-    out = _test(*_MADV_OUT, then=nothing, otherwise=yes)
-    advice = _test(_MADV_MERGEABLE, then=invalid, otherwise=out)
+    watches = _test(_F_SETLEASE, _F_NOTIFY, on_match=refusal, on_mismatch=permission)
+    page_eviction = _test(*_MADV_OUT, on_match=no_effect, on_mismatch=permission)
+    advice = _test(_MADV_MERGEABLE, on_match=invalid, on_mismatch=page_eviction)
     return {
-        "ioctl": _if(_ARG1, *_IOCTLS, then=no, otherwise=yes),
-        "fcntl": [_op(_LOAD, _ARG1), *_test(*_OFD_LOCKS, then=invalid, otherwise=watches)],
-        **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), small),
+        "ioctl": _test_word(_ARG1, *_IOCTLS, on_match=refusal, on_mismatch=permission),
+        "fcntl": [_op(_LOAD, _ARG1), *_test(*_OFD_LOCKS, on_match=invalid, on_mismatch=watches)],
+        **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), short_attribute),
         # It would wait for all disks of the machine. A sandbox's files are in memory.
-        "sync": nothing,
-        "syncfs": nothing,
-        "fadvise64": _if(_ARG3, _POSIX_FADV_DONTNEED, then=nothing, otherwise=yes),
+        "sync": no_effect,
+        "syncfs": no_effect,
+        "fadvise64": _test_word(
+            _ARG3, _POSIX_FADV_DONTNEED, on_match=no_effect, on_mismatch=permission
+        ),
         "madvise": [_op(_LOAD, _ARG2), *advice],
         "process_madvise": [_op(_LOAD, _ARG3), *advice],
-        "mmap": _bits(_ARG3, _MAP_HUGETLB, memory),
-        "memfd_create": _bits(_ARG1, _MFD_HUGETLB, memory),
+        "mmap": _refuse_bits(_ARG3, _MAP_HUGETLB, memory),
+        "memfd_create": _refuse_bits(_ARG1, _MFD_HUGETLB, memory),
     }
 
 
@@ -283,20 +293,20 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
     machine = machine or platform.machine()
     if machine not in _AUDIT_ARCH:
         raise OSError(errno.ENOTSUP, f"seccomp: no system call table for {machine}")
-    x86 = machine == "x86_64"
-    denied = dict(_EPERM_X86_64 if x86 else _EPERM_AARCH64)
+    is_x86 = machine == "x86_64"
+    denied_calls = dict(_EPERM_X86_64 if is_x86 else _EPERM_AARCH64)
     if not debugger:
-        denied |= _DEBUGGER_X86_64 if x86 else _DEBUGGER_AARCH64
+        denied_calls |= _DEBUGGER_X86_64 if is_x86 else _DEBUGGER_AARCH64
     if chroot:
-        del denied["chroot"]
-    missing = _ENOSYS | (_ENOSYS_X86_64 if x86 else _ENOSYS_AARCH64)
-    answers = {key: [_deny(errno.EPERM)] for key in denied.values()}
-    answers |= {key: [_deny(errno.ENOSYS)] for key in missing.values()}
+        del denied_calls["chroot"]
+    missing_calls = _ENOSYS | (_ENOSYS_X86_64 if is_x86 else _ENOSYS_AARCH64)
+    answers = {key: [_deny(errno.EPERM)] for key in denied_calls.values()}
+    answers |= {key: [_deny(errno.ENOSYS)] for key in missing_calls.values()}
     for name, rule in _argument_rules().items():
         answers.setdefault(_BY_ARGUMENT[machine][name], rule)
     program = [
         _op(_LOAD, _ARCH),
-        _op(_JEQ, _AUDIT_ARCH[machine], true=1),
+        _op(_JEQ, _AUDIT_ARCH[machine], true_offset=1),
         _deny(errno.ENOSYS),  # another ABI (i386) would have other numbers
         _op(_LOAD, _NR),
         *_search(_intervals(answers, _KNOWN_CALLS[machine])),
@@ -314,14 +324,14 @@ def _intervals(
         ranges: The first and the last numbers of known calls. All other numbers have no call.
     """
     starts: dict[int, list[bytes]] = {}
-    for first, last in ranges:
-        starts |= {first: _YES, last + 1: [_deny(errno.ENOSYS)]}
-    starts |= {number + 1: _YES for number in answers if number + 1 not in starts} | answers
-    found: list[tuple[int, list[bytes]]] = []
+    for first_number, last_number in ranges:
+        starts |= {first_number: _PERMISSION, last_number + 1: [_deny(errno.ENOSYS)]}
+    starts |= {number + 1: _PERMISSION for number in answers if number + 1 not in starts} | answers
+    intervals: list[tuple[int, list[bytes]]] = []
     for number, answer in sorted(starts.items()):
-        if not found or found[-1][1] != answer:
-            found.append((number, answer))
-    return found
+        if not intervals or intervals[-1][1] != answer:
+            intervals.append((number, answer))
+    return intervals
 
 
 def _search(intervals: list[tuple[int, list[bytes]]]) -> list[bytes]:
@@ -332,8 +342,12 @@ def _search(intervals: list[tuple[int, list[bytes]]]) -> list[bytes]:
     if len(intervals) == 1:
         return intervals[0][1]
     middle = len(intervals) // 2
-    below, above = _search(intervals[:middle]), _search(intervals[middle:])
-    if len(below) < 256:  # as far as a conditional jump reaches
-        return [_op(_JGE, intervals[middle][0], true=len(below)), *below, *above]
-    far = [_op(_JGE, intervals[middle][0], false=1), _op(_JUMP, len(below))]
-    return [*far, *below, *above]
+    lower_code, upper_code = _search(intervals[:middle]), _search(intervals[middle:])
+    if len(lower_code) < 256:  # as far as a conditional jump reaches
+        return [
+            _op(_JGE, intervals[middle][0], true_offset=len(lower_code)),
+            *lower_code,
+            *upper_code,
+        ]
+    far_jump = [_op(_JGE, intervals[middle][0], false_offset=1), _op(_JUMP, len(lower_code))]
+    return [*far_jump, *lower_code, *upper_code]

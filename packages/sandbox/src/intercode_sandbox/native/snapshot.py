@@ -14,7 +14,7 @@ from typing import Protocol
 from intercode_sandbox.base import Limits, SandboxBackend
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.errors import ImageError, OutputLimitError, SandboxError
-from intercode_sandbox.files import cache_root, digest_of, remove_tree
+from intercode_sandbox.files import cache_root, joint_digest, remove_tree
 from intercode_sandbox.images import Command, Image
 from intercode_sandbox.images.base import SCRIPT
 from intercode_sandbox.native import archive
@@ -22,11 +22,11 @@ from intercode_sandbox.native.archive import SHARED_MEMORY
 from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all
 from intercode_sandbox.native.endings import LEDGERS, Ending, read_ledgers
 from intercode_sandbox.native.frozen_layers import FrozenLayer
-from intercode_sandbox.ownership import is_gone, new_lease, when_gone
+from intercode_sandbox.ownership import is_gone, new_lease, register_finalizer
 from intercode_sandbox.privileges import hand_over, is_root, make_private
 
 _SUFFIX = " (snapshot)"
-_MOST_FROZEN = 30
+_MAX_FROZEN_LAYERS = 30
 """Each file that is opened is looked for in all layers."""
 _HIDDEN_PART = 4
 """Of a limit, one part of so many may be used by what frozen layers hide."""
@@ -48,7 +48,7 @@ class Layer:
         folder = cache_root() / "snapshots" / new_lease()
         self.path = folder / "layer"
         self.special: Sequence[archive.Special] = ()
-        self._discard = when_gone(self, _discard, folder, self.path, forget)
+        self._discard = register_finalizer(self, _discard, folder, self.path, forget)
         try:
             make_private(folder.parent)
             make_private(folder)
@@ -83,30 +83,36 @@ class Files:
 
     image: Image
     """The image, from which changes are told."""
-    saved: tuple[Layer, ...] = ()
+    saved_layers: tuple[Layer, ...] = ()
     """The layers of the image that are saved ones."""
     copy: Layer | None = None
     """A copy of what was changed of the image, until some time."""
-    frozen: tuple[FrozenLayer, ...] = ()
+    frozen_layers: tuple[FrozenLayer, ...] = ()
     """Layers of what was changed since then, the lowest first."""
 
     @property
     def digest(self) -> str:
         """A digest of all of them."""
-        over = [] if self.copy is None else [self.copy.name]
-        over += [f"{layer.owner}/{layer.name}" for layer in self.frozen]
-        return digest_of(self.image.digest, *over) if over else self.image.digest
+        layer_names = [] if self.copy is None else [self.copy.name]
+        layer_names += [f"{layer.owner}/{layer.name}" for layer in self.frozen_layers]
+        return joint_digest(self.image.digest, *layer_names) if layer_names else self.image.digest
 
     @property
-    def used(self) -> tuple[int, int]:
+    def usage(self) -> tuple[int, int]:
         """The bytes and files of the frozen layers."""
-        return sum(each.bytes for each in self.frozen), sum(each.files for each in self.frozen)
+        return sum(layer.bytes for layer in self.frozen_layers), sum(
+            layer.files for layer in self.frozen_layers
+        )
 
     def crowded(self, limits: Limits) -> bool:
         """Whether there are many frozen layers, or what they hide of each other may be much."""
-        hidden = replace(self, frozen=self.frozen[1:]).used
-        most = limits.disk // _HIDDEN_PART, limits.files // _HIDDEN_PART
-        return len(self.frozen) >= _MOST_FROZEN or hidden[0] > most[0] or hidden[1] > most[1]
+        hidden_usage = replace(self, frozen_layers=self.frozen_layers[1:]).usage
+        max_usage = limits.disk // _HIDDEN_PART, limits.files // _HIDDEN_PART
+        return (
+            len(self.frozen_layers) >= _MAX_FROZEN_LAYERS
+            or hidden_usage[0] > max_usage[0]
+            or hidden_usage[1] > max_usage[1]
+        )
 
     @property
     def layers(self) -> list[str]:
@@ -117,22 +123,25 @@ class Files:
     @property
     def special(self) -> list[tuple[str, Sequence[archive.Special]]]:
         """The files of special modes of each layer that has some."""
-        layers = [*self.saved, self.copy]
-        return [(str(each.path), each.special) for each in layers if each and each.special]
+        layers = [*self.saved_layers, self.copy]
+        return [(str(layer.path), layer.special) for layer in layers if layer and layer.special]
 
     def with_image(self, layer: Layer) -> Files:
         """Return these with all that was changed in a layer of the image."""
-        digest, layers = digest_of(self.image.digest, layer.name), (*self.image.layers, layer.path)
+        digest, layers = (
+            joint_digest(self.image.digest, layer.name),
+            (*self.image.layers, layer.path),
+        )
         image = replace(self.image, name=_name(self.image), digest=digest, layers=layers)
-        return Files(image, (*self.saved, layer))
+        return Files(image, (*self.saved_layers, layer))
 
     def with_copy(self, layer: Layer) -> Files:
         """Return these with all that was changed in a layer over the image."""
-        return Files(self.image, self.saved, layer)
+        return Files(self.image, self.saved_layers, layer)
 
-    def with_frozen(self, layer: FrozenLayer) -> Files:
+    def with_frozen_layer(self, layer: FrozenLayer) -> Files:
         """Return these with a layer of what was changed of them."""
-        return replace(self, frozen=(*self.frozen, layer))
+        return replace(self, frozen_layers=(*self.frozen_layers, layer))
 
 
 def _name(image: Image) -> str:
@@ -172,16 +181,16 @@ class NativeSnapshot:
 
 
 def fill(
-    layer: Path, write: Callable[[int], None], failed: Callable[[], None] = lambda: None
+    layer: Path, write: Callable[[int], None], on_failure: Callable[[], None] = lambda: None
 ) -> list[archive.Special]:
     """Unpack into an empty folder what `write` streams into the descriptor that it is given.
 
     Args:
         layer: The folder.
         write: Streams.
-        failed: The thread that unpacks calls it if it fails. Only that thread knows when nothing is
+        on_failure: The thread that unpacks calls it if it fails. Only that thread knows when nothing is
             written any more: an exception in the caller's, as of Ctrl-C, may come earlier. It has
-            a reference to `failed` until its end.
+            a reference to `on_failure` until its end.
 
     Returns:
         See `archive.extract`.
@@ -203,7 +212,7 @@ def fill(
             hand_over(layer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the snapshot is not whole
             failure.append(error)
-            failed()
+            on_failure()
 
     thread = threading.Thread(target=unpack, name="intercode-snapshot")
     thread.start()
@@ -226,14 +235,14 @@ def fill(
 
 def _sweep_snapshots(dry_run: bool = False) -> list[str]:
     """Remove the snapshots of processes that are gone; what was found."""
-    found = []
+    removed_paths = []
     parent = cache_root() / "snapshots"
     for folder in parent.iterdir() if os.access(parent, os.R_OK) else ():
         if is_gone(folder.name):
-            found.append(str(folder))
+            removed_paths.append(str(folder))
             if not dry_run:
                 _remove(folder)
-    return found
+    return removed_paths
 
 
 def _discard(folder: Path, layer: Path, forget: Callable[[Path], None]) -> None:
@@ -251,15 +260,15 @@ _LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
 """Limits within which packages can be installed."""
 
 
-class Archived(SandboxBackend, Protocol):
+class SupportsArchive(SandboxBackend, Protocol):
     """A sandbox that can tell what it changed as `archive.write` does."""
 
-    def archive(self, out: int) -> None:
+    def archive(self, descriptor: int) -> None:
         """Stream it into a descriptor."""
 
 
 def build_script(
-    start: Callable[[Image, Limits, bool], Archived],
+    start: Callable[[Image, Limits, bool], SupportsArchive],
     base: Image,
     script: bytes | Command,
     layer: Path,
@@ -271,20 +280,20 @@ def build_script(
     """
     if isinstance(script, Command):
         limits = replace(_LIMITS, capabilities=tuple(CAPABILITIES))
-        what, command = "the command", script
+        subject, command = "the command", script
     else:
         base, limits = replace(base, cwd="/", user=""), _LIMITS
-        what = "the set-up script"
+        subject = "the set-up script"
         command = Command(("/bin/bash", SCRIPT), script, timeout=_SECONDS)
     sandbox = start(base, limits, command.network)
     try:
         if command.script is not None:
             sandbox.write_file(SCRIPT, command.script, 0o755)
-        done = sandbox.exec(command.argv, timeout=command.timeout, merge_stderr=True)
-        if not done.ok:
-            tail = done.stdout.decode(errors="replace")[-2000:]
-            why = "did not end in time" if done.timed_out else f"exit code {done.exit_code}"
-            raise ImageError(f"{what} over {base.name} failed ({why}):\n{tail}")
+        result = sandbox.exec(command.argv, timeout=command.timeout, merge_stderr=True)
+        if not result.ok:
+            tail = result.stdout.decode(errors="replace")[-2000:]
+            reason = "did not end in time" if result.timed_out else f"exit code {result.exit_code}"
+            raise ImageError(f"{subject} over {base.name} failed ({reason}):\n{tail}")
         sandbox.kill()
         for path, mode in fill(layer, sandbox.archive):
             # It is the image's author who wants it so, and what an engine would build.
@@ -303,14 +312,14 @@ def endings() -> list[Ending]:
 
 def sweep(dry_run: bool = False) -> list[str]:
     """Remove what belongs to callers that are gone; the paths that were found."""
-    found = []
+    removed_paths = []
     leases = {ending.lease for ending in endings()}
     for parent in parents():
         for folder in Path(parent).glob(f"{PREFIX}*"):
             lease = folder.name.removeprefix(PREFIX)
             if lease in leases or not is_gone(lease):
                 continue
-            found.append(str(folder))
+            removed_paths.append(str(folder))
             if not dry_run:
                 remove_all(lease)
-    return found + _sweep_snapshots(dry_run)
+    return removed_paths + _sweep_snapshots(dry_run)

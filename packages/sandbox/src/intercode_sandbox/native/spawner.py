@@ -20,12 +20,12 @@ from typing import Any
 from intercode_sandbox.native import cgroup, syscalls as sc, wire
 from intercode_sandbox.native.child import Child
 from intercode_sandbox.native.endings import write_ledger
-from intercode_sandbox.native.frozen_mounts import Vault
+from intercode_sandbox.native.frozen_mounts import FrozenMounts
 from intercode_sandbox.native.identity import OWN_THREADS, Identities, write_maps
 from intercode_sandbox.native.process_start import Workers
 from intercode_sandbox.native.syscalls import hide_arguments
-from intercode_sandbox.native.zygote import NotLoadedError, Zygote, look_around, plan
-from intercode_sandbox.privileges import STAND_IN, has_machines_id, lacking
+from intercode_sandbox.native.zygote import NotLoadedError, Zygote, plan, probe_machine
+from intercode_sandbox.privileges import STAND_IN_ID, has_machines_id, missing_capabilities
 
 STAGE = "/dev/pts"
 """The folder of the spawner's mounts, in its own mount namespace. Every machine has this folder,
@@ -38,7 +38,7 @@ _LEAVING_SECONDS = 1.0
 _QUIET_SECONDS = 0.001, 0.005
 """Seconds without a request, after which something is done ahead of one: while there is a
 processor for each sandbox that runs, and where there is none to spare."""
-_ENDS_KEPT = 4096
+_MAX_ENDS = 4096
 
 
 class Spawner:
@@ -71,11 +71,11 @@ class Spawner:
         """The children by their name, from their fork until they are collected."""
         self.processes: dict[int, Child] = {}
         """The children by the descriptor of their process."""
-        self.starting: dict[int, Child] = {}
-        self.spare: Child | None = None
-        self.ready: Child | None = None
-        self.asked: dict[str, Any] = {}
-        self.again = False
+        self.starting_children: dict[int, Child] = {}
+        self.spare_child: Child | None = None
+        self.ready_child: Child | None = None
+        self.last_request: dict[str, Any] = {}
+        self.is_repeated = False
         """Whether what was asked for last was asked for before that, too."""
         self.ends: dict[str, dict[str, Any]] = {}
         """How the children of late have ended, as `fault.Evidence`."""
@@ -83,10 +83,10 @@ class Spawner:
         self.processors = len(os.sched_getaffinity(0))
         prepare_namespaces(root)
         self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
-        self.machine = look_around(root)
+        self.machine = probe_machine(root)
         self.zygote = Zygote(self.machine, workers)
         self.layers = Layers(root)
-        self.vault = Vault(STAGE)
+        self.frozen_mounts = FrozenMounts(STAGE)
         self.pool = Identities(root)
 
     def run(self) -> None:
@@ -101,8 +101,8 @@ class Spawner:
                 if not events and self.may_prepare:
                     self.make_ready()
                 for fd in events:
-                    if fd in self.starting:
-                        self.started(fd)
+                    if fd in self.starting_children:
+                        self.finish_start(fd)
                 self.collect_ended(events)
                 # The caller last: it may ask for the files of a child that has just started.
                 if self.caller.fileno() in events and not self.take_request():
@@ -170,19 +170,19 @@ class Spawner:
         if child is None or (tree := child.files) is None:
             return {}
         space = os.fstatvfs(tree)
-        used = (space.f_blocks - space.f_bfree) * space.f_frsize
-        found: dict[str, Any] = {"bytes": used, "files": space.f_files - space.f_ffree}
-        if used <= room:
+        used_bytes = (space.f_blocks - space.f_bfree) * space.f_frsize
+        reply: dict[str, Any] = {"bytes": used_bytes, "files": space.f_files - space.f_ffree}
+        if used_bytes <= room:
             with suppress(OSError):  # the kernel does not permit it, or something is written
-                found["name"] = self.vault.add(tree)
-        return found
+                reply["name"] = self.frozen_mounts.add(tree)
+        return reply
 
     def thaw(self, name: str) -> None:
         """Let go of a frozen layer."""
-        if name in self.asked.get("frozen", ()):
+        if name in self.last_request.get("frozen", ()):
             self.drop_ready()
-            self.again, self.asked = False, {}
-        self.vault.remove(name)
+            self.is_repeated, self.last_request = False, {}
+        self.frozen_mounts.remove(name)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that a run's record and `doctor` tell."""
@@ -196,7 +196,7 @@ class Spawner:
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
         """Start one sandbox. It announces itself on its socket when it is ready."""
         self.layers.prepare(spec)
-        self.again, self.asked = spec == self.asked, spec
+        self.is_repeated, self.last_request = spec == self.last_request, spec
         if self.hand_over(spec, control):
             return
         child = self.take_child(spec["network"])
@@ -213,71 +213,71 @@ class Spawner:
             processes = limits["processes"] + OWN_THREADS
             self.cgroups.limit(child.cgroup, total, processes)
             message = plan(spec, identity, self.machine, ahead=child.spec is not None)
-            frozen = self.vault.copies(spec["frozen"])
+            mounts = self.frozen_mounts.copies(spec["frozen"])
             try:
-                given = [*identity.fds, *frozen, *fds]
-                wire.send(child.link, message, given, packed=True)
+                descriptors = [*identity.fds, *mounts, *fds]
+                wire.send(child.link, message, descriptors, packed=True)
             finally:
-                for fd in frozen:
+                for fd in mounts:
                     os.close(fd)
         except OSError:
             child.link.close()
             child.kill()
             raise
-        self.starting[child.link.fileno()] = child
+        self.starting_children[child.link.fileno()] = child
         self.poll.register(child.link, select.EPOLLIN)
 
     def hand_over(self, spec: dict[str, Any], control: socket.socket) -> bool:
         """Give the caller the sandbox that is ready, if there is one and it will do."""
-        ready = self.ready
-        if ready is None or ready.spec != spec:
+        child = self.ready_child
+        if child is None or child.spec != spec:
             self.drop_ready()
             return False
-        self.ready = None
-        with closing(ready):
-            self.introduce(ready, control)
+        self.ready_child = None
+        with closing(child):
+            self.introduce(child, control)
             try:
-                wire.send(ready.link, {}, [control.fileno()], packed=True)
+                wire.send(child.link, {}, [control.fileno()], packed=True)
             except OSError:  # it has died
                 return False
         return True
 
     def drop_ready(self) -> None:
         """End the sandbox that is ready, in which nothing has run."""
-        ready, self.ready = self.ready, None
-        if ready is not None:
-            ready.close()
+        child, self.ready_child = self.ready_child, None
+        if child is not None:
+            child.close()
 
     @property
     def may_prepare(self) -> bool:
         """Whether a sandbox should be made ready, once it is quiet."""
-        wanted = self.again and not self.asked["network"]
-        return wanted and self.ready is None and not self.starting
+        is_wanted = self.is_repeated and not self.last_request["network"]
+        return is_wanted and self.ready_child is None and not self.starting_children
 
     def patience(self) -> float | None:
         """Seconds after which to look around although nothing has happened."""
         if self.may_prepare:
-            running = len(self.children) - (self.spare is not None)
-            return _QUIET_SECONDS[running > self.processors]
-        return _LEAVING_SECONDS if self.cgroups.leaving else None
+            running_count = len(self.children) - (self.spare_child is not None)
+            return _QUIET_SECONDS[running_count > self.processors]
+        return _LEAVING_SECONDS if self.cgroups.removal_queue else None
 
     def make_ready(self) -> None:
         """Make a sandbox ready for what was asked for last."""
-        self.again = False
+        self.is_repeated = False
         with suppress(OSError):  # the next request meets it again, and says so
             child = self.take_child(network=False)
-            child.spec = self.asked
-            with child.first_program() as theirs:
-                self.instruct(child, self.asked, theirs)
+            child.spec = self.last_request
+            with child.first_program() as child_ends:
+                self.instruct(child, self.last_request, child_ends)
 
     def take_child(self, network: bool) -> Child:
         """Return the child that was forked ahead, if it will do, or a new one."""
-        spare = self.spare
-        if spare is not None and not network:
-            self.spare = None
-            if spare.layers_mounted == self.layers.mounted:
-                return spare
-            spare.link.close()  # which ends it
+        child = self.spare_child
+        if child is not None and not network:
+            self.spare_child = None
+            if child.layer_count == self.layers.mount_count:
+                return child
+            child.link.close()  # which ends it
         return self.fork(network)
 
     def fork(self, network: bool) -> Child:
@@ -287,7 +287,7 @@ class Spawner:
         group = self.cgroups.take(name)
         try:
             clone = partial(self.zygote.fork, network, self.cgroups.folders(group))
-            child = Child(name, group, self.layers.mounted, clone)
+            child = Child(name, group, self.layers.mount_count, clone)
         except OSError:
             self.cgroups.give_back(group, reuse=False)
             raise
@@ -298,29 +298,29 @@ class Spawner:
 
     def introduce(self, child: Child, control: socket.socket) -> None:
         """Give the caller a descriptor of the process that is its sandbox's process 1."""
-        wire.send(control, {"name": child.name}, [child.process, *child.first])
+        wire.send(control, {"name": child.name}, [child.process, *child.prepared_fds])
 
-    def started(self, link: int) -> None:
+    def finish_start(self, link: int) -> None:
         """A child has a file system, or has failed: what is left it does alone."""
-        child = self.starting.pop(link)
+        child = self.starting_children.pop(link)
         self.poll.unregister(link)
         child.receive_files()
         if child.spec is None:
             child.link.close()
-        elif child.spec == self.asked:
-            self.ready = child
+        elif child.spec == self.last_request:
+            self.ready_child = child
         else:  # something else has come meanwhile, or its frozen layers have gone
             child.close()
-        if self.spare is None:
+        if self.spare_child is None:
             with suppress(OSError):  # the next start meets it again, and says so
-                self.spare = self.fork(network=False)
+                self.spare_child = self.fork(network=False)
 
     def collect_ended(self, events: Sequence[int]) -> None:
         """Collect the children whose ends are among these events, and remove ended cgroups."""
         for fd in events:
             if fd in self.processes:
                 self.collect(self.processes[fd])
-        self.cgroups.remove_left()
+        self.cgroups.remove_unused()
 
     def collect(self, child: Child) -> None:
         """Let go of a child, and of all that it had, if it has ended."""
@@ -329,7 +329,7 @@ class Spawner:
             return
         del self.children[child.name], self.processes[child.process]
         self.poll.unregister(child.process)
-        if self.starting.pop(child.link.fileno(), None) is not None:
+        if self.starting_children.pop(child.link.fileno(), None) is not None:
             self.poll.unregister(child.link)
         self.keep_end(child, exit_code)
         # What took the kernel long may still count for it.
@@ -338,10 +338,10 @@ class Spawner:
         if child.identity is not None:
             # Process 1 is the last to end of all that had these ids.
             self.pool.give_back(child.identity)
-        if self.spare is child:
-            self.spare = None
-        if self.ready is child:
-            self.ready = None
+        if self.spare_child is child:
+            self.spare_child = None
+        if self.ready_child is child:
+            self.ready_child = None
         if child.ending:
             self.count_endings()
 
@@ -349,7 +349,7 @@ class Spawner:
         """Remember how a child has ended, while its cgroup can still tell."""
         starved = self.cgroups.oom_kills(child.cgroup) > child.oom_kills
         self.ends[child.name] = {"exit_code": exit_code, "starved": starved}
-        if len(self.ends) > _ENDS_KEPT:
+        if len(self.ends) > _MAX_ENDS:
             del self.ends[next(iter(self.ends))]
 
     def close(self) -> None:
@@ -363,9 +363,9 @@ class Spawner:
             wire.send(self.caller, {"ending": len(self.children)})
         self.poll.unregister(self.caller)
         self.poll.unregister(self.owner)
-        for child in self.starting.values():
+        for child in self.starting_children.values():
             self.poll.unregister(child.link)
-        self.starting.clear()
+        self.starting_children.clear()
         while self.children:
             self.collect_ended([fd for fd, _ in self.poll.poll()])
         self.zygote.close()
@@ -397,7 +397,7 @@ def main(
                 os.set_inheritable(fd, False)
             spawner = Spawner(sock, owner, ledger, name, root, Workers(*workers))
         except NotLoadedError as error:
-            wire.send(sock, error.said)
+            wire.send(sock, error.report)
             return
         except (EOFError, OSError) as error:
             report(sock, error)
@@ -409,9 +409,9 @@ def main(
 def report(control: socket.socket, error: OSError | EOFError) -> None:
     """Tell the caller why a sandbox, or this spawner, did not start."""
     number = error.errno if isinstance(error, OSError) else None
-    met = sc.with_line(error) if isinstance(error, OSError) else error
+    cause = sc.with_line(error) if isinstance(error, OSError) else error
     with suppress(OSError):
-        wire.send(control, {"failed": str(met), "errno": number or 0})
+        wire.send(control, {"failed": str(cause), "errno": number or 0})
 
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
@@ -443,13 +443,13 @@ def _stand_in() -> None:
     Raises:
         OSError: There is no right to, or no other id.
     """
-    missing = lacking(stand_in=True)
+    missing_names = missing_capabilities(stand_in=True)
     try:
-        if missing:
-            raise PermissionError(errno.EPERM, f"root has no {', '.join(missing)} here")
+        if missing_names:
+            raise PermissionError(errno.EPERM, f"root has no {', '.join(missing_names)} here")
         os.setgroups([])
-        os.setresgid(STAND_IN, STAND_IN, STAND_IN)
-        os.setresuid(STAND_IN, STAND_IN, STAND_IN)
+        os.setresgid(STAND_IN_ID, STAND_IN_ID, STAND_IN_ID)
+        os.setresuid(STAND_IN_ID, STAND_IN_ID, STAND_IN_ID)
     except OSError as error:
         raise OSError(errno.EPERM, f"setuid: {error.strerror}") from error
     sc.prctl(sc.PR_SET_DUMPABLE, 1)  # else its maps are root's files
@@ -462,7 +462,7 @@ class Layers:
         self.root = root
         self.names: dict[str, str] = {}
         self.programs: list[tuple[str, str]] | None = None
-        self.mounted = 0
+        self.mount_count = 0
         """How many mounts there are: a process forked before the last lacks it."""
 
     def prepare(self, spec: dict[str, Any]) -> None:
@@ -493,13 +493,13 @@ class Layers:
 
     def _attach(self, path: str, recursive: bool) -> str:
         """Mount a copy of `path`, read-only: its name on the stage."""
-        name = str(self.mounted + 1)
+        name = str(self.mount_count + 1)
         os.mkdir(f"{STAGE}/{name}")
         tree = sc.open_tree(path, recursive)
         try:
             sc.mount_setattr(tree, _READ_ONLY, 0, recursive)
             sc.move_mount(tree, f"{STAGE}/{name}")
-            self.mounted += 1
+            self.mount_count += 1
         finally:
             os.close(tree)
         return name
@@ -510,19 +510,21 @@ class Layers:
         What is mounted below them comes after what it lies in.
         """
         if self.programs is None:
-            tops = [f"/{name}" for name in _PROGRAMS]
-            tops = [path for path in tops if os.path.isdir(path) and not os.path.islink(path)]
-            below = _mounted_below(tops) if self.root else []
+            top_folders = [f"/{name}" for name in _PROGRAMS]
+            top_folders = [
+                path for path in top_folders if os.path.isdir(path) and not os.path.islink(path)
+            ]
+            nested_mounts = _nested_mounts(top_folders) if self.root else []
             self.programs = [
                 (path[1:], self._attach(path, recursive=not self.root))
-                for path in dict.fromkeys([*tops, *below])
+                for path in dict.fromkeys([*top_folders, *nested_mounts])
             ]
         return self.programs
 
 
-def _mounted_below(tops: list[str]) -> list[str]:
+def _nested_mounts(top_folders: list[str]) -> list[str]:
     """Return the folders below these where something else is mounted, parents first."""
-    found = set()
+    folders = set()
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
             field = line.split(b" ")[4]
@@ -530,6 +532,6 @@ def _mounted_below(tops: list[str]) -> list[str]:
                 field = field.replace(escape, character)
             path = os.fsdecode(field)
             # A single file that is mounted stays out: an overlay is of folders.
-            if path.startswith(tuple(f"{top}/" for top in tops)) and os.path.isdir(path):
-                found.add(path)
-    return sorted(found)
+            if path.startswith(tuple(f"{top}/" for top in top_folders)) and os.path.isdir(path):
+                folders.add(path)
+    return sorted(folders)

@@ -133,18 +133,20 @@ def make_read_only(fd: int) -> None:
     Raises:
         OSError: With EBUSY, a file of it is open for writing or mapped.
     """
-    picked = _check(_syscall(_NR_FSPICK, fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick")
+    context_fd = _check(
+        _syscall(_NR_FSPICK, fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick"
+    )
     try:
-        _check(_syscall(_NR_FSCONFIG, picked, _FSCONFIG_SET_FLAG, b"ro", None, 0), "fsconfig")
-        _check(_syscall(_NR_FSCONFIG, picked, _FSCONFIG_RECONFIGURE, None, None, 0), "fsconfig")
+        _check(_syscall(_NR_FSCONFIG, context_fd, _FSCONFIG_SET_FLAG, b"ro", None, 0), "fsconfig")
+        _check(_syscall(_NR_FSCONFIG, context_fd, _FSCONFIG_RECONFIGURE, None, None, 0), "fsconfig")
     finally:
-        os.close(picked)
+        os.close(context_fd)
 
 
 def prctl(option: int, *args: int) -> int:
     """`prctl(2)` with integer arguments."""
-    padded = [ctypes.c_ulong(a) for a in (*args, 0, 0, 0, 0)[:4]]
-    return _check(_libc.prctl(option, *padded), f"prctl {option}")
+    arguments = [ctypes.c_ulong(a) for a in (*args, 0, 0, 0, 0)[:4]]
+    return _check(_libc.prctl(option, *arguments), f"prctl {option}")
 
 
 def set_seccomp(program: bytes) -> None:
@@ -157,14 +159,14 @@ def set_seccomp(program: bytes) -> None:
     _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0), "seccomp")
 
 
-def capset(effective: int, permitted: int, inheritable: int) -> None:
+def capset(effective_mask: int, permitted_mask: int, inheritable_mask: int) -> None:
     """Set this thread's capability sets, as bit masks."""
     header = struct.pack("=Ii", 0x20080522, 0)
     low, high = 0xFFFFFFFF, 32
     data = struct.pack(
         "=IIIIII",
-        effective & low, permitted & low, inheritable & low,
-        effective >> high, permitted >> high, inheritable >> high,
+        effective_mask & low, permitted_mask & low, inheritable_mask & low,
+        effective_mask >> high, permitted_mask >> high, inheritable_mask >> high,
     )  # fmt: skip
     _check(_libc.capset(header, data), "capset")
 

@@ -63,17 +63,17 @@ def send(
     Raises:
         OSError: The other end is gone.
     """
-    inline, in_memory = _PACKED if packed else _JSON
+    inline_tag, memory_tag = _PACKED if packed else _JSON
     body = pack(message) if packed else json.dumps(message, separators=(",", ":")).encode()
     if len(body) < _PACKET:
-        _send_packet(sock, inline + body, fds)
+        _send_packet(sock, inline_tag + body, fds)
         return
     memfd = os.memfd_create("message", os.MFD_CLOEXEC)
     try:
         view = memoryview(body)
         while view:
             view = view[os.write(memfd, view) :]
-        _send_packet(sock, in_memory, [*fds, memfd])
+        _send_packet(sock, memory_tag, [*fds, memfd])
     finally:
         os.close(memfd)
 
@@ -99,11 +99,11 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     # Not `socket.recv_fds`: it forgets the flags that it is given.
     space = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
     data, ancillary, flags, _ = sock.recvmsg(_PACKET, space, socket.MSG_CMSG_CLOEXEC)
-    received = array("i")
+    descriptors = array("i")
     for level, kind, item in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            received.frombytes(item[: len(item) - len(item) % _FD_BYTES])
-    fds = received.tolist()
+            descriptors.frombytes(item[: len(item) - len(item) % _FD_BYTES])
+    fds = descriptors.tolist()
     try:
         if flags & socket.MSG_CTRUNC:
             raise TruncatedError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -139,14 +139,14 @@ def _pack(value: Any, put: Callable[[bytes], None]) -> None:
         put(b"s" + _LENGTH.pack(len(text)) + text + b"\0")
     elif isinstance(value, Mapping):
         put(b"M")
-        for key, each in value.items():
+        for key, item in value.items():
             _pack(key, put)
-            _pack(each, put)
+            _pack(item, put)
         put(b"E")
     else:
         put(b"L")
-        for each in value:
-            _pack(each, put)
+        for item in value:
+            _pack(item, put)
         put(b"E")
 
 
@@ -158,32 +158,32 @@ def unpack(body: bytes) -> Any:
     """
     open_values: list[list[Any]] = [[]]
     kinds: list[bytes] = []
-    at = 0
+    position = 0
     try:
-        while at < len(body):
-            tag = body[at : at + 1]
-            at += 1
+        while position < len(body):
+            tag = body[position : position + 1]
+            position += 1
             if tag in (b"L", b"M"):
                 kinds.append(tag)
                 open_values.append([])
             elif tag == b"E":
-                found = open_values.pop()
+                items = open_values.pop()
                 pairs = kinds.pop() == b"M"
-                open_values[-1].append(_paired(found) if pairs else found)
+                open_values[-1].append(_pair_items(items) if pairs else items)
             elif tag == b"i":
-                open_values[-1].append(_NUMBER.unpack_from(body, at)[0])
-                at += _NUMBER.size
+                open_values[-1].append(_NUMBER.unpack_from(body, position)[0])
+                position += _NUMBER.size
             elif tag == b"s":
-                (count,) = _LENGTH.unpack_from(body, at)
-                at += _LENGTH.size
-                text = body[at : at + count]
+                (count,) = _LENGTH.unpack_from(body, position)
+                position += _LENGTH.size
+                text = body[position : position + count]
                 open_values[-1].append(text.decode("utf-8", "surrogateescape"))
-                at += count + 1
+                position += count + 1
             else:
                 open_values[-1].append(_VALUES[tag])
     except (IndexError, KeyError, struct.error) as error:
-        raise ValueError(f"a message is broken at byte {at}") from error
-    if at != len(body) or kinds or len(open_values[0]) != 1:
+        raise ValueError(f"a message is broken at byte {position}") from error
+    if position != len(body) or kinds or len(open_values[0]) != 1:
         raise ValueError("a message is broken at its end")
     return open_values[0][0]
 
@@ -191,5 +191,5 @@ def unpack(body: bytes) -> Any:
 _VALUES = {tag: value for value, tag in _CONSTANTS.items()}
 
 
-def _paired(found: list[Any]) -> dict[Any, Any]:
-    return dict(zip(found[::2], found[1::2], strict=True))
+def _pair_items(items: list[Any]) -> dict[Any, Any]:
+    return dict(zip(items[::2], items[1::2], strict=True))

@@ -20,7 +20,7 @@ from intercode_sandbox.native import wire
 from intercode_sandbox.native.process_start import PROGRAM, SOCKET
 from intercode_sandbox.native.syscalls import hide_arguments, with_line
 
-_TOLD = 4000
+_MAX_TRACEBACK_LENGTH = 4000
 """Characters of a traceback that fit into one packet."""
 _TRIAL_SECONDS = 60
 """Seconds after which a trial that hangs is killed."""
@@ -115,7 +115,7 @@ def protocol_flaw() -> str:
         if pid == 0:
             _try_protocol(errors)
         status = os.waitpid(pid, 0)[1]
-        text = os.pread(errors, _TOLD, 0).decode(errors="replace")
+        text = os.pread(errors, _MAX_TRACEBACK_LENGTH, 0).decode(errors="replace")
     finally:
         os.close(errors)
     return f"{text}\nexit code {os.waitstatus_to_exitcode(status)}" if status else ""
@@ -149,10 +149,10 @@ def _use_interpreter() -> None:
     _imp.acquire_lock()
     _imp.release_lock()
     gc.collect()
-    ended = _thread.allocate_lock()
-    ended.acquire()
-    _thread.start_new_thread(ended.release, ())
-    ended.acquire()
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    _thread.start_new_thread(lock.release, ())
+    lock.acquire()
 
 
 def preload(control: int, modules: Sequence[str]) -> None:
@@ -166,9 +166,14 @@ def preload(control: int, modules: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 - it may raise any, SystemExit too
-            said = {"error": f"{type(error).__name__}: {error}"[:_TOLD], "unloaded": name}
+            report = {
+                "error": f"{type(error).__name__}: {error}"[:_MAX_TRACEBACK_LENGTH],
+                "unloaded": name,
+            }
             with socket.socket(fileno=control) as caller:
-                wire.send(caller, {**said, "traceback": traceback.format_exc()[-_TOLD:]})
+                wire.send(
+                    caller, {**report, "traceback": traceback.format_exc()[-_MAX_TRACEBACK_LENGTH:]}
+                )
             os._exit(1)
 
 
@@ -181,8 +186,8 @@ def run(module: str) -> NoReturn:
     code = 1
     try:
         gc.enable()
-        with socket.socket(fileno=SOCKET) as talk:
-            sys.modules[module].main(talk)
+        with socket.socket(fileno=SOCKET) as connection:
+            sys.modules[module].main(connection)
         code = 0
     except BaseException:  # noqa: BLE001 - must not unwind into what it is a fork of
         traceback.print_exc()

@@ -22,7 +22,7 @@ from intercode_sandbox.native.identity import Identity
 from intercode_sandbox.native.process_start import PROGRAM, SOCKET, Workers, command
 from intercode_sandbox.privileges import permitted
 
-MASKED = (
+MASKED_FILES = (
     *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),
     *("locks", "modules", "sched_debug", "scsi", "timer_list", "timer_stats"),
 )
@@ -39,18 +39,22 @@ class Machine:
     """Real root: ids are a range, layers are id-mapped, device nodes can be made."""
     masks: list[tuple[str, str]]
     """Names to be masked in this machine's /proc, each a ``file`` or a ``folder``."""
-    rights: int
+    capabilities: int
     """The capabilities that there are."""
     filters: dict[tuple[bool, bool], bytes]
     """The seccomp filters: with or without what debuggers need, and `chroot`."""
 
 
-def look_around(root: bool) -> Machine:
+def probe_machine(root: bool) -> Machine:
     """Find out about this machine."""
-    there = [name for name in MASKED if os.path.exists(f"/proc/{name}")]
-    masks = [(name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in there]
-    either = False, True
-    filters = {(one, other): seccomp.build(one, other) for one in either for other in either}
+    names = [name for name in MASKED_FILES if os.path.exists(f"/proc/{name}")]
+    masks = [(name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in names]
+    choices = False, True
+    filters = {
+        (debugger, chroot): seccomp.build(debugger, chroot)
+        for debugger in choices
+        for chroot in choices
+    }
     return Machine(root, masks, permitted(), filters)
 
 
@@ -58,12 +62,12 @@ class NotLoadedError(ImportError):
     """A worker's module could not be imported.
 
     Args:
-        said: What `worker.preload` has told.
+        report: What `worker.preload` has told.
     """
 
-    def __init__(self, said: dict[str, Any]) -> None:
-        super().__init__(said["error"])
-        self.said = said
+    def __init__(self, report: dict[str, Any]) -> None:
+        super().__init__(report["error"])
+        self.report = report
 
 
 class Zygote:
@@ -90,22 +94,22 @@ class Zygote:
         self._begin()
 
     def _begin(self) -> None:
-        self._link, theirs = wire.pair()
-        with theirs:
-            given = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), SOCKET)]
+        self._link, zygote_socket = wire.pair()
+        with zygote_socket:
+            file_actions = [(os.POSIX_SPAWN_DUP2, zygote_socket.fileno(), SOCKET)]
             file = sys.executable if self._has_workers else PROGRAM
-            self._pid = os.posix_spawn(file, self._command, {}, file_actions=given)
+            self._pid = os.posix_spawn(file, self._command, {}, file_actions=file_actions)
             self._process = os.pidfd_open(self._pid)
         if self._has_workers:
-            said, _ = wire.receive(self._link)
-            if "unloaded" in said:
-                raise NotLoadedError(said)
-            if "failed" in said:
-                raise OSError(said["errno"], said["failed"])
-            self.flaw = str(said["flaw"])
+            reply, _ = wire.receive(self._link)
+            if "unloaded" in reply:
+                raise NotLoadedError(reply)
+            if "failed" in reply:
+                raise OSError(reply["errno"], reply["failed"])
+            self.flaw = str(reply["flaw"])
         filters = [self._machine.filters[key] for key in sorted(self._machine.filters)]
-        told = {"root": self._machine.root, "masks": self._machine.masks, "filters": filters}
-        wire.send(self._link, told, packed=True)
+        settings = {"root": self._machine.root, "masks": self._machine.masks, "filters": filters}
+        wire.send(self._link, settings, packed=True)
 
     def close(self) -> None:
         """End it, also where somebody has stopped it. Its forks live on."""
@@ -158,47 +162,47 @@ def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool
         machine: The machine's facts.
         ahead: Whether it is made ready ahead of a request for it.
     """
-    limits, used = spec["limits"], spec["used"]
-    kept = limits["capabilities"]
+    limits, usage = spec["limits"], spec["used"]
+    capabilities = limits["capabilities"]
     return {
         **{name: limits[name] for name in ("memory", "disk", "files", "processes", "open_files")},
         **{name: spec[name] for name in ("layers", "image", "programs", "hide")},
-        "used_bytes": used[0],
-        "used_files": used[1],
+        "used_bytes": usage[0],
+        "used_files": usage[1],
         "shared_pages": limits["memory"] // _SHARED_PART // resource.getpagesize(),
         # The machine's own network would be changed for all. A capability does nothing there, nor
         # here: the network belongs to the namespace of users that is left.
-        "low_ports": "net_bind_service" in kept and not spec["network"],
-        "kept": mask(kept),
-        "rights": machine.rights,
-        "filter": 2 * limits["debugger"] + ("sys_chroot" in kept),
+        "low_ports": "net_bind_service" in capabilities and not spec["network"],
+        "kept": mask(capabilities),
+        "rights": machine.capabilities,
+        "filter": 2 * limits["debugger"] + ("sys_chroot" in capabilities),
         "private": int(limits["private"]),
         "special": list(spec["special"].items()),
         "frozen": len(spec["frozen"]),
         "user": ids(spec["user"]),
-        "first_id": identity.first,
-        "own_id": identity.own,
+        "first_id": identity.first_id,
+        "own_id": identity.init_id,
         "ahead": ahead,
         "program": first_program(spec["first"]) if ahead and spec["first"] else None,
     }
 
 
-def first_program(first: dict[str, Any]) -> dict[str, Any]:
+def first_program(program: dict[str, Any]) -> dict[str, Any]:
     """Return the request for the program that a sandbox starts ahead of its caller's."""
-    numbers = [number for number, _ in first["channels"]] + [2] * first["merge_stderr"]
-    return packed({**first, "numbers": numbers})
+    numbers = [number for number, _ in program["channels"]] + [2] * program["merge_stderr"]
+    return encode_request({**program, "numbers": numbers})
 
 
-def packed(message: dict[str, Any]) -> dict[str, Any]:
+def encode_request(message: dict[str, Any]) -> dict[str, Any]:
     """Return a request in the form that the static process 1 has."""
-    told = dict(message)
-    if "env" in told:
-        variables: Mapping[str, str] = told["env"]
-        told["env"] = [f"{name}={value}" for name, value in variables.items()]
-        told["user"] = ids(told["user"]) if told["user"] else None
-    if "timeout" in told:
-        told["timeout"] = int(told["timeout"] * 1000)
-    return told
+    request = dict(message)
+    if "env" in request:
+        variables: Mapping[str, str] = request["env"]
+        request["env"] = [f"{name}={value}" for name, value in variables.items()]
+        request["user"] = ids(request["user"]) if request["user"] else None
+    if "timeout" in request:
+        request["timeout"] = int(request["timeout"] * 1000)
+    return request
 
 
 def ids(user: str) -> list[int]:
@@ -206,7 +210,7 @@ def ids(user: str) -> list[int]:
     return [int(part) for part in (user.replace(":", ",") or "0,0").split(",")]
 
 
-def spelled_out(failure: dict[str, Any]) -> dict[str, Any]:
+def describe_failure(failure: dict[str, Any]) -> dict[str, Any]:
     """Return the report of a child that did not start, with the kernel's words for its error."""
-    said = f"{failure['call']}: {os.strerror(failure['errno'])}"
-    return {"failed": said, "errno": failure["errno"]}
+    message = f"{failure['call']}: {os.strerror(failure['errno'])}"
+    return {"failed": message, "errno": failure["errno"]}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from intercode_sandbox.images import Image, archive, resolve
-from intercode_sandbox.images.tree import look
+from intercode_sandbox.images.tree import find_entry
 from ordinary import ordinary_user
 
 from . import ROOT, as_root, header, make_tar
@@ -217,7 +217,7 @@ def test_layers_are_read_as_one_tree(tmp_path: Path) -> None:
     layers = (low, high)
 
     def seen(*parts: str) -> Path | None:
-        found = look(layers, parts)
+        found = find_entry(layers, parts)
         return None if found is None else found.path
 
     assert seen() == high

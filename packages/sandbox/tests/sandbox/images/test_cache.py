@@ -14,7 +14,7 @@ import pytest
 
 from intercode_sandbox import doctor
 from intercode_sandbox.errors import ImageError, UsageError
-from intercode_sandbox.files import cache_root, locked, remove_tree, tree_size
+from intercode_sandbox.files import cache_root, file_lock, remove_tree, tree_size
 from intercode_sandbox.images import Image, list_images, resolve, sweep
 from intercode_sandbox.images.cache import ImageCache
 from waiting import eventually
@@ -206,7 +206,7 @@ def test_lock_survives_its_file(tmp_path: Path) -> None:
     def work() -> None:
         nonlocal inside, worst
         for _ in range(50):
-            with locked(path):
+            with file_lock(path):
                 inside += 1
                 worst = max(worst, inside)
                 os.sched_yield()
@@ -268,7 +268,7 @@ def test_a_cache_that_others_could_change_is_not_used(
         folder.chmod(0o1777)
     with pytest.raises(UsageError, match=str(folder)):
         cache_root()
-    assert not doctor._cache().ok and not doctor._endings()
+    assert not doctor._check_cache().ok and not doctor._check_endings()
     with pytest.raises(UsageError):
         resolve("host")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import cache_root, locked
+from intercode_sandbox.files import cache_root, file_lock
 from intercode_sandbox.images import Image, debian, list_images, resolve
 from intercode_sandbox.images.debian import RECIPES
 from waiting import new_marker, sleepers
@@ -82,15 +82,15 @@ def test_killed_builder_leaves_no_process(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from intercode_sandbox.images.debian import run
-        from intercode_sandbox.files import locked
-        with locked(Path(sys.argv[1])) as lock:
+        from intercode_sandbox.files import file_lock
+        with file_lock(Path(sys.argv[1])) as lock:
             script = f"setsid sleep {sys.argv[2]} & mount -t tmpfs none /mnt; echo started; wait"
             run(["sh", "-c", script], lock, lambda line: print(line, flush=True))
     """
     worker = run_python(code, tmp_path / "lock", mark)
     assert worker.stdout is not None and worker.stdout.readline() == "started\n"
     worker.send_signal(signal.SIGKILL)
-    with locked(tmp_path / "lock"):  # the build's lock lasts as long as its programs
+    with file_lock(tmp_path / "lock"):  # the build's lock lasts as long as its programs
         assert sleepers(mark) == []
     worker.communicate()
 

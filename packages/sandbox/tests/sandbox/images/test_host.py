@@ -123,7 +123,7 @@ def test_private_places_are_looked_for_again_when_programs_change(
         assert machine / "etc/secret" not in places(), "the cache has what it was"
         (machine / "bin/jq").touch(0o755)
         assert machine / "etc/secret" in places()
-        monkeypatch.setattr(host, "_MOST_PRIVATE", 0)
+        monkeypatch.setattr(host, "_MAX_PRIVATE_PLACES", 0)
         with pytest.raises(ImageError, match="not for other users"):
             places()
     finally:

@@ -17,9 +17,9 @@ from . import make_tar, two_images
 
 def test_prune_everything(tmp_path: Path, cache: Path) -> None:
     two_images(tmp_path)
-    assert len(prune(everything=True, dry_run=True)) == 2
+    assert len(prune(include_recent=True, dry_run=True)) == 2
     assert len(list(cache.iterdir())) == 2
-    assert len(prune(everything=True)) == 2
+    assert len(prune(include_recent=True)) == 2
     assert not list(cache.iterdir()) and not list_images()
 
 
@@ -49,15 +49,15 @@ def test_prune_keeps_what_is_in_use(tmp_path: Path, cache: Path) -> None:
         stdout=subprocess.PIPE,
     )
     assert worker.stdout is not None and worker.stdout.readline() == b"ready\n"
-    assert prune(everything=True) == []
+    assert prune(include_recent=True) == []
     assert all(info.in_use for info in list_images())
     worker.kill()
     worker.communicate()
-    assert len(prune(everything=True)) == 2
+    assert len(prune(include_recent=True)) == 2
     assert not list((cache.parent / "users").iterdir())
 
 
 def test_prune_keeps_what_this_process_uses() -> None:
     image = resolve("host")
-    assert prune(everything=True) == []
+    assert prune(include_recent=True) == []
     assert image.layers[0].is_dir()

@@ -25,7 +25,7 @@ from pathlib import Path
 from intercode.databases.convert import Progress
 from intercode.databases.source import Source
 from intercode.errors import TaskError
-from intercode_sandbox.files import DiskBudget, cache_root, hold, locked, replaced
+from intercode_sandbox.files import DiskBudget, atomic_file, cache_root, file_lock, hold_folder
 
 VERSION = 2
 """Of the files that are built from a source. Increase it with every change of their content."""
@@ -98,10 +98,10 @@ def cached(key: str, make: Callable[[Path], None]) -> Path:
     folder = cache_root() / "databases"
     path = folder / f"{key}.sqlite"
     try:
-        hold(folder)
+        hold_folder(folder)
         if path.exists():
             return path
-        with locked(folder / f"{path.name}.lock"):
+        with file_lock(folder / f"{path.name}.lock"):
             if not path.exists():
                 _make(path, make)
     except OSError as error:
@@ -113,7 +113,7 @@ def cached(key: str, make: Callable[[Path], None]) -> Path:
 
 
 def _make(path: Path, make: Callable[[Path], None]) -> None:
-    with replaced(path, sync=True) as temporary:
+    with atomic_file(path, sync=True) as temporary:
         _remove(temporary)  # a killed process may have left it: we hold the lock
         try:
             make(temporary)

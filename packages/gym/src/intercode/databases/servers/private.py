@@ -29,7 +29,7 @@ from typing import Any
 
 from intercode.databases.servers import driver, supervisor
 from intercode.errors import DatabaseError, UsageError
-from intercode_sandbox.files import cache_root, hold, remove_tree
+from intercode_sandbox.files import cache_root, hold_folder, remove_tree
 from intercode_sandbox.ownership import is_gone, new_lease
 
 _PREFIX = "ic-db-"
@@ -169,7 +169,7 @@ class Server:
         """Make an initialised data folder, from the cache if that has one."""
         kept = cache_root() / "servers" / _version(self._recipe)
         with suppress(OSError):  # then nothing is kept
-            hold(kept.parent)
+            hold_folder(kept.parent)
         data = self.folder / "data"
         if kept.is_dir():
             shutil.copytree(kept, data, symlinks=True)

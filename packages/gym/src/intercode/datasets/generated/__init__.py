@@ -26,8 +26,8 @@ from intercode.datasets.generated.draw import SPLITS, Draft, Draw, Family, Pool,
 from intercode.datasets.generated.sql import DATABASES, Queries, name_of, script
 from intercode.errors import TaskError, UsageError
 from intercode.task import LOOKS, Dataset, Task
-from intercode_sandbox.files import cache_root, replaced, sha256
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.files import atomic_file, cache_root, sha256
+from intercode_sandbox.suggestions import hint_text
 
 __all__ = [
     "KINDS",
@@ -175,7 +175,7 @@ def _listed(
 def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> None:
     for said, value, known in (("kind", kind, KINDS), ("split", split, SPLITS)):
         if value not in known:
-            near = meant(str(value), known)
+            near = hint_text(str(value), known)
             raise UsageError(f"generated tasks have no {said} {value!r}{near}")
     for said, number in (("seed", seed), ("difficulty", difficulty), ("index", index)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
@@ -195,7 +195,7 @@ def _written(seed: int, split: str) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in scripts.items():
             if not (path := folder / f"{name}.sql").exists():
-                with replaced(path, many=True) as new:
+                with atomic_file(path, parallel=True) as new:
                     new.write_text(text, encoding="ascii")
     except OSError as error:
         raise TaskError(f"the databases cannot be written to {folder}: {error.strerror}") from error

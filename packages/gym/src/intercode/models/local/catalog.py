@@ -9,7 +9,7 @@ from importlib import resources
 import msgspec
 
 from intercode.errors import UsageError
-from intercode_sandbox.suggestions import meant
+from intercode_sandbox.suggestions import hint_text
 
 HOST = "https://huggingface.co"
 """The hub on which the publishers' repositories are."""
@@ -55,7 +55,7 @@ def find_entry(name: str) -> Entry:
     names = [entry.name for entry in entries()]
     if name not in names:
         raise UsageError(
-            f"there is no local model {name!r}{meant(name, names)}; a file of your own is "
+            f"there is no local model {name!r}{hint_text(name, names)}; a file of your own is "
             "local/PATH.gguf"
         )
     return entries()[names.index(name)]

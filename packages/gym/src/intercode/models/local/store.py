@@ -20,7 +20,14 @@ from intercode.errors import FetchError, UsageError
 from intercode.models.local import PROVIDER
 from intercode.models.local.catalog import HOST, Entry, find_entry
 from intercode.models.local.gguf import Header, read_header
-from intercode_sandbox.files import cache_root, locked, remove_tree, replaced, sha256, tree_size
+from intercode_sandbox.files import (
+    atomic_file,
+    cache_root,
+    file_lock,
+    remove_tree,
+    sha256,
+    tree_size,
+)
 
 SUFFIX = ".gguf"
 
@@ -104,9 +111,9 @@ def fetch(
     tell = say or (lambda line: None)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with locked(
+        with file_lock(
             folder() / f".{entry.name}.lock",
-            waiting=lambda: tell(f"waiting for another process that fetches {entry.name}"),
+            on_wait=lambda: tell(f"waiting for another process that fetches {entry.name}"),
         ):
             if not place.exists():
                 if origin and "://" not in str(origin):
@@ -154,7 +161,7 @@ def remove(entry: Entry) -> int | None:
     place = home(entry).parent
     if not place.exists():
         return None
-    with locked(folder() / f".{entry.name}.lock"):
+    with file_lock(folder() / f".{entry.name}.lock"):
         size = tree_size(place)
         remove_tree(place)
     return size
@@ -163,7 +170,7 @@ def remove(entry: Entry) -> int | None:
 def _copy(entry: Entry, origin: Path, place: Path) -> None:
     if not origin.is_file():
         raise UsageError(f"{origin}: there is no such file")
-    with replaced(place) as part:
+    with atomic_file(place) as part:
         shutil.copyfile(origin, part)
         if (found := sha256(part)) != entry.sha256:
             raise FetchError(

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from intercode_sandbox.data_paths import within
+from intercode_sandbox.data_paths import resolve_data_path
 from intercode_sandbox.errors import DockerfileError, ImageError
 from intercode_sandbox.extensions import is_packaged
-from intercode_sandbox.files import digest_of
+from intercode_sandbox.files import joint_digest
 from intercode_sandbox.images.archive import DAMAGE
 from intercode_sandbox.images.base import (
     ARCHIVES,
@@ -28,18 +28,18 @@ from intercode_sandbox.images.dockerfile.evaluate import (
     Arguments,
     State,
     Step,
+    expand_base_name,
     facts,
-    from_name,
 )
 from intercode_sandbox.images.dockerfile.instructions import Instruction
 from intercode_sandbox.images.dockerfile.parse import Plan, Stage, expand, plan, read
 from intercode_sandbox.images.oci import is_layout
 from intercode_sandbox.images.resolve import SCHEMES, build
-from intercode_sandbox.images.tree import Tree, account_in
+from intercode_sandbox.images.tree import Tree, resolve_image_account
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
-_MOST_WATCHED = 500
+_MAX_WATCHED_FILES = 500
 """Files that are looked at, for a change, whenever the image is used again in this process."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -97,7 +97,7 @@ class _Build:
         rules, file = find_ignore(options.path, self._folder)
         self._files = Tree((self._folder,), rules, rules.has_exceptions, name=str(self._folder))
         self._arguments = Arguments(options.arguments, _platform())
-        self._made: dict[int, Image] = {}
+        self._images_by_stage: dict[int, Image] = {}
         self._args: dict[int, dict[str, str]] = {}
         context.inputs.update(filter(None, (options.path, file, self._folder)))
 
@@ -108,40 +108,43 @@ class _Build:
         for instruction in self._plan.arguments:
             for value in instruction.values:
                 try:
-                    name, found = self._arguments.declare(value, self._word)
+                    name, argument_value = self._arguments.declare(value, self._expand_word)
                 except ValueError as error:
-                    raise self._source.located(instruction.line, error) from error
-                if found is not None:
-                    self._arguments.common[name] = found
-        wanted = self._plan.stages[-1]
+                    raise self._source.locate_error(instruction.line, error) from error
+                if argument_value is not None:
+                    self._arguments.common[name] = argument_value
+        target_stage = self._plan.stages[-1]
         if self._options.target:
             target = self._plan.stage(self._options.target)
             if target is None:
                 raise DockerfileError(f"{self._source.name}: no stage {self._options.target!r}")
-            wanted = target
+            target_stage = target
         self._check_arguments()
-        image = self._stage(wanted)
-        if len(self._files.seen) <= _MOST_WATCHED:
-            self._context.inputs.update(self._files.seen)
-        return self._kept(replace(image, name=self._source.name))
+        image = self._stage(target_stage)
+        if len(self._files.visited_paths) <= _MAX_WATCHED_FILES:
+            self._context.inputs.update(self._files.visited_paths)
+        return self._save_image(replace(image, name=self._source.name))
 
-    def _word(self, text: str) -> str:
+    def _expand_word(self, text: str) -> str:
         return expand(text, self._arguments.common, self._source.escape)
 
     def _check_arguments(self) -> None:
-        every = [*self._plan.arguments, *(i for s in self._plan.stages for i in s.instructions)]
-        names = {v.partition("=")[0] for i in every if i.name == "ARG" for v in i.values}
+        instructions = [
+            *self._plan.arguments,
+            *(i for s in self._plan.stages for i in s.instructions),
+        ]
+        names = {v.partition("=")[0] for i in instructions if i.name == "ARG" for v in i.values}
         for name in self._options.arguments:
             if name not in names and name.upper() not in PROXIES:
-                known = ", ".join(sorted(names)) or "none"
+                listing = ", ".join(sorted(names)) or "none"
                 raise DockerfileError(
-                    f"{self._source.name} has no build argument {name!r}; it has: {known}"
+                    f"{self._source.name} has no build argument {name!r}; it has: {listing}"
                 )
 
     def _stage(self, stage: Stage) -> Image:
-        if stage.index not in self._made:
-            self._made[stage.index] = self._build(stage)
-        return self._made[stage.index]
+        if stage.index not in self._images_by_stage:
+            self._images_by_stage[stage.index] = self._build(stage)
+        return self._images_by_stage[stage.index]
 
     def _build(self, stage: Stage) -> Image:
         base, args = self._base(stage)
@@ -149,7 +152,7 @@ class _Build:
             base,
             source=self._source,
             context=self._files,
-            other=lambda instruction, name: self._other(stage, instruction, name),
+            other=lambda instruction, name: self._find_source_image(stage, instruction, name),
             network=self._options.network,
             arguments=self._arguments,
             args=dict(args),
@@ -160,35 +163,41 @@ class _Build:
             image = replace(self._layer(image, instruction, step), name=base.name)
         self._args[stage.index] = state.args
         try:
-            account = account_in(image.layers, state.user)
+            account = resolve_image_account(image.layers, state.user)
         except ImageError as error:
-            lines = [each.line for each in stage.instructions if each.name == "USER"]
-            raise self._source.located((lines or [stage.start.line])[-1], error) from error
+            lines = [
+                user_instruction.line
+                for user_instruction in stage.instructions
+                if user_instruction.name == "USER"
+            ]
+            raise self._source.locate_error((lines or [stage.start.line])[-1], error) from error
         home = {} if "HOME" in state.env else {"HOME": account.home, "USER": account.name}
-        finished = state.finished(replace(image, user=str(account)))
-        return replace(finished, env={**finished.env, **(home if state.user else {})})
+        finished_image = state.finish_image(replace(image, user=str(account)))
+        return replace(finished_image, env={**finished_image.env, **(home if state.user else {})})
 
     def _base(self, stage: Stage) -> tuple[Image, dict[str, str]]:
         """What it is from, and the build arguments that hold there."""
         start = stage.start
         try:
-            name = from_name(stage.base, self._arguments, self._source.escape)
+            name = expand_base_name(stage.base, self._arguments, self._source.escape)
             self._check_platform(start)
-            if (other := self._plan.stage(name, stage.index)) and not name.isdigit():
-                return self._stage(other), self._args[other.index]
+            if (base_stage := self._plan.stage(name, stage.index)) and not name.isdigit():
+                return self._stage(base_stage), self._args[base_stage.index]
             return find_base(name, self._folder, self._context), {}
         except (ImageError, ValueError) as error:
-            raise self._source.located(start.line, error) from error
+            raise self._source.locate_error(start.line, error) from error
 
     def _check_platform(self, start: Instruction) -> None:
-        asked = self._word(start.flag("platform"))
-        own = self._arguments.common["TARGETPLATFORM"]
-        if asked and asked != own:
-            raise ImageError(f"the platform {asked} is not this machine's: {own}")
+        requested_platform = self._expand_word(start.flag("platform"))
+        machine_platform = self._arguments.common["TARGETPLATFORM"]
+        if requested_platform and requested_platform != machine_platform:
+            raise ImageError(
+                f"the platform {requested_platform} is not this machine's: {machine_platform}"
+            )
 
-    def _other(self, stage: Stage, instruction: Instruction, name: str) -> Image:
-        if other := self._plan.stage(name, stage.index):
-            return self._stage(other)
+    def _find_source_image(self, stage: Stage, instruction: Instruction, name: str) -> Image:
+        if source_stage := self._plan.stage(name, stage.index):
+            return self._stage(source_stage)
         return find_base(name, self._folder, self._context)
 
     def _layer(self, base: Image, instruction: Instruction, step: Step) -> Image:
@@ -196,40 +205,40 @@ class _Build:
             return base
         template = replace(
             base,
-            name=f"{self._source.name}:{instruction.line} {instruction.shown}",
-            digest=digest_of("dockerfile", VERSION, base.digest, *step.key()),
+            name=f"{self._source.name}:{instruction.line} {instruction.display_text}",
+            digest=joint_digest("dockerfile", VERSION, base.digest, *step.key()),
         )
-        if found := self._context.cache.lookup(template.digest):
+        if cached_image := self._context.cache.lookup(template.digest):
             self._context.progress(f"cached {template.name}")
-            return found
+            return cached_image
 
         def fill(layer: Path, lock: int) -> Mapping[str, object]:
             try:
                 step.fill(base, layer, self._context)
             except (ImageError, *DAMAGE) as error:
-                raise self._source.located(instruction.line, error) from error
+                raise self._source.locate_error(instruction.line, error) from error
             return {"version": VERSION}
 
         return self._context.cache.build(template, self._spec, fill, self._context.progress)
 
-    def _kept(self, image: Image) -> Image:
+    def _save_image(self, image: Image) -> Image:
         """Return the image under a digest that tells how its programs start, too."""
-        digest = digest_of("dockerfile image", VERSION, image.digest, facts(image))
-        if not (found := self._context.cache.lookup(digest)):
-            found = self._context.cache.build(
+        digest = joint_digest("dockerfile image", VERSION, image.digest, facts(image))
+        if not (saved_image := self._context.cache.lookup(digest)):
+            saved_image = self._context.cache.build(
                 replace(image, digest=digest),
                 self._spec,
                 lambda layer, lock: {"version": VERSION},
                 self._context.progress,
             )
-        return replace(found, name=image.name)
+        return replace(saved_image, name=image.name)
 
 
 def _platform() -> dict[str, str]:
     """Return the arguments that every Dockerfile has."""
     machine = _MACHINES.get(platform.machine(), platform.machine())
     values = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
-    return {f"{of}{name}": v for of in ("TARGET", "BUILD") for name, v in values.items()}
+    return {f"{prefix}{name}": v for prefix in ("TARGET", "BUILD") for name, v in values.items()}
 
 
 _DEBIAN = re.compile(
@@ -244,22 +253,22 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
     Raises:
         ImageError: There is none of that name.
     """
-    found = parse(base_name(name, folder), folder)
-    for path in found.paths:
+    spec = parse(base_name(name, folder), folder)
+    for path in spec.paths:
         if not is_packaged(path):
             try:
-                within(folder, path)
+                resolve_data_path(folder, path)
             except ValueError as error:
                 raise ImageError(
                     f"{error}; build it by itself, and take it by `digest:…` (intercode images)"
                 ) from None
-    path = Path(found.argument)
-    nested = (
-        found.scheme == "folder" and not (path / "usr").is_dir() and not (path / "bin").is_dir()
+    path = Path(spec.argument)
+    is_nested = (
+        spec.scheme == "folder" and not (path / "usr").is_dir() and not (path / "bin").is_dir()
     )
-    if found.scheme == "dockerfile" or (nested and (path / "Dockerfile").is_file()):
+    if spec.scheme == "dockerfile" or (is_nested and (path / "Dockerfile").is_file()):
         raise ImageError(f"{name!r} is another Dockerfile: write its stages into this one")
-    image = build(found, context)
+    image = build(spec, context)
     if image.config.get("OnBuild"):
         raise ImageError(f"{name!r} has ONBUILD instructions, which are not supported")
     return replace(image, name=name)

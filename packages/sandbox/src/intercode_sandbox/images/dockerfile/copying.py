@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import IO
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import digest_of, file_digest
+from intercode_sandbox.files import file_digest, joint_digest
 from intercode_sandbox.images.archive import Unpacker, split_name
 from intercode_sandbox.images.base import Image
 from intercode_sandbox.images.dockerfile.instructions import Instruction
 from intercode_sandbox.images.host import host_mounts
-from intercode_sandbox.images.tree import Found, Tree
+from intercode_sandbox.images.tree import Tree, TreeEntry
 
-_MOST_WIDE = 8
+_MAX_DOUBLE_STARS = 8
 """How often ``**`` may stand in a pattern: each one multiplies the work."""
 _WILD = re.compile(r"[*?\[]")
 _HEREDOC = re.compile(r"\d*<<(?P<tabs>-?)(?P<quote>[\"']?)(?P<name>[^\"']+)(?P=quote)")
@@ -42,15 +42,15 @@ def find(tree: Tree, source: str) -> list[Item]:
     if parts is not None:
         return [Item(posixpath.basename(path), tree, parts)]
     if not _WILD.search(path):
-        raise LookupError(f"there is no {source!r}{_where(tree)}")
+        raise LookupError(f"there is no {source!r}{_location_text(tree)}")
     items = []
     for place in _matches(tree, path):
-        found = tree.resolve(place)
-        if found is None:
-            raise LookupError(f"the link {place!r} leads nowhere{_where(tree)}")
-        items.append(Item(posixpath.basename(place), tree, found))
+        target_parts = tree.resolve(place)
+        if target_parts is None:
+            raise LookupError(f"the link {place!r} leads nowhere{_location_text(tree)}")
+        items.append(Item(posixpath.basename(place), tree, target_parts))
     if not items:
-        raise LookupError(f"nothing matches {source!r}{_where(tree)}")
+        raise LookupError(f"nothing matches {source!r}{_location_text(tree)}")
     return items
 
 
@@ -66,7 +66,7 @@ def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item
         if match["tabs"]:
             content = "".join(line.lstrip("\t") for line in content.splitlines(keepends=True))
         if not match["quote"]:
-            content = _expanded(content, word)
+            content = _expand_document(content, word)
         items.append(Item(match["name"], content=content.encode("utf-8", "surrogateescape")))
     return items
 
@@ -78,17 +78,17 @@ def digest(tree: Tree, items: Sequence[Item], documents: Sequence[Item], image: 
         parts += ["document", item.name, item.content]
     for item in items:
         parts += [item.name, "/".join(item.parts)]
-        found = tree.look(item.parts)
-        if image or found is None:
+        entry = tree.look(item.parts)
+        if image or entry is None:
             continue
-        parts += _facts("", found)
-        if found.is_dir:
-            for place, below in tree.walk(item.parts):
-                parts += _facts("/".join(place[len(item.parts) :]), below)
-    return digest_of(*parts)
+        parts += _facts("", entry)
+        if entry.is_dir:
+            for place, descendant in tree.walk(item.parts):
+                parts += _facts("/".join(place[len(item.parts) :]), descendant)
+    return joint_digest(*parts)
 
 
-def _where(tree: Tree) -> str:
+def _location_text(tree: Tree) -> str:
     return f" in {tree.name}" if tree.name else ""
 
 
@@ -108,23 +108,23 @@ def _matches(tree: Tree, pattern: str) -> list[str]:
 
 def _names(tree: Tree, place: str) -> list[str]:
     parts = tree.resolve(place)
-    found = None if parts is None else tree.look(parts)
-    if parts is None or found is None or not found.is_dir:
+    entry = None if parts is None else tree.look(parts)
+    if parts is None or entry is None or not entry.is_dir:
         return []
     return tree.names(parts)
 
 
-def _facts(path: str, found: Found) -> list[str | bytes]:
-    mode = found.info.st_mode
-    if found.is_link:
-        return [path, "link", str(found.path.readlink())]
+def _facts(path: str, entry: TreeEntry) -> list[str | bytes]:
+    mode = entry.info.st_mode
+    if entry.is_link:
+        return [path, "link", str(entry.path.readlink())]
     content = ""
     if stat.S_ISREG(mode):
-        content = file_digest(found.path)
+        content = file_digest(entry.path)
     return [path, f"{mode:o}", content]
 
 
-def _expanded(content: str, word: Callable[[str], str]) -> str:
+def _expand_document(content: str, word: Callable[[str], str]) -> str:
     """Return a document's variables, with its quotes left as they are, as a shell does."""
     return "".join(
         word(re.sub(r"([\"'])", r"\\\1", line)) for line in content.splitlines(keepends=True)
@@ -145,7 +145,7 @@ class Ignore:
     """
 
     def __init__(self, text: str = "") -> None:
-        self._rules = [rule for line in text.splitlines() if (rule := _rule(line))]
+        self._rules = [rule for line in text.splitlines() if (rule := _parse_rule(line))]
         self.has_exceptions = any(rule.exception for rule in self._rules)
         """Whether something below an ignored folder may be no ignored file."""
 
@@ -165,8 +165,8 @@ def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
     Raises:
         ImageError: It cannot be read, or a line of it not be understood.
     """
-    own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
-    path = next((p for p in (own, context / ".dockerignore") if p.is_file()), None)
+    dockerfile_ignore = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
+    path = next((p for p in (dockerfile_ignore, context / ".dockerignore") if p.is_file()), None)
     if path is None:
         return Ignore(), None
     try:
@@ -184,63 +184,65 @@ def glob(pattern: str) -> re.Pattern[str]:
     Raises:
         ValueError: A bracket is not closed, or there are too many ``**``.
     """
-    out: list[str] = []
-    at = wide = 0
+    parts: list[str] = []
+    position = double_stars = 0
     star = -1
-    while at < len(pattern):
-        char = pattern[at]
-        at += 1
-        if char == "*" and pattern[at : at + 1] == "*":
-            star, wide = -1, wide + 1
-            if wide > _MOST_WIDE:
-                raise ValueError(f"more than {_MOST_WIDE} times '**': {pattern[:100]}")
-            while pattern[at : at + 1] == "*":
-                at += 1
-            if pattern[at : at + 1] == "/":
-                at += 1
-                out.append("(?:.*/)?")
+    while position < len(pattern):
+        char = pattern[position]
+        position += 1
+        if char == "*" and pattern[position : position + 1] == "*":
+            star, double_stars = -1, double_stars + 1
+            if double_stars > _MAX_DOUBLE_STARS:
+                raise ValueError(f"more than {_MAX_DOUBLE_STARS} times '**': {pattern[:100]}")
+            while pattern[position : position + 1] == "*":
+                position += 1
+            if pattern[position : position + 1] == "/":
+                position += 1
+                parts.append("(?:.*/)?")
             else:
-                out.append(".*")
+                parts.append(".*")
         elif char == "*":
             if star >= 0:
-                out[star:] = ["(?>", *out[star:], ")"]
-                out[star + 1] = "[^/]*?"
-            star = len(out)
-            out.append("[^/]*")
+                parts[star:] = ["(?>", *parts[star:], ")"]
+                parts[star + 1] = "[^/]*?"
+            star = len(parts)
+            parts.append("[^/]*")
         elif char == "?":
-            out.append("[^/]")
+            parts.append("[^/]")
         elif char == "[":
-            end = pattern.find("]", at + (2 if pattern[at : at + 1] == "^" else 1))
+            end = pattern.find(
+                "]", position + (2 if pattern[position : position + 1] == "^" else 1)
+            )
             if end < 0:
                 raise ValueError(f"a bracket is not closed: {pattern}")
-            out.append(_class(pattern[at:end]))
-            at = end + 1
-        elif char == "\\" and at < len(pattern):
-            out.append(re.escape(pattern[at]))
-            at += 1
+            parts.append(_character_class(pattern[position:end]))
+            position = end + 1
+        elif char == "\\" and position < len(pattern):
+            parts.append(re.escape(pattern[position]))
+            position += 1
         else:
             star = -1 if char == "/" else star
-            out.append(re.escape(char))
-    return re.compile("".join(out), re.DOTALL)
+            parts.append(re.escape(char))
+    return re.compile("".join(parts), re.DOTALL)
 
 
-def _class(text: str) -> str:
+def _character_class(text: str) -> str:
     negated, text = text.startswith("^"), text.removeprefix("^")
-    inner = re.sub(r"([\\\[&~|^])", r"\\\1", text.replace("\\", ""))
-    return f"(?!/)[{'^' if negated else ''}{inner}]"
+    members = re.sub(r"([\\\[&~|^])", r"\\\1", text.replace("\\", ""))
+    return f"(?!/)[{'^' if negated else ''}{members}]"
 
 
-def _rule(line: str) -> _Rule | None:
+def _parse_rule(line: str) -> _Rule | None:
     if line.startswith("#"):
         return None
     line = line.strip()
     exception, line = line.startswith("!"), line.removeprefix("!").strip()
     if not line:
         return None
-    cleaned = posixpath.normpath(line).lstrip("/")
-    if cleaned == ".":
+    pattern = posixpath.normpath(line).lstrip("/")
+    if pattern == ".":
         return None
-    return _Rule(glob(cleaned), exception)
+    return _Rule(glob(pattern), exception)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +277,10 @@ class Writer:
         mode: int | None,
         keep_owner: bool = False,
     ) -> None:
-        mounted = host_mounts() if base.host else ()
-        below = tuple(name.strip("/") for name in mounted)
+        mounts = host_mounts() if base.host else ()
+        mounted_names = tuple(name.strip("/") for name in mounts)
         self._tree = Tree((*base.layers, layer))
-        self._unpacker = Unpacker(layer, base.layers, below)
+        self._unpacker = Unpacker(layer, base.layers, mounted_names)
         self._owner, self._mode, self._keep_owner = owner, mode, keep_owner
         self._now = time.time()
 
@@ -309,9 +311,9 @@ class Writer:
     def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
         """Write the content of a directory. One that is there already keeps its owner and mode."""
         self.folders(path)
-        for place, below in tree.walk(parts):
-            inner = "/".join(place[len(parts) :])
-            self._entry(below.path, below.info, f"{path.rstrip('/')}/{inner}")
+        for place, entry in tree.walk(parts):
+            relative_path = "/".join(place[len(parts) :])
+            self._entry(entry.path, entry.info, f"{path.rstrip('/')}/{relative_path}")
 
     def archive(self, source: Path, path: str) -> None:
         """Write an archive's members, with the owners that it names, as Docker has it."""

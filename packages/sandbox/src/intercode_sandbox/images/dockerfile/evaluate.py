@@ -25,8 +25,8 @@ from intercode_sandbox.images.dockerfile.copying import (
 )
 from intercode_sandbox.images.dockerfile.instructions import Instruction
 from intercode_sandbox.images.dockerfile.parse import Source, empty_mounts, expand
-from intercode_sandbox.images.tree import Tree, account_in, owner_in
-from intercode_sandbox.privileges import one_user
+from intercode_sandbox.images.tree import Tree, resolve_image_account, resolve_image_owner
+from intercode_sandbox.privileges import has_single_user
 
 ORDINARY_USER = (
     "in an ordinary user's sandboxes there is no user but root: run as root, or leave USER out"
@@ -38,17 +38,17 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 class Arguments:
     """The build arguments: those given, and what the lines before the first stage say."""
 
-    given: Mapping[str, str]
+    user_values: Mapping[str, str]
     common: dict[str, str] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)
+    declared_names: set[str] = field(default_factory=set)
     """The arguments that some instruction declares."""
 
     def declare(self, text: str, word: Callable[[str], str]) -> tuple[str, str | None]:
         """Return a name, and its value if it has one."""
         name, has_default, default = text.partition("=")
-        self.asked.add(name)
-        if name in self.given:
-            return name, self.given[name]
+        self.declared_names.add(name)
+        if name in self.user_values:
+            return name, self.user_values[name]
         return name, word(default) if has_default else self.common.get(name)
 
 
@@ -70,21 +70,21 @@ class State:
     shell: tuple[str, ...] = ("/bin/sh", "-c")
 
     @classmethod
-    def begin(cls, base: Image, **more: Any) -> State:
+    def begin(cls, base: Image, **state_fields: Any) -> State:
         """Return a stage from an image."""
         config = dict(base.config)
         stage = cls(
-            env=declared(base),
+            env=image_variables(base),
             cwd=config.get("WorkingDir") or (base.cwd if base.config else "/"),
             user=config.get("User") or base.user,
             config=config,
-            **more,
+            **state_fields,
         )
         if config.get("Shell"):
             stage.shell = tuple(config["Shell"])
-        given = stage.arguments.given
-        stage.args |= {k: v for k, v in given.items() if k.upper() in PROXIES}
-        stage.arguments.asked |= stage.args.keys()
+        user_values = stage.arguments.user_values
+        stage.args |= {k: v for k, v in user_values.items() if k.upper() in PROXIES}
+        stage.arguments.declared_names |= stage.args.keys()
         return stage
 
     def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, Step]]:
@@ -93,18 +93,18 @@ class State:
         Raises:
             ImageError: A word is not well formed, or what is to be copied is not there.
         """
-        found: list[tuple[Instruction, Step]] = []
+        steps: list[tuple[Instruction, Step]] = []
         for instruction in instructions:
-            found += [(instruction, step) for step in self._do(instruction)]
-        return found
+            steps += [(instruction, step) for step in self._instruction_steps(instruction)]
+        return steps
 
-    def _do(self, instruction: Instruction) -> list[Step]:
+    def _instruction_steps(self, instruction: Instruction) -> list[Step]:
         try:
             return list(getattr(self, f"_{instruction.name.lower()}")(instruction) or ())
         except (ImageError, ValueError, LookupError) as error:
-            raise self.source.located(instruction.line, error) from error
+            raise self.source.locate_error(instruction.line, error) from error
 
-    def finished(self, base: Image) -> Image:
+    def finish_image(self, base: Image) -> Image:
         """Return the image of these layers, with how programs start there."""
         config = {
             **self.config,
@@ -127,18 +127,18 @@ class State:
             body = "".join(f"{content}{name}\n" for name, content in heredocs)
             argv = (*self.shell, f"{line}\n{body}" if heredocs else line)
             if len(heredocs) == 1 and len(line.split()) == 1 and line.startswith("<<"):
-                content = _untabbed(line, heredocs[0][1])
+                content = _strip_tabs(line, heredocs[0][1])
                 argv = (*self.shell, content)
                 if content.startswith("#!"):
                     argv = (*content[2:].partition("\n")[0].split(None, 1), SCRIPT)
                     script = content.encode()
-        asked = instruction.flag("network")
-        network = asked == "default" or (self.network and asked != "none")
+        network_option = instruction.flag("network")
+        network = network_option == "default" or (self.network and network_option != "none")
         command = Command(tuple(argv), script, network)
         for target in empty_mounts(instruction):  # which a build with Docker leaves behind, too
             yield Folder(self._absolute(self._word(target)), "")
         env = {**self.args, **self.env}
-        yield Run(command, env, self.cwd, self.user, instruction.shown)
+        yield Run(command, env, self.cwd, self.user, instruction.display_text)
 
     def _workdir(self, instruction: Instruction) -> Iterator[Step]:
         self.cwd = self._absolute(self._word(instruction.values[0]))
@@ -148,25 +148,25 @@ class State:
         words = [self._word(value) for value in instruction.values]
         name = self._word(instruction.flag("from"))
         image = self.other(instruction, name) if name else None
-        tree = Tree(image.layers, name=_called(image)) if image else self.context
-        written_here = documents(instruction, self._word)
+        tree = Tree(image.layers, name=_display_name(image)) if image else self.context
+        inline_items = documents(instruction, self._word)
         sources = [
             word
-            for word, written in zip(words[:-1], instruction.values[:-1], strict=True)
-            if not (instruction.heredocs and written.startswith("<<"))
+            for word, source_text in zip(words[:-1], instruction.values[:-1], strict=True)
+            if not (instruction.heredocs and source_text.startswith("<<"))
         ]
         items = [item for source in sources for item in find(tree, source)]
-        to = self._absolute(words[-1])
+        destination = self._absolute(words[-1])
         if words[-1].endswith(("/", "/.")) or words[-1] == ".":
-            to = f"{to.rstrip('/')}/"
-        if len(items) + len(written_here) > 1 and not to.endswith("/"):
+            destination = f"{destination.rstrip('/')}/"
+        if len(items) + len(inline_items) > 1 and not destination.endswith("/"):
             raise ValueError(f"several files are copied: write {words[-1]}/")
-        digest = copy_digest(tree, items, written_here, image.digest if image else "")
+        digest = copy_digest(tree, items, inline_items, image.digest if image else "")
         mode = self._word(instruction.flag("chmod"))
         yield Copy(
-            items=(*items, *written_here),
+            items=(*items, *inline_items),
             digest=digest,
-            to=to,
+            destination=destination,
             owner=self._word(instruction.flag("chown")),
             mode=int(mode, 8) if mode else None,
             unpack=instruction.name == "ADD",
@@ -184,13 +184,13 @@ class State:
 
     def _arg(self, instruction: Instruction) -> None:
         for value in instruction.values:
-            name, found = self.arguments.declare(value, self._word)
-            if found is not None:
-                self.args[name] = found
+            name, argument_value = self.arguments.declare(value, self._word)
+            if argument_value is not None:
+                self.args[name] = argument_value
 
     def _user(self, instruction: Instruction) -> None:
         self.user = self._word(instruction.values[0])
-        if one_user() and self.user.partition(":")[0] not in ("", "root", "0"):
+        if has_single_user() and self.user.partition(":")[0] not in ("", "root", "0"):
             raise ValueError(f"USER {self.user}: {ORDINARY_USER}")
 
     def _shell(self, instruction: Instruction) -> None:
@@ -221,15 +221,15 @@ class State:
         return values if instruction.is_json else [*self.shell, *values]
 
     def _absolute(self, path: str) -> str:
-        joined = posixpath.normpath(posixpath.join(self.cwd, path))
-        return f"/{joined.lstrip('/')}"
+        absolute_path = posixpath.normpath(posixpath.join(self.cwd, path))
+        return f"/{absolute_path.lstrip('/')}"
 
 
-def _called(image: Image) -> str:
+def _display_name(image: Image) -> str:
     return f"{image.name}, whose /usr is this machine's" if image.host else image.name
 
 
-def _untabbed(line: str, content: str) -> str:
+def _strip_tabs(line: str, content: str) -> str:
     if not line.startswith("<<-"):
         return content
     return "".join(text.lstrip("\t") for text in content.splitlines(keepends=True))
@@ -240,26 +240,26 @@ def facts(image: Image) -> str:
     return json.dumps([dict(image.env), image.cwd, image.user, dict(image.config)], sort_keys=True)
 
 
-def from_name(written: str, arguments: Arguments, escape: str) -> str:
+def expand_base_name(text: str, arguments: Arguments, escape: str) -> str:
     """Return the image's name that ``FROM`` gives.
 
     Raises:
         ImageError: A word is not well formed, or nothing is left of it.
     """
-    name = expand(written, arguments.common, escape)
+    name = expand(text, arguments.common, escape)
     if not name:
-        raise ImageError(f"nothing is left of {written!r}: its arguments have no value")
+        raise ImageError(f"nothing is left of {text!r}: its arguments have no value")
     return name
 
 
-def declared(image: Image) -> dict[str, str]:
+def image_variables(image: Image) -> dict[str, str]:
     """Return the variables that an image itself sets: not those of every sandbox."""
     if "Env" in image.config:
-        found = dict(entry.partition("=")[::2] for entry in image.config["Env"])
+        variables = dict(entry.partition("=")[::2] for entry in image.config["Env"])
     else:
-        ordinary = clean_environment()
-        found = {name: v for name, v in image.env.items() if ordinary.get(name) != v}
-    return {"PATH": image.env["PATH"], **found}
+        default_variables = clean_environment()
+        variables = {name: v for name, v in image.env.items() if default_variables.get(name) != v}
+    return {"PATH": image.env["PATH"], **variables}
 
 
 _INSTALLERS = re.compile(r"\b(apt-get|apt|aptitude|dpkg|dnf|yum|apk|pacman|zypper)\b")
@@ -267,7 +267,7 @@ NOT_ON_HOST = (
     "FROM host cannot install packages, as its programs are this machine's: start FROM "
     "debian:bookworm, with RUN --network=default"
 )
-_UNREACHABLE = re.compile(
+_NETWORK_ERROR = re.compile(
     r"resolv|Network is unreachable|Name or service not known|Could not connect|Connection refused"
     r"|getaddrinfo|NewConnectionError|No matching distribution|unreachable|wget: bad address",
     re.IGNORECASE,
@@ -303,7 +303,7 @@ class Run(Step):
     env: Mapping[str, str]
     cwd: str
     user: str
-    shown: str
+    display_text: str
     """The instruction, for a message."""
 
     def key(self) -> list[str | bytes]:
@@ -314,7 +314,7 @@ class Run(Step):
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
-        account = account_in(base.layers, self.user)
+        account = resolve_image_account(base.layers, self.user)
         proxies = {k: v for k, v in os.environ.items() if k.lower() in _PROXY_NAMES}
         env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
         cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
@@ -324,11 +324,11 @@ class Run(Step):
         except ImageError as error:
             if base.host and (installer := _INSTALLERS.search(" ".join(self.command.argv))):
                 raise ImageError(f"{installer[0]}: {NOT_ON_HOST} ({error})") from error
-            if not self.command.network and _UNREACHABLE.search(str(error)):
-                raise ImageError(f"{self.shown}: {error}\n{_NO_NETWORK}") from error
-            raise ImageError(f"{self.shown}: {error}") from error
+            if not self.command.network and _NETWORK_ERROR.search(str(error)):
+                raise ImageError(f"{self.display_text}: {error}\n{_NO_NETWORK}") from error
+            raise ImageError(f"{self.display_text}: {error}") from error
         if self.command.network and Tree(base.layers).resolve(_RESOLVER) is None:
-            _remove_empty(layer, _RESOLVER)
+            _remove_empty_file(layer, _RESOLVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ class Folder(Step):
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
-        account = account_in(base.layers, self.user)
+        account = resolve_image_account(base.layers, self.user)
         writer = Writer(base, layer, (account.uid, account.gid), None)
         writer.folders(self.path)
         writer.finish()
@@ -361,7 +361,7 @@ class Copy(Step):
     items: tuple[Item, ...]
     digest: str
     """Of what is copied."""
-    to: str
+    destination: str
     """Absolute; with a slash at its end it is a directory."""
     owner: str
     mode: int | None
@@ -372,40 +372,44 @@ class Copy(Step):
 
     def key(self) -> list[str | bytes]:
         """As `Step`."""
-        return ["copy", self.digest, self.to, self.owner, f"{self.mode} {self.unpack}"]
+        return ["copy", self.digest, self.destination, self.owner, f"{self.mode} {self.unpack}"]
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
-        owner = owner_in(base.layers, self.owner) if self.owner else None
+        owner = resolve_image_owner(base.layers, self.owner) if self.owner else None
         writer = Writer(base, layer, owner, self.mode, self.keep_owner)
-        into = self.to.endswith("/") or len(self.items) > 1 or Tree(base.layers).is_dir(self.to)
+        is_folder = (
+            self.destination.endswith("/")
+            or len(self.items) > 1
+            or Tree(base.layers).is_dir(self.destination)
+        )
         for item in self.items:
-            found = item.tree.look(item.parts) if item.tree else None
+            entry = item.tree.look(item.parts) if item.tree else None
             if item.tree is None:
-                writer.text(self._place(base, item, into), item.content)
-            elif found is None:
+                writer.text(self._place(base, item, is_folder), item.content)
+            elif entry is None:
                 raise ImageError(f"there is no {'/'.join(item.parts)!r} any more")
-            elif found.is_dir:
-                writer.tree(item.tree, item.parts, self.to)
-            elif self.unpack and is_archive(found.path):
-                writer.archive(found.path, self.to)
+            elif entry.is_dir:
+                writer.tree(item.tree, item.parts, self.destination)
+            elif self.unpack and is_archive(entry.path):
+                writer.archive(entry.path, self.destination)
             else:
-                writer.file(found.path, self._place(base, item, into))
+                writer.file(entry.path, self._place(base, item, is_folder))
         writer.finish()
 
-    def _place(self, base: Image, item: Item, into: bool) -> str:
+    def _place(self, base: Image, item: Item, is_folder: bool) -> str:
         """Where a file goes: what a link stands for is replaced, if it is named itself."""
-        if into:
-            return f"{self.to.rstrip('/')}/{item.name}"
-        parts = Tree(base.layers).resolve(self.to, to_be=True)
+        if is_folder:
+            return f"{self.destination.rstrip('/')}/{item.name}"
+        parts = Tree(base.layers).resolve(self.destination, allow_missing=True)
         if not parts:
-            raise ImageError(f"{self.to!r} is a link to itself")
+            raise ImageError(f"{self.destination!r} is a link to itself")
         return "/".join(parts)
 
 
-def _remove_empty(layer: Path, path: str) -> None:
+def _remove_empty_file(layer: Path, path: str) -> None:
     tree = Tree((layer,))
     parts = tree.resolve(path)
-    found = tree.look(parts) if parts else None
-    if found is not None and stat.S_ISREG(found.info.st_mode) and not found.info.st_size:
-        found.path.unlink()
+    entry = tree.look(parts) if parts else None
+    if entry is not None and stat.S_ISREG(entry.info.st_mode) and not entry.info.st_size:
+        entry.path.unlink()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from intercode_sandbox.errors import DockerfileError
 
-_SHOWN = 60
+_MAX_DISPLAY_LENGTH = 60
 _LONGEST_LINE = 65535
 """The bytes of a line that BuildKit's scanner takes."""
 _BLANKS = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -27,13 +27,13 @@ _DIRECTIVE = re.compile(r"#[ \t]*([a-zA-Z][a-zA-Z0-9]*)[ \t]*=[ \t]*(.+?)[ \t]*"
 _FRONTEND = re.compile(r"(docker\.io/)?docker/dockerfile(-upstream)?([:@].*)?")
 _HEREDOC = re.compile(r"[0-9]*<<(-?)([^<]+)", re.DOTALL)
 _QUOTES = re.compile(r"\\(.?)|'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
-_ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$])')
+_QUOTED_ESCAPE = re.compile(r'\\(["\\$])')
 _FLAG = re.compile(
     r"--(?:[^\s'\"\\]|\\.|\\\Z|'(?:[^'\\]|\\.)*(?:'|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z))*",
     re.DOTALL | re.ASCII,
 )
 _FLAG_PARTS = re.compile(r"\\(.?)|(['\"])((?:(?!\2)[^\\]|\\.?)*)\2?", re.DOTALL)
-_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+_ESCAPED_CHARACTER = re.compile(r"\\(.?)", re.DOTALL)
 _JSON = json.JSONDecoder(parse_constant=lambda name: json.loads(name.lower()))
 """A decoder that refuses JavaScript's numbers, which JSON does not have."""
 
@@ -43,7 +43,7 @@ _TEXTS = {
     *("CMD", "ENTRYPOINT", "RUN", "SHELL"),
     *("HEALTHCHECK", "MAINTAINER", "ONBUILD", "STOPSIGNAL", "USER", "WORKDIR"),
 }
-_WITH_HEREDOCS = {"ADD", "COPY", "RUN"}
+_HEREDOC_INSTRUCTIONS = {"ADD", "COPY", "RUN"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class Instruction:
         return dict(self.flags).get(name, "")
 
     @property
-    def shown(self) -> str:
+    def display_text(self) -> str:
         """The text for a message, in one line."""
         text = " ".join(self.text.split())
-        return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+        return text if len(text) <= _MAX_DISPLAY_LENGTH else f"{text[: _MAX_DISPLAY_LENGTH - 1]}…"
 
 
 def directives(text: str, name: str) -> dict[str, str]:
@@ -114,16 +114,16 @@ def instructions(text: str, escape: str, name: str) -> list[Instruction]:
     Raises:
         DockerfileError: The text is malformed, or has no instruction.
     """
-    reader = _Reader(text, escape)
+    reader = _InstructionReader(text, escape)
     try:
-        if found := list(reader.instructions()):
-            return found
+        if parsed_instructions := list(reader.instructions()):
+            return parsed_instructions
     except ValueError as error:
         raise DockerfileError(f"{name}:{reader.start}: {error}") from None
     raise DockerfileError(f"{name}:1: file with no instructions")
 
 
-class _Reader:
+class _InstructionReader:
     """Reads a text line by line.
 
     Attributes:
@@ -133,9 +133,9 @@ class _Reader:
     def __init__(self, text: str, escape: str) -> None:
         self.start = 1
         self._lines = re.findall(r"[^\n]*\n|[^\n]+", text)
-        self._at = 0
+        self._position = 0
         mark = re.escape(escape)
-        self._continued = re.compile(rf"(^|[^{mark}]){mark}[ \t]*\Z", re.DOTALL)
+        self._continuation = re.compile(rf"(^|[^{mark}]){mark}[ \t]*\Z", re.DOTALL)
         self._word = re.compile(
             rf"(?:[^{_BLANKS}'\"{mark}]|{mark}.|'[^']*(?:'|\Z)"
             rf"|\"(?:[^\"{mark}]|{mark}.)*(?:\"|(?P<dangling>{mark})?\Z))+",
@@ -148,44 +148,49 @@ class _Reader:
         Raises:
             ValueError: The one that begins in line `start` is malformed.
         """
-        while self._at < len(self._lines):
-            self.start = self._at + 1
-            line, goes_on = self._joined(_uncommented(self._next().rstrip("\r\n").lstrip(_BLANKS)))
-            if not line and not goes_on:
+        while self._position < len(self._lines):
+            self.start = self._position + 1
+            line, is_continued = self._strip_continuation(
+                _strip_comment(self._read_line().rstrip("\r\n").lstrip(_BLANKS))
+            )
+            if not line and not is_continued:
                 continue
-            while goes_on and self._at < len(self._lines):
-                more = self._next().rstrip("\r\n")
-                if not more.strip(_BLANKS) or more.lstrip(_BLANKS).startswith("#"):
+            while is_continued and self._position < len(self._lines):
+                next_line = self._read_line().rstrip("\r\n")
+                if not next_line.strip(_BLANKS) or next_line.lstrip(_BLANKS).startswith("#"):
                     continue
-                more, goes_on = self._joined(more)
-                line += more
-            yield self._instruction(line)
+                next_line, is_continued = self._strip_continuation(next_line)
+                line += next_line
+            yield self._parse_instruction(line)
 
-    def _next(self) -> str:
+    def _read_line(self) -> str:
         """Return the next line, with its end."""
-        line: str = self._lines[self._at]
-        self._at += 1
+        line: str = self._lines[self._position]
+        self._position += 1
         if len(line.encode("utf-8", "replace")) > _LONGEST_LINE:
             raise ValueError(f"a line is longer than {_LONGEST_LINE} bytes")
         return line
 
-    def _joined(self, line: str) -> tuple[str, bool]:
+    def _strip_continuation(self, line: str) -> tuple[str, bool]:
         """Return a line without the escape at its end, and whether it had one."""
-        match = self._continued.search(line)
+        match = self._continuation.search(line)
         return (line, False) if match is None else (line[: match.end(1)], True)
 
-    def _instruction(self, line: str) -> Instruction:
-        written, *rest = _BLANK.split(line.strip(_BLANKS), maxsplit=1)
-        name = written.upper()
-        flags, arguments = _flags("".join(rest))
+    def _parse_instruction(self, line: str) -> Instruction:
+        keyword, *argument_texts = _BLANK.split(line.strip(_BLANKS), maxsplit=1)
+        name = keyword.upper()
+        flags, arguments = _flags("".join(argument_texts))
         values, is_json = self._values(name, arguments)
-        takes_heredocs = name in _WITH_HEREDOCS and not is_json
+        takes_heredocs = name in _HEREDOC_INSTRUCTIONS and not is_json
         heredocs = tuple(self._heredocs(line)) if takes_heredocs else ()
         bodies = [f"\n{content}{end}" for end, content in heredocs]
         return Instruction(
             line=self.start,
             name=name,
-            flags=tuple((flag, value) for flag, _, value in (one.partition("=") for one in flags)),
+            flags=tuple(
+                (flag, value)
+                for flag, _, value in (flag_text.partition("=") for flag_text in flags)
+            ),
             values=tuple(values),
             is_json=is_json,
             text="".join([line, *bodies]).strip(),
@@ -222,9 +227,9 @@ class _Reader:
             return pair
         for word in words:
             if "=" not in word:
-                shown = json.dumps(word, ensure_ascii=False)
+                quoted_word = json.dumps(word, ensure_ascii=False)
                 raise ValueError(
-                    f"Syntax error - can't find = in {shown}. Must be of the form: name=value"
+                    f"Syntax error - can't find = in {quoted_word}. Must be of the form: name=value"
                 )
         return [part for word in words for part in word.split("=", 1)]
 
@@ -237,40 +242,40 @@ class _Reader:
         """Yield name and content of the heredocs of an instruction."""
         for word in _shell_words(line):
             match = _HEREDOC.fullmatch(word)
-            if match is None or not (name := _QUOTES.sub(_unquoted, match[2])):
+            if match is None or not (name := _QUOTES.sub(_unquote, match[2])):
                 continue
             content = ""
             while True:
-                if self._at == len(self._lines):
+                if self._position == len(self._lines):
                     raise ValueError("unterminated heredoc")
-                following = self._next()
-                end = following.rstrip("\r\n")
+                body_line = self._read_line()
+                end = body_line.rstrip("\r\n")
                 if (end.lstrip("\t") if match[1] else end) == name:
                     break
-                content += following
+                content += body_line
             yield name, content
 
 
-def _uncommented(line: str) -> str:
+def _strip_comment(line: str) -> str:
     return "" if line.startswith("#") else line
 
 
 def _flags(arguments: str) -> tuple[list[str], str]:
     """Return the flags at the beginning of arguments, without quotes, and the rest."""
     flags = []
-    rest = arguments
-    while match := _FLAG.match(rest.lstrip(_ASCII_BLANKS)):
-        rest = rest.lstrip(_ASCII_BLANKS)[match.end() :]
-        flag = _FLAG_PARTS.sub(_unescaped, match[0])
+    remaining_text = arguments
+    while match := _FLAG.match(remaining_text.lstrip(_ASCII_BLANKS)):
+        remaining_text = remaining_text.lstrip(_ASCII_BLANKS)[match.end() :]
+        flag = _FLAG_PARTS.sub(_unescape, match[0])
         if flag == "--":
             break
         flags.append(flag[2:])
-    return flags, rest.strip(_BLANKS)
+    return flags, remaining_text.strip(_BLANKS)
 
 
-def _unescaped(part: re.Match[str]) -> str:
+def _unescape(part: re.Match[str]) -> str:
     """Return an escaped character, or what stands between quotes."""
-    return part[1] or _ESCAPED.sub(r"\1", part[3] or "")
+    return part[1] or _ESCAPED_CHARACTER.sub(r"\1", part[3] or "")
 
 
 def _array(arguments: str) -> list[str] | None:
@@ -301,7 +306,7 @@ def _shell_words(line: str) -> list[str]:
     return [] if any(match["open"] for match in matches) else [match[0] for match in matches]
 
 
-def _unquoted(quote: re.Match[str]) -> str:
+def _unquote(quote: re.Match[str]) -> str:
     if quote[3] is not None:
-        return _ESCAPED_IN_QUOTES.sub(r"\1", quote[3])
+        return _QUOTED_ESCAPE.sub(r"\1", quote[3])
     return quote[1] or quote[2] or ""

@@ -30,7 +30,7 @@ class Source:
         """Return an error that names a line, and the fault in it."""
         return DockerfileError(f"{self.name}:{line}: {reason}")
 
-    def located(self, line: int, error: Exception) -> ImageError:
+    def locate_error(self, line: int, error: Exception) -> ImageError:
         """Return an error with the line that led to it, unless it names one itself."""
         if isinstance(error, ImageError) and str(error).startswith(f"{self.name}:"):
             return error
@@ -63,7 +63,7 @@ _FLAGS = {
     "COPY": ("from", "chown", "chmod", "link"),
     "ADD": ("chown", "chmod", "link"),
 }
-_IGNORED = {
+_IGNORED_REASONS = {
     "VOLUME": "a sandbox has no volumes, all of its files are its own",
     "HEALTHCHECK": "nothing checks a sandbox's health",
     "STOPSIGNAL": "a sandbox ends at once",
@@ -88,7 +88,7 @@ _REASONS = {
 _STAGE = re.compile(r"[a-z][a-z0-9-_.]*")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://|git@", re.IGNORECASE)
 _ARG_NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OCTAL = re.compile(r"[0-7]{3,4}|.*\$.*")
+_OCTAL_MODE = re.compile(r"[0-7]{3,4}|.*\$.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +118,13 @@ class Plan:
     warnings: tuple[str, ...]
     """The instructions that are ignored, each with its line and the reason."""
 
-    def stage(self, name: str, before: int | None = None) -> Stage | None:
+    def stage(self, name: str, end_index: int | None = None) -> Stage | None:
         """Return a stage by its name or number, among those before a stage."""
-        among = self.stages[:before]
+        candidates = self.stages[:end_index]
         if name.isdigit():
-            return among[int(name)] if int(name) < len(among) else None
-        found = [stage for stage in among if stage.name == name.lower() and name]
-        return found[-1] if found else None
+            return candidates[int(name)] if int(name) < len(candidates) else None
+        matches = [stage for stage in candidates if stage.name == name.lower() and name]
+        return matches[-1] if matches else None
 
 
 def plan(source: Source) -> Plan:
@@ -137,13 +137,13 @@ def plan(source: Source) -> Plan:
     stages: list[tuple[Instruction, list[Instruction]]] = []
     warnings = []
     for instruction in source.instructions:
-        for ignored in _ignored(instruction):
-            where = f"{source.name}:{instruction.line}: {instruction.name}"
-            flag = f" {ignored}" if ignored.startswith("--") else ""
-            warnings.append(f"{where}{flag} is ignored: {_IGNORED[ignored]}")
-        if instruction.name in _IGNORED:
+        for ignored_name in _ignored_keys(instruction):
+            location = f"{source.name}:{instruction.line}: {instruction.name}"
+            flag = f" {ignored_name}" if ignored_name.startswith("--") else ""
+            warnings.append(f"{location}{flag} is ignored: {_IGNORED_REASONS[ignored_name]}")
+        if instruction.name in _IGNORED_REASONS:
             continue
-        reason = _problem(instruction)
+        reason = _instruction_problem(instruction)
         if reason:
             raise source.error(instruction.line, reason)
         if instruction.name == "FROM":
@@ -156,12 +156,17 @@ def plan(source: Source) -> Plan:
             raise source.error(instruction.line, f"{instruction.name} comes before any FROM")
     if not stages:
         raise source.error(source.instructions[-1].line, "there is no FROM")
-    made = tuple(
-        Stage(index, start.values[2].lower() if len(start.values) == 3 else "", start, tuple(rest))
-        for index, (start, rest) in enumerate(stages)
+    plan_stages = tuple(
+        Stage(
+            index,
+            start.values[2].lower() if len(start.values) == 3 else "",
+            start,
+            tuple(stage_instructions),
+        )
+        for index, (start, stage_instructions) in enumerate(stages)
     )
-    _check_from(source, made)
-    return Plan(source, tuple(arguments), made, tuple(warnings))
+    _check_from(source, plan_stages)
+    return Plan(source, tuple(arguments), plan_stages, tuple(warnings))
 
 
 def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
@@ -170,14 +175,16 @@ def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
             name = instruction.flag("from")
             if name.isdigit() and int(name) >= stage.index:
                 raise source.error(instruction.line, f"there is no stage {name} before this one")
-            before = any(other.name == name.lower() for other in stages[: stage.index])
-            if not before and any(other.name == name.lower() for other in stages if name):
+            is_earlier = any(candidate.name == name.lower() for candidate in stages[: stage.index])
+            if not is_earlier and any(
+                candidate.name == name.lower() for candidate in stages if name
+            ):
                 raise source.error(instruction.line, f"the stage {name!r} comes later")
 
 
-def _ignored(instruction: Instruction) -> list[str]:
-    """List the keys of `_IGNORED` that hold for an instruction."""
-    if instruction.name in _IGNORED:
+def _ignored_keys(instruction: Instruction) -> list[str]:
+    """List the keys of `_IGNORED_REASONS` that hold for an instruction."""
+    if instruction.name in _IGNORED_REASONS:
         return [instruction.name]
     return ["--mount"] if list(empty_mounts(instruction)) else []
 
@@ -196,7 +203,7 @@ def _mounts(instruction: Instruction) -> Iterator[dict[str, str]]:
             yield {"type": "bind"} | {name.strip(): text for name, _, text in options}
 
 
-def _problem(instruction: Instruction) -> str:
+def _instruction_problem(instruction: Instruction) -> str:
     """Why an instruction cannot be done, or nothing."""
     name = instruction.name
     if name in _REASONS:
@@ -205,8 +212,8 @@ def _problem(instruction: Instruction) -> str:
         return f"there is no instruction {name}"
     for flag, _ in instruction.flags:
         if flag not in _FLAGS.get(name, ()):
-            why = _REASONS.get(f"--{flag}", "there is no such flag")
-            return f"{name} --{flag} is not supported: {why}"
+            reason = _REASONS.get(f"--{flag}", "there is no such flag")
+            return f"{name} --{flag} is not supported: {reason}"
     if instruction.heredocs and name not in ("RUN", "COPY", "ADD"):
         return f"{name} takes no heredoc"
     if not any(instruction.values):
@@ -214,7 +221,7 @@ def _problem(instruction: Instruction) -> str:
     return _CHECKS[name](instruction)
 
 
-def _from(instruction: Instruction) -> str:
+def _from_problem(instruction: Instruction) -> str:
     values = instruction.values
     if len(values) not in (1, 3) or (len(values) == 3 and values[1].upper() != "AS"):
         return "write FROM IMAGE or FROM IMAGE AS NAME"
@@ -223,23 +230,23 @@ def _from(instruction: Instruction) -> str:
     return ""
 
 
-def _run(instruction: Instruction) -> str:
+def _run_problem(instruction: Instruction) -> str:
     network = instruction.flag("network")
     if dict(instruction.flags).keys() >= {"network"} and network not in ("none", "default"):
         return f"RUN --network={network} is not supported: write none or default"
     for options in _mounts(instruction):
         if options["type"] not in _EMPTY_MOUNTS:
-            why = _OTHER_MOUNTS.get(options["type"], "there is no such type")
-            return f"RUN --mount=type={options['type']} is not supported: {why}"
+            reason = _OTHER_MOUNTS.get(options["type"], "there is no such type")
+            return f"RUN --mount=type={options['type']} is not supported: {reason}"
     if "" in empty_mounts(instruction):
         return "RUN --mount needs a target=/FOLDER"
     return ""
 
 
-def _copy(instruction: Instruction) -> str:
+def _copy_problem(instruction: Instruction) -> str:
     if len(instruction.values) < 2:
         return f"{instruction.name} needs what to copy, and where to"
-    if not _OCTAL.fullmatch(instruction.flag("chmod") or "644"):
+    if not _OCTAL_MODE.fullmatch(instruction.flag("chmod") or "644"):
         return f"--chmod={instruction.flag('chmod')} is not an octal number, for instance 755"
     if instruction.name == "ADD" and (
         address := next((v for v in instruction.values if _ADDRESS.match(v)), "")
@@ -248,40 +255,40 @@ def _copy(instruction: Instruction) -> str:
     return ""
 
 
-def _pairs(instruction: Instruction) -> str:
+def _pairs_problem(instruction: Instruction) -> str:
     if len(instruction.values) % 2:
         return f"{instruction.name} needs NAME=VALUE"
     return ""
 
 
-def _arg(instruction: Instruction) -> str:
+def _arg_problem(instruction: Instruction) -> str:
     for value in instruction.values:
         if not _ARG_NAMES.fullmatch(value.partition("=")[0]):
             return f"{value!r} is not a name for a build argument"
     return ""
 
 
-def _one(instruction: Instruction) -> str:
+def _single_value_problem(instruction: Instruction) -> str:
     if len(instruction.values) != 1:
         return f"{instruction.name} takes one argument"
     return ""
 
 
-def _shell(instruction: Instruction) -> str:
+def _shell_problem(instruction: Instruction) -> str:
     return "" if instruction.is_json else 'write SHELL ["program", "argument"]'
 
 
 _CHECKS: dict[str, Callable[[Instruction], str]] = {
-    "FROM": _from,
-    "RUN": _run,
-    "COPY": _copy,
-    "ADD": _copy,
-    "ENV": _pairs,
-    "LABEL": _pairs,
-    "ARG": _arg,
-    "WORKDIR": _one,
-    "USER": _one,
-    "SHELL": _shell,
+    "FROM": _from_problem,
+    "RUN": _run_problem,
+    "COPY": _copy_problem,
+    "ADD": _copy_problem,
+    "ENV": _pairs_problem,
+    "LABEL": _pairs_problem,
+    "ARG": _arg_problem,
+    "WORKDIR": _single_value_problem,
+    "USER": _single_value_problem,
+    "SHELL": _shell_problem,
     "EXPOSE": lambda instruction: "",
     "CMD": lambda instruction: "",
     "ENTRYPOINT": lambda instruction: "",
@@ -308,105 +315,105 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
     Raises:
         ValueError: It is not well formed, too long or too deep, or asks for an unknown operation.
     """
-    reader = _Reader(text, variables, escape)
+    reader = _WordReader(text, variables, escape)
     return reader.read("")
 
 
-class _Reader:
+class _WordReader:
     def __init__(self, text: str, variables: Mapping[str, str], escape: str) -> None:
         self.text = text
         self.variables = variables
         self.escape = escape
-        self.at = 0
+        self.position = 0
         self.depth = 0
-        self.room = _LONGEST_WORD
+        self.remaining_length = _LONGEST_WORD
 
     def read(self, stop: str) -> str:
         """Up to an unquoted character of `stop`, or the end."""
         self.depth += 1
         if self.depth > _DEEPEST_WORD:
             raise ValueError(f"${{…}} nests deeper than {_DEEPEST_WORD} levels")
-        out: list[str] = []
-        while self.at < len(self.text) and self.text[self.at] not in (stop or "\0"):
-            out.append(self._next())
+        parts: list[str] = []
+        while self.position < len(self.text) and self.text[self.position] not in (stop or "\0"):
+            parts.append(self._read_part())
         self.depth -= 1
-        return "".join(out)
+        return "".join(parts)
 
     def _value(self, name: str) -> str | None:
         """Return a variable's value, as long as the values of a word are not too long."""
         value = self.variables.get(name)
-        self.room -= len(value or "")
-        if self.room < 0:
+        self.remaining_length -= len(value or "")
+        if self.remaining_length < 0:
             raise ValueError(f"a word is longer than {_LONGEST_WORD} characters")
         return value
 
-    def _next(self) -> str:
-        char = self.text[self.at]
+    def _read_part(self) -> str:
+        char = self.text[self.position]
         if char == "$":
-            return self._variable()
-        self.at += 1
+            return self._read_variable()
+        self.position += 1
         if char == "'":
-            return self._single_quoted()
+            return self._read_single_quoted()
         if char == '"':
-            return self._double_quoted()
+            return self._read_double_quoted()
         if char == self.escape:
-            char = self.text[self.at : self.at + 1]
-            self.at += 1
+            char = self.text[self.position : self.position + 1]
+            self.position += 1
         return char
 
-    def _single_quoted(self) -> str:
-        end = self.text.find("'", self.at)
+    def _read_single_quoted(self) -> str:
+        end = self.text.find("'", self.position)
         if end < 0:
             raise ValueError(f"a single quote is not closed: {self.text}")
-        quoted = self.text[self.at : end]
-        self.at = end + 1
-        return quoted
+        text = self.text[self.position : end]
+        self.position = end + 1
+        return text
 
-    def _double_quoted(self) -> str:
-        out: list[str] = []
-        while (char := self.text[self.at : self.at + 1]) != '"':
+    def _read_double_quoted(self) -> str:
+        parts: list[str] = []
+        while (char := self.text[self.position : self.position + 1]) != '"':
             if not char:
                 raise ValueError(f"a double quote is not closed: {self.text}")
             if char == "$":
-                out.append(self._variable())
+                parts.append(self._read_variable())
                 continue
-            following = self.text[self.at + 1 : self.at + 2]
-            if char == self.escape and following and following in f'"${self.escape}':
-                char = following
-                self.at += 1
-            out.append(char)
-            self.at += 1
-        self.at += 1
-        return "".join(out)
+            next_character = self.text[self.position + 1 : self.position + 2]
+            if char == self.escape and next_character and next_character in f'"${self.escape}':
+                char = next_character
+                self.position += 1
+            parts.append(char)
+            self.position += 1
+        self.position += 1
+        return "".join(parts)
 
-    def _variable(self) -> str:
-        self.at += 1
-        if self.text[self.at : self.at + 1] == "{":
-            self.at += 1
-            return self._braced()
-        match = _NAME.match(self.text, self.at)
+    def _read_variable(self) -> str:
+        self.position += 1
+        if self.text[self.position : self.position + 1] == "{":
+            self.position += 1
+            return self._read_braced()
+        match = _NAME.match(self.text, self.position)
         if match is None:
             return "$"
-        self.at = match.end()
+        self.position = match.end()
         return self._value(match[0]) or ""
 
-    def _braced(self) -> str:
-        match = _NAME.match(self.text, self.at)
+    def _read_braced(self) -> str:
+        match = _NAME.match(self.text, self.position)
         if match is None:
             raise ValueError(f"a variable's name is missing after '${{': {self.text}")
-        self.at = match.end()
-        operation = re.compile(r":?[-+?]|\}|").match(self.text, self.at)
+        self.position = match.end()
+        operation = re.compile(r":?[-+?]|\}|").match(self.text, self.position)
         assert operation is not None  # it matches nothing, too
-        self.at = operation.end()
+        self.position = operation.end()
         value = self._value(match[0])
         if operation[0] == "}":
             return value or ""
         if not operation[0]:
             raise ValueError(f"'${{{match[0]}' is followed by what is not supported: {self.text}")
         word = self.read("}")
-        if self.at >= len(self.text):
+        if self.position >= len(self.text):
             raise ValueError(f"'${{{match[0]}' is not closed: {self.text}")
-        self.at += 1
+        self.position += 1
         is_set = bool(value) if operation[0].startswith(":") else value is not None
         if operation[0].endswith("+"):
             return word if is_set else ""
