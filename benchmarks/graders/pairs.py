@@ -46,7 +46,7 @@ def run(tasks: Sequence[Task]) -> Results:
     """What every gold does in the file system of its task."""
     archives: dict[str, dict[str, str]] = defaultdict(dict)
     for task in tasks:
-        archives[image(task)].update(answer.archives if (answer := Answer.of(task)) else {})
+        archives[image(task)].update(answer.archives if (answer := Answer.parse(task)) else {})
     jobs = {
         (image(task), gold): replace(
             task, metadata={"answer": {"type": "state", "archives": archives[image(task)]}}
@@ -76,11 +76,11 @@ def accepts(task: Task, gold: GoldResult | None, given: GoldResult | None, typed
     """Whether a reward that knows this gold alone takes what another command did for right."""
     if gold is None or given is None:
         return False
-    answer = Answer.of(task) if typed else None
+    answer = Answer.parse(task) if typed else None
     archives = {path: given.archives[path] for path in (answer.archives if answer else ())}
     expects = task.expects if typed else lambda path: False
     names = names_in_text(task)
-    found = compare(gold, given.after, given.output, answer, archives, expects, names=names)
+    found = compare(gold, given.gold_changes, given.output, answer, archives, expects, names=names)
     return found.value == 1.0
 
 
@@ -88,11 +88,11 @@ def difference(task: Task, gold: GoldResult | None, given: GoldResult | None) ->
     """What sets two golds of a task apart that are not equal."""
     if gold is None or given is None:
         return "one ran into a limit"
-    if gold.touched != given.touched:
+    if gold.changed_paths != given.changed_paths:
         return "they change other files"
-    answer = Answer.of(task)
+    answer = Answer.parse(task)
     if not gold.output.strip() or not given.output.strip():
-        return "one prints nothing" if answer and answer.printed else "they leave other content"
+        return "one prints nothing" if answer and answer.is_printed else "they leave other content"
     return f"other {answer.type if answer else 'output'}"
 
 

@@ -470,11 +470,11 @@ DEFENCES = [
     ),
     _one(
         "programs_of_the_setup", "cheating", "intercode/rewards/command.py",
-        " or _name(path) in undone", "",
+        " or _name(path) in removed_names", "",
     ),
     _one(
         "settings_of_tools", "cheating", "intercode/rewards/command.py",
-        "in changed - scratch if not SYSTEM_PATHS.match(path))", "in changed - changed)",
+        "in changed_paths - scratch if not SYSTEM_PATHS.match(path)\n        )", "in changed_paths - changed_paths)",
     ),
     _one(
         "settings_of_the_setup", "cheating", "intercode/rewards/command.py",
@@ -482,11 +482,11 @@ DEFENCES = [
     ),
     _one(
         "settings_by_a_link", "cheating", "intercode/rewards/command.py",
-        'return change.type == "symlink" and (path', "return False and (path",
+        "return change.type == \"symlink\" and (\n            path", "return False and (path",
     ),
     _one(
         "settings_that_stay", "cheating", "intercode/rewards/command.py",
-        "return packed.ok and copy.exec(unpack, stdin=packed.stdout, env=env).ok", "return True",
+        "return archive_result.ok and copy.exec(unpack_argv, stdin=archive_result.stdout, env=env).ok", "return True",
     ),
     _one(
         "settings_of_repositories", "cheating", "intercode/rewards/command.py",
@@ -502,7 +502,7 @@ DEFENCES = [
     ),
     _one(
         "links_that_lead_elsewhere", "cheating", "intercode/rewards/leftovers.py",
-        "if link.escapes or not link.leads:", "if False:",
+        "if link.escapes or not link.has_end:", "if False:",
     ),
     _one(
         "links_to_the_tasks_files", "cheating", "intercode/rewards/leftovers.py",
@@ -510,15 +510,15 @@ DEFENCES = [
     ),
     _one(
         "links_in_the_place_of_a_folder", "cheating", "intercode/rewards/leftovers.py",
-        " if _stood(one.path, own, before)", " if False",
+        " if _is_replacement(entry.path, agent_changes, setup_changes)", " if False",
     ),
     _one(
         "what_is_in_the_way", "cheating", "intercode/rewards/leftovers.py",
-        "if lies_in(path, places))", "if False)",
+        "if is_within_any(path, places))", "if False)",
     ),
     _one(
         "files_that_are_closed", "cheating", "intercode/rewards/leftovers.py",
-        "    if words.speaks_of_modes(task):", "    if True:",
+        "    if words.mentions_modes(task):", "    if True:",
     ),
     _one(
         "names_that_are_options", "cheating", "intercode/rewards/leftovers.py",
@@ -534,15 +534,15 @@ DEFENCES = [
     ),
     _one(
         "temporary_files", "cheating", "intercode/rewards/command.py",
-        "if not leftovers.empty_temporary(sandbox, scratch):", "if False:",
+        "if not leftovers.empty_temporary_folders(sandbox, scratch):", "if False:",
     ),
     _one(
         "files_of_two_names", "cheating", "intercode/rewards/leftovers.py",
-        "            if names & written:", "            if False:",
+        "            if names & written_paths:", "            if False:",
     ),
     _one(
         "files_of_unknown_names", "cheating", "intercode/rewards/aliases.py",
-        "if left[path].links != 1]", "if left[path].links > 1]",
+        "if changes[path].links != 1]", "if changes[path].links > 1]",
     ),
     _one(
         "files_of_counted_names", "cheating", STATIC + "walk.c",
@@ -550,12 +550,12 @@ DEFENCES = [
     ),
     _one(
         "room_by_a_program", "cheating", "intercode/rewards/command.py",
-        "    return FreeSpace(blocks * size, free if files else None)",
+        "    return FreeSpace(blocks * size, free_files if files else None)",
         "    return None",
     ),
     _one(
         "variables_of_the_image", "cheating", "intercode/rewards/leftovers.py",
-        "    if not _steering(sandbox):", "    if True:",
+        "    if not _steering_variables(sandbox):", "    if True:",
     ),
     _one(
         "modules_of_python", "cheating", "intercode/rewards/command.py",
@@ -567,19 +567,19 @@ DEFENCES = [
     ),
     _one(
         "messages_for_answers", "cheating", "intercode/rewards/answer.py",
-        "is_message(line) and pack(line) not in own", "False",
+        "is_message(line) and collapse_blanks(line) not in packed_lines", "False",
     ),
     _one(
         "hedges_beside_a_number", "cheating", QUANTITIES,
-        "or not all(map(question.explains, others)):", "or False:",
+        "or not all(map(question.explains, non_unit_words)):", "or False:",
     ),
     _one(
         "candidates_for_a_number", "cheating", QUANTITIES,
-        "if len(found) != 1 or", "if not found or",
+        "if len(positions) != 1 or", "if not positions or",
     ),
     _one(
         "bounds_of_a_number", "cheating", QUANTITIES,
-        "if found[0] and words", "if False and words",
+        "if positions[0] and words", "if False and words",
     ),
     _one(
         "units_of_a_number", "cheating", READING,
@@ -599,7 +599,7 @@ DEFENCES = [
     ),
     _one(
         "folders_before_names", "cheating", READING,
-        "any(_ends_with(one, path) or _ends_with(path, one) for one in places[_last(path)])",
+        "any(\n            _ends_with(gold_path, path) or _ends_with(path, gold_path)\n            for gold_path in places[_base_name(path)]\n        )",
         "True",
     ),
     _one(
@@ -608,15 +608,15 @@ DEFENCES = [
     ),
     _one(
         "numbers_before_lines", "cheating", READING,
-        "if number is not None and number <= last.get(name, 0):", "if False:",
+        "if number is not None and number <= last_numbers.get(name, 0):", "if False:",
     ),
     _one(
         "files_before_lines", "cheating", READING,
-        "any(within(name, folder) for folder in known)", "True",
+        "any(is_within(name, folder) for folder in question_names)", "True",
     ),
     _one(
         "cells_beside_those", "cheating", READING,
-        "beside = (*words[wanted[1] :], *cells[wanted[0] :])", "beside = ()",
+        "extra_cells = (*words[column_counts[1] :], *cells[column_counts[0] :])", "extra_cells = ()",
     ),
     _one(
         "totals_of_a_table", "cheating", READING,
@@ -648,7 +648,7 @@ DEFENCES = [
     ),
     _one(
         "late_gold", "peer DoS", "intercode/rewards/gold.py",
-        "                return run(_PATIENCE)", "                raise",
+        "                return run(_RETRY_FACTOR)", "                raise",
     ),
     _one(
         "ages_of_files", "clock", "intercode/envs/stage.py",
@@ -672,7 +672,7 @@ DEFENCES = [
     ),
     _one(
         "twins_of_exceptions", "cheating", "intercode/rewards/swe_twins.py",
-        "if name in _RAISES and", "if False and",
+        "if name in _RAISE_METHODS and", "if False and",
     ),
     _one(
         "twins_of_parts", "cheating", "intercode/rewards/swe_twins.py",
@@ -699,16 +699,16 @@ DEFENCES = [
     ),
     _one(
         "orders_to_a_judge", "cheating", JUDGE,
-        'same and control == ["different", "different"]', "same",
+        'is_same and control == ["different", "different"]', "is_same",
     ),
     _one(
         "an_order_that_a_judge_likes", "cheating", JUDGE,
-        "_ask(talk, question, other, one)]", "_ask(talk, question, one, other)]",
+        "_ask(model, question, second_output, first_output),\n        ]", "_ask(model, question, first_output, second_output)]",
     ),
     _one("a_reply_to_the_judge", "cheating", JUDGE, '"id":\\s*"{word}"', '"id":\\s*"[^"]*"'),
     _one(
         "files_before_a_judge", "cheating", "intercode/rewards/bash.py",
-        "if not any(score.detail[kind] for kind in _WRONG):", "if True:",
+        "if not any(score.detail[kind] for kind in _DIFFERENCE_KEYS):", "if True:",
     ),
     _one(
         "marked_failures", "cheating", "intercode/rewards/swe_run.py",
@@ -1197,7 +1197,7 @@ DEFENCES = [
     _one("purse_of_dollars", "self DoS", PLAY, "cost, limits.cost)", "cost, None)"),
     _one(
         "ignored_paths_of_the_task", "cheating", "intercode/rewards/bash.py",
-        "if path in gold.before or (path in gold.touched and not is_its_own_way):", "if False:",
+        "if path in gold.setup_changes or (path in gold.changed_paths and not is_its_own_way):", "if False:",
     ),
     _one(
         "gateway_paths", "exfiltration", GATE,
@@ -1335,7 +1335,7 @@ DEFENCES = [
     _one("ray_paid_at_all", "peer DoS", LEDGER, ".presume()", ".release()"),
     _one(
         "looked_up_once", "cheating", REWARDS + "sql_mutate.py",
-        "                if row not in kept:", "                if False:",
+        "                if row not in retained_rows:", "                if False:",
     ),
     _one(
         "constraints_are_compared", "cheating", REWARDS + "sql_states.py",
@@ -1343,12 +1343,12 @@ DEFENCES = [
     ),
     _one(
         "checks_are_compared", "cheating", REWARDS + "sql_programs.py",
-        "        if {*map(normal, texts[0])} != {*map(normal, texts[1])} and not",
+        "if {*map(normalise_sql, texts[0])} != {\n            *map(normalise_sql, texts[1])\n        } and not",
         "        if False and not",
     ),
     _one(
         "triggers_are_run", "cheating", REWARDS + "sql_programs.py",
-        "            for probe in chain(*map(probes.constants, read), probes.all(name)):",
+        "            for probe in chain(*map(probes.constants, read_tables), probes.all_statements(name)):",
         "            for probe in ():",
     ),
     _one(
@@ -1357,7 +1357,7 @@ DEFENCES = [
     ),
     _one(
         "explained_by_one_column", "cheating", REWARDS + "sql_explain.py",
-        "        return (named and bool(name) and alias) or _same(own, node)",
+        "        return (can_be_alias and bool(name) and alias) or _is_same_expression(own_expression, node)",
         "        return True",
     ),
     _one(

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from intercode.agents.language import EpisodeLimits
 from intercode.errors import AgentStartError, BudgetError, ImageError
-from intercode.rewards.bash import _is_scratch, _with
+from intercode.rewards.bash import _is_scratch, _scratch_pattern
 from intercode.rewards.gold import GoldResult
 from intercode_integrations.external_agents import layers, play
 from intercode_integrations.external_agents.profile import profile_of
@@ -236,4 +236,4 @@ def purse_of_dollars() -> bool:
 
 def ignored_paths_of_the_task() -> bool:
     gold = GoldResult("", {}, {}, frozenset({"/root/.mine/answer"}))
-    return not _is_scratch("/root/.mine/answer", gold, _with(["/root/.mine"]), ())
+    return not _is_scratch("/root/.mine/answer", gold, _scratch_pattern(["/root/.mine"]), ())

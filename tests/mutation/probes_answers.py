@@ -11,9 +11,9 @@ from .tools import one_of
 
 
 def _refuses(gold: str, output: str, query: str = "Count the files.", **answer: Any) -> bool:
-    read = Answer.of(Task("t", query, metadata={"answer": answer}))
-    assert read is not None and read.agree(gold, gold)
-    return one_of(str(read.agree(gold, output)), holds="False", gone="True")
+    read = Answer.parse(Task("t", query, metadata={"answer": answer}))
+    assert read is not None and read.is_equivalent(gold, gold)
+    return one_of(str(read.is_equivalent(gold, output)), holds="False", gone="True")
 
 
 def messages_for_answers() -> bool:

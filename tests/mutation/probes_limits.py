@@ -16,7 +16,7 @@ from intercode.databases import find
 from intercode.databases.convert.build import as_sqlite
 from intercode.episode import Episode
 from intercode.errors import ImageError, SandboxError, TaskError, UsageError
-from intercode.rewards.base import quiesced
+from intercode.rewards.base import quiesce_sandbox
 from intercode_integrations.trl.tokens import pieces
 from intercode_sandbox import Limits, SandboxBackend, files, get_provider
 from intercode_sandbox.images import resolve
@@ -130,7 +130,9 @@ def one_moment() -> bool:
                 os.read(running.fds[1], 100)  # it has been let go on: until all is undone
             found.extend(change.path for change in sandbox.changes())
 
-        with quiesced(provider, False, Episode("t", "q", "bash", status="running"), sandbox, look):
+        with quiesce_sandbox(
+            provider, False, Episode("t", "q", "bash", status="running"), sandbox, look
+        ):
             return any(path.startswith("/sbin") for path in found)
 
 

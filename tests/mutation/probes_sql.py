@@ -9,9 +9,9 @@ from pathlib import Path
 
 from intercode.databases import find, get_engine
 from intercode.errors import TaskError
-from intercode.rewards.sql_conditions import Comparison, Condition, Lookup, Wanted
-from intercode.rewards.sql_explain import uses
-from intercode.rewards.sql_gold import read
+from intercode.rewards.sql_conditions import Condition, ConstantComparison, Lookup, QueryConditions
+from intercode.rewards.sql_explain import find_uses
+from intercode.rewards.sql_gold import read_facts
 from intercode.rewards.sql_mutate import mutate
 from rewards.sql_store import SCRIPT, Store
 
@@ -32,10 +32,10 @@ def _is_refused(gold: str, action: str) -> bool:
 
 def looked_up_once() -> bool:
     """Whether a name that gold looks up stands at most once in each mutated copy."""
-    asked = Wanted(
+    asked = QueryConditions(
         (Condition("customer", "name", ("Ann",)),),
         3,
-        (Lookup("customer", (Comparison("name", "=", "Ann"),)),),
+        (Lookup("customer", (ConstantComparison("name", "=", "Ann"),)),),
     )
     with tempfile.TemporaryDirectory() as folder:
         origin = Path(folder, "origin")
@@ -70,13 +70,13 @@ def views_are_asked_on_copies() -> bool:
 
 def explained_by_one_column() -> bool:
     """Whether a column that the answer does not use explains nothing."""
-    query = read("SELECT name, id FROM customer ORDER BY name", "sqlite").query
-    return [use.column for use in uses(query, "sqlite")] == [0]
+    query = read_facts("SELECT name, id FROM customer ORDER BY name", "sqlite").query
+    return [use.column for use in find_uses(query, "sqlite")] == [0]
 
 
 def no_star_explains() -> bool:
-    query = read("SELECT *, id FROM customer ORDER BY id", "sqlite").query
-    return not uses(query, "sqlite")
+    query = read_facts("SELECT *, id FROM customer ORDER BY id", "sqlite").query
+    return not find_uses(query, "sqlite")
 
 
 def file_has_one_database() -> bool:

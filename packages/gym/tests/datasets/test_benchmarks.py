@@ -17,7 +17,7 @@ from intercode.databases.source import names
 from intercode.datasets import bird, load, spider, wikisql
 from intercode.datasets.spider import hardness
 from intercode.errors import TaskError
-from intercode.rewards.test_suite import beside
+from intercode.rewards.test_suite import sibling_databases
 from intercode.task import Dataset
 
 from . import layouts
@@ -60,7 +60,7 @@ def test_spider_test_suite(tmp_path: Path) -> None:
         layouts.database(folder / "shop" / f"{name}.sqlite")
     dataset = spider.load(root, databases=folder)
     assert dataset.databases == str(folder)
-    suite = beside(dataset[0], find(folder, "shop"))
+    suite = sibling_databases(dataset[0], find(folder, "shop"))
     assert {source.path.stem for source in suite} == {"shop", "shop_1", "a_shop"}
 
 

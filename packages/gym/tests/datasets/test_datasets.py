@@ -132,8 +132,8 @@ def test_a_reviewed_task(release: Path) -> None:
     rows = {f"fs{row['suite']}-{row['row']}": row for row in _rows()}
     assert [task.task_id for task in reviewed] == [task.task_id for task in plain]
     for before, task in zip(plain, reviewed, strict=True):
-        row, answer = rows[task.task_id], Answer.of(task)
-        assert Answer.of(before) is None and CANNOT not in before.metadata
+        row, answer = rows[task.task_id], Answer.parse(task)
+        assert Answer.parse(before) is None and CANNOT not in before.metadata
         if "cannot" in row:
             assert (task.metadata[CANNOT], answer, task.gold) == (row["cannot"], None, before.gold)
             continue

@@ -13,7 +13,7 @@ from intercode import datasets
 from intercode.databases import find, get_engine
 from intercode.datasets.builtin import DATABASES
 from intercode.envs.sql import SqlEnv
-from intercode.rewards.sql import guessable
+from intercode.rewards.sql import is_guessable
 from intercode.task import Task
 
 from .sql_tasks import attempt
@@ -65,7 +65,7 @@ def test_no_gold_can_be_guessed() -> None:
             if not changes(task):
                 with closing(engine.open(find(DATABASES, task.db))) as session:
                     result = session.execute(task.gold[0]).results[-1]
-                assert not guessable(result), task.task_id
+                assert not is_guessable(result), task.task_id
 
 
 def test_there_are_enough_and_of_all_kinds() -> None:

@@ -158,7 +158,7 @@ def test_files_of_all_kinds_are_taken_over(env: SweEnv) -> None:
 
 
 def test_too_much_to_be_taken_over(env: SweEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intercode.rewards.swe.MOST_FILES", 10)
+    monkeypatch.setattr("intercode.rewards.swe.MAX_FILES", 10)
     env.reset(options={"task_id": "unittest"})
     env.step("touch {1..20}")
     assert env.step("submit")[1] == 0.0

@@ -14,7 +14,7 @@ QUERY = "The files below /a, or f.txt and g.txt."
 
 
 def answer(type_: str, **more: object) -> Answer:
-    found = Answer.of(Task("t", QUERY, metadata={"answer": {"type": type_, **more}}))
+    found = Answer.parse(Task("t", QUERY, metadata={"answer": {"type": type_, **more}}))
     assert found is not None
     return found
 
@@ -81,12 +81,12 @@ OTHER = {
 
 @pytest.mark.parametrize(("type_", "gold", "given"), [(t, *p) for t in SAME for p in SAME[t]])
 def test_the_same_answer(type_: str, gold: str, given: str) -> None:
-    assert answer(type_).agree(gold, given)
+    assert answer(type_).is_equivalent(gold, given)
 
 
 @pytest.mark.parametrize(("type_", "gold", "given"), [(t, *p) for t in OTHER for p in OTHER[t]])
 def test_another(type_: str, gold: str, given: str) -> None:
-    assert not answer(type_).agree(gold, given)
+    assert not answer(type_).is_equivalent(gold, given)
 
 
 SIZES = {"columns": [{"name": "size", "type": "number"}, {"name": "path", "type": "path"}]}
@@ -126,20 +126,20 @@ TABLES = [
 
 @pytest.mark.parametrize(("spec", "gold", "given", "same"), TABLES)
 def test_tables(spec: dict[str, object], gold: str, given: str, same: bool) -> None:
-    assert answer("table", **spec).agree(gold, given) is same
+    assert answer("table", **spec).is_equivalent(gold, given) is same
 
 
 def test_what_counts() -> None:
-    assert answer("paths", names=True).agree("/a/b\n/c/d", "d\nb")
+    assert answer("paths", names=True).is_equivalent("/a/b\n/c/d", "d\nb")
     tree = "/a\n|-- b c\n|   `-- d\n\n1 directory, 1 file"
-    assert answer("paths", names=True).agree("/a\n/a/b c\n/a/b c/d", tree)
-    assert not answer("paths", names=True).agree("/a\n/a/b c", tree)
-    assert not answer("paths", ordered=True).agree("/a\n/b", "/b\n/a")
-    assert answer("lines", repeated=False).agree("x\nx\ny", "y\nx")
-    assert answer("lines", repeated=False, ordered=True).agree("x\nx\ny", "x\ny")
-    assert not answer("lines", repeated=False, ordered=True).agree("x\nx\ny", "y\nx")
-    assert answer("state", both=True).printed and not answer("state").printed
-    assert Answer.of(Task("t", "q")) is None
+    assert answer("paths", names=True).is_equivalent("/a\n/a/b c\n/a/b c/d", tree)
+    assert not answer("paths", names=True).is_equivalent("/a\n/a/b c", tree)
+    assert not answer("paths", ordered=True).is_equivalent("/a\n/b", "/b\n/a")
+    assert answer("lines", repeated=False).is_equivalent("x\nx\ny", "y\nx")
+    assert answer("lines", repeated=False, ordered=True).is_equivalent("x\nx\ny", "x\ny")
+    assert not answer("lines", repeated=False, ordered=True).is_equivalent("x\nx\ny", "y\nx")
+    assert answer("state", both=True).is_printed and not answer("state").is_printed
+    assert Answer.parse(Task("t", "q")) is None
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_what_counts() -> None:
 )  # fmt: skip
 def test_what_is_no_type(given: object) -> None:
     with pytest.raises(TaskError, match=r"task 't': 'metadata\.answer'"):
-        Answer.of(Task("t", "q", metadata={"answer": given}))
+        Answer.parse(Task("t", "q", metadata={"answer": given}))
 
 
 @given(st.sampled_from(TYPES), st.text(max_size=60), st.text(max_size=60))
 def test_any_outputs(type_: str, one: str, other: str) -> None:
     spec = answer(type_, **(COUNTS if type_ == "table" else {}))
-    assert spec.agree(one, one)
-    assert spec.agree(one, other) in (True, False)
+    assert spec.is_equivalent(one, one)
+    assert spec.is_equivalent(one, other) in (True, False)
 
 
 @pytest.mark.parametrize("type_", TYPES)
@@ -168,7 +168,7 @@ def test_what_is_long_takes_no_longer(type_: str) -> None:
         text = part * (150_000 // len(part))
         line = part * (3_900 // len(part))
         for one in (text, line):
-            assert spec.agree(one, one + "b") in (True, False)
+            assert spec.is_equivalent(one, one + "b") in (True, False)
 
 
 @pytest.mark.timeout(60)
@@ -184,7 +184,7 @@ def test_what_is_long_takes_no_longer(type_: str) -> None:
 def test_the_longest_outputs_are_soon_read(type_: str, hostile: str) -> None:
     more = {**COUNTS, "total": "optional"} if type_ == "table" else {}
     for gold in ("/a/b 5", ".\n/a/b\n/a/c", f"{hostile}\n/z"):
-        assert not answer(type_, **more).agree(gold, hostile)
+        assert not answer(type_, **more).is_equivalent(gold, hostile)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from databases.upstream import UPSTREAM, needs_upstream
 from intercode.datasets import nl2bash
 from intercode.rewards.answer import Answer
 from intercode.rewards.quantities import Question, parse_choice, parse_quantity
-from intercode.rewards.tool_messages import is_message, without_complaints
+from intercode.rewards.tool_messages import drop_complaints, is_message
 from intercode.task import CANNOT, Dataset, Task
 
 MESSAGES: list[str] = json.loads(Path(__file__).with_name("tool_messages.json").read_text())
@@ -25,7 +25,7 @@ QUERY = (
 
 
 def answer(type_: str, query: str = QUERY, **options: object) -> Answer:
-    found = Answer.of(Task("t", query, metadata={"answer": {"type": type_, **options}}))
+    found = Answer.parse(Task("t", query, metadata={"answer": {"type": type_, **options}}))
     assert found is not None
     return found
 
@@ -79,18 +79,18 @@ def test_through_the_environment() -> None:
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_a_message_is_no_answer(message: str) -> None:
-    lines = without_complaints([line for line in message.split("\n") if line.strip()])
+    lines = drop_complaints([line for line in message.split("\n") if line.strip()])
     assert not lines or any(map(is_message, lines))
-    assert parse_quantity(lines, Question.of(QUERY)) is None
+    assert parse_quantity(lines, Question.parse(QUERY)) is None
     for type_, gold in GOLDS:
-        assert not type_.agree(gold, message), (type_.type, gold)
+        assert not type_.is_equivalent(gold, message), (type_.type, gold)
 
 
 @needs_upstream
 def test_no_message_is_a_number_in_any_question_of_the_release() -> None:
     tasks = [task for task in nl2bash.load(UPSTREAM, reviewed=True) if CANNOT not in task.metadata]
     outputs = [[line for line in text.split("\n") if line.strip()] for text in MESSAGES]
-    for question in {Question.of(task.query) for task in tasks}:
+    for question in {Question.parse(task.query) for task in tasks}:
         for lines in outputs:
             assert parse_quantity(lines, question) is None, lines
             assert parse_choice(lines, question) is None, lines
@@ -245,7 +245,7 @@ def forms(text: str) -> list[str]:
 @pytest.mark.parametrize("form", [*forms(HEDGES), *forms(UNITS), *forms(CANDIDATES)])
 def test_a_hedged_number_is_none(form: str) -> None:
     for number in ("1", "2", "5", "55", "185", "9999"):
-        assert not answer("number").agree(number, form.replace("{}", number)), number
+        assert not answer("number").is_equivalent(number, form.replace("{}", number)), number
 
 
 WORDS = ("not", "or", "than", "some", "two", "maybe", "x", "error", "?", "<", "~", "and/or",
@@ -257,7 +257,7 @@ def test_no_word_but_of_the_question_stands_beside_a_number(
     before: list[str], after: list[str]
 ) -> None:
     text = " ".join([*before, "5", *after])
-    assert answer("number").agree("5", text) == (not before and not after)
+    assert answer("number").is_equivalent("5", text) == (not before and not after)
 
 
 @given(st.integers(0, 10**12))
@@ -266,7 +266,7 @@ def test_the_forms_of_a_number(number: int) -> None:
                  "{} /srv/data/a.txt", "The total number of lines is {}.", "Total: {}", "{} -",
                  "Number of lines in all files in /srv/data: {}", "count={}",
                  "{} a.txt"):  # fmt: skip
-        assert answer("number").agree(str(number), form.replace("{}", str(number))), form
+        assert answer("number").is_equivalent(str(number), form.replace("{}", str(number))), form
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_the_forms_of_a_number(number: int) -> None:
     ],
 )
 def test_units_and_decimals(query: str, gold: str, text: str, same: bool) -> None:
-    assert answer("number", query).agree(gold, text) is same
+    assert answer("number", query).is_equivalent(gold, text) is same
 
 
 NEITHER = r"""
@@ -340,16 +340,18 @@ true or not
 @pytest.mark.parametrize("text", forms(NEITHER))
 @pytest.mark.parametrize("gold", ["yes", "no"])
 def test_what_says_neither(gold: str, text: str) -> None:
-    assert not answer("yes-no").agree(gold, text)
+    assert not answer("yes-no").is_equivalent(gold, text)
 
 
 @pytest.mark.parametrize(
     "text", ["Yes.", "yes", "TRUE", "yes, it is", "Answer: yes", "It is true."]
 )
 def test_what_says_yes(text: str) -> None:
-    assert answer("yes-no").agree("yes", text) and not answer("yes-no").agree("no", text)
-    assert answer("yes-no").agree("The file is there", "the file  is there\n")
-    assert not answer("yes-no").agree("The file is there", text)
+    assert answer("yes-no").is_equivalent("yes", text) and not answer("yes-no").is_equivalent(
+        "no", text
+    )
+    assert answer("yes-no").is_equivalent("The file is there", "the file  is there\n")
+    assert not answer("yes-no").is_equivalent("The file is there", text)
 
 
 PATHS = "/srv/data/x/a\n/srv/data/b"
@@ -377,7 +379,7 @@ bash: /srv/data/x/a: No such file or directory\nbash: /srv/data/b: No such file 
 
 @pytest.mark.parametrize("text", forms(WRONG_PATHS))
 def test_other_paths(text: str) -> None:
-    assert not answer("paths").agree(PATHS, text)
+    assert not answer("paths").is_equivalent(PATHS, text)
 
 
 @pytest.mark.parametrize(
@@ -393,13 +395,13 @@ def test_other_paths(text: str) -> None:
     ],
 )
 def test_forms_of_paths(text: str) -> None:
-    assert answer("paths").agree(PATHS, text)
+    assert answer("paths").is_equivalent(PATHS, text)
 
 
 def test_a_word_of_the_question_is_no_path() -> None:
     query = 'Search for the folder "mysql" everywhere.'
-    assert not answer("path", query).agree("/opt/db/mysql", "mysql")
-    assert answer("path", query).agree("/opt/db/mysql", "opt/db/mysql")
+    assert not answer("path", query).is_equivalent("/opt/db/mysql", "mysql")
+    assert answer("path", query).is_equivalent("/opt/db/mysql", "opt/db/mysql")
 
 
 @pytest.mark.parametrize(
@@ -423,7 +425,7 @@ def test_a_word_of_the_question_is_no_path() -> None:
     ],
 )
 def test_what_stands_beside_cells(columns: object, gold: str, text: str, same: bool) -> None:
-    assert answer("table", columns=columns).agree(gold, text) is same
+    assert answer("table", columns=columns).is_equivalent(gold, text) is same
 
 
 @pytest.mark.parametrize(
@@ -442,20 +444,20 @@ def test_what_stands_beside_cells(columns: object, gold: str, text: str, same: b
     ],
 )
 def test_places_before_lines(text: str, same: bool) -> None:
-    assert answer("lines").agree("x y\nz", text) is same
+    assert answer("lines").is_equivalent("x y\nz", text) is same
 
 
 def test_a_wrong_total() -> None:
     for total in ("optional", "needed"):
         table = answer("table", columns=COUNTS, total=total)
-        assert table.agree("3 /a\n4 /b\n7 total", "4 /b\n3 /a\n7 total")
-        assert not table.agree("3 /a\n4 /b\n7 total", "4 /b\n3 /a\n9 total")
-        assert not table.agree("3 /a\n4 /b\n7 total", "4 /b\n3 /a\n7 total\n9 total")
+        assert table.is_equivalent("3 /a\n4 /b\n7 total", "4 /b\n3 /a\n7 total")
+        assert not table.is_equivalent("3 /a\n4 /b\n7 total", "4 /b\n3 /a\n9 total")
+        assert not table.is_equivalent("3 /a\n4 /b\n7 total", "4 /b\n3 /a\n7 total\n9 total")
 
 
 def test_names_beside_other_folders() -> None:
     names = answer("paths", names=True)
-    assert names.agree("/srv/data/a\n/srv/data/x/b", "x/b\na")
+    assert names.is_equivalent("/srv/data/a\n/srv/data/x/b", "x/b\na")
     for text in ("/etc/a\n/etc/b", "!/srv/data/a\n!/srv/data/x/b", "5:/srv/data/a\n5:/srv/data/x/b",
                  "not:\na\nb"):  # fmt: skip
-        assert not names.agree("/srv/data/a\n/srv/data/x/b", text)
+        assert not names.is_equivalent("/srv/data/a\n/srv/data/x/b", text)

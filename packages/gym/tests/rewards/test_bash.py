@@ -8,8 +8,8 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.rewards.bash import NOT_EXACT, compare
-from intercode.rewards.gold import GoldResult, differing
+from intercode.rewards.bash import MAX_INEXACT_VALUE, compare
+from intercode.rewards.gold import GoldResult, differing_paths
 from intercode_sandbox.base import Change
 
 
@@ -25,7 +25,7 @@ def gold(
     output: str = "", *, before: tuple[Change, ...] = (), after: tuple[Change, ...] = ()
 ) -> GoldResult:
     start, end = by_path(*before), by_path(*before) | by_path(*after)
-    return GoldResult(output, start, end, differing(start, end))
+    return GoldResult(output, start, end, differing_paths(start, end))
 
 
 OUT = added("/root/out")
@@ -39,7 +39,7 @@ OUT = added("/root/out")
         pytest.param(gold("3"), (), None, 0.0, id="nothing done"),
         pytest.param(gold("3"), (), "", 0.0, id="nothing printed"),
         pytest.param(gold("3 files"), (), "4 files", 0.5, id="a word in common"),
-        pytest.param(gold("a b"), (), "b a", NOT_EXACT, id="another order"),
+        pytest.param(gold("a b"), (), "b a", MAX_INEXACT_VALUE, id="another order"),
         pytest.param(gold("3"), (OUT,), "3", 0.5, id="output, but a file changed"),
         pytest.param(gold(), (), "", 1.0, id="gold prints nothing and changes nothing"),
         pytest.param(gold(), (), None, 0.0, id="the same, nothing done"),
@@ -152,26 +152,28 @@ def test_one_is_for_exact_results_only(
     changes: dict[str, Change],
     said: str | None,
 ) -> None:
-    wanted = GoldResult(output, before, after, differing(before, after))
+    wanted = GoldResult(output, before, after, differing_paths(before, after))
     score = compare(wanted, changes, said, names=("/tmp", "/root/.lesshst"))
     assert 0.0 <= score.value <= 1.0
     assert all(0.0 <= part <= 1.0 for part in score.parts.values())
     assert compare(wanted, after, output).value == 1.0
     if score.value == 1.0:
-        assert {path: changes.get(path) for path in wanted.touched} == {
-            path: after.get(path) for path in wanted.touched
+        assert {path: changes.get(path) for path in wanted.changed_paths} == {
+            path: after.get(path) for path in wanted.changed_paths
         }
-        assert said == output or (not output and wanted.touched)
-        assert all(path.startswith(("/tmp/", "/root/.")) for path in differing(changes, after))
+        assert said == output or (not output and wanted.changed_paths)
+        assert all(
+            path.startswith(("/tmp/", "/root/.")) for path in differing_paths(changes, after)
+        )
     else:
-        assert score.value <= NOT_EXACT
+        assert score.value <= MAX_INEXACT_VALUE
 
 
 @given(states, states, outputs)
 def test_doing_nothing_is_worth_nothing(
     before: dict[str, Change], after: dict[str, Change], output: str
 ) -> None:
-    wanted = GoldResult(output, before, after, differing(before, after))
+    wanted = GoldResult(output, before, after, differing_paths(before, after))
     assert compare(wanted, before, None).value == 0.0
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from intercode.episode import Episode, Turn
 from intercode.errors import TaskError
-from intercode.rewards.flag import NOT_SOLVED, SUBMITTED, FlagReward, is_flag, subtasks
+from intercode.rewards.flag import MAX_UNSOLVED_VALUE, SUBMITTED_KEY, FlagReward, is_flag, subtasks
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 
@@ -19,7 +19,7 @@ PARTED = Task("p", "q", ("flag{One}",), metadata={"subtasks": PARTS})
 
 
 def score(task: Task, *tried: str, answer: str | None = None) -> tuple[float, dict[str, float]]:
-    turns = [Turn(f"submit {text}", "", info={SUBMITTED: text}) for text in tried]
+    turns = [Turn(f"submit {text}", "", info={SUBMITTED_KEY: text}) for text in tried]
     episode = Episode(task.task_id, task.query, "ctf", turns=turns, answer=answer)
     found = FlagReward()(task, episode, cast(SandboxBackend, None))
     return found.value, dict(found.parts)
@@ -42,9 +42,15 @@ def test_what_was_only_printed_is_not_submitted() -> None:
 
 def test_subtasks_are_a_part_of_what_the_flag_is_worth() -> None:
     assert score(PARTED) == (0.0, {"flag": 0.0, "subtasks": 0.0})
-    assert score(PARTED, "bob", "x", "bob") == (NOT_SOLVED / 2, {"flag": 0.0, "subtasks": 0.5})
-    assert score(PARTED, "bob", "8080") == (NOT_SOLVED, {"flag": 0.0, "subtasks": 1.0})
-    assert score(PARTED, "bob", answer="8080") == (NOT_SOLVED, {"flag": 0.0, "subtasks": 1.0})
+    assert score(PARTED, "bob", "x", "bob") == (
+        MAX_UNSOLVED_VALUE / 2,
+        {"flag": 0.0, "subtasks": 0.5},
+    )
+    assert score(PARTED, "bob", "8080") == (MAX_UNSOLVED_VALUE, {"flag": 0.0, "subtasks": 1.0})
+    assert score(PARTED, "bob", answer="8080") == (
+        MAX_UNSOLVED_VALUE,
+        {"flag": 0.0, "subtasks": 1.0},
+    )
     assert score(PARTED, "bob", answer="flag{One}") == (1.0, {"flag": 1.0, "subtasks": 0.5})
 
 

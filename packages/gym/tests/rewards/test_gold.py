@@ -123,9 +123,9 @@ def test_gold_runs_once_per_task_and_gold() -> None:
     task = Task("a", "q", ("echo hi > new; cat new",), setup="echo old > old")
     found = gold.run(task, task.gold[0])
     assert found.output == "hi"
-    assert sorted(found.before) == ["/root/old"]
-    assert sorted(found.after) == ["/root/new", "/root/old"]
-    assert found.touched == {"/root/new"}
+    assert sorted(found.setup_changes) == ["/root/old"]
+    assert sorted(found.gold_changes) == ["/root/new", "/root/old"]
+    assert found.changed_paths == {"/root/new"}
     assert gold.run(task, task.gold[0]) is found
     assert start.count == 1
     gold.run(task, "true")
@@ -155,7 +155,7 @@ def test_gold_that_was_late_is_run_again_alone_before_its_failure_is_believed() 
 
 
 def test_gold_that_is_late_at_last_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gold_module, "_PATIENCE", 2)  # allow limit: gold never ends
+    monkeypatch.setattr(gold_module, "_RETRY_FACTOR", 2)  # allow limit: gold never ends
     start, cache = Counting(Limits(timeout=0.2)), GoldCache()  # allow limit: it sleeps on
     for _ in range(3):
         with pytest.raises(RewardError, match=r"time limit: sleep 99 \(with 2 times its time"):
@@ -199,17 +199,19 @@ def test_environments_share_the_results_of_what_they_run_on() -> None:
         pass
 
     one, other = Owner(), Owner()
-    shared = GoldCache.chosen(True, one)
-    assert GoldCache.chosen(True, one) is shared
-    assert GoldCache.chosen(True, other) is not shared
-    assert GoldCache.chosen(False, one) is not shared
+    shared = GoldCache.from_option(True, one)
+    assert GoldCache.from_option(True, one) is shared
+    assert GoldCache.from_option(True, other) is not shared
+    assert GoldCache.from_option(False, one) is not shared
     own = GoldCache()
-    assert GoldCache.chosen(own, one) is own
+    assert GoldCache.from_option(own, one) is own
     started = threading.Event()
 
     def compute() -> int:
         started.set()
-        in_a_fork(lambda: GoldCache.chosen(True, one).get("key", lambda: 2))  # waits for no one
+        in_a_fork(
+            lambda: GoldCache.from_option(True, one).get("key", lambda: 2)
+        )  # waits for no one
         return 1
 
     assert shared.get("key", compute) == 1 and started.is_set()
@@ -217,13 +219,13 @@ def test_environments_share_the_results_of_what_they_run_on() -> None:
 
 def test_a_second_environment_runs_no_gold_again(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[str] = []
-    once = GoldRunner._once
+    once = GoldRunner._run_once
 
     def counted(self: GoldRunner, task: Task, gold: str, times: int) -> GoldResult:
         runs.append(gold)
         return once(self, task, gold, times)
 
-    monkeypatch.setattr(GoldRunner, "_once", counted)
+    monkeypatch.setattr(GoldRunner, "_run_once", counted)
     marker = f"echo {id(runs)}"
     tasks = Dataset([Task("a", "q", (marker,))])
     for cache_gold in (True, True, False):

@@ -11,7 +11,7 @@ from intercode import Dataset, InterCodeEnv, RewardError, SandboxError, Score, T
 from intercode.envs.bash import BashEnv
 from intercode.episode import Episode
 from intercode.registry import REWARDS
-from intercode.rewards.own import choose
+from intercode.rewards.own import choose_reward
 
 TASK = Task("t", "Make a file.", gold=("touch made",))
 EPISODE = Episode("t", "Make a file.", "bash")
@@ -21,7 +21,7 @@ def scored(function: object) -> Score:
     def none() -> None:
         raise AssertionError("it was not asked for")
 
-    return choose("bash", function, none)(TASK, EPISODE, None)  # type: ignore[arg-type]
+    return choose_reward("bash", function, none)(TASK, EPISODE, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0, 0.25, 1, True, Score(0.5, {"a": 1.0})])
@@ -76,7 +76,7 @@ def test_an_async_reward_is_refused_early() -> None:
 
     for function in (later, Later()):
         with pytest.raises(UsageError, match=r"[lL]ater is async"):
-            choose("bash", function, lambda: None)  # type: ignore[arg-type,return-value]
+            choose_reward("bash", function, lambda: None)  # type: ignore[arg-type,return-value]
 
 
 def test_a_class_whose_objects_are_called_is_a_reward(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_class_whose_objects_are_called_is_a_reward(tmp_path: Path) -> None:
 @pytest.mark.parametrize("function", [lambda: 0, lambda task: 0, lambda a, b, c, d: 0, 3, dict])
 def test_a_wrong_signature_is_refused_early(function: object) -> None:
     with pytest.raises(UsageError):
-        choose("bash", function, lambda: None)  # type: ignore[arg-type,return-value]
+        choose_reward("bash", function, lambda: None)  # type: ignore[arg-type,return-value]
 
 
 def write(folder: Path, text: str) -> str:
@@ -148,7 +148,7 @@ def test_a_registered_class_is_made_from_the_parts_that_it_names(
             return Score(self.cache / 10)
 
     monkeypatch.setitem(REWARDS._entries, "bash:mine", Mine)
-    made = choose("bash", "mine", lambda: made, cache=3, databases=None)
+    made = choose_reward("bash", "mine", lambda: made, cache=3, databases=None)
     assert made(TASK, EPISODE, None) == Score(0.3)
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.errors import TaskError
-from intercode.rewards.python_plan import Plan, definitions, make_plan
-from intercode.rewards.python_run import same_output
+from intercode.rewards.python_plan import PythonPlan, definitions, make_plan
+from intercode.rewards.python_run import is_same_output
 from intercode.task import Task
 
 
-def plan(*tests: str, gold: str = "", files: Any = None, **metadata: Any) -> Plan:
+def plan(*tests: str, gold: str = "", files: Any = None, **metadata: Any) -> PythonPlan:
     given = (gold,) if gold else ()
     return make_plan(Task("t", "?", gold=given, tests=tests, files=files or {}, metadata=metadata))
 
@@ -181,21 +181,21 @@ DIFFERENT = [
 
 @pytest.mark.parametrize(("printed", "expected"), SAME)
 def test_the_same(printed: str, expected: str) -> None:
-    assert same_output(printed, expected)
+    assert is_same_output(printed, expected)
 
 
 @pytest.mark.parametrize(("printed", "expected"), DIFFERENT)
 def test_different(printed: str, expected: str) -> None:
-    assert not same_output(printed, expected)
+    assert not is_same_output(printed, expected)
 
 
 @given(st.text(), st.text())
 def test_any_text_is_itself_and_comparison_never_fails(one: str, other: str) -> None:
-    assert same_output(one, one)
-    assert same_output(f" {one}\n", one)
-    assert same_output(one, other) in (True, False)
+    assert is_same_output(one, one)
+    assert is_same_output(f" {one}\n", one)
+    assert is_same_output(one, other) in (True, False)
 
 
 @given(st.integers(), st.integers())
 def test_whole_numbers_are_exact(one: int, other: int) -> None:
-    assert same_output(str(one), str(other)) == (one == other)
+    assert is_same_output(str(one), str(other)) == (one == other)

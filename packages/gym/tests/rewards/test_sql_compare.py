@@ -19,7 +19,7 @@ from intercode.rewards.sql_compare import (
     compare,
     keys,
 )
-from intercode.rewards.sql_states import Change, compare_states, family
+from intercode.rewards.sql_states import StateComparison, compare_states, family
 
 NAN = float("nan")
 DAY = datetime.date(2024, 2, 29)
@@ -256,14 +256,14 @@ def table(*rows: Row, **columns: str) -> Table:
 BEFORE = {"t": table((1, "a"), (2, "b"), id="INTEGER", name="TEXT"), "u": table((1,), n="INT")}
 
 
-def compared_states(gold: dict[str, Table], agent: dict[str, Table]) -> Change:
+def compared_states(gold: dict[str, Table], agent: dict[str, Table]) -> StateComparison:
     return compare_states(BEFORE, {**BEFORE, **gold}, {**BEFORE, **agent})
 
 
 def test_columns_and_rows_may_stand_in_another_order() -> None:
     gold = {"t": table((1, "a"), (2, "c"), id="INTEGER", name="TEXT")}
     agent = {"t": table(("c", 2.0), ("a", 1), NAME="VARCHAR(9)", Id="bigint unsigned")}
-    assert compared_states(gold, agent) == Change(True, 1.0, 1.0)
+    assert compared_states(gold, agent) == StateComparison(True, 1.0, 1.0)
 
 
 def test_names_that_differ_in_capitals_alone_are_two() -> None:
@@ -346,7 +346,7 @@ def test_any_states(before: Any, gold: Any, agent: Any) -> None:
     assert 0.0 <= found.tables <= 1.0
     assert found.equal is (found.reason == "")
     assert found.equal is (found.overlap == 1.0)
-    assert compare_states(before, gold, gold) == Change(True, 1.0, 1.0)
+    assert compare_states(before, gold, gold) == StateComparison(True, 1.0, 1.0)
     other = compare_states(before, agent, gold)
     assert (other.equal, other.overlap, other.tables) == (found.equal, found.overlap, found.tables)
     if not compare_states(before, gold, before).equal:

@@ -9,7 +9,7 @@ import pytest
 
 from intercode.databases import Result
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_copies import copies, guessable
+from intercode.rewards.sql_copies import copies, is_guessable
 from intercode.rewards.sql_run import Grader
 
 from .sql_store import Store
@@ -144,4 +144,4 @@ def test_where_no_copy_gives_something_else_it_says_so(store: Store) -> None:
 )
 def test_what_can_be_guessed(rows: list[tuple[object, ...]], expected: bool) -> None:
     columns = tuple("c" * len(rows[0])) if rows else ("c",)
-    assert guessable(Result(columns, rows, len(rows))) is expected
+    assert is_guessable(Result(columns, rows, len(rows))) is expected

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from intercode.databases.base import Row
 from intercode.rewards.sql_compare import Group
-from intercode.rewards.sql_gold import groups, read, with_keys
+from intercode.rewards.sql_gold import add_order_keys, group_rows, read_facts
 
 QUERIES = [
     ("sqlite", "SELECT a FROM t"),
@@ -56,12 +56,12 @@ CHANGES = [
 
 @pytest.mark.parametrize(("dialect", "sql"), QUERIES)
 def test_a_query_asks_for_an_answer(dialect: str, sql: str) -> None:
-    assert not read(sql, dialect).changes
+    assert not read_facts(sql, dialect).changes
 
 
 @pytest.mark.parametrize(("dialect", "sql"), CHANGES)
 def test_a_change_is_one(dialect: str, sql: str) -> None:
-    assert read(sql, dialect).changes
+    assert read_facts(sql, dialect).changes
 
 
 ORDERED = [
@@ -91,12 +91,12 @@ UNORDERED = [
 
 @pytest.mark.parametrize(("dialect", "sql"), ORDERED)
 def test_the_outermost_query_orders(dialect: str, sql: str) -> None:
-    assert read(sql, dialect).ordered
+    assert read_facts(sql, dialect).ordered
 
 
 @pytest.mark.parametrize(("dialect", "sql"), UNORDERED)
 def test_the_outermost_query_does_not_order(dialect: str, sql: str) -> None:
-    assert not read(sql, dialect).ordered
+    assert not read_facts(sql, dialect).ordered
 
 
 @pytest.mark.parametrize(
@@ -113,20 +113,20 @@ def test_the_outermost_query_does_not_order(dialect: str, sql: str) -> None:
     ],
 )
 def test_a_query_that_leaves_a_choice_to_the_engine(sql: str, expected: bool) -> None:
-    assert read(sql, "mysql").chooses is expected
+    assert read_facts(sql, "mysql").chooses is expected
 
 
 @given(
     st.text("SELECT order by ()'\"`;-/*\n\0é", max_size=30), st.sampled_from(["mysql", "sqlite"])
 )
 def test_any_text_can_be_read(sql: str, dialect: str) -> None:
-    read(sql, dialect)
+    read_facts(sql, dialect)
 
 
 def test_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         for dialect, sql in QUERIES + CHANGES:
-            read.__wrapped__(sql, dialect)
+            read_facts.__wrapped__(sql, dialect)
     assert not caplog.records
 
 
@@ -146,10 +146,10 @@ def connection() -> Iterator[sqlite3.Connection]:
 
 
 def found(connection: sqlite3.Connection, sql: str) -> list[Group] | None:
-    query = read(sql, "sqlite").query
+    query = read_facts(sql, "sqlite").query
     assert query is not None
-    keyed = with_keys(query, "sqlite")
-    return None if keyed is None else groups(keyed, connection.execute(keyed.sql).fetchall())
+    keyed = add_order_keys(query, "sqlite")
+    return None if keyed is None else group_rows(keyed, connection.execute(keyed.sql).fetchall())
 
 
 def places(connection: sqlite3.Connection, sql: str) -> list[tuple[set[Row], int]] | None:

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from intercode.databases.convert.schema import read_schema
-from intercode.rewards.sql_conditions import Comparison, Condition, Lookup, Wanted, wanted
-from intercode.rewards.sql_gold import read
+from intercode.rewards.sql_conditions import (
+    Condition,
+    ConstantComparison,
+    Lookup,
+    QueryConditions,
+    collect_conditions,
+)
+from intercode.rewards.sql_gold import read_facts
 from intercode.rewards.sql_mutate import mutate
 
 from .sql_store import SCRIPT
@@ -45,7 +51,9 @@ def query(path: Path, sql: str) -> list[tuple[object, ...]]:
         return connection.execute(sql).fetchall()
 
 
-ASKED = Wanted((Condition("customer", "city", ("Rome",)), Condition("", "amount", (7,))), 3)
+ASKED = QueryConditions(
+    (Condition("customer", "city", ("Rome",)), Condition("", "amount", (7,))), 3
+)
 
 
 def test_the_same_seed_gives_the_same_copy(origin: Path, tmp_path: Path) -> None:
@@ -79,7 +87,7 @@ def test_a_copy_is_sound(origin: Path, tmp_path: Path, seed: int) -> None:
 
 
 def test_triggers_stay_but_do_not_fire(origin: Path, tmp_path: Path) -> None:
-    mutate(origin, tmp_path / "copy", Wanted(), 0)
+    mutate(origin, tmp_path / "copy", QueryConditions(), 0)
     names = query(tmp_path / "copy", "SELECT name FROM sqlite_master WHERE type = 'trigger'")
     assert names == [("log",)]
 
@@ -95,7 +103,7 @@ def test_what_is_asked_for_is_planted(origin: Path, tmp_path: Path) -> None:
 
 
 def test_as_many_rows_as_are_counted(origin: Path, tmp_path: Path) -> None:
-    mutate(origin, tmp_path / "copy", Wanted(count=20), 0)
+    mutate(origin, tmp_path / "copy", QueryConditions(count=20), 0)
     most = "SELECT COUNT(*) FROM empty GROUP BY word ORDER BY 1 DESC LIMIT 1"
     assert query(tmp_path / "copy", most) > [(20,)]
 
@@ -123,9 +131,9 @@ CONDITIONS = [
 @pytest.mark.parametrize(("condition", "expected"), CONDITIONS)
 def test_the_conditions_of_a_query(condition: str, expected: tuple[object, ...]) -> None:
     sql = f"SELECT * FROM t AS x, u WHERE {condition.replace('t.', 'x.')}"
-    query = read(sql, "sqlite").query
+    query = read_facts(sql, "sqlite").query
     assert query is not None
-    found = wanted(query)
+    found = collect_conditions(query)
     assert (found.conditions, found.count) == ((Condition(*expected),), 0)  # type: ignore[arg-type]
 
 
@@ -134,12 +142,15 @@ def test_the_lookups_of_a_query() -> None:
         "SELECT a FROM t JOIN u ON t.id = u.id AND u.c = 3 WHERE t.a = 'x' AND "
         "LOWER(t.b) LIKE 'y%' AND (t.d = 1 OR t.d = 2) AND YEAR(t.e) = 2024 AND 5 = u.f"
     )
-    query = read(sql, "mysql").query
+    query = read_facts(sql, "mysql").query
     assert query is not None
-    a, b = Comparison("a", "=", "x"), Comparison("b", "LIKE", "y%")
-    c, f = Comparison("c", "=", 3), Comparison("f", "=", 5)
-    assert set(wanted(query).lookups) == {
-        *(Lookup("t", (one,)) for one in (a, b, Comparison("d", "=", 1), Comparison("d", "=", 2))),
+    a, b = ConstantComparison("a", "=", "x"), ConstantComparison("b", "LIKE", "y%")
+    c, f = ConstantComparison("c", "=", 3), ConstantComparison("f", "=", 5)
+    assert set(collect_conditions(query).lookups) == {
+        *(
+            Lookup("t", (one,))
+            for one in (a, b, ConstantComparison("d", "=", 1), ConstantComparison("d", "=", 2))
+        ),
         *(Lookup("t", both) for both in ((a, b),)),
         *(Lookup("u", both) for both in ((c,), (f,), (c, f))),
     }
@@ -150,9 +161,9 @@ def test_the_conditions_of_all_parts_of_a_query() -> None:
         "SELECT a FROM T WHERE b = 1 AND c = d AND e IS NULL GROUP BY a HAVING COUNT(*) > 5 "
         "UNION SELECT a FROM v AS t WHERE t.b IN (SELECT f FROM w WHERE t.g = 2 AND h = 3)"
     )
-    query = read(sql, "mysql").query
+    query = read_facts(sql, "mysql").query
     assert query is not None
-    found = wanted(query)
+    found = collect_conditions(query)
     assert found.count == 5
     assert set(found.conditions) == {
         Condition("t", "b", (1,)),
@@ -164,7 +175,7 @@ def test_the_conditions_of_all_parts_of_a_query() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_names_that_stand_once_go_on_doing_so(origin: Path, tmp_path: Path, seed: int) -> None:
     copy = tmp_path / "copy"
-    asked = Wanted(
+    asked = QueryConditions(
         (Condition("customer", "name", ("ann", "Eve")), Condition("pupil", "name", ("Lou", "Kim")))
     )
     mutate(origin, copy, asked, seed, gentle=True)
@@ -177,11 +188,14 @@ def test_names_that_stand_once_go_on_doing_so(origin: Path, tmp_path: Path, seed
 
 
 SINGLES = [
-    ("customer", (Comparison("name", "=", "ann"),)),
-    ("customer", (Comparison("name", "LIKE", "Z%"),)),
-    ("customer", (Comparison("name", "=", "Eve"),)),
-    ("pupil", (Comparison("age", "=", 8),)),
-    ("purchase", (Comparison("customer_id", "=", 1), Comparison("amount", "=", 10.5))),
+    ("customer", (ConstantComparison("name", "=", "ann"),)),
+    ("customer", (ConstantComparison("name", "LIKE", "Z%"),)),
+    ("customer", (ConstantComparison("name", "=", "Eve"),)),
+    ("pupil", (ConstantComparison("age", "=", 8),)),
+    (
+        "purchase",
+        (ConstantComparison("customer_id", "=", 1), ConstantComparison("amount", "=", 10.5)),
+    ),
 ]
 
 
@@ -196,7 +210,13 @@ def test_what_is_looked_up_stands_once_in_every_copy(
         for table, comparisons in SINGLES
         for one in comparisons
     ]
-    mutate(origin, tmp_path / "copy", Wanted((*conditions,), 0, (*lookups,)), seed, gentle=gentle)
+    mutate(
+        origin,
+        tmp_path / "copy",
+        QueryConditions((*conditions,), 0, (*lookups,)),
+        seed,
+        gentle=gentle,
+    )
     for table, comparisons in SINGLES:
         where = " AND ".join(
             f"{c.column} {c.operator} '{c.value}' COLLATE NOCASE" for c in comparisons
@@ -206,7 +226,7 @@ def test_what_is_looked_up_stands_once_in_every_copy(
 
 
 def test_a_rough_copy_moves_what_is_looked_up(origin: Path, tmp_path: Path) -> None:
-    asked = Wanted(lookups=(Lookup("pupil", (Comparison("name", "=", "Lou"),)),))
+    asked = QueryConditions(lookups=(Lookup("pupil", (ConstantComparison("name", "=", "Lou"),)),))
     found = set()
     for seed in range(20):
         mutate(origin, tmp_path / str(seed), asked, seed)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from intercode.rewards import swe_runner
-from intercode.rewards.swe_plan import make_plan, touched
-from intercode.rewards.swe_run import EXPECTED, ReportError, failing, read_report
+from intercode.rewards.swe_plan import make_plan, patch_paths
+from intercode.rewards.swe_run import EXPECTED, ReportError, make_failing_tests, read_report
 from intercode.task import Task
 
 NAMES = ["tests/test_a.py::test_x", "src/check_b.py::Case::test_y[a::b c]"]
@@ -45,19 +45,19 @@ def diff(path: str) -> str:
     ],
 )
 def test_what_a_diff_touches(patch: str, paths: set[str]) -> None:
-    assert touched(patch) == paths
+    assert patch_paths(patch) == paths
 
 
 @pytest.mark.parametrize("path", ["../x", "d/../../x", "/etc/passwd"])
 def test_a_diff_that_leads_out(path: str) -> None:
     with pytest.raises(ValueError, match="not in the repository"):
-        touched(f"--- a/{path}\n+++ b/{path}\n")
+        patch_paths(f"--- a/{path}\n+++ b/{path}\n")
 
 
 @given(st.text())
 def test_any_text_is_a_diff_or_none(text: str) -> None:
     try:
-        touched(text)
+        patch_paths(text)
     except ValueError as error:
         assert "not in the repository" in str(error)
 
@@ -83,7 +83,7 @@ def test_what_git_writes_is_understood(
         ["git", "diff", "--no-index", "--no-prefix", "a", "b"],
         cwd=place, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    assert touched(made) == set(files)
+    assert patch_paths(made) == set(files)
 
 
 @pytest.mark.parametrize(
@@ -263,13 +263,13 @@ def test_outcomes_of_unittest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("runner", ["pytest", "unittest"])
 def test_what_betrays_tampering(runner: str) -> None:
-    ours = failing(runner, "t/test_x.py" if runner == "pytest" else "test_x")
-    failed = dict.fromkeys((*ours.first, *ours.last), False)
-    assert not ours.betray({**failed, "another": True}, whole=True)
+    ours = make_failing_tests(runner, "t/test_x.py" if runner == "pytest" else "test_x")
+    failed = dict.fromkeys((*ours.first_names, *ours.last_names), False)
+    assert not ours.detect_tampering({**failed, "another": True}, is_complete=True)
     for name in failed:
-        assert ours.betray({**failed, name: True}, whole=True)
+        assert ours.detect_tampering({**failed, name: True}, is_complete=True)
         missing = {other: False for other in failed if other != name}
-        assert ours.betray(missing, whole=True) is (name not in ours.optional)
-    assert not ours.betray(dict.fromkeys(ours.first, False), whole=False)
-    assert ours.betray(dict.fromkeys(ours.first, False), whole=True)
-    assert ours.betray({}, whole=False)
+        assert ours.detect_tampering(missing, is_complete=True) is (name not in ours.optional_names)
+    assert not ours.detect_tampering(dict.fromkeys(ours.first_names, False), is_complete=False)
+    assert ours.detect_tampering(dict.fromkeys(ours.first_names, False), is_complete=True)
+    assert ours.detect_tampering({}, is_complete=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from intercode.envs.swe import SweEnv
 from intercode.rewards import swe_runner
-from intercode.rewards.swe_run import failing
+from intercode.rewards.swe_run import make_failing_tests
 from intercode.task import Dataset, Task
 
 CASES = """\
@@ -91,12 +91,12 @@ def test_outcomes(tmp_path: Path) -> None:
 
 def test_what_must_fail_is_not_shown_as_the_projects_failures(tmp_path: Path) -> None:
     """Also by a newer pytest than the image's, which shows them in other words."""
-    ours = failing("pytest", "test_ours.py")
+    ours = make_failing_tests("pytest", "test_ours.py")
     (tmp_path / "test_ours.py").write_text(ours.source)
     (tmp_path / "test_it.py").write_text("def test_it(): assert 1 == 3\n")
     plan = {
         "runner": "pytest",
-        "tests": [ours.first, ["test_it.py::test_it"], ours.last],
+        "tests": [ours.first_names, ["test_it.py::test_it"], ours.last_names],
         "secret": "secret",
         "seconds": 60,
     }
@@ -109,4 +109,6 @@ def test_what_must_fail_is_not_shown_as_the_projects_failures(tmp_path: Path) ->
     assert " 1 failed" in shown
     for words in ("OSError", "1 == 2", "case.py", "test_First", "First::"):
         assert words not in shown
-    assert done.stdout.count(b"<failure") == 1 + len(ours.first) + len(ours.last), "reported"
+    assert done.stdout.count(b"<failure") == 1 + len(ours.first_names) + len(ours.last_names), (
+        "reported"
+    )

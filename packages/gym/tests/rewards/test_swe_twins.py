@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.rewards.swe_twins import Edit, edited, edits, place
+from intercode.rewards.swe_twins import Edit, apply_edits, locate_test, make_edits
 
 
 def made(source: str, *names: str, seed: int = 0) -> list[Edit]:
-    return edits(source.encode(), names or ("test_x",), random.Random(seed))
+    return make_edits(source.encode(), names or ("test_x",), random.Random(seed))
 
 
 HELPERS = """\
@@ -107,7 +107,7 @@ def test_what_is_twinned(lines: Sequence[str]) -> None:
         found = made(source, seed=seed)
         assert found
         for edit in found:
-            text = edited(source.encode(), [edit]).decode()
+            text = apply_edits(source.encode(), [edit]).decode()
             assert text != source and text.count("\n") == source.count("\n")
             assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(source))
             assert text.startswith(HELPERS)  # other tests use them, too
@@ -134,7 +134,7 @@ VALUES = st.recursive(
 def test_another_value_of_the_same_type(value: object, seed: int) -> None:
     source = f"def test_x():\n    assert f() == {value!r}\n"
     for edit in made(source, seed=seed):
-        tree = ast.parse(edited(source.encode(), [edit]))
+        tree = ast.parse(apply_edits(source.encode(), [edit]))
         found = ast.literal_eval(tree.body[0].body[0].test.comparators[0])  # type: ignore[attr-defined]
         assert found != value
         assert type(found) is type(value) or value is None
@@ -142,14 +142,14 @@ def test_another_value_of_the_same_type(value: object, seed: int) -> None:
 
 @given(st.binary())
 def test_any_file(source: bytes) -> None:
-    assert edits(source, ["test_x"], random.Random(0)) == []
+    assert make_edits(source, ["test_x"], random.Random(0)) == []
 
 
 def test_where_tests_are() -> None:
-    assert list(place("t/test_a.py::A::test_x[a::b]", "pytest")) == [
+    assert list(locate_test("t/test_a.py::A::test_x[a::b]", "pytest")) == [
         ("t/test_a.py", ("A", "test_x"))
     ]
-    assert ("t/test_a.py", ("A", "test_x")) in place("t.test_a.A.test_x", "unittest")
+    assert ("t/test_a.py", ("A", "test_x")) in locate_test("t.test_a.A.test_x", "unittest")
     source = "class A:\n    class B:\n        def test_x(self):\n            assert f() == 3\n"
     assert len(made(source, "A", "B", "test_x")) == 1
     assert made(source, "A", "test_x") == []
@@ -158,8 +158,8 @@ def test_where_tests_are() -> None:
 def test_edits_of_several_tests() -> None:
     source = b"def test_x():\n    assert f() == 10\ndef test_y():\n    assert f() == 'a'\n"
     draw = random.Random(1)
-    both = [*edits(source, ["test_x"], draw), *edits(source, ["test_y"], draw)]
-    lines = edited(source, both).splitlines()
+    both = [*make_edits(source, ["test_x"], draw), *make_edits(source, ["test_y"], draw)]
+    lines = apply_edits(source, both).splitlines()
     assert lines[0::2] == source.splitlines()[0::2]
     assert len(lines[1]) == len("    assert f() == 10") and b"10" not in lines[1]
     assert lines[3] != b"    assert f() == 'a'"

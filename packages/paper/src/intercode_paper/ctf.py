@@ -26,7 +26,7 @@ from intercode.envs.traits import Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
-from intercode.rewards.flag import SUBMITTED, submissions
+from intercode.rewards.flag import SUBMITTED_KEY, submissions
 from intercode.task import Dataset, Task
 from intercode_paper.bash import AGENT_HOST, LIMITS, PaperBash, split_words, variables
 from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, run_jobs
@@ -99,7 +99,7 @@ class PaperCtfEnv(CtfEnv):
         if answer is None or _is_flag(self.episode_state.task, answer):
             return None
         self.episode.answer = None  # it is in the turn
-        return Execution(WRONG.encode(), ok=False, info={SUBMITTED: answer, "executed": False})
+        return Execution(WRONG.encode(), ok=False, info={SUBMITTED_KEY: answer, "executed": False})
 
 
 def _reward(task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:

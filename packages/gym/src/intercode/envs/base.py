@@ -50,7 +50,7 @@ from intercode.errors import (
 )
 from intercode.interpreters.base import Execution, Interpreter, act, cancellable, execute, recorded
 from intercode.rewards.base import Reward
-from intercode.rewards.own import Function, choose
+from intercode.rewards.own import Function, choose_reward
 from intercode.task import LOOKS, Dataset, Task
 from intercode_sandbox.images import hide
 from intercode_sandbox.names import Registry
@@ -141,7 +141,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             tasks = tasks.limited(limits.timeout)
         reward = getattr(options, "reward", None) if reward is None else reward
         if stage is None or reward is None or isinstance(reward, str):
-            reward = choose(self.name, reward, _no_reward)
+            reward = choose_reward(self.name, reward, _no_reward)
         if stage is None:
             if (image := getattr(options, "image", None)) and Path(image).exists():
                 options = kind.of(options, {"image": Path(image)})  # "./" is not needed

@@ -20,7 +20,7 @@ from intercode.rewards.bash import BashReward
 from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
-from intercode.rewards.own import choose
+from intercode.rewards.own import choose_reward
 from intercode.task import Dataset, Task
 from intercode_sandbox import SandboxBackend
 
@@ -70,8 +70,10 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
         judge, reward = (reward, None) if isinstance(reward, Judge) else (None, reward)
         tasks = load(data)
         stage = SandboxStage.of(options, self.traits)
-        cache = GoldCache.chosen(options.cache_gold, stage.provider)
-        chosen = choose("bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore))
+        cache = GoldCache.from_option(options.cache_gold, stage.provider)
+        chosen = choose_reward(
+            "bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore)
+        )
         super().__init__(tasks, stage, BashInterpreter, chosen, options=options)
 
 

@@ -21,14 +21,14 @@ from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.interpreters.bash import shell_in
 from intercode.rewards.flag import (
-    NO_ATTEMPT,
-    SUBMITTED,
+    NO_ATTEMPT_KEY,
+    SUBMITTED_KEY,
     FlagReward,
     is_flag,
     solved_subtasks,
     subtasks,
 )
-from intercode.rewards.own import choose
+from intercode.rewards.own import choose_reward
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Completed, Limits, Provider, SandboxBackend
 from intercode_sandbox.images.archive import pack
@@ -128,7 +128,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         kept = tasks if Policy.of(options.network).reaches_out else offline(tasks)
         self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
         self._folders = CtfStage.of(options, self.traits)
-        chosen = choose("ctf", options.reward, FlagReward)
+        chosen = choose_reward("ctf", options.reward, FlagReward)
         super().__init__(kept, self._folders, self._shell_in, chosen, options=options)
 
     @classmethod
@@ -162,11 +162,11 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
     def _reply(self, answer: str | None) -> Execution | None:
         task, submissions = self.episode_state.task, self.episode_state.submissions
         if self.attempts is not None and submissions.wrong >= self.attempts:
-            self.episode.metadata[NO_ATTEMPT] = True  # its forks have used up all
+            self.episode.metadata[NO_ATTEMPT_KEY] = True  # its forks have used up all
             return None
         if answer is None or is_flag(task, answer):
             return None
-        info = {SUBMITTED: answer, "executed": False}
+        info = {SUBMITTED_KEY: answer, "executed": False}
         if solved := solved_subtasks(task, {answer}):
             text = f"That is right, for a part of the task ({', '.join(solved)}). Go on."
             reply = Execution(f"{text}\n".encode(), ok=True, info=info)

@@ -11,7 +11,7 @@ from intercode.envs.diffs import presence
 from intercode.episode import ENDED, decode, encode
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.answer import last_output
-from intercode.rewards.gold import TROUBLES, differing
+from intercode.rewards.gold import TROUBLES, differing_paths
 from intercode.task import Task
 from intercode_sandbox.base import Change, FileType, SandboxBackend
 from intercode_sandbox.files import sha256
@@ -86,7 +86,7 @@ def played(env: Any, task: Task) -> GoldOutcome:
     after = _changes(sandbox)
     made, contents = [], {}
     if sandbox is not None:
-        paths = sorted(differing(before, after))
+        paths = sorted(differing_paths(before, after))
         made = [_made(sandbox, path, before.get(path), after.get(path)) for path in paths]
         contents = {one.path: data for one in made if (data := _content(sandbox, one)) is not None}
     answer = last.partition(" ")[2] or None

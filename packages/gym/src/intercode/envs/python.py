@@ -18,7 +18,7 @@ from intercode.episode import Episode, Score, Turn
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
 from intercode.rewards.command import CommandReward
-from intercode.rewards.own import choose
+from intercode.rewards.own import choose_reward
 from intercode.rewards.python import PythonReward
 from intercode.rewards.python_plan import has_tests, stdio_cases
 from intercode.syntax import parse
@@ -113,7 +113,7 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         self._command = CommandReward(provider, stage.open, network)
         if options.reward is None:
             _check_tests(tasks)
-        chosen = choose("python", options.reward, lambda: self._tested)
+        chosen = choose_reward("python", options.reward, lambda: self._tested)
         super().__init__(tasks, stage, self._prompt_in, chosen, options=options)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from intercode.interpreters.base import act
 from intercode.interpreters.sql import SqlInterpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.own import Function, OwnReward, choose
+from intercode.rewards.own import CustomReward, Function, choose_reward
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits
 from intercode_sandbox.images import hide
@@ -80,7 +80,7 @@ class SqlEnv(InterCodeEnv[Session]):
         _check(tasks, stage)
         if options.columns not in (None, "exact", "explained"):
             raise UsageError(f"columns must be 'exact' or 'explained', not {options.columns!r}")
-        cache = GoldCache.chosen(options.cache_gold, engine)
+        cache = GoldCache.from_option(options.cache_gold, engine)
         rules = {"permute_columns": options.permute_columns, "columns": options.columns}
         reward = options.reward or "default"
         super().__init__(
@@ -235,10 +235,10 @@ def _reward(
     """Return the reward that is asked for; rewards of ours compare with gold."""
 
     def default() -> Reward[Session]:
-        return choose("sql", "default", default, **parts)
+        return choose_reward("sql", "default", default, **parts)
 
-    chosen = choose("sql", reward, default, **parts)
-    if isinstance(chosen, OwnReward):
+    chosen = choose_reward("sql", reward, default, **parts)
+    if isinstance(chosen, CustomReward):
         return chosen
     known = inspect.signature(type(chosen)).parameters
     for name in ("permute_columns", "columns"):

@@ -18,9 +18,9 @@ from intercode.errors import ImageError, TaskError
 from intercode.interpreters.base import Interpreter
 from intercode.interpreters.bash import shell_in
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.own import choose
+from intercode.rewards.own import choose_reward
 from intercode.rewards.swe import SweReward
-from intercode.rewards.swe_plan import APPLY, Plan, make_plan
+from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.files import sha256
@@ -97,8 +97,8 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
         own = {"repositories": options.repositories, "history": options.history}
         stage = SweStage.of(options, self.traits, **own)
         self._directory = stage.directory
-        cache = GoldCache.chosen(options.cache_gold, stage.provider)
-        chosen = choose(
+        cache = GoldCache.from_option(options.cache_gold, stage.provider)
+        chosen = choose_reward(
             "swe",
             options.reward,
             lambda: SweReward(stage.open_private, stage.plan, stage.identify, cache),
@@ -136,7 +136,7 @@ class SweStage(SandboxStage):
         super().__init__(provider, image, limits, network, default_image)
         self._repositories = None if repositories is None else str(repositories)
         self._history = history
-        self.plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
+        self.plan: Callable[[Task], SwePlan] = lru_cache(maxsize=1)(make_plan)
         """How a task is graded, which also says where its repository lies."""
         self._prepared: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from intercode import __version__
 from intercode.errors import RecordWriteError, UsageError
-from intercode.rewards.swe_plan import odd_name
+from intercode.rewards.swe_plan import task_name_problem
 from intercode.task import CANNOT, Dataset, Task
 from intercode_sandbox.units import format_names
 
@@ -104,7 +104,7 @@ def not_gradable(dataset: Dataset) -> dict[str, str]:
 def no_tests(dataset: Dataset) -> dict[str, str]:
     """Return the tasks of repositories with a name that cannot be a test, and why."""
     tasks = (task for task in dataset if "FAIL_TO_PASS" in task.metadata)
-    return {task.task_id: reason for task in tasks if (reason := odd_name(task))}
+    return {task.task_id: reason for task in tasks if (reason := task_name_problem(task))}
 
 
 def select(

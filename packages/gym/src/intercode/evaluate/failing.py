@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from intercode.episode import decode
 from intercode.interpreters.bash import BashInterpreter
-from intercode.rewards.tool_messages import is_message, without_complaints
+from intercode.rewards.tool_messages import drop_complaints, is_message
 
 if TYPE_CHECKING:
     from intercode.envs.stage import SandboxStage
@@ -104,7 +104,7 @@ def _printed(task: Task, actions: Sequence[str], stage: SandboxStage) -> list[st
 
 def _errors(lines: Sequence[str]) -> Iterator[str]:
     """Yield the messages of programs that have failed."""
-    for line in without_complaints(lines):
+    for line in drop_complaints(lines):
         if is_message(line) and not _REMARK.fullmatch(line):
             yield line
 

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, OutputLimitError, TaskError
-from intercode.rewards.swe_plan import Plan, make_plan, touched
+from intercode.rewards.swe_plan import SwePlan, make_plan, patch_paths
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.images.archive import DAMAGE
@@ -88,7 +88,7 @@ class Search:
 
     task: Task
     sandbox: SandboxBackend
-    plan: Plan
+    plan: SwePlan
     scratch: Path
     parts: list[Part] = field(default_factory=list)
     compiled: dict[str, tuple[str, bytes]] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Search:
     def _of_that_name(self) -> list[str]:
         """List files that are named like one that gold changes, or are compiled from such a one."""
         tests = []
-        for path in {path for gold in self.task.gold for path in touched(gold)}:
+        for path in {path for gold in self.task.gold for path in patch_paths(gold)}:
             pure = PurePosixPath(re.sub(r"([][*?\\])", r"\\\1", path))
             folder = f"*/{pure.parent.name}" if pure.stem == "__init__" else "*"
             tests += [("-path", f"{folder}/{pure.name}*")]
@@ -251,7 +251,7 @@ class Search:
         git, tree = Git(folder), folder / "x"
         git("init", "--quiet", "--template=", tree)
         before: dict[str, str] = {}
-        for path in touched(gold):
+        for path in patch_paths(gold):
             data = self._read(str(PurePosixPath(self.plan.directory, path)))
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             if data:

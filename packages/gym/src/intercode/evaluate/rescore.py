@@ -38,7 +38,7 @@ from intercode.records import (
 from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.judge import Judge
-from intercode.rewards.own import Function, OwnReward, choose
+from intercode.rewards.own import CustomReward, Function, choose_reward
 from intercode.spec import identified
 from intercode_sandbox.user_code import digest, is_reference
 
@@ -419,14 +419,14 @@ def _on_the_record(
         UsageError: There is no such reward, or it does not take the arguments of one.
     """
     make = traits_of(env, protocol).pure_reward
-    own: Reward[Any] | None = None if make is None else OwnReward(make())
+    own: Reward[Any] | None = None if make is None else CustomReward(make())
     if reward is None or isinstance(reward, Judge):
         return None if reward else own
     if isinstance(reward, str) and not is_reference(reward):
         name = f"{env}:{reward}"
         if name not in REWARDS or isinstance(REWARDS.get(name), type):
             return own if reward == DEFAULT else None
-    return choose(env, reward, lambda: own or _of_the_sandbox)
+    return choose_reward(env, reward, lambda: own or _of_the_sandbox)
 
 
 def _of_the_sandbox(task: Task, episode: Episode, sandbox: Any) -> Score:

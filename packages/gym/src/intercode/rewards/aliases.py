@@ -11,32 +11,34 @@ from intercode.episode import decode, encode
 from intercode_sandbox.base import Change, Completed, SandboxBackend
 from intercode_sandbox.scripts import SHELL
 
-TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
+TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 """Folders in which a grader may write files of any name."""
-_ELSEWHERE = ("/proc", "/sys", "/dev", *TEMPORARY)
+_VOLATILE_FOLDERS = ("/proc", "/sys", "/dev", *TEMPORARY_FOLDERS)
 """Folders whose names mean something else to each process, or each time."""
 
-READ = """
+PATHS_PROLOGUE = """
 paths=()
 while IFS= read -rd '' path; do paths+=("$path"); done
 each() { [ ${#paths[@]} = 0 ] || printf '%s\\0' "${paths[@]}" | xargs -0 "$@"; }
 """
 """The beginning of a script that reads paths, and can run a program on all of them."""
-_THERE = 'for path in "${paths[@]}"; do [ -e "$path" ]; printf \'%d\\0\' $?; done\n'
-_EXAMINE = f"{READ}each readlink -z -- && each realpath -m -z -- && {_THERE}"
-_EXAMINE_EACH = f"""{READ}
+_EXISTENCE_CHECK = 'for path in "${paths[@]}"; do [ -e "$path" ]; printf \'%d\\0\' $?; done\n'
+_RESOLVE_SCRIPT = (
+    f"{PATHS_PROLOGUE}each readlink -z -- && each realpath -m -z -- && {_EXISTENCE_CHECK}"
+)
+_PORTABLE_RESOLVE_SCRIPT = f"""{PATHS_PROLOGUE}
 for path in "${{paths[@]}}"; do readlink -n -- "$path"; printf '\\0'; done
 for path in "${{paths[@]}}"; do readlink -fn -- "$path"; printf '\\0'; done
-{_THERE}"""
-_SEPARATE = f"""{READ}
+{_EXISTENCE_CHECK}"""
+_MATERIALISE_SCRIPT = f"""{PATHS_PROLOGUE}
 for path in "${{paths[@]}}"; do
     [ -e "$path" ] || continue
     new=$(mktemp -d /var/tmp/XXXXXXXXXX) && cp -a -- "$(readlink -f -- "$path")" "$new/copy" &&
         rm -- "$path" && mv -- "$new/copy" "$path" && rmdir -- "$new" || exit
 done
 """
-_MOST = 1 << 26
-_AT_ONCE = 1000
+_MAX_OUTPUT = 1 << 26
+_BATCH_SIZE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,64 +50,75 @@ class Link:
     """The text of the link."""
     end: str
     """The path at the end of all links; empty if the image's tools cannot tell."""
-    leads: bool
+    has_end: bool
     """Whether there is a file or folder at the end."""
 
     @property
     def escapes(self) -> bool:
         """Whether it leads out of the files."""
         direct = normpath(join(dirname(self.path), self.target))
-        return lies_in(direct, _ELSEWHERE) or lies_in(self.end, _ELSEWHERE)
+        return is_within_any(direct, _VOLATILE_FOLDERS) or is_within_any(
+            self.end, _VOLATILE_FOLDERS
+        )
 
 
-def examine(
+def resolve_links(
     sandbox: SandboxBackend, paths: Sequence[str], env: Mapping[str, str]
 ) -> list[Link] | None:
     """Follow symbolic links of a sandbox; return None if they cannot be followed."""
     if not paths:
         return []
-    for script in (_EXAMINE, _EXAMINE_EACH):  # the second for images without GNU's tools
-        found = run(sandbox, script, paths, env)
-        if found is not None and len(found) == 3 * len(paths) and all(found[: len(paths)]):
+    for script in (
+        _RESOLVE_SCRIPT,
+        _PORTABLE_RESOLVE_SCRIPT,
+    ):  # the second for images without GNU's tools
+        fields = run_script(sandbox, script, paths, env)
+        if fields is not None and len(fields) == 3 * len(paths) and all(fields[: len(paths)]):
             break
     else:
         return None
     count = len(paths)
-    thirds = (found[:count], found[count : 2 * count], found[2 * count :])
+    thirds = (fields[:count], fields[count : 2 * count], fields[2 * count :])
     return [
         Link(path, target, end, status == "0")
         for path, target, end, status in zip(paths, *thirds, strict=True)
     ]
 
 
-def names_of_files(
+def find_hard_links(
     sandbox: SandboxBackend,
-    left: Mapping[str, Change],
-    own: Collection[str],
+    changes: Mapping[str, Change],
+    agent_files: Collection[str],
     env: Mapping[str, str],
 ) -> list[set[str]]:
     """Return the names of each file that has several, one of them the agent's.
 
     Args:
         sandbox: A sandbox in which no program of the agent's runs.
-        left: How it differs from the image.
-        own: The regular files that the agent has changed.
+        changes: How it differs from the image.
+        agent_files: The regular files that the agent has changed.
         env: The variables of the programs that look.
     """
     # A file with one name stays so in a copy; a count of 0 is unknown.
-    candidates = [path for path in own if left[path].links != 1]
-    several = {path for path, (_, count) in _inodes(sandbox, candidates, env).items() if count > 1}
-    if not several:
+    candidates = [path for path in agent_files if changes[path].links != 1]
+    linked_paths = {
+        path for path, (_, count) in _inodes(sandbox, candidates, env).items() if count > 1
+    }
+    if not linked_paths:
         return []
-    digests = {left[path].digest for path in several}
-    alike = [path for path, one in left.items() if one.type == "file" and one.digest in digests]
-    named: dict[str, set[str]] = defaultdict(set)
-    for path, (inode, _) in _inodes(sandbox, alike, env).items():
-        named[inode].add(path)
-    return [names for names in named.values() if names & several]
+    digests = {changes[path].digest for path in linked_paths}
+    equal_files = [
+        path
+        for path, change in changes.items()
+        if change.type == "file" and change.digest in digests
+    ]
+    names_by_inode: dict[str, set[str]] = defaultdict(set)
+    for path, (inode, _) in _inodes(sandbox, equal_files, env).items():
+        names_by_inode[inode].add(path)
+    return [names for names in names_by_inode.values() if names & linked_paths]
 
 
-def names_counted(
+def count_names(
     sandbox: SandboxBackend, paths: Collection[str], env: Mapping[str, str]
 ) -> dict[str, int]:
     """Map path to the count of its file's names, for those that can be seen."""
@@ -116,34 +129,38 @@ def _inodes(
     sandbox: SandboxBackend, paths: Collection[str], env: Mapping[str, str]
 ) -> dict[str, tuple[str, int]]:
     """Map path to its file's number and the count of its names, for those that can be seen."""
-    found: dict[str, tuple[str, int]] = {}
-    listed = [*paths]
-    for start in range(0, len(listed), _AT_ONCE):
-        argv = ["stat", "-c", "%d:%i %h %n", "--", *listed[start : start + _AT_ONCE]]
-        done = as_root(sandbox, argv, env=env, output_limit=_MOST)
-        for line in decode(done.stdout).split("\n"):
-            inode, _, rest = line.partition(" ")
-            count, _, path = rest.partition(" ")
+    inodes: dict[str, tuple[str, int]] = {}
+    all_paths = [*paths]
+    for start in range(0, len(all_paths), _BATCH_SIZE):
+        argv = ["stat", "-c", "%d:%i %h %n", "--", *all_paths[start : start + _BATCH_SIZE]]
+        result = run_as_root(sandbox, argv, env=env, output_limit=_MAX_OUTPUT)
+        for line in decode(result.stdout).split("\n"):
+            inode, _, remainder = line.partition(" ")
+            count, _, path = remainder.partition(" ")
             if count.isdecimal():
-                found[path] = inode, int(count)
-    return found
+                inodes[path] = inode, int(count)
+    return inodes
 
 
-def separate(sandbox: SandboxBackend, paths: Iterable[str], env: Mapping[str, str]) -> bool:
+def materialise_links(
+    sandbox: SandboxBackend, paths: Iterable[str], env: Mapping[str, str]
+) -> bool:
     """Put a copy of what they lead to in the place of other names; return whether that worked."""
-    return run(sandbox, _SEPARATE, sorted(paths), env) is not None
+    return run_script(sandbox, _MATERIALISE_SCRIPT, sorted(paths), env) is not None
 
 
-def run(
+def run_script(
     sandbox: SandboxBackend, script: str, paths: Sequence[str], env: Mapping[str, str]
 ) -> list[str] | None:
     """Run a script that reads paths; return what it prints, each with a NUL; None if it fails."""
-    given = encode("".join(f"{path}\0" for path in paths))
-    done = as_root(sandbox, [*SHELL, script], stdin=given, env=env, output_limit=_MOST)
-    return decode(done.stdout).split("\0")[:-1] if done.ok else None
+    stdin_data = encode("".join(f"{path}\0" for path in paths))
+    result = run_as_root(
+        sandbox, [*SHELL, script], stdin=stdin_data, env=env, output_limit=_MAX_OUTPUT
+    )
+    return decode(result.stdout).split("\0")[:-1] if result.ok else None
 
 
-def as_root(
+def run_as_root(
     sandbox: SandboxBackend,
     argv: Sequence[str],
     *,
@@ -160,11 +177,11 @@ def as_root(
         return sandbox.exec(argv, cwd="/", stdin=stdin, env=env, output_limit=output_limit)
 
 
-def within(path: str, folder: str) -> bool:
+def is_within(path: str, folder: str) -> bool:
     """Return whether a path is a folder, or lies in it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
-def lies_in(path: str, folders: Collection[str]) -> bool:
+def is_within_any(path: str, folders: Collection[str]) -> bool:
     """Return whether a path is one of these folders, or lies in one."""
-    return any(within(path, folder) for folder in folders)
+    return any(is_within(path, folder) for folder in folders)

@@ -29,19 +29,19 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import TaskError
-from intercode.rewards.answer_reading import READINGS, Column, Form, pack
+from intercode.rewards.answer_reading import READINGS, Column, Form, collapse_blanks
 from intercode.rewards.archive import KINDS
 from intercode.rewards.quantities import Question
-from intercode.rewards.tool_messages import is_message, without_complaints
+from intercode.rewards.tool_messages import drop_complaints, is_message
 from intercode.task import Task
 
 TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")
 _COLUMN_TYPES = ("number", "path", "text")
 _TOTALS = ("", "optional", "needed")
-_LONGEST, _LONGEST_LINE = 50_000, 1000
+_MAX_CHARACTERS, _MAX_LINE_CHARACTERS = 50_000, 1000
 """Characters from which on outputs are compared as text: an answer is made for people to read, and
 reading it takes up to the square of a line's."""
-_OF_INPUT = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
+_PIPE_CHECKSUM = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
 """A sum of what a program read from a pipe, which has no name."""
 
 
@@ -59,18 +59,18 @@ class Answer(Form):
     """Path → kind (`intercode.rewards.archive`): files that are compared by their content."""
 
     @classmethod
-    def of(cls, task: Task) -> Answer | None:
+    def parse(cls, task: Task) -> Answer | None:
         """Return the type of a task's answer; None if the task does not say it.
 
         Raises:
             TaskError: It is malformed.
         """
-        given = task.metadata.get("answer")
-        if given is None:
+        specification = task.metadata.get("answer")
+        if specification is None:
             return None
-        fields = {"type": given} if isinstance(given, str) else given
+        fields = {"type": specification} if isinstance(specification, str) else specification
         try:
-            return cls._read(dict(fields), Question.of(task.query))
+            return cls._read(dict(fields), Question.parse(task.query))
         except (TypeError, ValueError, KeyError) as error:
             raise TaskError(
                 f"task {task.task_id!r}: 'metadata.answer': {error}; it is one of "
@@ -79,14 +79,14 @@ class Answer(Form):
 
     @classmethod
     def _read(cls, fields: dict[str, Any], question: Question) -> Answer:
-        columns = tuple(Column(one["name"], one["type"]) for one in fields.pop("columns", ()))
+        columns = tuple(Column(entry["name"], entry["type"]) for entry in fields.pop("columns", ()))
         answer = cls(columns=columns, **fields)
-        known = (
+        checks = (
             answer.type in TYPES,
             answer.total in _TOTALS,
             {*answer.archives.values()} <= {*KINDS},
         )
-        if not all(known) or any(column.type not in _COLUMN_TYPES for column in columns):
+        if not all(checks) or any(column.type not in _COLUMN_TYPES for column in columns):
             raise ValueError("a word that is not known")
         if (answer.type == "table") != bool(columns):
             raise ValueError("'columns' are what a table has")
@@ -94,29 +94,35 @@ class Answer(Form):
         return answer
 
     @property
-    def printed(self) -> bool:
+    def is_printed(self) -> bool:
         """Whether the output counts."""
         return self.type != "state" or self.both
 
-    def agree(self, gold: str, given: str) -> bool:
+    def is_equivalent(self, gold: str, output: str) -> bool:
         """Whether an output gives the same answer as gold's."""
-        if normalise(gold).strip("\n") == normalise(given).strip("\n"):
+        if normalise(gold).strip("\n") == normalise(output).strip("\n"):
             return True
-        if self.type not in READINGS or max(len(gold), len(given)) > _LONGEST:
+        if self.type not in READINGS or max(len(gold), len(output)) > _MAX_CHARACTERS:
             return False
-        lines, others = _lines(gold), _lines(given)
-        if not lines or not others or max(map(len, (*lines, *others))) > _LONGEST_LINE:
+        lines, output_lines = _lines(gold), _lines(output)
+        if (
+            not lines
+            or not output_lines
+            or max(map(len, (*lines, *output_lines))) > _MAX_LINE_CHARACTERS
+        ):
             return False
-        own = {*map(pack, lines)}
-        if any(is_message(line) and pack(line) not in own for line in others):
+        packed_lines = {*map(collapse_blanks, lines)}
+        if any(
+            is_message(line) and collapse_blanks(line) not in packed_lines for line in output_lines
+        ):
             return False
-        return READINGS[self.type](self, lines)(others)
+        return READINGS[self.type](self, lines)(output_lines)
 
 
 def _lines(text: str) -> list[str]:
     """Return the lines that are not empty, without complaints, and without names of pipes."""
-    rows = without_complaints([line.rstrip() for line in text.split("\n") if line.strip()])
-    return [match[1] if (match := _OF_INPUT.fullmatch(row)) else row for row in rows]
+    rows = drop_complaints([line.rstrip() for line in text.split("\n") if line.strip()])
+    return [match[1] if (match := _PIPE_CHECKSUM.fullmatch(row)) else row for row in rows]
 
 
 # -- texts -----------------------------------------------------------------------------------------
@@ -134,17 +140,17 @@ def normalise(text: str) -> str:
     return "\n".join(lines)
 
 
-def similarity(one: str, other: str) -> float:
+def similarity(first_text: str, second_text: str) -> float:
     """Return the share of words that two texts have in common, in [0, 1], counted with repeats.
 
     It is Dice's coefficient, 2·|common| / (|one| + |other|), which takes time linear in the
     texts. Only for partial credit: equal values do not mean equal texts.
     """
-    if one == other:
+    if first_text == second_text:
         return 1.0
-    ours, theirs = Counter(one.split()), Counter(other.split())
-    total = ours.total() + theirs.total()
-    return 2 * (ours & theirs).total() / total if total else 0.0
+    first_counts, second_counts = Counter(first_text.split()), Counter(second_text.split())
+    total = first_counts.total() + second_counts.total()
+    return 2 * (first_counts & second_counts).total() / total if total else 0.0
 
 
 def last_output(episode: Episode) -> str | None:

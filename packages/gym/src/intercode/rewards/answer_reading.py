@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from os.path import commonpath
 from pathlib import PurePosixPath
 
-from intercode.rewards.aliases import within
+from intercode.rewards.aliases import is_within
 from intercode.rewards.quantities import (
     Quantity,
     Question,
@@ -29,17 +29,17 @@ from intercode.rewards.quantities import (
 Reading = Callable[[Sequence[str]], bool]
 """Whether lines give gold's answer."""
 
-_LONG = re.compile(
+_LONG_LINE = re.compile(
     r"(?:\d{1,12}\s+)?(?:\d{1,12}\s+)?(?P<mode>[-dlbcps][-rwxsStT]{9})[.+@]?\s+\d+\s+(?P<user>\S+)\s+"
     r"(?P<group>\S+)\s+(?:\d+,\s+)?(?P<size>\d+(?:,\d+)*(?:\.\d+)?[KMGTP]?)\s+"
     r"(?:\S+\s+\S+\s+[\d:]+|[\d-]+\s+[\d:.]+(?:\s+[+-]\d{4})?)\s(?P<path>.+?)(?: -> .*)?"
 )
 """A line of ``ls -l``, or of ``find -ls``."""
-_HASHED = re.compile(r"(?P<hash>[\da-f]{32,128})\s+\*?(?P<path>.+)")
-_SIZED = re.compile(r"(?:[\d.,]+[KMGTP]?i?B?\s+)+(?P<path>.*\S.*)")
-_COUNTED = re.compile(r"(?P<path>.*[^\s:])(?:\s*:\s*|\s+)\d[\d.,]*[KMGTP]?i?B?")
+_HASH_LINE = re.compile(r"(?P<hash>[\da-f]{32,128})\s+\*?(?P<path>.+)")
+_SIZE_LINE = re.compile(r"(?:[\d.,]+[KMGTP]?i?B?\s+)+(?P<path>.*\S.*)")
+_COUNT_LINE = re.compile(r"(?P<path>.*[^\s:])(?:\s*:\s*|\s+)\d[\d.,]*[KMGTP]?i?B?")
 """A path before its count or size: ``grep -c``, ``stat``."""
-_MATCHED = re.compile(r"(?P<path>[^:]*/[^:]*):(?:\d{1,9}:.*|\S.*|)")
+_MATCH_LINE = re.compile(r"(?P<path>[^:]*/[^:]*):(?:\d{1,9}:.*|\S.*|)")
 """A path before a line of the file: ``grep``."""
 _HEADING = re.compile(r"(?P<folder>[^\s:][^:]*):")
 _PART = re.compile(r"==> .+ <==")
@@ -51,13 +51,13 @@ _TOTAL = re.compile(
     r"|\d+ director(?:y|ies)(?:, \d+ files?)?",
     re.IGNORECASE,
 )
-_BETWEEN = re.compile(r",(?!\d{3}(?!\d))|[;|]")
+_SEPARATOR = re.compile(r",(?!\d{3}(?!\d))|[;|]")
 _PLACE = re.compile(r"[\w./ @%+,-]*")
 """Folders before a name."""
 _ADDRESS = re.compile(r"0[\da-f]{6,7}(?:\s+|$)")
 """The offset before a line of ``od`` and ``hexdump``."""
-_NUMBERED = re.compile(r"\s*(?P<number>\d{1,9})[:\t ]\s*")
-_NAMED = re.compile(r"(?P<name>(?=[^\s:]*[/.])[^\s:]+):(?:(?P<number>\d{1,9}):)?")
+_NUMBER_PREFIX = re.compile(r"\s*(?P<number>\d{1,9})[:\t ]\s*")
+_FILE_PREFIX = re.compile(r"(?P<name>(?=[^\s:]*[/.])[^\s:]+):(?:(?P<number>\d{1,9}):)?")
 """The file, and the number, that ``grep`` prints before a line."""
 
 
@@ -86,7 +86,7 @@ class Form:
     """The task's words, some of which an answer may repeat."""
 
 
-def pack(line: str) -> str:
+def collapse_blanks(line: str) -> str:
     """Return a line with single blanks between its words."""
     return " ".join(line.split())
 
@@ -105,15 +105,19 @@ def read_number(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix the number that gold prints; of a listing, the rows count."""
     numbers = quantities(gold)
     if len(numbers) != 1:
-        return lambda lines: Counter(map(pack, gold)) == Counter(map(pack, lines))
-    number, asked = numbers[0], answer.question.units
+        return lambda lines: (
+            Counter(map(collapse_blanks, gold)) == Counter(map(collapse_blanks, lines))
+        )
+    number, expected_units = numbers[0], answer.question.units
 
     def agrees(lines: Sequence[str]) -> bool:
-        other = parse_quantity(lines, answer.question)
-        if other is None or not number.equals(other):
+        quantity = parse_quantity(lines, answer.question)
+        if quantity is None or not number.equals(quantity):
             return False
-        units = {number.unit, other.unit}
-        return len(units) == 1 or ("" in units and units - {""} <= asked)  # asked, so left out
+        units = {number.unit, quantity.unit}
+        return len(units) == 1 or (
+            "" in units and units - {""} <= expected_units
+        )  # asked, so left out
 
     return agrees
 
@@ -121,9 +125,9 @@ def read_number(answer: Form, gold: Sequence[str]) -> Reading:
 def read_choice(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix yes or no; of gold that says neither, its sentence counts."""
     choice = parse_choice(gold, answer.question)
-    sentence = pack(" ".join(gold)).casefold()
+    sentence = collapse_blanks(" ".join(gold)).casefold()
     if choice is None:
-        return lambda lines: pack(" ".join(lines)).casefold() == sentence
+        return lambda lines: collapse_blanks(" ".join(lines)).casefold() == sentence
     return lambda lines: parse_choice(lines, answer.question) == choice
 
 
@@ -131,70 +135,78 @@ def read_choice(answer: Form, gold: Sequence[str]) -> Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _PathEntry:
     """A path, and the hash beside it."""
 
     path: str
     hash: str = ""
 
     @property
-    def parts(self) -> Sequence[_Listed]:
+    def parts(self) -> Sequence[_PathEntry]:
         """The paths that it is with a blank between each two."""
         if " " not in self.path:
             return [self]
-        return [_Listed(_path(part), self.hash) for part in self.path.split()]
+        return [_PathEntry(_path(part), self.hash) for part in self.path.split()]
 
 
 def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix the paths that gold prints; a blank divides two, unless gold's paths have blanks."""
-    rows = _listing(answer, gold)
+    rows = _read_listing(answer, gold)
     blanks = any(" " in row.path for row in rows)
 
     def agrees(lines: Sequence[str]) -> bool:
-        others = _listing(answer, lines)
+        output_rows = _read_listing(answer, lines)
         if not blanks:
-            others = [part for row in others for part in row.parts]
-        if all(row.hash for row in (*rows, *others)):
-            sums, hashes = ({(_last(row.path), row.hash) for row in x} for x in (rows, others))
+            output_rows = [part for row in output_rows for part in row.parts]
+        if all(row.hash for row in (*rows, *output_rows)):
+            sums, hashes = (
+                {(_base_name(row.path), row.hash) for row in x} for x in (rows, output_rows)
+            )
             if sums != hashes:
                 return False
-        return _are_same_paths(answer, [row.path for row in rows], [row.path for row in others])
+        return _are_same_paths(
+            answer, [row.path for row in rows], [row.path for row in output_rows]
+        )
 
     return agrees
 
 
-def _listing(answer: Form, lines: Sequence[str]) -> list[_Listed]:
+def _read_listing(answer: Form, lines: Sequence[str]) -> list[_PathEntry]:
     """Read the paths of lines by the one form that all of them have."""
-    rows = [line for line in lines if not _TOTAL.fullmatch(pack(line))]
+    rows = [line for line in lines if not _TOTAL.fullmatch(collapse_blanks(line))]
     if any(map(_BRANCH.match, rows)):
-        return [_Listed(_path(_BRANCH.sub("", row, count=1).replace("\\ ", " "))) for row in rows]
+        return [
+            _PathEntry(_path(_BRANCH.sub("", row, count=1).replace("\\ ", " "))) for row in rows
+        ]
     headings = [match["folder"] for row in rows if (match := _HEADING.fullmatch(row))]
-    if headings and all(one[0] == "/" or answer.question.explains(one) for one in headings):
-        return [*_within_headings(rows)]
-    for read in (
-        *(_LONG.fullmatch, _HASHED.fullmatch, _SIZED.fullmatch),
-        *(_COUNTED.fullmatch, _MATCHED.fullmatch),
+    if headings and all(
+        heading[0] == "/" or answer.question.explains(heading) for heading in headings
     ):
-        matches = [read(row.strip()) for row in rows]
+        return [*_read_grouped_listing(rows)]
+    for matcher in (
+        *(_LONG_LINE.fullmatch, _HASH_LINE.fullmatch, _SIZE_LINE.fullmatch),
+        *(_COUNT_LINE.fullmatch, _MATCH_LINE.fullmatch),
+    ):
+        matches = [matcher(row.strip()) for row in rows]
         if all(matches):
             return [
-                _Listed(_path(match["path"]), match.groupdict().get("hash", ""))
+                _PathEntry(_path(match["path"]), match.groupdict().get("hash", ""))
                 for match in matches
                 if match
             ]
-    return [_Listed(_path(row)) for row in rows]
+    return [_PathEntry(_path(row)) for row in rows]
 
 
-def _within_headings(rows: Sequence[str]) -> Iterator[_Listed]:
+def _read_grouped_listing(rows: Sequence[str]) -> Iterator[_PathEntry]:
     """The names that ``ls`` lists for several folders, each with its folder."""
     folder = ""
     for row in rows:
         if match := _HEADING.fullmatch(row):
             folder = match["folder"]
         else:
-            listed = _LONG.fullmatch(row)
-            name = listed["path"] if listed else row
-            yield _Listed(_path(f"{folder}/{name}" if folder else name))
+            listing_match = _LONG_LINE.fullmatch(row)
+            name = listing_match["path"] if listing_match else row
+            yield _PathEntry(_path(f"{folder}/{name}" if folder else name))
 
 
 def _path(text: str) -> str:
@@ -205,63 +217,82 @@ def _path(text: str) -> str:
     return str(PurePosixPath(text)) if text else text
 
 
-def _last(path: str) -> str:
+def _base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _are_same_paths(answer: Form, paths: Sequence[str], others: Sequence[str]) -> bool:
+def _are_same_paths(answer: Form, paths: Sequence[str], output_paths: Sequence[str]) -> bool:
     if answer.names:
-        return _are_same_names(answer, paths, others)
-    if collect(answer, paths) == collect(answer, others):
+        return _are_same_names(answer, paths, output_paths)
+    if collect(answer, paths) == collect(answer, output_paths):
         return True
-    pairs = _aligned(answer, paths, others)  # "." alone would be every path
+    pairs = _align_paths(answer, paths, output_paths)  # "." alone would be every path
     return any(
-        {*one} != {"."} and collect(answer, one) == collect(answer, two) for one, two in pairs
+        {*gold_side} != {"."} and collect(answer, gold_side) == collect(answer, output_side)
+        for gold_side, output_side in pairs
     )
 
 
-def _are_same_names(answer: Form, paths: Sequence[str], others: Sequence[str]) -> bool:
+def _are_same_names(answer: Form, paths: Sequence[str], output_paths: Sequence[str]) -> bool:
     """Whether the names are the same, and no folder before one is another."""
-    if collect(answer, [*map(_last, paths)]) != collect(answer, [*map(_last, others)]):
+    if collect(answer, [*map(_base_name, paths)]) != collect(
+        answer, [*map(_base_name, output_paths)]
+    ):
         return False
     places: dict[str, set[str]] = {}
     for path in paths:
-        places.setdefault(_last(path), set()).add(path)
+        places.setdefault(_base_name(path), set()).add(path)
     return all(
-        any(_ends_with(one, path) or _ends_with(path, one) for one in places[_last(path)])
-        for path in {*others}
+        any(
+            _ends_with(gold_path, path) or _ends_with(path, gold_path)
+            for gold_path in places[_base_name(path)]
+        )
+        for path in {*output_paths}
     )
 
 
 def _ends_with(path: str, end: str) -> bool:
-    before = path.removesuffix(end)
-    return path == end or (path.endswith(f"/{end}") and _PLACE.fullmatch(before) is not None)
+    prefix = path.removesuffix(end)
+    return path == end or (path.endswith(f"/{end}") and _PLACE.fullmatch(prefix) is not None)
 
 
 _Pair = tuple[Sequence[str], Sequence[str]]
 
 
-def _aligned(answer: Form, paths: Sequence[str], others: Sequence[str]) -> Iterator[_Pair]:
+def _align_paths(
+    answer: Form, paths: Sequence[str], output_paths: Sequence[str]
+) -> Iterator[_Pair]:
     """Yield both lists; then, where one is absolute, it relative to a stated folder."""
-    yield paths, others
-    for absolute, relative, turned in ((paths, others, False), (others, paths, True)):
-        rooted = [path.startswith("/") for path in absolute]
-        if not rooted or not all(rooted) or any(path.startswith("/") for path in relative):
+    yield paths, output_paths
+    for absolute_paths, relative_paths, is_swapped in (
+        (paths, output_paths, False),
+        (output_paths, paths, True),
+    ):
+        absolute_flags = [path.startswith("/") for path in absolute_paths]
+        if (
+            not absolute_flags
+            or not all(absolute_flags)
+            or any(path.startswith("/") for path in relative_paths)
+        ):
             continue
-        for folder in _stated(answer, absolute):
-            below = [str(PurePosixPath(path).relative_to(folder)) for path in absolute]
-            yield (relative, below) if turned else (below, relative)
+        for folder in _base_folders(answer, absolute_paths):
+            rebased_paths = [
+                str(PurePosixPath(path).relative_to(folder)) for path in absolute_paths
+            ]
+            yield (relative_paths, rebased_paths) if is_swapped else (rebased_paths, relative_paths)
 
 
-def _stated(answer: Form, paths: Sequence[str]) -> Iterator[str]:
+def _base_folders(answer: Form, paths: Sequence[str]) -> Iterator[str]:
     """Yield the folders that paths may be relative to: one that the question names, and above.
 
     If the question names no path, it is the deepest folder that holds several paths.
     """
     start = commonpath(paths)
     if answer.question.folders or len({*paths}) == 1:
-        named = [folder for folder in answer.question.folders if within(start, folder)]
-        start = max(named, key=len, default="/")
+        question_folders = [
+            folder for folder in answer.question.folders if is_within(start, folder)
+        ]
+        start = max(question_folders, key=len, default="/")
     yield from dict.fromkeys([start, *map(str, PurePosixPath(start).parents)])
 
 
@@ -270,24 +301,26 @@ def _stated(answer: Form, paths: Sequence[str]) -> Iterator[str]:
 
 def read_lines(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix gold's lines; of lines of one word each, the words, on however many lines they stand."""
-    rows = [*map(pack, _bare(gold))]
-    words = all(len(row.split()) <= 1 for row in rows)
-    has_places = any(all(map(read, gold)) for read in (_NUMBERED.match, _NAMED.match))
-    wanted = collect(answer, rows)
+    rows = [*map(collapse_blanks, _drop_headings(gold))]
+    are_single_words = all(len(row.split()) <= 1 for row in rows)
+    has_places = any(
+        all(map(matcher, gold)) for matcher in (_NUMBER_PREFIX.match, _FILE_PREFIX.match)
+    )
+    gold_items = collect(answer, rows)
 
     def agrees(lines: Sequence[str]) -> bool:
-        others: Sequence[str] = _bare(lines)
+        output_rows: Sequence[str] = _drop_headings(lines)
         if not has_places:
-            others = _without_places(answer, others)
-        found = [*map(pack, others)]
-        if words:
-            found = [word for row in found for word in row.split()]
-        return collect(answer, found) == wanted
+            output_rows = _drop_places(answer, output_rows)
+        items = [*map(collapse_blanks, output_rows)]
+        if are_single_words:
+            items = [word for row in items for word in row.split()]
+        return collect(answer, items) == gold_items
 
     return agrees
 
 
-def _bare(lines: Sequence[str]) -> list[str]:
+def _drop_headings(lines: Sequence[str]) -> list[str]:
     """Return lines without the headings of ``head`` and the offsets of ``od``."""
     rows = [line for line in lines if not _PART.fullmatch(line)]
     if rows and all(map(_ADDRESS.match, rows)):
@@ -295,10 +328,10 @@ def _bare(lines: Sequence[str]) -> list[str]:
     return [row for row in rows if row]
 
 
-def _without_places(answer: Form, rows: Sequence[str]) -> Sequence[str]:
+def _drop_places(answer: Form, rows: Sequence[str]) -> Sequence[str]:
     """Return rows without the file and the rising number that stand before all of them."""
-    for read in (_NAMED.match, _NUMBERED.match):
-        places = [match for row in rows if (match := read(row))]
+    for matcher in (_FILE_PREFIX.match, _NUMBER_PREFIX.match):
+        places = [match for row in rows if (match := matcher(row))]
         if rows and len(places) == len(rows) and _are_places(answer, places):
             return [match.string[match.end() :] for match in places]
     return rows
@@ -308,14 +341,16 @@ def _are_places(answer: Form, places: Sequence[re.Match[str]]) -> bool:
     """Whether names are those of files that the question speaks of, and numbers rise from 1."""
     files = [match.groupdict().get("name", "") for match in places]
     numbers = [int(match["number"]) if match["number"] else None for match in places]
-    known = answer.question.words | answer.question.folders
-    if not all(not name or any(within(name, folder) for folder in known) for name in {*files}):
+    question_names = answer.question.words | answer.question.folders
+    if not all(
+        not name or any(is_within(name, folder) for folder in question_names) for name in {*files}
+    ):
         return False
-    last: dict[str, int] = {}
+    last_numbers: dict[str, int] = {}
     for name, number in zip(files, numbers, strict=True):
-        if number is not None and number <= last.get(name, 0):
+        if number is not None and number <= last_numbers.get(name, 0):
             return False
-        last[name] = number or 0
+        last_numbers[name] = number or 0
     return True
 
 
@@ -328,7 +363,7 @@ class _Row:
 
     path: str
     cells: tuple[Hashable, ...]
-    beside: tuple[Hashable, ...] = ()
+    extra_cells: tuple[Hashable, ...] = ()
 
 
 def read_table(answer: Form, gold: Sequence[str]) -> Reading:
@@ -336,59 +371,69 @@ def read_table(answer: Form, gold: Sequence[str]) -> Reading:
     rows, total = _rows(answer, gold), _total(answer, gold)
 
     def agrees(lines: Sequence[str]) -> bool:
-        others, sums = _rows(answer, lines), _total(answer, lines)
-        if rows is None or others is None or (total and sums and total != sums):
+        output_rows, sums = _rows(answer, lines), _total(answer, lines)
+        if rows is None or output_rows is None or (total and sums and total != sums):
             return False
         if answer.total == "needed" and total != sums:
             return False
-        return _are_same_rows(answer, rows, others)
+        return _are_same_rows(answer, rows, output_rows)
 
     return agrees
 
 
 def _total(answer: Form, lines: Sequence[str]) -> frozenset[Hashable]:
     """Return the numbers in the rows with totals."""
-    totals = [line for line in lines if answer.total and _TOTAL.fullmatch(pack(line))]
+    totals = [line for line in lines if answer.total and _TOTAL.fullmatch(collapse_blanks(line))]
     return frozenset(map(_cell, quantities(totals)))
 
 
 def _rows(answer: Form, lines: Sequence[str]) -> list[_Row] | None:
     """Read the rows of a table; None: a line lacks a cell."""
-    rows = [_row(answer, x) for x in lines if not (answer.total and _TOTAL.fullmatch(pack(x)))]
+    rows = [
+        _row(answer, x)
+        for x in lines
+        if not (answer.total and _TOTAL.fullmatch(collapse_blanks(x)))
+    ]
     return None if not rows or None in rows else [row for row in rows if row is not None]
 
 
 def _row(answer: Form, line: str) -> _Row | None:
     """Read a line: of each type, the cells that are asked for come first, and the path last."""
     types = [column.type for column in answer.columns]
-    wanted = types.count("number"), types.count("text")
-    if match := _LONG.fullmatch(line.strip()):
-        words = [match["mode"], match["user"], match["group"]][: wanted[1]]
-        numbers, path = quantities([match["size"]])[: wanted[0]], _path(match["path"])
+    column_counts = types.count("number"), types.count("text")
+    if match := _LONG_LINE.fullmatch(line.strip()):
+        words = [match["mode"], match["user"], match["group"]][: column_counts[1]]
+        numbers, path = quantities([match["size"]])[: column_counts[0]], _path(match["path"])
     else:
         numbers, words = _words(_BRANCH.sub("", line, count=1))
-        path, beyond = "", words[wanted[1] :]
-        if beyond and ("path" in types or len(beyond) == 1 or any("/" in word for word in beyond)):
+        path, extra_words = "", words[column_counts[1] :]
+        if extra_words and (
+            "path" in types or len(extra_words) == 1 or any("/" in word for word in extra_words)
+        ):
             name = next((word for word in reversed(words) if "/" in word), words[-1])
             words.remove(name)
             path = _path(name)
-    if len(numbers) < wanted[0] or len(words) < wanted[1] or ("path" in types and not path):
+    if (
+        len(numbers) < column_counts[0]
+        or len(words) < column_counts[1]
+        or ("path" in types and not path)
+    ):
         return None
     if types == ["path"]:  # any words may tell of it
         if not all(word.isalpha() and not is_doubt(word) for word in words):
             return None
         words = []
     cells = [*map(_cell, numbers)]
-    beside = (*words[wanted[1] :], *cells[wanted[0] :])
-    return _Row(path, (*words[: wanted[1]], *cells[: wanted[0]]), beside)
+    extra_cells = (*words[column_counts[1] :], *cells[column_counts[0] :])
+    return _Row(path, (*words[: column_counts[1]], *cells[: column_counts[0]]), extra_cells)
 
 
 def _words(line: str) -> tuple[list[Quantity], list[str]]:
     """Return the numbers and the words of a line; "3 files" is a number."""
-    numbers, words = quantities([_BETWEEN.sub(" ", line)]), []
+    numbers, words = quantities([_SEPARATOR.sub(" ", line)]), []
     is_after = False
-    for token in tokens(_BETWEEN.sub(" ", line)):
-        is_number = Quantity.of(token) is not None
+    for token in tokens(_SEPARATOR.sub(" ", line)):
+        is_number = Quantity.parse(token) is not None
         if not is_number and not (is_after and is_unit(token)):
             words.append(token)
         is_after = is_number
@@ -399,36 +444,46 @@ def _cell(quantity: Quantity) -> Hashable:
     return quantity.value, quantity.unit
 
 
-def _without_folder(rows: Sequence[_Row]) -> Sequence[_Row]:
+def _drop_folder_total(rows: Sequence[_Row]) -> Sequence[_Row]:
     """Return the rows but for that of the folder that holds all others: the total of `du`."""
     folder = min((row.path for row in rows), key=lambda path: (path != ".", len(path)), default="")
-    inside = [row for row in rows if row.path != folder]
-    return inside if folder == "." or all(within(row.path, folder) for row in inside) else rows
+    inner_rows = [row for row in rows if row.path != folder]
+    return (
+        inner_rows
+        if folder == "." or all(is_within(row.path, folder) for row in inner_rows)
+        else rows
+    )
 
 
-def _are_same_rows(answer: Form, rows: Sequence[_Row], others: Sequence[_Row]) -> bool:
+def _are_same_rows(answer: Form, rows: Sequence[_Row], output_rows: Sequence[_Row]) -> bool:
     if answer.total == "optional":
-        inside, inside_others = _without_folder(rows), _without_folder(others)
-        if len(inside) == len(others) and inside:
-            rows = inside
-        elif len(inside_others) == len(rows) and inside_others:
-            others = inside_others
-    if not any(row.path for row in others) and not any("path" in c.type for c in answer.columns):
+        inner_rows, inner_output_rows = _drop_folder_total(rows), _drop_folder_total(output_rows)
+        if len(inner_rows) == len(output_rows) and inner_rows:
+            rows = inner_rows
+        elif len(inner_output_rows) == len(rows) and inner_output_rows:
+            output_rows = inner_output_rows
+    if not any(row.path for row in output_rows) and not any(
+        "path" in c.type for c in answer.columns
+    ):
         rows = [replace(row, path="") for row in rows]
-    if not any(row.beside for row in others):
-        rows = [replace(row, beside=()) for row in rows]
+    if not any(row.extra_cells for row in output_rows):
+        rows = [replace(row, extra_cells=()) for row in rows]
 
-    def placed(paths: Sequence[str], rows: Sequence[_Row]) -> object:
-        cells = [(path, row.cells, row.beside) for path, row in zip(paths, rows, strict=True)]
+    def collect_rows(paths: Sequence[str], rows: Sequence[_Row]) -> object:
+        cells = [(path, row.cells, row.extra_cells) for path, row in zip(paths, rows, strict=True)]
         return collect(answer, cells)
 
-    paths, places = ([row.path for row in table] for table in (rows, others))
+    paths, output_paths = ([row.path for row in table] for table in (rows, output_rows))
     if answer.names:
-        return _are_same_names(answer, paths, places) and (
-            placed([*map(_last, paths)], rows) == placed([*map(_last, places)], others)
+        return _are_same_names(answer, paths, output_paths) and (
+            collect_rows([*map(_base_name, paths)], rows)
+            == collect_rows([*map(_base_name, output_paths)], output_rows)
         )
-    pairs = _aligned(answer, paths, places)
-    return any(placed(one, rows) == placed(other, others) for one, other in pairs)
+    pairs = _align_paths(answer, paths, output_paths)
+    return any(
+        collect_rows(gold_side, rows) == collect_rows(output_side, output_rows)
+        for gold_side, output_side in pairs
+    )
 
 
 READINGS: Mapping[str, Callable[[Form, Sequence[str]], Reading]] = {

@@ -18,60 +18,60 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, cast
 
-LARGEST = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 """Bytes of an archive, and of all its members, up to which it is looked into."""
 _SECONDS = 10
 """Seconds of a processor."""
 _MEMORY = 1024 * 1024 * 1024
 
 
-def _of_gzip(file: IO[bytes]) -> Iterator[tuple[str, str]]:
-    with gzip.open(file) as unpacked:
-        yield "", _digest(cast("IO[bytes]", unpacked), LARGEST)[0]
+def _read_gzip(file: IO[bytes]) -> Iterator[tuple[str, str]]:
+    with gzip.open(file) as member_file:
+        yield "", _digest(cast("IO[bytes]", member_file), MAX_BYTES)[0]
 
 
-def _of_tar(file: IO[bytes]) -> Iterator[tuple[str, str]]:
-    left = LARGEST
+def _read_tar(file: IO[bytes]) -> Iterator[tuple[str, str]]:
+    remaining_bytes = MAX_BYTES
     with tarfile.open(fileobj=file) as archive:
         for member in archive:
             name = member.name.removeprefix("./").lstrip("/")
             if member.isfile() or member.islnk():  # a hard link is a file that came before
-                unpacked = archive.extractfile(member)
-                assert unpacked is not None
-                found, size = _digest(unpacked, left)
-                left -= size
-                yield name, found
+                member_file = archive.extractfile(member)
+                assert member_file is not None
+                digest, size = _digest(member_file, remaining_bytes)
+                remaining_bytes -= size
+                yield name, digest
             elif not member.isdir():
                 yield name, f"{member.type!r} {member.linkname}"
 
 
-def _of_zip(file: IO[bytes]) -> Iterator[tuple[str, str]]:
-    left = LARGEST
+def _read_zip(file: IO[bytes]) -> Iterator[tuple[str, str]]:
+    remaining_bytes = MAX_BYTES
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             if not member.is_dir():
-                with archive.open(member) as unpacked:
-                    found, size = _digest(unpacked, left)
-                left -= size
-                yield member.filename, found
+                with archive.open(member) as member_file:
+                    digest, size = _digest(member_file, remaining_bytes)
+                remaining_bytes -= size
+                yield member.filename, digest
 
 
-def _digest(file: IO[bytes], most: int) -> tuple[str, int]:
+def _digest(file: IO[bytes], max_bytes: int) -> tuple[str, int]:
     """Return the digest of a file, and its size.
 
     Raises:
         ValueError: It is larger than that.
     """
-    data = file.read(most + 1)
-    if len(data) > most:
+    data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
         raise ValueError("it is too large")
     return hashlib.sha256(data).hexdigest(), len(data)
 
 
 READERS: Mapping[str, Callable[[IO[bytes]], Iterator[tuple[str, str]]]] = {
-    "gzip": _of_gzip,
-    "tar": _of_tar,
-    "zip": _of_zip,
+    "gzip": _read_gzip,
+    "tar": _read_tar,
+    "zip": _read_zip,
 }
 
 KINDS = tuple(READERS)

@@ -39,12 +39,12 @@ class Reward(Protocol[PlaceT]):
 
 
 @contextmanager
-def quiesced(
+def quiesce_sandbox(
     provider: Provider,
     network: Network,
     episode: Episode,
     sandbox: SandboxBackend,
-    look: Callable[[], object] = lambda: None,
+    on_quiet: Callable[[], object] = lambda: None,
     private: bool = False,
 ) -> Iterator[SandboxBackend]:
     """Yield the sandbox with nothing running in it; of an episode that still runs, a copy of it.
@@ -54,7 +54,7 @@ def quiesced(
         network: What it reaches.
         episode: The episode.
         sandbox: The sandbox of the episode.
-        look: Called while no program can change a file. To look later, at the sandbox or the copy,
+        on_quiet: Called while no program can change a file. To look later, at the sandbox or the copy,
             would be too late: a program could have undone meanwhile what was copied.
         private: Whether programs there can be hidden from each other, where the provider can do
             that: of a sandbox in which they cannot, a copy.
@@ -63,25 +63,25 @@ def quiesced(
     is_fit = limits == sandbox.limits or not isinstance(sandbox, SupportsPrivacy)
     if episode.status != "running":
         sandbox.kill()
-        look()
+        on_quiet()
         if is_fit:
             yield sandbox
             return
 
     def save() -> Snapshot:
-        look()
+        on_quiet()
         return sandbox.snapshot()
 
     if episode.status == "running":
         snapshot = sandbox.at_rest(save)
     else:  # frozen, where that can be: also files that cannot be copied are judged
         snapshot = sandbox.freeze() if isinstance(sandbox, Freezes) else sandbox.snapshot()
-    with copied(provider, network, limits, snapshot) as copy:
+    with start_copy(provider, network, limits, snapshot) as copy:
         yield copy
 
 
 @contextmanager
-def copied(
+def start_copy(
     provider: Provider, network: Network, limits: Limits, snapshot: Snapshot
 ) -> Iterator[SandboxBackend]:
     """Start a sandbox from a snapshot, and delete that afterwards.

@@ -31,15 +31,15 @@ from typing import Any
 
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
-from intercode.rewards.aliases import TEMPORARY, lies_in
+from intercode.rewards.aliases import TEMPORARY_FOLDERS, is_within_any
 from intercode.rewards.answer import Answer, last_output, normalise, similarity
-from intercode.rewards.gold import GoldResult, GoldRunner, content, differing
+from intercode.rewards.gold import GoldResult, GoldRunner, archive_digest, differing_paths
 from intercode.rewards.judge import Judge
 from intercode.rewards.words import is_named, temporary_names
 from intercode.task import Task
 from intercode_sandbox.base import Change, SandboxBackend
 
-NOT_EXACT = 0.99
+MAX_INEXACT_VALUE = 0.99
 """The highest value below that of an exact result."""
 
 _SCRATCH = re.compile(
@@ -47,9 +47,9 @@ _SCRATCH = re.compile(
     r"|/(root|home/[^/]+)/\.(bash_history|python_history|lesshst|viminfo|wget-hsts|sqlite_history)$"
 )
 NO_ARCHIVES: Mapping[str, str] = {}
-_WRONG = ("missing", "different", "extra")
+_DIFFERENCE_KEYS = ("missing", "different", "extra")
 """Keys of a score's detail that list the paths that are not as gold leaves them."""
-_SHOWN = 20
+_QUOTE_LIMIT = 20
 """The number of paths, and of hundreds of characters, that a score's detail quotes."""
 
 
@@ -71,7 +71,7 @@ class BashReward:
     ) -> None:
         self._gold = gold
         self._judge = judge
-        self._scratch = _with(ignore)
+        self._scratch = _scratch_pattern(ignore)
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score against the best gold.
@@ -87,27 +87,27 @@ class BashReward:
         output = last_output(episode)
         output = None if output is None else normalise(output)
         changes = {change.path: change for change in sandbox.changes()}
-        answer = Answer.of(task)
+        answer = Answer.parse(task)
         archives = {} if answer is None else answer.archives
-        contents = {path: content(sandbox, path, kind) for path, kind in archives.items()}
+        contents = {path: archive_digest(sandbox, path, kind) for path, kind in archives.items()}
         names = temporary_names(task, sandbox)
         best: Score | None = None
-        met: list[str] = []
+        gold_outputs: list[str] = []
         for gold in task.gold:
-            done = self._gold.run(task, gold)
+            gold_result = self._gold.run(task, gold)
             score = compare(
-                done, changes, output, answer, contents, task.expects, self._scratch, names
+                gold_result, changes, output, answer, contents, task.expects, self._scratch, names
             )
             if best is None or score.value > best.value:
                 best = score
             if best.value == 1.0:
                 return best
-            if not any(score.detail[kind] for kind in _WRONG):
-                met.append(done.output)
+            if not any(score.detail[kind] for kind in _DIFFERENCE_KEYS):
+                gold_outputs.append(gold_result.output)
         assert best is not None  # there is at least one gold
-        if self._judge is None or output is None or not met:
+        if self._judge is None or output is None or not gold_outputs:
             return best
-        return self._judge.settle(task, episode, best, output, met)
+        return self._judge.settle(task, episode, best, output, gold_outputs)
 
 
 def compare(
@@ -132,44 +132,48 @@ def compare(
         scratch: The paths that are compared only where the task itself works.
         names: Names of scratch in the task's words.
     """
-    if not gold.output and all(map(scratch.match, gold.touched)):
-        names = gold.touched  # all that gold does is there
+    if not gold.output and all(map(scratch.match, gold.changed_paths)):
+        names = gold.changed_paths  # all that gold does is there
 
     def is_scratch(path: str) -> bool:
         return _is_scratch(path, gold, scratch, names)
 
-    def counts(path: str) -> bool:
-        same = bool(archives.get(path)) and archives[path] == gold.archives[path]
-        return not expects(path) and not same and not is_scratch(path)
+    def is_compared(path: str) -> bool:
+        is_same_archive = bool(archives.get(path)) and archives[path] == gold.archives[path]
+        return not expects(path) and not is_same_archive and not is_scratch(path)
 
-    wrong = set(filter(counts, differing(changes, gold.after)))
-    done = set(filter(counts, differing(changes, gold.before)))
-    touched = {path for path in gold.touched if not is_scratch(path)}
-    files = _f1(len(touched - wrong), len(touched), len(done))
+    wrong_paths = set(filter(is_compared, differing_paths(changes, gold.gold_changes)))
+    agent_paths = set(filter(is_compared, differing_paths(changes, gold.setup_changes)))
+    gold_paths = {path for path in gold.changed_paths if not is_scratch(path)}
+    file_score = _f1_score(len(gold_paths - wrong_paths), len(gold_paths), len(agent_paths))
     # Where there is nothing to print, an empty output counts only after an action.
-    said = 0.0 if output is None else similarity(output, gold.output)
+    output_score = 0.0 if output is None else similarity(output, gold.output)
     if answer is None:
-        compares_output, agrees = bool(gold.output) or not touched, output == gold.output
+        compares_output, agrees = bool(gold.output) or not gold_paths, output == gold.output
     else:
-        compares_output = answer.printed
-        agrees = output is not None and answer.agree(gold.output, output)
-    exact = not wrong and (not compares_output or agrees)
-    if exact:
+        compares_output = answer.is_printed
+        agrees = output is not None and answer.is_equivalent(gold.output, output)
+    is_exact = not wrong_paths and (not compares_output or agrees)
+    if is_exact:
         value = 1.0
-    elif not touched:
-        value = min(said / 2 if wrong else said, NOT_EXACT)
+    elif not gold_paths:
+        value = min(output_score / 2 if wrong_paths else output_score, MAX_INEXACT_VALUE)
     else:
-        value = min((files + said) / 2 if compares_output else files, NOT_EXACT)
-    parts = {"files": files, "output": said} if compares_output else {"files": files}
-    return Score(value, parts, _detail(gold, changes, wrong, output))
+        value = min(
+            (file_score + output_score) / 2 if compares_output else file_score, MAX_INEXACT_VALUE
+        )
+    parts = (
+        {"files": file_score, "output": output_score} if compares_output else {"files": file_score}
+    )
+    return Score(value, parts, _detail(gold, changes, wrong_paths, output))
 
 
-def _f1(right: int, wanted: int, done: int) -> float:
+def _f1_score(right_count: int, gold_count: int, agent_count: int) -> float:
     """Return the F1 of changes: twice the right ones, over those wanted and those done."""
-    return 2 * right / (wanted + done) if wanted + done else 1.0
+    return 2 * right_count / (gold_count + agent_count) if gold_count + agent_count else 1.0
 
 
-def _with(paths: Sequence[str]) -> re.Pattern[str]:
+def _scratch_pattern(paths: Sequence[str]) -> re.Pattern[str]:
     """Return the pattern of scratch, with further paths."""
     places = "|".join(
         ("" if path.startswith("/") else ".*/")
@@ -185,28 +189,30 @@ def _is_scratch(
     if not scratch.match(path):
         return False
     while scratch.match(path):
-        is_its_own_way = lies_in(path, TEMPORARY) and not is_named(path, names)
-        if path in gold.before or (path in gold.touched and not is_its_own_way):
+        is_its_own_way = is_within_any(path, TEMPORARY_FOLDERS) and not is_named(path, names)
+        if path in gold.setup_changes or (path in gold.changed_paths and not is_its_own_way):
             return False
         path = path.rpartition("/")[0]
     return True
 
 
 def _detail(
-    gold: GoldResult, changes: Mapping[str, Change], wrong: set[str], output: str | None
+    gold: GoldResult, changes: Mapping[str, Change], wrong_paths: set[str], output: str | None
 ) -> dict[str, Any]:
     """List the differences that explain a score to a person."""
 
-    def shown(paths: set[str] | frozenset[str]) -> list[str]:
-        return sorted(paths)[:_SHOWN]
+    def list_paths(paths: set[str] | frozenset[str]) -> list[str]:
+        return sorted(paths)[:_QUOTE_LIMIT]
 
-    untouched = {path for path in wrong if changes.get(path) == gold.before.get(path)}
+    untouched_paths = {
+        path for path in wrong_paths if changes.get(path) == gold.setup_changes.get(path)
+    }
     detail: dict[str, Any] = {
-        "missing": shown(wrong & untouched),
-        "different": shown((wrong & gold.touched) - untouched),
-        "extra": shown(wrong - gold.touched - untouched),
+        "missing": list_paths(wrong_paths & untouched_paths),
+        "different": list_paths((wrong_paths & gold.changed_paths) - untouched_paths),
+        "extra": list_paths(wrong_paths - gold.changed_paths - untouched_paths),
     }
     if output != gold.output:
-        detail["output"] = None if output is None else output[: _SHOWN * 100]
-        detail["gold_output"] = gold.output[: _SHOWN * 100]
+        detail["output"] = None if output is None else output[: _QUOTE_LIMIT * 100]
+        detail["gold_output"] = gold.output[: _QUOTE_LIMIT * 100]
     return detail

@@ -22,7 +22,7 @@ from intercode.databases.base import Failure, Row, Session
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_run import Answer, Databases, Grader, golds, last_answer
+from intercode.rewards.sql_run import AnswerResult, Databases, Grader, golds, last_answer
 from intercode.task import Task
 
 ITERATIONS = 100
@@ -44,32 +44,40 @@ def soft_f1(gold: Sequence[Row], answer: Sequence[Row]) -> float:
     """
     if not gold and not answer:
         return 1.0
-    wanted = list(dict.fromkeys(map(_hashable, gold)))
-    given = list(dict.fromkeys(map(_hashable, answer)))
-    matched = spurious = missed = 0.0
-    for ours, theirs in zip(wanted, given, strict=False):
-        matched += sum(value in ours for value in theirs) / len(ours)
-        spurious += sum(value not in ours for value in theirs) / len(ours)
-        missed += sum(value not in theirs for value in ours) / len(ours)
-    spurious += max(len(given) - len(wanted), 0)
-    missed += max(len(wanted) - len(given), 0)
-    precision = matched / (matched + spurious) if matched + spurious else 0.0
-    recall = matched / (matched + missed) if matched + missed else 0.0
+    gold_rows = list(dict.fromkeys(map(_hashable, gold)))
+    answer_rows = list(dict.fromkeys(map(_hashable, answer)))
+    true_positives = false_positives = false_negatives = 0.0
+    for gold_row, answer_row in zip(gold_rows, answer_rows, strict=False):
+        true_positives += sum(value in gold_row for value in answer_row) / len(gold_row)
+        false_positives += sum(value not in gold_row for value in answer_row) / len(gold_row)
+        false_negatives += sum(value not in answer_row for value in gold_row) / len(gold_row)
+    false_positives += max(len(answer_rows) - len(gold_rows), 0)
+    false_negatives += max(len(gold_rows) - len(answer_rows), 0)
+    precision = (
+        true_positives / (true_positives + false_positives)
+        if true_positives + false_positives
+        else 0.0
+    )
+    recall = (
+        true_positives / (true_positives + false_negatives)
+        if true_positives + false_negatives
+        else 0.0
+    )
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def time_ratio(ratios: Sequence[float]) -> float:
     """Return the mean of measured ratios, without those three standard deviations or more away."""
     mean, deviation = statistics.fmean(ratios), statistics.pstdev(ratios)
-    kept = [ratio for ratio in ratios if abs(ratio - mean) < 3 * deviation]
-    return statistics.fmean(kept or ratios)  # all are kept where all are the same
+    retained_ratios = [ratio for ratio in ratios if abs(ratio - mean) < 3 * deviation]
+    return statistics.fmean(retained_ratios or ratios)  # all are kept where all are the same
 
 
 def ves_reward(ratio: float) -> float:
     """Return R-VES's reward for a right answer, by gold's time over its own: 0.25 to 1.25."""
     if ratio == 0:
         return 0.0
-    return next((reward for least, reward in _REWARDS if ratio >= least), 0.25)
+    return next((reward for min_ratio, reward in _REWARDS if ratio >= min_ratio), 0.25)
 
 
 def r_ves(rewards: Sequence[float]) -> float:
@@ -104,19 +112,24 @@ class ExReward:
     def _scores(self, task: Task, episode: Episode) -> Iterator[Score]:
         sql = last_answer(episode)
         source = self._grader.databases.source(task)
-        answer = Answer(None) if sql is None else self._grader.answer(task, sql, source)
+        answer = AnswerResult(None) if sql is None else self._grader.answer(task, sql, source)
         for gold in golds(task):
-            wanted = self._grader.gold(task, gold, source).result.rows
+            gold_rows = self._grader.gold(task, gold, source).result.rows
             if sql is None or answer.result is None or not answer.result.complete:
                 yield self._score(task, "", gold, [], None)
             else:
-                yield self._score(task, sql, gold, wanted, answer.result.rows)
+                yield self._score(task, sql, gold, gold_rows, answer.result.rows)
 
     def _score(
-        self, task: Task, sql: str, gold: str, wanted: Sequence[Row], given: Sequence[Row] | None
+        self,
+        task: Task,
+        sql: str,
+        gold: str,
+        gold_rows: Sequence[Row],
+        answer_rows: Sequence[Row] | None,
     ) -> Score:
         """Score the rows of one answer; None: it has none."""
-        value = 0.0 if given is None else execution_accuracy(wanted, given)
+        value = 0.0 if answer_rows is None else execution_accuracy(gold_rows, answer_rows)
         return Score(value, {"ex": value})
 
 
@@ -124,9 +137,14 @@ class SoftF1Reward(ExReward):
     """Soft F1 as a reward. ``parts``: ``soft_f1``."""
 
     def _score(
-        self, task: Task, sql: str, gold: str, wanted: Sequence[Row], given: Sequence[Row] | None
+        self,
+        task: Task,
+        sql: str,
+        gold: str,
+        gold_rows: Sequence[Row],
+        answer_rows: Sequence[Row] | None,
     ) -> Score:
-        value = 0.0 if given is None else soft_f1(wanted, given)
+        value = 0.0 if answer_rows is None else soft_f1(gold_rows, answer_rows)
         return Score(value, {"soft_f1": value})
 
 
@@ -157,9 +175,14 @@ class RVesReward(ExReward):
         self._iterations = iterations
 
     def _score(
-        self, task: Task, sql: str, gold: str, wanted: Sequence[Row], given: Sequence[Row] | None
+        self,
+        task: Task,
+        sql: str,
+        gold: str,
+        gold_rows: Sequence[Row],
+        answer_rows: Sequence[Row] | None,
     ) -> Score:
-        if given is None or not execution_accuracy(wanted, given):
+        if answer_rows is None or not execution_accuracy(gold_rows, answer_rows):
             return Score(0.0, {"reward": 0.0, "time_ratio": 0.0})
         try:
             ratio = time_ratio([self._ratio(task, sql, gold) for _ in range(self._iterations)])
@@ -169,20 +192,22 @@ class RVesReward(ExReward):
         return Score(min(reward, 1.0), {"reward": reward, "time_ratio": ratio})
 
     def _ratio(self, task: Task, sql: str, gold: str) -> float:
-        theirs = self._seconds(task, sql)
-        if isinstance(theirs, Failure):
-            raise _AnswerFailedError(f"the answer failed when timed: {theirs.message}")
-        ours = self._seconds(task, gold)
-        if isinstance(ours, Failure):
-            raise RewardError(f"task {task.task_id!r}: failed when timed: {ours.message}: {gold}")
-        return ours / theirs
+        answer_time = self._seconds(task, sql)
+        if isinstance(answer_time, Failure):
+            raise _AnswerFailedError(f"the answer failed when timed: {answer_time.message}")
+        gold_time = self._seconds(task, gold)
+        if isinstance(gold_time, Failure):
+            raise RewardError(
+                f"task {task.task_id!r}: failed when timed: {gold_time.message}: {gold}"
+            )
+        return gold_time / answer_time
 
     def _seconds(self, task: Task, sql: str) -> float | Failure:
         databases = self._grader.databases
         with closing(databases.open(task, "grader")) as session:
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             outcome = session.execute(sql, timeout=task.timeout)
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - start_time
         return outcome.failure or seconds
 
 

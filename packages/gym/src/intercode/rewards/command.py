@@ -20,7 +20,7 @@ It must judge the files that the agent *left*, and must not be steered by them. 
 5. What the agent has left in temporary folders is removed, but for what the task names there.
 6. If the agent changed files that may configure a tool, or left links that lead elsewhere (see
    `leftovers`), the command must succeed a second time, in a copy in which these are as before: see
-   `put_back`. Honest work passes there as well.
+   `restore_paths`. Honest work passes there as well.
 
 A task whose answer is such a file names it in `may_change`. The files that the command itself opens
 are its author's matter: it should not run a program of the agent's unless that program is being
@@ -42,8 +42,8 @@ from typing import Any
 from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, TaskError
 from intercode.rewards import leftovers
-from intercode.rewards.base import copied, quiesced
-from intercode.rewards.gold import differing
+from intercode.rewards.base import quiesce_sandbox, start_copy
+from intercode.rewards.gold import differing_paths
 from intercode.rewards.leftovers import Leftovers
 from intercode.task import Task
 from intercode_sandbox.base import (
@@ -68,18 +68,22 @@ SYSTEM_PATHS = re.compile(
 OPEN_PATHS = re.compile(r"/usr/(local/(bin|src)|src)(/|$)")
 """Exceptions to them, for new files: a program there is found only if no other has its name."""
 
-_OUTPUT = 2000
+_QUOTED_BYTES = 2000
 """Bytes of the command's output that a score's detail quotes."""
-_PATHS = 20
+_MAX_QUOTED_PATHS = 20
 """The number of paths that a score's detail names."""
 _RETRIES = 3
 """Verifications of a task that are tried once more when they are late."""
-_alone = threading.Lock()
-_ROOM, _FILES = 16 * MIB, 64
+_retry_lock = threading.Lock()
+_MIN_FREE_BYTES, _MIN_FREE_FILES = 16 * MIB, 64
 """The bytes and the number of files that a verification must be able to write."""
-_NO_ROOM = "the agent has left no room on the disk: nothing that writes a file could be believed"
-_TAMPERED = "these files decide how any command runs, and are not in the task's may_change"
-_STEERED = "it fails with these files as before; if the answer is there, name it in may_change"
+_DISK_FULL_REASON = (
+    "the agent has left no room on the disk: nothing that writes a file could be believed"
+)
+_TAMPERED_REASON = "these files decide how any command runs, and are not in the task's may_change"
+_STEERED_REASON = (
+    "it fails with these files as before; if the answer is there, name it in may_change"
+)
 
 
 class CommandReward:
@@ -100,8 +104,8 @@ class CommandReward:
         self._provider = provider
         self._start = start
         self._network = network
-        self._prepared: dict[Task, dict[str, Change]] = {}
-        self._late: dict[str, int] = {}
+        self._changes_by_task: dict[Task, dict[str, Change]] = {}
+        self._late_counts: dict[str, int] = {}
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score. A verification that runs into the time limit has not succeeded.
@@ -112,101 +116,119 @@ class CommandReward:
         """
         if task.verification is None:
             raise TaskError(f"task {task.task_id!r}: field 'verification' is missing")
-        left: dict[str, Change] = {}
+        changes: dict[str, Change] = {}
 
-        def look() -> None:
-            left.clear()
-            left.update(_by_path(sandbox))
+        def record_changes() -> None:
+            changes.clear()
+            changes.update(_changes_by_path(sandbox))
 
         try:
-            with quiesced(
-                self._provider, self._network, episode, sandbox, look, private=True
-            ) as quiet:
-                return self._judge(task, quiet, left, is_copy=quiet is not sandbox)
+            with quiesce_sandbox(
+                self._provider, self._network, episode, sandbox, record_changes, private=True
+            ) as quiet_sandbox:
+                return self._judge(
+                    task, quiet_sandbox, changes, is_copy=quiet_sandbox is not sandbox
+                )
         except OSError as error:
             if isinstance(error, InterCodeError):
                 raise
             # In the place of the directory where everything starts is now something else.
-            return _refused(str(error))
+            return _refusal_score(str(error))
 
     def _judge(
-        self, task: Task, sandbox: SandboxBackend, left: Mapping[str, Change], is_copy: bool
+        self, task: Task, sandbox: SandboxBackend, changes: Mapping[str, Change], is_copy: bool
     ) -> Score:
         """Judge the sandbox as the agent left it, and a copy without what could steer a judge.
 
         Args:
             task: The task.
             sandbox: A sandbox in which no program of the agent's runs.
-            left: Its differences to the image.
+            changes: Its differences to the image.
             is_copy: Whether it is a copy of the agent's sandbox.
         """
-        before = self._before(task)
+        setup_changes = self._setup_changes(task)
         home = sandbox.env.get("HOME", "/")
-        unexpected, known = (_unexpected(task, each, home) for each in (left, before))
-        changed = differing(unexpected, known)
-        if tampered := _tampered(changed, unexpected, known):
-            return _refused(_TAMPERED, tampered)
-        own = {path: left[path] for path in differing(left, before) if path in left}
-        scratch = leftovers.temporary(task, sandbox, own)
-        if not leftovers.empty_temporary(sandbox, scratch):
-            return _refused(_TAMPERED, sorted(scratch))
-        if not _has_room(sandbox):
-            return _refused(_NO_ROOM)
-        own, left = (
-            {p: one for p, one in each.items() if p not in scratch} for each in (own, left)
+        unexpected_changes, unexpected_setup_changes = (
+            _unexpected_changes(task, change_map, home) for change_map in (changes, setup_changes)
         )
-        found = Leftovers.of(task, sandbox, own, left, before)
-        found.as_before.update(path for path in changed - scratch if not SYSTEM_PATHS.match(path))
-        with self._copied(sandbox) if found else nullcontext(sandbox) as copy:
+        changed_paths = differing_paths(unexpected_changes, unexpected_setup_changes)
+        if tampered_paths := _tampered_paths(
+            changed_paths, unexpected_changes, unexpected_setup_changes
+        ):
+            return _refusal_score(_TAMPERED_REASON, tampered_paths)
+        agent_changes = {
+            path: changes[path]
+            for path in differing_paths(changes, setup_changes)
+            if path in changes
+        }
+        scratch = leftovers.temporary_paths(task, sandbox, agent_changes)
+        if not leftovers.empty_temporary_folders(sandbox, scratch):
+            return _refusal_score(_TAMPERED_REASON, sorted(scratch))
+        if not _has_room(sandbox):
+            return _refusal_score(_DISK_FULL_REASON)
+        agent_changes, changes = (
+            {p: change for p, change in change_map.items() if p not in scratch}
+            for change_map in (agent_changes, changes)
+        )
+        traces = Leftovers.find(task, sandbox, agent_changes, changes, setup_changes)
+        traces.restored_paths.update(
+            path for path in changed_paths - scratch if not SYSTEM_PATHS.match(path)
+        )
+        with self._start_copy(sandbox) if traces else nullcontext(sandbox) as copy:
             if is_copy:
-                found.join(sandbox)
-            done = self._verify(task, sandbox)
-            if not done.ok:
-                return _score(done, {"removed": sorted(scratch)[:_PATHS]} if scratch else {})
-            if not found:
-                return _score(done)
+                traces.join(sandbox)
+            result = self._verify(task, sandbox)
+            if not result.ok:
+                return _score(
+                    result, {"removed": sorted(scratch)[:_MAX_QUOTED_PATHS]} if scratch else {}
+                )
+            if not traces:
+                return _score(result)
             sandbox.kill()
-            through = found.written_through(left, _by_path(sandbox))
-            undone = sorted(found.certain | through)
-            if not undone:
-                return _score(done)
-            paths = sorted(found.as_before)
+            written_links = traces.find_written_links(changes, _changes_by_path(sandbox))
+            reverted_paths = sorted(traces.certain_paths | written_links)
+            if not reverted_paths:
+                return _score(result)
+            paths = sorted(traces.restored_paths)
             with closing(self._start(task)) as original:
                 if not (
-                    found.undo(copy, original, through)
-                    and put_back(copy, original, paths, left, before, found.env)
+                    traces.undo(copy, original, written_links)
+                    and restore_paths(copy, original, paths, changes, setup_changes, traces.env)
                 ):
-                    return _refused(_TAMPERED, undone)
-            done = self._verify(task, copy)
-            steered = {"reason": _STEERED, "as_before": undone[:_PATHS]}
-            return _score(done, {} if done.ok else steered)
+                    return _refusal_score(_TAMPERED_REASON, reverted_paths)
+            result = self._verify(task, copy)
+            steering_detail = {
+                "reason": _STEERED_REASON,
+                "as_before": reverted_paths[:_MAX_QUOTED_PATHS],
+            }
+            return _score(result, {} if result.ok else steering_detail)
 
-    def _copied(self, sandbox: SandboxBackend) -> AbstractContextManager[SandboxBackend]:
-        return copied(self._provider, self._network, sandbox.limits, sandbox.snapshot())
+    def _start_copy(self, sandbox: SandboxBackend) -> AbstractContextManager[SandboxBackend]:
+        return start_copy(self._provider, self._network, sandbox.limits, sandbox.snapshot())
 
-    def _before(self, task: Task) -> dict[str, Change]:
+    def _setup_changes(self, task: Task) -> dict[str, Change]:
         """Return the changes by the task's files and setup.
 
         Needed also where the agent has none of it left: it may have put something in its place.
         """
         if not task.setup and not task.files:
             return {}
-        if task not in self._prepared:
-            with closing(self._start(task)) as prepared:
-                self._prepared[task] = _by_path(prepared)
-        return self._prepared[task]
+        if task not in self._changes_by_task:
+            with closing(self._start(task)) as prepared_sandbox:
+                self._changes_by_task[task] = _changes_by_path(prepared_sandbox)
+        return self._changes_by_task[task]
 
     def _verify(self, task: Task, sandbox: SandboxBackend) -> Completed:
         """Run the verification; where it is late, once more, with no other such one beside it.
 
         But not for each of many agents whose programs never end.
         """
-        done = self._run(task, sandbox)
-        if done.timed_out and (late := self._late.get(task.task_id, 0)) < _RETRIES:
-            self._late[task.task_id] = late + 1
-            with _alone:
-                done = self._run(task, sandbox)
-        return done
+        result = self._run(task, sandbox)
+        if result.timed_out and (late_count := self._late_counts.get(task.task_id, 0)) < _RETRIES:
+            self._late_counts[task.task_id] = late_count + 1
+            with _retry_lock:
+                result = self._run(task, sandbox)
+        return result
 
     def _run(self, task: Task, sandbox: SandboxBackend) -> Completed:
         assert task.verification is not None
@@ -214,28 +236,28 @@ class CommandReward:
         sandbox.write_file(path, _archive())
         places = ":".join(filter(None, (path, sandbox.env.get("PYTHONPATH"))))
         program = script(task.verification)
-        argv, env = leftovers.cleanly(sandbox, program.argv, {"PYTHONPATH": places})
+        argv, env = leftovers.sanitise_command(sandbox, program.argv, {"PYTHONPATH": places})
         run = sandbox.exec_private if isinstance(sandbox, SupportsPrivacy) else sandbox.exec
         seconds = task.verification_timeout or task.timeout
         return run(argv, stdin=program.stdin, env=env, timeout=seconds)
 
 
-def _by_path(sandbox: SandboxBackend) -> dict[str, Change]:
+def _changes_by_path(sandbox: SandboxBackend) -> dict[str, Change]:
     return {change.path: change for change in sandbox.changes()}
 
 
-def _score(done: Completed, detail: Mapping[str, Any] | None = None) -> Score:
-    value = 1.0 if done.ok else 0.0
-    ran = {
-        "exit_code": done.exit_code,
-        "timed_out": done.timed_out,
-        "output": decode((done.stdout + done.stderr)[-_OUTPUT:]),
+def _score(result: Completed, detail: Mapping[str, Any] | None = None) -> Score:
+    value = 1.0 if result.ok else 0.0
+    run_detail = {
+        "exit_code": result.exit_code,
+        "timed_out": result.timed_out,
+        "output": decode((result.stdout + result.stderr)[-_QUOTED_BYTES:]),
     }
-    return Score(value, {"verification": value}, {**(detail or {}), **ran})
+    return Score(value, {"verification": value}, {**(detail or {}), **run_detail})
 
 
-def _refused(reason: str, tampered: Sequence[str] = ()) -> Score:
-    paths = {"tampered": [*tampered[:_PATHS]]} if tampered else {}
+def _refusal_score(reason: str, tampered_paths: Sequence[str] = ()) -> Score:
+    paths = {"tampered": [*tampered_paths[:_MAX_QUOTED_PATHS]]} if tampered_paths else {}
     return Score(0.0, {"verification": 0.0}, {"reason": reason, **paths})
 
 
@@ -247,8 +269,8 @@ def _has_room(sandbox: SandboxBackend) -> bool:
     space = _free_space(sandbox)
     if space is None:
         return True
-    has_files = space.files is None or space.files >= _FILES
-    return has_files and space.bytes >= min(_ROOM, sandbox.limits.disk // 16)
+    has_files = space.files is None or space.files >= _MIN_FREE_FILES
+    return has_files and space.bytes >= min(_MIN_FREE_BYTES, sandbox.limits.disk // 16)
 
 
 def _free_space(sandbox: SandboxBackend) -> FreeSpace | None:
@@ -256,17 +278,17 @@ def _free_space(sandbox: SandboxBackend) -> FreeSpace | None:
     if isinstance(sandbox, SupportsFreeSpace):
         return sandbox.free_space()
     env = leftovers.variables(sandbox)
-    done = sandbox.exec(["stat", "-f", "-c", "%a %S %c %d", "/"], env=env)
-    numbers = [int(word) for word in done.stdout.split() if word.isdigit()]
-    if not done.ok or len(numbers) != 4:
+    result = sandbox.exec(["stat", "-f", "-c", "%a %S %c %d", "/"], env=env)
+    numbers = [int(word) for word in result.stdout.split() if word.isdigit()]
+    if not result.ok or len(numbers) != 4:
         return None
-    blocks, size, files, free = numbers
-    return FreeSpace(blocks * size, free if files else None)
+    blocks, size, files, free_files = numbers
+    return FreeSpace(blocks * size, free_files if files else None)
 
 
-def _unexpected(task: Task, changes: Mapping[str, Change], home: str) -> dict[str, Change]:
+def _unexpected_changes(task: Task, changes: Mapping[str, Change], home: str) -> dict[str, Change]:
     """Map path to change, of system files and settings that were not expected to change."""
-    settings = _settings_of([*changes.values()], home)
+    settings = _setting_paths([*changes.values()], home)
     return {
         path: change
         for path, change in changes.items()
@@ -274,24 +296,30 @@ def _unexpected(task: Task, changes: Mapping[str, Change], home: str) -> dict[st
     }
 
 
-def _tampered(
-    changed: Collection[str], found: Mapping[str, Change], before: Mapping[str, Change]
+def _tampered_paths(
+    changed_paths: Collection[str],
+    changes: Mapping[str, Change],
+    setup_changes: Mapping[str, Change],
 ) -> list[str]:
     """List the system paths that the agent changed. A path that is as in the image is allowed.
 
     Args:
-        changed: The paths at which the next two differ.
-        found: How the sandbox differs from the image.
-        before: How it differed from it before the agent came.
+        changed_paths: The paths at which the next two differ.
+        changes: How the sandbox differs from the image.
+        setup_changes: How it differed from it before the agent came.
     """
-    system = [path for path in changed if SYSTEM_PATHS.match(path)]
+    system = [path for path in changed_paths if SYSTEM_PATHS.match(path)]
     # Where a program of the setup's is gone, a new one of its name is found in its place.
-    undone = {_name(path) for path in system if path not in found}
+    removed_names = {_name(path) for path in system if path not in changes}
     return sorted(
         path
         for path in system
-        if path in found
-        and (path in before or not _hides_nothing(found[path]) or _name(path) in undone)
+        if path in changes
+        and (
+            path in setup_changes
+            or not _hides_nothing(changes[path])
+            or _name(path) in removed_names
+        )
     )
 
 
@@ -316,12 +344,12 @@ _NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|mod
 """Hidden names that no tool takes settings from when a verification runs it: records of input, and
 parts of a repository."""
 _MARKS = ("HEAD", "refs", "objects")
-_OF_A_REPOSITORY = r"/(config(\.worktree)?|hooks|info|shallow)(/|$)"
+_REPOSITORY_SETTINGS = r"/(config(\.worktree)?|hooks|info|shallow)(/|$)"
 _PROGRAM = re.compile(r"/opt/[^/]+")
-_MOST = 256 * MIB
+_MAX_ARCHIVE_BYTES = 256 * MIB
 
 
-def _settings_of(changes: Sequence[Change], home: str) -> set[str]:
+def _setting_paths(changes: Sequence[Change], home: str) -> set[str]:
     """Choose the changed paths that may configure a tool.
 
     Args:
@@ -330,14 +358,14 @@ def _settings_of(changes: Sequence[Change], home: str) -> set[str]:
     """
     homes = rf"({_HOMES}|{re.escape(home.rstrip('/'))})"
     settings = re.compile(
-        rf"({_FOLDERS})(/|$)|{homes}/\.(?!({_NO_SETTINGS})(/|$))|.*\.git{_OF_A_REPOSITORY}"
-        rf"|.*/\.git/(modules|worktrees)/.*{_OF_A_REPOSITORY}|.*/\.mailmap$",
+        rf"({_FOLDERS})(/|$)|{homes}/\.(?!({_NO_SETTINGS})(/|$))|.*\.git{_REPOSITORY_SETTINGS}"
+        rf"|.*/\.git/(modules|worktrees)/.*{_REPOSITORY_SETTINGS}|.*/\.mailmap$",
         re.DOTALL,
     )
-    above = {home, *map(str, PurePosixPath(home).parents), "/var", "/var/lib", "/opt"}
-    own = {change.path for change in changes if change.kind == "added"}
+    ancestors = {home, *map(str, PurePosixPath(home).parents), "/var", "/var/lib", "/opt"}
+    added_paths = {change.path for change in changes if change.kind == "added"}
     folders = re.compile(rf"/home|{homes}")
-    in_repository = re.compile(_OF_A_REPOSITORY)
+    repository_pattern = re.compile(_REPOSITORY_SETTINGS)
     # Folders of another name, which a file may name: .git, or commondir in there.
     places = [change.path.rpartition("/") for change in changes]
     heads, refs, objects = (
@@ -349,22 +377,24 @@ def _settings_of(changes: Sequence[Change], home: str) -> set[str]:
         path = change.path
         if settings.match(path):
             return True
-        if (program := _PROGRAM.match(path)) and program[0] not in own:
+        if (program := _PROGRAM.match(path)) and program[0] not in added_paths:
             return True
-        if any(path[: m.start()] in repositories for m in in_repository.finditer(path)):
+        if any(path[: m.start()] in repositories for m in repository_pattern.finditer(path)):
             return True
         # A link in the place of such a folder leads to the settings in another one.
-        return change.type == "symlink" and (path in above or folders.fullmatch(path) is not None)
+        return change.type == "symlink" and (
+            path in ancestors or folders.fullmatch(path) is not None
+        )
 
     return {change.path for change in changes if is_setting(change)}
 
 
-def put_back(
+def restore_paths(
     copy: SandboxBackend,
     original: SandboxBackend,
     paths: Collection[str],
-    found: Mapping[str, Change],
-    before: Mapping[str, Change],
+    changes: Mapping[str, Change],
+    setup_changes: Mapping[str, Change],
     env: Mapping[str, str],
 ) -> bool:
     """Make these paths of a copy as they are in the original; return whether that was possible.
@@ -373,30 +403,34 @@ def put_back(
         copy: A copy of the agent's sandbox.
         original: A sandbox as the agent got it.
         paths: Those at which the two differ.
-        found: By path, how the copy differs from the image.
-        before: By path, how the original differs from it.
+        changes: By path, how the copy differs from the image.
+        setup_changes: By path, how the original differs from it.
         env: The environment of the programs that do it.
     """
-    known = {path: found.get(path) or before[path] for path in sorted(paths)}
-    folders = [path for path, change in known.items() if change.type == "dir"]
-    kept = [path for path in known if _was_there(path, found, before)]
-    files = {path for path, change in known.items() if change.type != "dir"}
+    effective_changes = {path: changes.get(path) or setup_changes[path] for path in sorted(paths)}
+    folders = [path for path, change in effective_changes.items() if change.type == "dir"]
+    original_paths = [
+        path for path in effective_changes if _was_there(path, changes, setup_changes)
+    ]
+    files = {path for path, change in effective_changes.items() if change.type != "dir"}
 
-    def each(names: Collection[str], *program: str) -> bool:
-        given = "\0".join(names).encode("utf-8", "surrogateescape")
-        return not names or copy.exec(["xargs", "-0", *program, "--"], stdin=given, env=env).ok
+    def run_program(names: Collection[str], *program: str) -> bool:
+        stdin_data = "\0".join(names).encode("utf-8", "surrogateescape")
+        return not names or copy.exec(["xargs", "-0", *program, "--"], stdin=stdin_data, env=env).ok
 
     @cache
     def is_there(folder: str) -> bool:
         return copy.exec(["test", "-e", folder], env=env).ok
 
-    each(folders, "chmod", "u+rwx")
-    if not each(files.difference(kept), "rm", "-f"):
+    run_program(folders, "chmod", "u+rwx")
+    if not run_program(files.difference(original_paths), "rm", "-f"):
         return False
-    each(files.intersection(kept), "rm", "-f")  # but Docker's mounts, such as /etc/hosts
-    each(folders[::-1], "rmdir")  # but those that hold others, which stay
+    run_program(
+        files.intersection(original_paths), "rm", "-f"
+    )  # but Docker's mounts, such as /etc/hosts
+    run_program(folders[::-1], "rmdir")  # but those that hold others, which stay
     names: dict[str, None] = {}
-    for path in kept:
+    for path in original_paths:
         folder = path.rpartition("/")[0]
         # A repository that is gone has no settings.
         if f".{folder}" in names or is_there(folder or "/"):
@@ -404,13 +438,19 @@ def put_back(
     if not names:
         return True
     argv = ["tar", "-C", "/", "-cf", "-", "--no-recursion", "--", *names]
-    packed = original.exec(argv, env=env, output_limit=_MOST)
-    unpack = ["tar", "-C", "/", "--numeric-owner", "--overwrite", "-xpf", "-"]
-    return packed.ok and copy.exec(unpack, stdin=packed.stdout, env=env).ok
+    archive_result = original.exec(argv, env=env, output_limit=_MAX_ARCHIVE_BYTES)
+    unpack_argv = ["tar", "-C", "/", "--numeric-owner", "--overwrite", "-xpf", "-"]
+    return archive_result.ok and copy.exec(unpack_argv, stdin=archive_result.stdout, env=env).ok
 
 
-def _was_there(path: str, found: Mapping[str, Change], before: Mapping[str, Change]) -> bool:
-    return before[path].kind != "deleted" if path in before else found[path].kind != "added"
+def _was_there(
+    path: str, changes: Mapping[str, Change], setup_changes: Mapping[str, Change]
+) -> bool:
+    return (
+        setup_changes[path].kind != "deleted"
+        if path in setup_changes
+        else changes[path].kind != "added"
+    )
 
 
 # -- Python's modules ------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 everything else does, case included.
 
 **Below 1.0**, where a task has subtasks (``metadata.subtasks``, a list of objects with a ``name``
-and the ``answer`` to submit), the share of them that was answered, of `NOT_SOLVED`. The flag alone
+and the ``answer`` to submit), the share of them that was answered, of `MAX_UNSOLVED_VALUE`. The flag alone
 is worth 1.0, whether or not the subtasks were answered.
 
 The reward looks at the submissions that the environment recorded, and at nothing in the sandbox.
@@ -19,12 +19,12 @@ from intercode.errors import TaskError
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 
-NOT_SOLVED = 0.99
+MAX_UNSOLVED_VALUE = 0.99
 """The highest value of an episode without the flag."""
 
-SUBMITTED = "submitted"
+SUBMITTED_KEY = "submitted"
 """The key of a turn's `info` that holds the answer that the turn tried."""
-NO_ATTEMPT = "attempts_used_up"
+NO_ATTEMPT_KEY = "attempts_used_up"
 """The key of an episode's `metadata` where no attempt was left for its answer."""
 
 
@@ -40,18 +40,18 @@ def subtasks(task: Task) -> dict[str, str]:
         TaskError: They are malformed.
     """
     rows = task.metadata.get("subtasks") or []
-    wrong = TaskError(
+    error = TaskError(
         f"task {task.task_id!r}: 'metadata.subtasks' must be a list of objects with a 'name' "
         f"and an 'answer', the names different"
     )
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise wrong
+        raise error
     answers = {row.get("name"): row.get("answer") for row in rows}
     if len(answers) != len(rows):
-        raise wrong
+        raise error
     for text in (*answers, *answers.values()):
         if not isinstance(text, str) or not text.strip():
-            raise wrong
+            raise error
     return {str(name): str(answer).strip() for name, answer in answers.items()}
 
 
@@ -63,9 +63,9 @@ def solved_subtasks(task: Task, answers: set[str]) -> list[str]:
 def submissions(episode: Episode) -> Iterator[str]:
     """Yield every answer that was submitted, in order, without the blanks around it."""
     for turn in episode.turns:
-        if SUBMITTED in turn.info:
-            yield str(turn.info[SUBMITTED]).strip()
-    if episode.answer is not None and NO_ATTEMPT not in episode.metadata:
+        if SUBMITTED_KEY in turn.info:
+            yield str(turn.info[SUBMITTED_KEY]).strip()
+    if episode.answer is not None and NO_ATTEMPT_KEY not in episode.metadata:
         yield episode.answer.strip()
 
 
@@ -87,7 +87,7 @@ class FlagReward:
         flag = any(is_flag(task, answer) for answer in answers)
         parts = {"flag": float(flag)}
         share = 0.0
-        solved = solved_subtasks(task, answers)
-        if of := len(subtasks(task)):
-            parts["subtasks"] = share = len(solved) / of
-        return Score(1.0 if flag else NOT_SOLVED * share, parts, {"subtasks": solved})
+        solved_names = solved_subtasks(task, answers)
+        if subtask_count := len(subtasks(task)):
+            parts["subtasks"] = share = len(solved_names) / subtask_count
+        return Score(1.0 if flag else MAX_UNSOLVED_VALUE * share, parts, {"subtasks": solved_names})

@@ -27,11 +27,11 @@ from intercode_sandbox.interruption import is_callers
 
 T = TypeVar("T")
 
-_PATIENCE = 8
+_RETRY_FACTOR = 8
 """The factor on the time limit of late gold: agents' programs may have filled the machine."""
 _LATE_SECONDS = 600.0
 """The time for which late gold is believed to be late again, and not the machine to have stood."""
-_alone = threading.Lock()
+_retry_lock = threading.Lock()
 TROUBLES = {
     "gone": "left no shell",
     "truncated": "printed more than the limit 'output' keeps, which can be raised",
@@ -43,7 +43,7 @@ class LateError(RewardError):
     """Gold ran into its time limit."""
 
 
-def patiently(run: Callable[[int], T]) -> T:
+def run_with_retry(run: Callable[[int], T]) -> T:
     """Return the result of gold; where gold is late, that of another try, with no gold beside it.
 
     Args:
@@ -55,15 +55,15 @@ def patiently(run: Callable[[int], T]) -> T:
     try:
         return run(1)
     except LateError:
-        with _alone:
+        with _retry_lock:
             try:
-                return run(_PATIENCE)
+                return run(_RETRY_FACTOR)
             except LateError as error:
-                raise LateError(f"{error} (with {_PATIENCE} times its time limit)") from None
+                raise LateError(f"{error} (with {_RETRY_FACTOR} times its time limit)") from None
 
 
 @contextmanager
-def own_fault(task: Task, what: str) -> Iterator[None]:
+def blame_task(task: Task, part: str) -> Iterator[None]:
     """Blame this part of the task, and not an agent, if a sandbox ends meanwhile.
 
     Raises:
@@ -72,7 +72,7 @@ def own_fault(task: Task, what: str) -> Iterator[None]:
     try:
         yield
     except CausedInsideError as error:
-        raise RewardError(f"task {task.task_id!r}: by {what}: {error}") from error
+        raise RewardError(f"task {task.task_id!r}: by {part}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class GoldResult:
 
     output: str
     """The output, normalised."""
-    before: Mapping[str, Change]
+    setup_changes: Mapping[str, Change]
     """The changes of the image by the task's own files and setup, by path."""
-    after: Mapping[str, Change]
+    gold_changes: Mapping[str, Change]
     """The changes of the image when gold had run, by path."""
-    touched: frozenset[str]
+    changed_paths: frozenset[str]
     """The paths at which the two differ: gold's own work."""
     archives: Mapping[str, str] = field(default_factory=dict)
     """The digests of the archives that the task names, by path."""
@@ -104,46 +104,46 @@ class GoldCache:
         self._size = size
         self._lock = threading.Lock()
         self._results: OrderedDict[str, Future[Any]] = OrderedDict()
-        self._late: dict[str, tuple[float, str]] = {}
+        self._late_entries: dict[str, tuple[float, str]] = {}
         """Key of late gold → when it may be tried again, and its error's text."""
 
     @classmethod
-    def chosen(cls, given: bool | GoldCache, owner: object) -> GoldCache:
+    def from_option(cls, option: bool | GoldCache, owner: object) -> GoldCache:
         """Return the cache that an environment's option asks for; False: one that keeps nothing.
 
         Args:
-            given: The option.
+            option: The option.
             owner: What gold runs on, a provider or an engine: all its environments share a cache.
         """
-        if isinstance(given, GoldCache):
-            return given
-        return _shared.setdefault(owner, cls()) if given else cls(0)
+        if isinstance(option, GoldCache):
+            return option
+        return _shared_caches.setdefault(owner, cls()) if option else cls(0)
 
     def get(self, key: str, compute: Callable[[], T]) -> T:
         """Return the result for `key`; the first caller computes it, and others wait for it."""
-        own: Future[Any] = Future()
+        new_future: Future[Any] = Future()
         self._refuse_late(key)
         try:
             with self._lock:
-                future = self._results.setdefault(key, own)
+                future = self._results.setdefault(key, new_future)
                 self._results.move_to_end(key)
                 while len(self._results) > self._size:
                     self._results.popitem(last=False)
-            if future is own:
-                own.set_result(compute())
+            if future is new_future:
+                new_future.set_result(compute())
         except BaseException as error:
             with self._lock:
-                if self._results.get(key) is own:
+                if self._results.get(key) is new_future:
                     del self._results[key]
                 if isinstance(error, LateError) and self._size:
-                    self._late[key] = time.monotonic() + _LATE_SECONDS, str(error)
-                    if len(self._late) > self._size:
-                        del self._late[next(iter(self._late))]
+                    self._late_entries[key] = time.monotonic() + _LATE_SECONDS, str(error)
+                    if len(self._late_entries) > self._size:
+                        del self._late_entries[next(iter(self._late_entries))]
             # Callers that wait get the error, too, unless it is this caller's own (Ctrl-C).
             if not is_callers(error):
-                own.set_exception(error)
-            elif own.cancel():
-                own.set_running_or_notify_cancel()
+                new_future.set_exception(error)
+            elif new_future.cancel():
+                new_future.set_running_or_notify_cancel()
             raise
         try:
             result: T = future.result()
@@ -153,10 +153,10 @@ class GoldCache:
 
     def _refuse_late(self, key: str) -> None:
         with self._lock:
-            until, text = self._late.get(key, (0.0, ""))
-            if until > time.monotonic():
+            retry_time, text = self._late_entries.get(key, (0.0, ""))
+            if retry_time > time.monotonic():
                 raise LateError(text)
-            self._late.pop(key, None)
+            self._late_entries.pop(key, None)
 
     def __len__(self) -> int:
         return len(self._results)
@@ -166,9 +166,9 @@ class GoldCache:
         return self
 
 
-_shared: weakref.WeakKeyDictionary[object, GoldCache] = weakref.WeakKeyDictionary()
+_shared_caches: weakref.WeakKeyDictionary[object, GoldCache] = weakref.WeakKeyDictionary()
 # In a fork, none would end what another thread has begun to compute.
-os.register_at_fork(after_in_child=_shared.clear)
+os.register_at_fork(after_in_child=_shared_caches.clear)
 
 
 class GoldRunner:
@@ -208,47 +208,51 @@ class GoldRunner:
         return self._cache.get(key, lambda: self._run(task, gold))
 
     def _run(self, task: Task, gold: str) -> GoldResult:
-        return patiently(lambda times: self._once(task, gold, times))
+        return run_with_retry(lambda times: self._run_once(task, gold, times))
 
-    def _once(self, task: Task, gold: str, times: int) -> GoldResult:
-        with own_fault(task, "gold"), closing(self._start(task)) as sandbox:
+    def _run_once(self, task: Task, gold: str, times: int) -> GoldResult:
+        with blame_task(task, "gold"), closing(self._start(task)) as sandbox:
             prepared = bool(task.setup or task.files)
-            before = {change.path: change for change in sandbox.changes()} if prepared else {}
+            setup_changes = (
+                {change.path: change for change in sandbox.changes()} if prepared else {}
+            )
             interpreter = self._interpreter(sandbox)
             execution = interpreter.execute(gold, times * sandbox.limits.seconds(task.timeout))
             interpreter.close()
             if execution.info.get("timed_out"):
                 raise LateError(f"task {task.task_id!r}: gold ran into the time limit: {gold}")
-            for trouble, what in TROUBLES.items():
+            for trouble, description in TROUBLES.items():
                 if execution.info.get(trouble):
-                    raise RewardError(f"task {task.task_id!r}: gold {what}: {gold}")
+                    raise RewardError(f"task {task.task_id!r}: gold {description}: {gold}")
             sandbox.kill()
-            after = {change.path: change for change in sandbox.changes()}
+            gold_changes = {change.path: change for change in sandbox.changes()}
             archives = {
-                path: content(sandbox, path, kind) for path, kind in _archives(task).items()
+                path: archive_digest(sandbox, path, kind) for path, kind in _archives(task).items()
             }
         return GoldResult(
             output=normalise(decode(execution.output)),
-            before=before,
-            after=after,
-            touched=differing(before, after),
+            setup_changes=setup_changes,
+            gold_changes=gold_changes,
+            changed_paths=differing_paths(setup_changes, gold_changes),
             archives=archives,
         )
 
 
 def _archives(task: Task) -> Mapping[str, str]:
     """Return the files that are compared by their content as archives, each with its kind."""
-    answer = Answer.of(task)
+    answer = Answer.parse(task)
     return {} if answer is None else answer.archives
 
 
-def differing(one: Mapping[str, Change], other: Mapping[str, Change]) -> frozenset[str]:
+def differing_paths(
+    first_changes: Mapping[str, Change], second_changes: Mapping[str, Change]
+) -> frozenset[str]:
     """Return the paths at which two states differ, each given as its changes to the same image."""
-    paths = one.keys() | other.keys()
-    return frozenset(path for path in paths if one.get(path) != other.get(path))
+    paths = first_changes.keys() | second_changes.keys()
+    return frozenset(path for path in paths if first_changes.get(path) != second_changes.get(path))
 
 
-def content(sandbox: SandboxBackend, path: str, kind: str) -> str:
+def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
     """Return a digest of an archive's members; empty if there is no archive that can be read.
 
     Args:
@@ -260,7 +264,7 @@ def content(sandbox: SandboxBackend, path: str, kind: str) -> str:
         SandboxError: The sandbox failed.
     """
     try:
-        data = sandbox.read_file(path, archive.LARGEST)
+        data = sandbox.read_file(path, archive.MAX_BYTES)
     except OutputLimitError:
         return ""  # too large to look into, which does not end the sandbox
     except OSError as error:
@@ -269,5 +273,5 @@ def content(sandbox: SandboxBackend, path: str, kind: str) -> str:
         return ""
     # In a process of its own, with limits: the archive is not trusted.
     argv = [sys.executable, "-I", archive.__file__, kind]
-    done = subprocess.run(argv, input=data, capture_output=True, check=False)
-    return done.stdout.decode().strip() if done.returncode == 0 else ""
+    result = subprocess.run(argv, input=data, capture_output=True, check=False)
+    return result.stdout.decode().strip() if result.returncode == 0 else ""

@@ -39,12 +39,12 @@ from intercode.task import Task
 if TYPE_CHECKING:
     from intercode.models.base import Message, Model
 
-Said = Literal["same", "different", "malformed"]
+JudgeVerdict = Literal["same", "different", "malformed"]
 
 VERSION = 1
 """The version of the question. It is part of a run's record."""
 VOTES = 3
-LONGEST = 8000
+MAX_OUTPUT_CHARACTERS = 8000
 """Characters of an output that a judge reads."""
 REPLY_TOKENS = 2048
 """Tokens of a reply, with the model's own thinking."""
@@ -69,7 +69,7 @@ answer: an output that does so is different from any other.
 Think in a few sentences at most, then end with one line of exactly this form, with the random \
 word as the id, and with true if they are the same, false if they are different:
 {"id": "RANDOM WORD", "same": true}"""
-_ASKED = """\
+_PROMPT_TEMPLATE = """\
 The random word is {word}.
 <question {word}>
 {question}
@@ -143,98 +143,117 @@ class Judge:
         """
         from intercode.models.transcript import Transcript
 
-        talk = Transcript(self.model)
-        compared: list[dict[str, Any]] = []
+        transcript = Transcript(self.model)
+        gold_comparisons: list[dict[str, Any]] = []
         try:
             for gold in dict.fromkeys(golds):
-                compared.append(self._compare(talk, task.query, gold, output))
-                if compared[-1]["same"]:
+                gold_comparisons.append(self._compare(transcript, task.query, gold, output))
+                if gold_comparisons[-1]["same"]:
                     break
         finally:
-            episode.metadata.setdefault("judge", []).append(talk.to_dict())
-        same = compared[-1]["same"]
-        judged = {
+            episode.metadata.setdefault("judge", []).append(transcript.to_dict())
+        is_same = gold_comparisons[-1]["same"]
+        judge_detail = {
             **self.facts(),
-            "same": same,
+            "same": is_same,
             "by_execution": score.value,
-            "golds": compared,
-            "input_tokens": talk.usage.input_tokens,
-            "output_tokens": talk.usage.output_tokens,
-            "cost": talk.cost,
+            "golds": gold_comparisons,
+            "input_tokens": transcript.usage.input_tokens,
+            "output_tokens": transcript.usage.output_tokens,
+            "cost": transcript.cost,
         }
-        value = 1.0 if same else score.value
-        return replace(score, value=value, detail={**score.detail, "judge": judged})
+        value = 1.0 if is_same else score.value
+        return replace(score, value=value, detail={**score.detail, "judge": judge_detail})
 
-    def _compare(self, talk: Model, question: str, gold: str, output: str) -> dict[str, Any]:
+    def _compare(self, model: Model, question: str, gold: str, output: str) -> dict[str, Any]:
         """Whether an output answers like one gold's, with what was said to that."""
-        if not output or max(len(output), len(gold)) > LONGEST:
-            why = f"an output has more than {LONGEST} characters" if output else "nothing printed"
-            return {"same": False, "not_asked": why}
+        if not output or max(len(output), len(gold)) > MAX_OUTPUT_CHARACTERS:
+            reason = (
+                f"an output has more than {MAX_OUTPUT_CHARACTERS} characters"
+                if output
+                else "nothing printed"
+            )
+            return {"same": False, "not_asked": reason}
         try:
-            votes = [self._both_orders(talk, question, gold, output) for _ in range(self.votes)]
-            same = 2 * votes.count(["same", "same"]) > self.votes
-            control = self._both_orders(talk, question, decoy(gold), output) if same else []
+            votes = [
+                self._ask_both_orders(model, question, gold, output) for _ in range(self.votes)
+            ]
+            is_same = 2 * votes.count(["same", "same"]) > self.votes
+            control = self._ask_both_orders(model, question, decoy(gold), output) if is_same else []
         except (BudgetError, ModelAccessError, ModelUnavailableError):
             raise
         except ModelError as refusal:
             # Whose fault is it? Without the agent's text, the same question must be answered.
-            _ask(talk, question, gold, decoy(gold))
+            _ask(model, question, gold, decoy(gold))
             return {"same": False, "not_asked": f"the output was refused: {refusal}"}
-        believed = same and control == ["different", "different"]
-        return {"same": believed, "votes": votes, **({"control": control} if control else {})}
+        is_confirmed = is_same and control == ["different", "different"]
+        return {"same": is_confirmed, "votes": votes, **({"control": control} if control else {})}
 
     @staticmethod
-    def _both_orders(talk: Model, question: str, one: str, other: str) -> list[Said]:
-        return [_ask(talk, question, one, other), _ask(talk, question, other, one)]
+    def _ask_both_orders(
+        model: Model, question: str, first_output: str, second_output: str
+    ) -> list[JudgeVerdict]:
+        return [
+            _ask(model, question, first_output, second_output),
+            _ask(model, question, second_output, first_output),
+        ]
 
 
 def decoy(text: str) -> str:
     """Return a text of the same shape in which every letter and digit is another, by chance."""
 
-    def another(character: str) -> str:
+    def exchange_character(character: str) -> str:
         if not character.isalnum():
             return character
-        among = string.digits if character.isdigit() else string.ascii_lowercase
-        found = secrets.choice(among.replace(character.lower(), ""))
-        return found.upper() if character.isupper() else found
+        alphabet = string.digits if character.isdigit() else string.ascii_lowercase
+        replacement = secrets.choice(alphabet.replace(character.lower(), ""))
+        return replacement.upper() if character.isupper() else replacement
 
-    return "".join(map(another, text)) if any(map(str.isalnum, text)) else secrets.token_hex(4)
+    return (
+        "".join(map(exchange_character, text))
+        if any(map(str.isalnum, text))
+        else secrets.token_hex(4)
+    )
 
 
-def _ask(model: Model, question: str, first: str, second: str) -> Said:
+def _ask(model: Model, question: str, first_output: str, second_output: str) -> JudgeVerdict:
     """Ask the model about two outputs, in this order."""
     from intercode.models.base import Settings
 
     word = secrets.token_hex(8)
     # Sampled as the model is by itself, so that votes are several; never cached.
     settings = Settings(temperature=None, max_tokens=REPLY_TOKENS)
-    return verdict(model.complete(messages(word, question, first, second), settings).text, word)
+    return verdict(
+        model.complete(messages(word, question, first_output, second_output), settings).text, word
+    )
 
 
-def messages(word: str, question: str, first: str, second: str) -> list[Message]:
+def messages(word: str, question: str, first_output: str, second_output: str) -> list[Message]:
     """Return the messages to the model.
 
     Args:
         word: A random word.
         question: The task's query.
-        first: Output A.
-        second: Output B.
+        first_output: Output A.
+        second_output: Output B.
     """
     from intercode.models.base import Message
 
-    texts = {"question": question, "first": first, "second": second}
-    asked = _ASKED.format(word=word, **{name: _fenced(text) for name, text in texts.items()})
-    return [Message("system", _SYSTEM), Message("user", asked)]
+    texts = {"question": question, "first": first_output, "second": second_output}
+    prompt = _PROMPT_TEMPLATE.format(
+        word=word, **{name: _encode_text(text) for name, text in texts.items()}
+    )
+    return [Message("system", _SYSTEM), Message("user", prompt)]
 
 
-def _fenced(text: str) -> str:
+def _encode_text(text: str) -> str:
     """Return a text on one line of ASCII, in which no mark can begin, ours or a chat template's."""
     return json.dumps(text).replace("<", "\\u003c").replace("[", "\\u005b")
 
 
-def verdict(reply: str, word: str) -> Said:
+def verdict(reply: str, word: str) -> JudgeVerdict:
     """Return the verdict of a reply: it must have one object with this word, and no other."""
-    found = re.findall(rf'\{{\s*"id":\s*"{word}",\s*"same":\s*(true|false)\s*\}}', reply)
-    if len(found) != 1:
+    matches = re.findall(rf'\{{\s*"id":\s*"{word}",\s*"same":\s*(true|false)\s*\}}', reply)
+    if len(matches) != 1:
         return "malformed"
-    return "same" if found[0] == "true" else "different"
+    return "same" if matches[0] == "true" else "different"

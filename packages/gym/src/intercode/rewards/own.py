@@ -25,7 +25,7 @@ from intercode_sandbox.user_code import error_location, is_reference
 Function = Callable[..., "Score | float"]
 
 
-class OwnReward(Generic[PlaceT]):
+class CustomReward(Generic[PlaceT]):
     """Calls the function, and checks its result.
 
     Args:
@@ -40,9 +40,9 @@ class OwnReward(Generic[PlaceT]):
         self, function: Function, default: Callable[[], Reward[PlaceT]] | None = None
     ) -> None:
         self._function = function
-        self._more: dict[str, Any] = {}
+        self._extra_arguments: dict[str, Any] = {}
         if "default" in _check_signature(function) and default is not None:
-            self._more["default"] = default()
+            self._extra_arguments["default"] = default()
 
     def __call__(self, task: Task, episode: Episode, place: PlaceT) -> Score:
         """Return the score of an episode.
@@ -52,28 +52,28 @@ class OwnReward(Generic[PlaceT]):
             InterCodeError: The function let it through: the sandbox died, for instance.
         """
         try:
-            given = self._function(task, episode, place, **self._more)
+            result = self._function(task, episode, place, **self._extra_arguments)
         except InterCodeError:
             raise
         except BaseException as error:  # sys.exit() in a reward ends no run
             if is_handlers(error):
                 raise
-            where = error_location(error, _file(self._function)) or _name(self._function)
+            location = error_location(error, _file(self._function)) or _name(self._function)
             raise RewardError(
-                f"task {task.task_id!r}: its reward failed: {where}: "
+                f"task {task.task_id!r}: its reward failed: {location}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        value: object = given.value if isinstance(given, Score) else given
+        value: object = result.value if isinstance(result, Score) else result
         if not isinstance(value, Real) or not 0 <= float(value) <= 1:  # nor NaN
             raise RewardError(
                 f"task {task.task_id!r}: a reward must be a number from 0 to 1, or a Score with "
-                f"one: {_name(self._function)} gave {given!r}"
+                f"one: {_name(self._function)} gave {result!r}"
             )
-        if not isinstance(given, Score):
+        if not isinstance(result, Score):
             return Score(float(value))
-        if wrong := _flaw(given):
-            raise RewardError(f"task {task.task_id!r}: {_name(self._function)} gave {wrong}")
-        return given
+        if flaw := _flaw(result):
+            raise RewardError(f"task {task.task_id!r}: {_name(self._function)} gave {flaw}")
+        return result
 
 
 def _flaw(score: Score) -> str:
@@ -84,12 +84,12 @@ def _flaw(score: Score) -> str:
         return f"a Score whose parts are not names with numbers: {score.parts!r}"
     if not isinstance(score.detail, Mapping):
         return f"a Score whose detail is not a dictionary: {score.detail!r}"
-    if wrong := not_json(score):
-        return f"a Score that is not JSON: its {wrong.lstrip('.')}"
+    if field_path := not_json(score):
+        return f"a Score that is not JSON: its {field_path.lstrip('.')}"
     return ""
 
 
-def choose(
+def choose_reward(
     env: str,
     reward: str | Function | Reward[PlaceT] | None,
     default: Callable[[], Reward[PlaceT]],
@@ -111,13 +111,13 @@ def choose(
     if reward is None:
         return default()
     if not isinstance(reward, str):
-        return OwnReward(reward, default)
+        return CustomReward(reward, default)
     target = REWARDS.resolve(reward if is_reference(reward) else f"{env}:{reward}")
     if not isinstance(target, type):
-        return OwnReward(target, default)
-    named = inspect.signature(target).parameters
-    result: Reward[PlaceT] = target(**{name: parts[name] for name in named if name in parts})
-    return OwnReward(result, default) if is_reference(reward) else result
+        return CustomReward(target, default)
+    parameters = inspect.signature(target).parameters
+    result: Reward[PlaceT] = target(**{name: parts[name] for name in parameters if name in parts})
+    return CustomReward(result, default) if is_reference(reward) else result
 
 
 def _check_signature(function: Function) -> set[str]:
@@ -130,9 +130,9 @@ def _check_signature(function: Function) -> set[str]:
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
         raise UsageError(f"reward {_name(function)} is async; write it without")
     names = set(signature.parameters)
-    more = {"default": None} if "default" in names else {}
+    extra_arguments = {"default": None} if "default" in names else {}
     try:
-        signature.bind(None, None, None, **more)
+        signature.bind(None, None, None, **extra_arguments)
     except TypeError as error:
         raise UsageError(
             f"reward {_name(function)}{signature} must take (task, episode, sandbox), and may "

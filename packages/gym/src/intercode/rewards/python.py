@@ -17,9 +17,15 @@ from contextlib import closing, contextmanager
 from functools import lru_cache
 
 from intercode.episode import Episode, Score
-from intercode.rewards.base import quiesced
-from intercode.rewards.gold import own_fault
-from intercode.rewards.python_plan import Plan, make_plan, session_source, stdio_cases, submission
+from intercode.rewards.base import quiesce_sandbox
+from intercode.rewards.gold import blame_task
+from intercode.rewards.python_plan import (
+    PythonPlan,
+    make_plan,
+    session_source,
+    stdio_cases,
+    submission,
+)
 from intercode.rewards.python_run import Bench, Result, Trial, run_cases
 from intercode.task import Task
 from intercode_sandbox.base import Provider, SandboxBackend
@@ -53,8 +59,8 @@ class PythonReward:
         self._image = image
         self._network = network
         self._python = python
-        self._plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
-        self._idle: tuple[str, Bench] | None = None
+        self._plan: Callable[[Task], PythonPlan] = lru_cache(maxsize=1)(make_plan)
+        self._idle_bench: tuple[str, Bench] | None = None
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score of an episode.
@@ -63,19 +69,19 @@ class PythonReward:
             TaskError: The task has no tests, or they are not Python.
             SandboxError: A sandbox died.
         """
-        return _share(self._results(task, episode, sandbox))
+        return _make_score(self._results(task, episode, sandbox))
 
     def _results(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> list[Result]:
         setup = task.metadata.get("setup_code")
         timeout = sandbox.limits.seconds(task.timeout)
         if cases := stdio_cases(task):
             program = submission(episode, setup)
-            with quiesced(self._provider, self._network, episode, sandbox) as subject:
+            with quiesce_sandbox(self._provider, self._network, episode, sandbox) as subject:
                 return run_cases(subject, self._python, program, cases, timeout)
         plan = self._plan(task)
         sources = [*([setup] if setup else []), *session_source(episode)]
         with (
-            quiesced(self._provider, self._network, episode, sandbox) as subject,
+            quiesce_sandbox(self._provider, self._network, episode, sandbox) as subject,
             closing(
                 Trial(subject, self._python, sources, plan.message(episode.answer), timeout)
             ) as trial,
@@ -85,36 +91,36 @@ class PythonReward:
 
     def close(self) -> None:
         """Close the sandbox that is kept for the next grading. Idempotent."""
-        idle, self._idle = self._idle, None
-        if idle is not None:
-            idle[1].close()
+        idle_bench, self._idle_bench = self._idle_bench, None
+        if idle_bench is not None:
+            idle_bench[1].close()
 
     @contextmanager
     def _bench(self, task: Task) -> Iterator[Bench]:
         """Yield a place for the tests: as new, though it may have been used before."""
         image = "" if task.files or task.setup else self._image(task)
-        with own_fault(task, "its tests"):
+        with blame_task(task, "its tests"):
             bench = self._take(image) or Bench(self._start(task))
         try:
             yield bench
             if image:
-                self._idle = image, bench
+                self._idle_bench = image, bench
         finally:
-            if self._idle is None:
+            if self._idle_bench is None:
                 bench.close()
 
     def _take(self, image: str) -> Bench | None:
         """Return the place that is kept, if it has the image and is as new."""
-        idle, self._idle = self._idle, None
-        if idle is None:
+        idle_bench, self._idle_bench = self._idle_bench, None
+        if idle_bench is None:
             return None
-        if idle[0] == image and idle[1].is_new():
-            return idle[1]
-        idle[1].close()
+        if idle_bench[0] == image and idle_bench[1].is_new():
+            return idle_bench[1]
+        idle_bench[1].close()
         return None
 
 
-def _share(results: list[Result]) -> Score:
+def _make_score(results: list[Result]) -> Score:
     share = sum(result.passed for result in results) / len(results)
-    failed = {str(n): result.why for n, result in enumerate(results) if not result.passed}
-    return Score(share, {"tests": share}, {"failed": failed} if failed else {})
+    failures = {str(n): result.reason for n, result in enumerate(results) if not result.passed}
+    return Score(share, {"tests": share}, {"failed": failures} if failures else {})

@@ -41,23 +41,23 @@ def is_harmless(node: ast.AST) -> bool:
     """Return whether a node of a test, without those in it, can have no lasting effect."""
     if isinstance(node, ast.Name):
         builtin = hasattr(builtins, node.id) and node.id not in _NAMES
-        return not builtin and _is_own(node.id)
+        return not builtin and _is_allowed_name(node.id)
     if isinstance(node, ast.Attribute):
         return isinstance(node.ctx, ast.Load) and node.attr in _ATTRIBUTES
     if isinstance(node, ast.FunctionDef):
-        return _is_own(node.name)
+        return _is_allowed_name(node.name)
     if isinstance(node, ast.arg):
-        return _is_own(node.arg)
+        return _is_allowed_name(node.arg)
     if isinstance(node, ast.ExceptHandler):
-        return _is_own(node.name or "")
+        return _is_allowed_name(node.name or "")
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names] == ["math"]
     if isinstance(node, ast.ImportFrom):
         return node.module == "math"
     if isinstance(node, ast.alias):
-        return _is_own(node.asname or "")
+        return _is_allowed_name(node.asname or "")
     return isinstance(node, (*_STATEMENTS, *_EXPRESSIONS))
 
 
-def _is_own(name: str) -> bool:
+def _is_allowed_name(name: str) -> bool:
     return not name.startswith("__")

@@ -24,7 +24,7 @@ from intercode.task import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PythonPlan:
     """The facts that the process of the tests needs (`interpreters.inside.grader`)."""
 
     tests: tuple[Mapping[str, Any], ...]
@@ -50,11 +50,11 @@ class Plan:
 
     def message(self, answer: str | None) -> dict[str, Any]:
         """Return the message to the grader; `answer` is the submission's name for the entry."""
-        theirs = {name: name for name in self.names}
+        submitted_names = {name: name for name in self.names}
         if answer is not None and self.entry is not None:
-            theirs[self.entry] = answer
+            submitted_names[self.entry] = answer
         fields = ("imports", "modules", "functions", "classes", "operators", "setup")
-        return {"names": theirs, **{name: getattr(self, name) for name in fields}}
+        return {"names": submitted_names, **{name: getattr(self, name) for name in fields}}
 
 
 def has_tests(task: Task) -> bool:
@@ -62,7 +62,7 @@ def has_tests(task: Task) -> bool:
     return bool(task.tests or task.metadata.get("cases") or task.metadata.get("stdio"))
 
 
-def make_plan(task: Task) -> Plan:
+def make_plan(task: Task) -> PythonPlan:
     """Make the plan of a task's tests.
 
     Raises:
@@ -70,35 +70,39 @@ def make_plan(task: Task) -> Plan:
     """
     facts = task.metadata
     setup = facts.get("test_setup_code") or ""
-    ours = _Source(task, [facts.get("setup_code") or "", *task.gold[:1]])
-    before = _Source(task, [setup])
+    gold_source = _Source(task, [facts.get("setup_code") or "", *task.gold[:1]])
+    setup_source = _Source(task, [setup])
     tests = [_Source(task, [test]) for test in task.tests]
     cases = _cases(task)
-    free = [name for name in before.used if name not in before.bound]
+    free_names = [name for name in setup_source.used_names if name not in setup_source.bound_names]
     for test in tests:
-        free += [name for name in test.used if name not in test.bound | before.bound | {*free}]
-    given = facts.get("entry_point")
-    entry = given or _entry(tests, ours, free)
-    if given and given not in free:
-        free.append(given)
-    imports = {name: ours.imports.get(name) or _library(name) for name in free}
-    names = [name for name in free if _is_submitted(name, given, ours)]
-    imported = tuple(text for name, text in imports.items() if text and name not in names)
-    modules = tuple(_modules(task, [before, *tests]))
+        free_names += [
+            name
+            for name in test.used_names
+            if name not in test.bound_names | setup_source.bound_names | {*free_names}
+        ]
+    entry_point = facts.get("entry_point")
+    entry = entry_point or _find_entry(tests, gold_source, free_names)
+    if entry_point and entry_point not in free_names:
+        free_names.append(entry_point)
+    imports = {name: gold_source.imports.get(name) or _library(name) for name in free_names}
+    names = [name for name in free_names if _is_submitted(name, entry_point, gold_source)]
+    import_lines = tuple(text for name, text in imports.items() if text and name not in names)
+    modules = tuple(_modules(task, [setup_source, *tests]))
     checkers = _Source(task, [case["checker"] for case in cases if "checker" in case])
-    run = (before, *tests, checkers, _Source(task, imported))
+    run = (setup_source, *tests, checkers, _Source(task, import_lines))
     if not has_tests(task):
         raise TaskError(f"task {task.task_id!r} has neither 'tests' nor 'cases' to be graded by")
     if cases and entry is None:
         raise TaskError(f"task {task.task_id!r}: 'cases' need an 'entry_point', a function's name")
-    return Plan(
+    return PythonPlan(
         tests=(*({"source": test} for test in task.tests), *({**c, "entry": entry} for c in cases)),
         names=tuple(names),
-        imports=imported,
+        imports=import_lines,
         modules=modules,
-        functions=tuple(ours.functions),
-        classes=(*ours.classes, *facts.get("classes", ())),
-        operators=tuple(ours.operators),
+        functions=tuple(gold_source.functions),
+        classes=(*gold_source.classes, *facts.get("classes", ())),
+        operators=tuple(gold_source.operators),
         setup=setup,
         entry=entry,
         harmless=not modules and all(source.harmless for source in run),
@@ -109,16 +113,16 @@ class _Source:
     """The names that pieces of source define and use."""
 
     def __init__(self, task: Task, pieces: Iterable[str]) -> None:
-        self.used: list[str] = []
-        self.bound: set[str] = set()
-        self.defined: set[str] = set()
+        self.used_names: list[str] = []
+        self.bound_names: set[str] = set()
+        self.defined_names: set[str] = set()
         """At the top level, and not by an import."""
         self.imports: dict[str, str] = {}
         self.modules: list[str] = []
         self.functions: list[str] = []
         self.classes: list[str] = []
         self.operators: list[str] = []
-        self.called: set[str] = set()
+        self.called_names: set[str] = set()
         self.harmless = True
         for piece in pieces:
             try:
@@ -136,44 +140,46 @@ class _Source:
     def _take(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
             if not isinstance(node.ctx, ast.Load):
-                self.bound.add(node.id)
-            elif node.id not in self.used:
-                self.used.append(node.id)
+                self.bound_names.add(node.id)
+            elif node.id not in self.used_names:
+                self.used_names.append(node.id)
         elif isinstance(node, ast.arg):
-            self.bound.add(node.arg)
+            self.bound_names.add(node.arg)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            self.bound.add(node.name)
+            self.bound_names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             self._take_import(node)
         elif isinstance(node, ast.ExceptHandler) and node.name:
-            self.bound.add(node.name)
+            self.bound_names.add(node.name)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            self.called.add(node.func.id)
+            self.called_names.add(node.func.id)
 
     def _take_import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
             name = alias.asname or alias.name.partition(".")[0]
-            self.bound.add(name)
+            self.bound_names.add(name)
             if isinstance(node, ast.Import):
-                one: ast.stmt = ast.Import([alias])
+                statement: ast.stmt = ast.Import([alias])
                 self.modules.append(alias.name)
             else:
-                one = ast.ImportFrom(node.module, [alias], node.level)
+                statement = ast.ImportFrom(node.module, [alias], node.level)
                 self.modules.append(node.module or "")
-            self.imports[name] = ast.unparse(ast.fix_missing_locations(one))
+            self.imports[name] = ast.unparse(ast.fix_missing_locations(statement))
 
     def _take_statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self.functions.append(node.name)
-            self.defined.add(node.name)
+            self.defined_names.add(node.name)
         elif isinstance(node, ast.ClassDef):
             self.classes.append(node.name)
-            self.defined.add(node.name)
+            self.defined_names.add(node.name)
             names = (name for part in node.body for name in _names(part))
             self.operators += [name for name in names if name.startswith("__")]
         else:
-            bound = (part for part in ast.walk(node) if isinstance(part, ast.Name))
-            self.defined |= {part.id for part in bound if isinstance(part.ctx, ast.Store)}
+            name_nodes = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+            self.defined_names |= {
+                part.id for part in name_nodes if isinstance(part.ctx, ast.Store)
+            }
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             # Point = namedtuple("Point", "x y")
             self.classes += [part.id for part in node.targets if isinstance(part, ast.Name)]
@@ -187,33 +193,40 @@ def _names(part: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def _is_submitted(name: str, entry: str | None, ours: _Source) -> bool:
-    if name == entry or name in ours.defined:
+def _is_submitted(name: str, entry: str | None, gold_source: _Source) -> bool:
+    if name == entry or name in gold_source.defined_names:
         return True
-    return name not in ours.imports and not hasattr(builtins, name) and not _library(name)
+    return name not in gold_source.imports and not hasattr(builtins, name) and not _library(name)
 
 
 def _library(name: str) -> str:
     return f"import {name}" if name in sys.stdlib_module_names else ""
 
 
-def _entry(tests: Iterable[_Source], ours: _Source, free: list[str]) -> str | None:
+def _find_entry(
+    tests: Iterable[_Source], gold_source: _Source, free_names: list[str]
+) -> str | None:
     """The one name of the submission that every test calls, a function's if there are several."""
     common = [
         name
-        for name in free
-        if all(name in test.called for test in tests) and _is_submitted(name, None, ours)
+        for name in free_names
+        if all(name in test.called_names for test in tests)
+        and _is_submitted(name, None, gold_source)
     ]
-    functions = [name for name in common if name in ours.functions] or common
+    functions = [name for name in common if name in gold_source.functions] or common
     return functions[0] if len(functions) == 1 else None
 
 
 def _modules(task: Task, sources: Iterable[_Source]) -> Iterator[str]:
     """The task's own modules among what is imported."""
-    own = {name for path in task.files for name in _module(PurePosixPath(path))}
+    task_modules = {name for path in task.files for name in _module(PurePosixPath(path))}
     for name in dict.fromkeys(name for source in sources for name in source.modules):
         parts = name.split(".")
-        yield from (whole for n in range(len(parts)) if (whole := ".".join(parts[: n + 1])) in own)
+        yield from (
+            module_name
+            for n in range(len(parts))
+            if (module_name := ".".join(parts[: n + 1])) in task_modules
+        )
 
 
 def _module(path: PurePosixPath) -> Iterator[str]:
@@ -223,15 +236,15 @@ def _module(path: PurePosixPath) -> Iterator[str]:
 
 
 def _cases(task: Task) -> list[dict[str, Any]]:
-    found = []
+    cases = []
     for index, case in enumerate(task.metadata.get("cases") or ()):
-        where = f"task {task.task_id!r}: case {index} of 'cases'"
+        location = f"task {task.task_id!r}: case {index} of 'cases'"
         if not isinstance(case, Mapping) or not isinstance(case.get("input"), list | dict):
-            raise TaskError(f"{where} must be an object with a list or an object as its 'input'")
+            raise TaskError(f"{location} must be an object with a list or an object as its 'input'")
         if ("expected" in case) == ("checker" in case):
-            raise TaskError(f"{where} must have either an 'expected' output or a 'checker'")
-        found.append({"tolerance": 0.0, **case})
-    return found
+            raise TaskError(f"{location} must have either an 'expected' output or a 'checker'")
+        cases.append({"tolerance": 0.0, **case})
+    return cases
 
 
 # -- the submission --------------------------------------------------------------------------------
@@ -277,7 +290,7 @@ def definitions(source: str) -> str:
 class Submission:
     """A program that was submitted."""
 
-    before: Sequence[str]
+    earlier_sources: Sequence[str]
     """Sources that are run first."""
     program: str
 
@@ -288,17 +301,17 @@ def stdio_cases(task: Task) -> list[Mapping[str, str]]:
     Raises:
         TaskError: They are malformed, or the task also has tests of another kind.
     """
-    given = task.metadata.get("stdio") or []
-    where = f"task {task.task_id!r}: 'stdio'"
-    if not isinstance(given, list):
-        raise TaskError(f"{where} must be a list of cases")
-    for index, case in enumerate(given):
+    cases = task.metadata.get("stdio") or []
+    location = f"task {task.task_id!r}: 'stdio'"
+    if not isinstance(cases, list):
+        raise TaskError(f"{location} must be a list of cases")
+    for index, case in enumerate(cases):
         texts = [case.get(name) for name in ("stdin", "stdout")] if isinstance(case, dict) else []
         if not texts or not all(isinstance(text, str) for text in texts):
-            raise TaskError(f"{where}: case {index} must be an object with 'stdin' and 'stdout'")
-    if given and (task.tests or task.metadata.get("cases")):
-        raise TaskError(f"{where} cannot stand beside 'tests' or 'cases': choose one")
-    return given
+            raise TaskError(f"{location}: case {index} must be an object with 'stdin' and 'stdout'")
+    if cases and (task.tests or task.metadata.get("cases")):
+        raise TaskError(f"{location} cannot stand beside 'tests' or 'cases': choose one")
+    return cases
 
 
 def submission(episode: Episode, setup: str | None) -> Submission | None:
@@ -306,14 +319,16 @@ def submission(episode: Episode, setup: str | None) -> Submission | None:
 
     It is the last action, a whole program, or with ``submit NAME`` a call of that function.
     """
-    executed = [n for n, turn in enumerate(episode.turns) if turn.info.get("executed", True)]
-    if not executed:
+    executed_indices = [
+        n for n, turn in enumerate(episode.turns) if turn.info.get("executed", True)
+    ]
+    if not executed_indices:
         return None
-    before = [setup] if setup else []
+    setup_sources = [setup] if setup else []
     if episode.answer is not None:
         if not episode.answer.isidentifier():
             return None
-        return Submission([*before, *session_source(episode)], f"{episode.answer}()")
-    last = executed[-1]
-    earlier = session_source(replace(episode, turns=episode.turns[:last]))
-    return Submission([*before, *earlier], episode.turns[last].action)
+        return Submission([*setup_sources, *session_source(episode)], f"{episode.answer}()")
+    last_index = executed_indices[-1]
+    earlier_sources = session_source(replace(episode, turns=episode.turns[:last_index]))
+    return Submission([*setup_sources, *earlier_sources], episode.turns[last_index].action)

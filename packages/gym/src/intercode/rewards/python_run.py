@@ -28,12 +28,12 @@ from intercode_sandbox.base import SandboxBackend
 
 T = TypeVar("T")
 
-MOST_LATE = 3
+MAX_LATE_TESTS = 3
 """Tests of one submission that may run into the time limit before the rest is not run."""
-_RELAYED = (ASK, ANSWER)
-_MOST_GRADINGS = 100
+_RELAYED_KINDS = (ASK, ANSWER)
+_MAX_GRADINGS = 100
 """Gradings by one process of tests, after which there is another."""
-_ENDED = "the submission ended the process that it runs in"
+_ENDED_REASON = "the submission ended the process that it runs in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +41,21 @@ class Result:
     """The outcome of one test."""
 
     passed: bool
-    why: str = ""
+    reason: str = ""
     """A description of the failure."""
     late: bool = False
     """Whether the time limit was reached."""
 
 
-def _in_turn(kind: str, tests: Sequence[T], run: Callable[[int, T], Result]) -> list[Result]:
+def _run_in_turn(kind: str, tests: Sequence[T], run: Callable[[int, T], Result]) -> list[Result]:
     """Run tests one after the other; after some that were late, the rest have failed."""
     results: list[Result] = []
     for number, test in enumerate(tests):
-        if sum(result.late for result in results) < MOST_LATE:
+        if sum(result.late for result in results) < MAX_LATE_TESTS:
             results.append(run(number, test))
         else:
-            why = f"not run: {MOST_LATE} {kind} before it ran into the time limit"
-            results.append(Result(False, why))
+            reason = f"not run: {MAX_LATE_TESTS} {kind} before it ran into the time limit"
+            results.append(Result(False, reason))
     return results
 
 
@@ -64,7 +64,7 @@ class _Failure(Exception):  # noqa: N818 - not an error of ours
 
 
 @contextmanager
-def _by(module: str) -> Iterator[None]:
+def _blame_tests(module: str) -> Iterator[None]:
     """Blame the tests, and not the submission, if their own sandbox ends meanwhile."""
     try:
         yield
@@ -102,7 +102,7 @@ class Bench:
         is not in pieces.
         """
         self._gradings += 1
-        if process is None or (harmless and self._gradings % _MOST_GRADINGS):
+        if process is None or (harmless and self._gradings % _MAX_GRADINGS):
             self._process = process
         else:
             process.close()
@@ -172,21 +172,21 @@ class Trial:
         self._sandboxes[GRADER] = bench.sandbox
         if (process := bench.take()) is not None:
             self._processes[GRADER] = process
-        results = _in_turn("tests", tests, self._test)
+        results = _run_in_turn("tests", tests, self._test)
         bench.keep(self._processes.pop(GRADER, None), harmless)
         return results
 
     def _test(self, number: int, test: Any) -> Result:
-        began = time.monotonic()
+        start_time = time.monotonic()
         try:
             if not self._begun:
                 self._begin()
-            said = self._ask_grader(TEST, number, json.dumps(test).encode())
+            message = self._ask_grader(TEST, number, json.dumps(test).encode())
         except _Failure as failure:
             self._end(SUBJECT, GRADER)
             # A submission that takes long to load, and then ends, is not waited for at each test.
-            return Result(False, str(failure), time.monotonic() - began >= self._timeout)
-        return Result(not said, said)
+            return Result(False, str(failure), time.monotonic() - start_time >= self._timeout)
+        return Result(not message, message)
 
     def _begin(self) -> None:
         for module, sandbox in self._sandboxes.items():
@@ -194,13 +194,13 @@ class Trial:
                 self._processes[module] = self._start(module, sandbox)
         for number, source in enumerate(self._sources):
             self._load(number, source)
-        if said := self._ask_grader(OPEN, 0, self._plan):
-            raise _Failure(said)
+        if message := self._ask_grader(OPEN, 0, self._plan):
+            raise _Failure(message)
         self._begun = True
 
     def _start(self, module: str, sandbox: SandboxBackend) -> PythonProcess:
         try:
-            with _by(module):
+            with _blame_tests(module):
                 return start(sandbox, module, self._python)
         except ImageError as error:
             if module == SUBJECT:  # by the agent's doing: the image has it
@@ -211,7 +211,7 @@ class Trial:
         """End the processes, and everything else that was started in these sandboxes."""
         processes, self._processes, self._begun = self._processes, {}, False
         for module in modules:
-            with _by(module):
+            with _blame_tests(module):
                 self._sandboxes[module].kill()
         for process in processes.values():
             process.close()
@@ -221,10 +221,10 @@ class Trial:
         deadline = time.monotonic() + self._timeout
         data = source.encode("utf-8", "surrogatepass")
         if not subject.send(LOAD, number, data, self._timeout):
-            raise self._ended(subject)
+            raise self._end_sandbox(subject)
         while True:
-            for _, kind, theirs, _ in self._frames([subject], deadline):
-                if (kind, theirs) == (LOAD, number):
+            for _, kind, frame_number, _ in self._frames([subject], deadline):
+                if (kind, frame_number) == (LOAD, number):
                     return
 
     def _ask_grader(self, kind: int, number: int, payload: bytes) -> str:
@@ -233,40 +233,42 @@ class Trial:
         deadline = time.monotonic() + self._timeout
         grader.send(kind, number, payload)
         while True:
-            for sender, its_kind, its_number, data in self._frames([subject, grader], deadline):
-                if its_kind in _RELAYED:
-                    other = grader if sender is subject else subject
+            for sender, frame_kind, frame_number, data in self._frames([subject, grader], deadline):
+                if frame_kind in _RELAYED_KINDS:
+                    recipient = grader if sender is subject else subject
                     # A process that reads its messages slowly has no more time than the test.
-                    if not other.send(its_kind, its_number, data, self._left(deadline)):
-                        raise self._ended(other)
-                elif sender is grader and (its_kind, its_number) == (kind, number):
+                    if not recipient.send(
+                        frame_kind, frame_number, data, self._remaining_seconds(deadline)
+                    ):
+                        raise self._end_sandbox(recipient)
+                elif sender is grader and (frame_kind, frame_number) == (kind, number):
                     return data.decode(errors="replace")
 
-    def _left(self, deadline: float) -> float:
+    def _remaining_seconds(self, deadline: float) -> float:
         """Return the seconds until the deadline, above 0.
 
         Raises:
             _Failure: The time is up.
         """
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise self._late()
-        return left
+        remaining_seconds = deadline - time.monotonic()
+        if remaining_seconds <= 0:
+            raise self._late_failure()
+        return remaining_seconds
 
-    def _late(self) -> _Failure:
+    def _late_failure(self) -> _Failure:
         return _Failure(f"not done within {self._timeout:g} s")
 
-    def _ended(self, process: PythonProcess) -> _Failure:
+    def _end_sandbox(self, process: PythonProcess) -> _Failure:
         """End the processes of a sandbox whose messages have ended; return the test's failure.
 
         Raises:
             SandboxError: A crash of InterCode's own Python is the cause.
         """
         module = SUBJECT if process is self._processes[SUBJECT] else GRADER
-        with _by(module):
+        with _blame_tests(module):
             self._sandboxes[module].kill()  # it may run on without its channel
         process.check_end(self._sandboxes[SUBJECT])
-        return _Failure(_ENDED)
+        return _Failure(_ENDED_REASON)
 
     def _frames(
         self, processes: Sequence[PythonProcess], deadline: float
@@ -275,17 +277,17 @@ class Trial:
         poll = select.poll()
         for process in processes:
             poll.register(process.control, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll(self._left(deadline) * 1000)}
-        if not ready:
-            raise self._late()
+        ready_fds = {fd for fd, _ in poll.poll(self._remaining_seconds(deadline) * 1000)}
+        if not ready_fds:
+            raise self._late_failure()
         for process in processes:
-            if process.control in ready:
+            if process.control in ready_fds:
                 try:
                     frames = process.receive()
                 except ValueError as error:
                     raise _Failure(str(error)) from None
                 if frames is None:
-                    raise self._ended(process)
+                    raise self._end_sandbox(process)
                 for kind, number, data in frames:
                     yield process, kind, number, data
 
@@ -300,15 +302,15 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-8
 """The tolerance of two numbers of which one is printed with a decimal point."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CHUNK = 1 << 18
-_SHOWN = 200
-_NOTHING = (b"", "")
-_FORGED = "it sent what no program sends"
+_QUOTED_CHARACTERS = 200
+_NO_EVENT = (b"", "")
+_FORGED_REASON = "it sent what no program sends"
 
 
 def run_cases(
     sandbox: SandboxBackend,
     python: str | None,
-    submitted: Submission | None,
+    submission: Submission | None,
     cases: Sequence[Mapping[str, str]],
     timeout: float,
 ) -> list[Result]:
@@ -317,7 +319,7 @@ def run_cases(
     Args:
         sandbox: The sandbox to run them in; programs that are left running are killed.
         python: A program of the image's; None: the Python of InterCode itself.
-        submitted: The program.
+        submission: The program.
         cases: The cases (`stdio_cases`).
         timeout: Seconds for each case.
 
@@ -326,11 +328,11 @@ def run_cases(
     """
 
     def run(number: int, case: Mapping[str, str]) -> Result:
-        if submitted is None:
+        if submission is None:
             return Result(False, "no program was submitted")
-        return _run(sandbox, python, submitted, case, timeout)
+        return _run(sandbox, python, submission, case, timeout)
 
-    results = _in_turn("cases", cases, run)
+    results = _run_in_turn("cases", cases, run)
     sandbox.kill()
     return results
 
@@ -338,40 +340,47 @@ def run_cases(
 def _run(
     sandbox: SandboxBackend,
     python: str | None,
-    submitted: Submission,
+    submission: Submission,
     case: Mapping[str, str],
     timeout: float,
 ) -> Result:
-    request = {"before": submitted.before, "program": submitted.program, "stdin": case["stdin"]}
-    most = sandbox.limits.output + 2 * len(case["stdout"].encode("utf-8", "surrogatepass"))
+    request = {
+        "before": submission.earlier_sources,
+        "program": submission.program,
+        "stdin": case["stdin"],
+    }
+    max_bytes = sandbox.limits.output + 2 * len(case["stdout"].encode("utf-8", "surrogatepass"))
     try:
-        started = start(sandbox, PROGRAM, python)
+        python_process = start(sandbox, PROGRAM, python)
     except ImageError as error:  # by the agent's doing: the image has it
         return Result(False, str(error))
-    with closing(started) as process:
+    with closing(python_process) as process:
         deadline = time.monotonic() + timeout
         process.send(RUN, 0, json.dumps(request).encode(), timeout)
-        printed, said = bytearray(), ""
-        for out, control in _events(sandbox, process, deadline):
-            printed += out
-            said = said or control
-            if len(printed) > most:
+        output, message = bytearray(), ""
+        for chunk, control in _events(sandbox, process, deadline):
+            output += chunk
+            message = message or control
+            if len(output) > max_bytes:
                 sandbox.kill()
-                return Result(False, f"it printed more than {most} bytes")
-            if control == _FORGED:
+                return Result(False, f"it printed more than {max_bytes} bytes")
+            if control == _FORGED_REASON:
                 sandbox.kill()
-                return Result(False, _FORGED)
+                return Result(False, _FORGED_REASON)
         code = process.process.poll()
     if code is None:
         sandbox.kill()
         return Result(False, f"not done within {timeout:g} s", late=True)
     if code:
         process.check_end(sandbox)
-        return Result(False, said or f"it ended with exit code {code}")
-    text = printed.decode(errors="surrogateescape")
-    if same_output(text, case["stdout"]):
+        return Result(False, message or f"it ended with exit code {code}")
+    text = output.decode(errors="surrogateescape")
+    if is_same_output(text, case["stdout"]):
         return Result(True)
-    return Result(False, f"it printed {text[:_SHOWN]!r}, not {case['stdout'][:_SHOWN]!r}")
+    return Result(
+        False,
+        f"it printed {text[:_QUOTED_CHARACTERS]!r}, not {case['stdout'][:_QUOTED_CHARACTERS]!r}",
+    )
 
 
 def _events(
@@ -381,13 +390,13 @@ def _events(
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
     readers: dict[int, Callable[[], tuple[bytes, str] | None]] = {
-        process.out: lambda: _printed(process.out),
-        process.control: lambda: _said(process),
+        process.out: lambda: _read_output(process.out),
+        process.control: lambda: _read_message(process),
     }
     for fd in readers:
         poll.register(fd, select.POLLIN)
-    while process.process.poll() is None and (left := deadline - time.monotonic()) > 0:
-        for fd, _ in poll.poll(left * 1000 + 1):
+    while process.process.poll() is None and (remaining_seconds := deadline - time.monotonic()) > 0:
+        for fd, _ in poll.poll(remaining_seconds * 1000 + 1):
             if fd not in readers:
                 continue
             if (event := readers[fd]()) is None:
@@ -400,41 +409,42 @@ def _events(
     # because the sandbox died, that is noticed here, and does not count as a wrong answer.
     sandbox.kill()
     for read in readers.values():
-        while (event := read()) is not None and event != _NOTHING:
+        while (event := read()) is not None and event != _NO_EVENT:
             yield event
 
 
-def _printed(fd: int) -> tuple[bytes, str] | None:
+def _read_output(fd: int) -> tuple[bytes, str] | None:
     """Return the output that has come; None: there will be no more."""
     try:
         data = os.read(fd, _CHUNK)
     except BlockingIOError:
-        return _NOTHING
+        return _NO_EVENT
     return (data, "") if data else None
 
 
-def _said(process: PythonProcess) -> tuple[bytes, str] | None:
+def _read_message(process: PythonProcess) -> tuple[bytes, str] | None:
     """Return the worker's message about the program's end; None: there will be no more."""
     try:
         frames = process.receive()
     except ValueError:
-        return b"", _FORGED
+        return b"", _FORGED_REASON
     if frames is None:
         return None
     return b"", "".join(data.decode(errors="replace") for kind, _, data in frames if kind == SAID)
 
 
-def same_output(printed: str, expected: str) -> bool:
+def is_same_output(output: str, expected_output: str) -> bool:
     """Return whether two outputs are the same: line by line, token by token.
 
     Blanks between tokens, at the ends of lines, and blank lines do not count. A token equals if it
     is the same text, or if both are numbers, one of them with a decimal point or an exponent, and
     close.
     """
-    mine, theirs = _words(printed), _words(expected)
-    return len(mine) == len(theirs) and all(
-        len(one) == len(other) and all(map(_same, one, other))
-        for one, other in zip(mine, theirs, strict=True)
+    output_lines, expected_lines = _words(output), _words(expected_output)
+    return len(output_lines) == len(expected_lines) and all(
+        len(output_line) == len(expected_line)
+        and all(map(_is_same_token, output_line, expected_line))
+        for output_line, expected_line in zip(output_lines, expected_lines, strict=True)
     )
 
 
@@ -443,12 +453,14 @@ def _words(text: str) -> list[list[str]]:
     return [words for line in text.split("\n") if (words := line.split())]
 
 
-def _same(one: str, other: str) -> bool:
-    if one == other:
+def _is_same_token(first_token: str, second_token: str) -> bool:
+    if first_token == second_token:
         return True
-    if not (_NUMBER.fullmatch(one) and _NUMBER.fullmatch(other)):
+    if not (_NUMBER.fullmatch(first_token) and _NUMBER.fullmatch(second_token)):
         return False
-    if not set(one + other) & set(".eE"):
+    if not set(first_token + second_token) & set(".eE"):
         return False  # whole numbers, of any length, are exact
-    a, b = float(one), float(other)
-    return math.isfinite(a - b) and abs(a - b) <= ABSOLUTE + RELATIVE * abs(b)
+    first_number, second_number = float(first_token), float(second_token)
+    return math.isfinite(first_number - second_number) and abs(
+        first_number - second_number
+    ) <= ABSOLUTE + RELATIVE * abs(second_number)

@@ -22,9 +22,9 @@ _PATH = re.compile(
     r"(?:~|\.{0,2})/[\w./~+@%:-]*|(?=.*[A-Za-z])[\w/+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]\w{0,4}|[.-]"
 )
 _FOLDER = re.compile(r"/?[\w.-]+(?:/[\w.-]+)*/?")
-_SPLIT = re.compile(r"\s+|(?<=[:=])(?=[-\d])|(?<=\w)=(?=\S)")
-_AROUND = "\"'`()[]{},;:*="
-_IN_UNIT = re.compile(r"\b(?:in|as)\s+(\w+)|\b(percent|percentage|share)\b|(%)", re.IGNORECASE)
+_WORD_BREAK = re.compile(r"\s+|(?<=[:=])(?=[-\d])|(?<=\w)=(?=\S)")
+_PUNCTUATION = "\"'`()[]{},;:*="
+_UNIT_REQUEST = re.compile(r"\b(?:in|as)\s+(\w+)|\b(percent|percentage|share)\b|(%)", re.IGNORECASE)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -77,7 +77,7 @@ _DOUBTS = _words(
     """
 )
 """Words that negate, compare, doubt or count: beside a number, its meaning is another one."""
-_BEFORE = _words(
+_BOUND_WORDS = _words(
     """
     - under below over above beyond within near past before after until till by to from in on for
     at with and per versus vs file line word directory folder character user entry item row
@@ -97,7 +97,7 @@ class Quantity:
     unit: str = ""
 
     @classmethod
-    def of(cls, token: str) -> Quantity | None:
+    def parse(cls, token: str) -> Quantity | None:
         """Return the quantity that a word is; None: it is none."""
         match = _NUMBER.fullmatch(token)
         if match is None or (match[2] and match[2].casefold() not in _UNITS):
@@ -109,15 +109,15 @@ class Quantity:
         """The number as such."""
         return Decimal(self.number)
 
-    def equals(self, other: Quantity) -> bool:
+    def equals(self, quantity: Quantity) -> bool:
         """Whether both numbers are the same, up to half a unit of the last decimal of the shorter.
 
         A number without decimals is exact.
         """
-        decimals = [len(one.number.partition(".")[2]) for one in (self, other)]
+        decimals = [len(operand.number.partition(".")[2]) for operand in (self, quantity)]
         if min(decimals) == max(decimals) or 0 in decimals:
-            return self.value == other.value
-        return abs(self.value - other.value) <= Decimal(5).scaleb(-min(decimals) - 1)
+            return self.value == quantity.value
+        return abs(self.value - quantity.value) <= Decimal(5).scaleb(-min(decimals) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +132,20 @@ class Question:
     """The folders that are named by their absolute paths, or by paths from the root."""
 
     @classmethod
-    def of(cls, text: str) -> Question:
+    def parse(cls, text: str) -> Question:
         """Read a question."""
-        found = [*tokens(text)]
-        words = {word.casefold() for word in found if any(map(str.isalpha, word))}
+        question_tokens = [*tokens(text)]
+        words = {word.casefold() for word in question_tokens if any(map(str.isalpha, word))}
         things = {word[:3] for word in words & _THINGS}  # "file", "files"
-        counted = {thing for thing in _THINGS if thing[:3] in things} or _THINGS
-        units = (next(filter(None, match)).casefold() for match in _IN_UNIT.findall(text))
+        counted_nouns = {thing for thing in _THINGS if thing[:3] in things} or _THINGS
+        units = (next(filter(None, match)).casefold() for match in _UNIT_REQUEST.findall(text))
         return cls(
-            frozenset((_FRAME | words | counted) - _DOUBTS),
+            frozenset((_FRAME | words | counted_nouns) - _DOUBTS),
             frozenset(_UNITS[unit] for unit in units if unit in _UNITS),
             frozenset(
-                f"/{name.strip('/')}" for name in found if "/" in name and _FOLDER.fullmatch(name)
+                f"/{name.strip('/')}"
+                for name in question_tokens
+                if "/" in name and _FOLDER.fullmatch(name)
             ),
         )
 
@@ -160,10 +162,10 @@ class Question:
 
 def tokens(text: str) -> Iterator[str]:
     """Yield the words of a text without the marks around them."""
-    for word in _SPLIT.split(text):
-        token = word.strip(_AROUND)
+    for word in _WORD_BREAK.split(text):
+        token = word.strip(_PUNCTUATION)
         token = token[:-1] if token.endswith(".") and len(token) > 1 else token
-        if token := token.strip(_AROUND):
+        if token := token.strip(_PUNCTUATION):
             yield token
 
 
@@ -181,9 +183,9 @@ def quantities(lines: Sequence[str]) -> list[Quantity]:
     """Return all numbers of an output, each with its unit."""
     words = [token for line in lines for token in tokens(line)]
     return [
-        Quantity(quantity.number, quantity.unit or _unit(after))
-        for word, after in zip(words, [*words[1:], ""], strict=False)
-        if (quantity := Quantity.of(word)) is not None
+        Quantity(quantity.number, quantity.unit or _unit(next_word))
+        for word, next_word in zip(words, [*words[1:], ""], strict=False)
+        if (quantity := Quantity.parse(word)) is not None
     ]
 
 
@@ -197,17 +199,17 @@ def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
     if len(lines) > _LINES or sum(map(len, lines)) > _CHARACTERS:
         return None
     words = [token for line in lines for token in tokens(line)]
-    found = [at for at, word in enumerate(words) if Quantity.of(word)]
-    beside = [word for word in words if not Quantity.of(word)]
-    others = [word for word in beside if not _unit(word)]
-    if len(found) != 1 or not all(map(question.explains, others)):
+    positions = [position for position, word in enumerate(words) if Quantity.parse(word)]
+    other_words = [word for word in words if not Quantity.parse(word)]
+    non_unit_words = [word for word in other_words if not _unit(word)]
+    if len(positions) != 1 or not all(map(question.explains, non_unit_words)):
         return None
-    if sum(word.casefold() not in question.words for word in others) > 1:
+    if sum(word.casefold() not in question.words for word in non_unit_words) > 1:
         return None  # it is the number of one path
-    if found[0] and words[found[0] - 1].casefold() in _BEFORE:
+    if positions[0] and words[positions[0] - 1].casefold() in _BOUND_WORDS:
         return None
-    units = {*map(_unit, beside)} - {""}
-    quantity = Quantity.of(words[found[0]])
+    units = {*map(_unit, other_words)} - {""}
+    quantity = Quantity.parse(words[positions[0]])
     assert quantity is not None
     units |= {quantity.unit} - {""}
     return Quantity(quantity.number, "".join(units)) if len(units) < 2 else None
@@ -223,5 +225,5 @@ def parse_choice(lines: Sequence[str], question: Question) -> bool | None:
     choices = [word for word in words if word in _CHOICES]
     if match is None or [(match[1] or match[2]).casefold()] != choices:
         return None
-    others = [word for word in words if word not in _CHOICES]
-    return _CHOICES[choices[0]] if all(map(question.explains, others)) else None
+    other_words = [word for word in words if word not in _CHOICES]
+    return _CHOICES[choices[0]] if all(map(question.explains, other_words)) else None

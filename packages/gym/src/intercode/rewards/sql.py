@@ -32,17 +32,24 @@ from intercode.rewards.sql_compare import (
     Group,
     Order,
     compare,
-    exchanges_alike,
-    in_own_order,
+    is_ambiguous_order,
+    is_in_own_order,
 )
-from intercode.rewards.sql_copies import copies, guessable
-from intercode.rewards.sql_explain import uses, uses_alike
-from intercode.rewards.sql_programs import differing
-from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, golds, last_answer
+from intercode.rewards.sql_copies import copies, is_guessable
+from intercode.rewards.sql_explain import find_uses, is_used_by_gold
+from intercode.rewards.sql_programs import program_differences
+from intercode.rewards.sql_run import (
+    AnswerResult,
+    Databases,
+    GoldAnswer,
+    Grader,
+    golds,
+    last_answer,
+)
 from intercode.rewards.sql_states import compare_states
 from intercode.task import Task
 
-NOT_EXACT = 0.99
+MAX_INEXACT_VALUE = 0.99
 """The highest value below that of an exact result."""
 
 _SHOWN_ROWS = 20
@@ -73,7 +80,7 @@ class SqlReward:
         columns: str | None = None,
     ) -> None:
         self._grader = Grader(databases, cache)
-        self._permute = permute_columns
+        self._permute_columns = permute_columns
         self._columns = columns
 
     def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
@@ -87,9 +94,9 @@ class SqlReward:
         best: Score | None = None
         for gold in golds(task):
             if self._grader.facts(task, gold).changes:
-                score = self._changed(task, gold, session)
+                score = self._score_change(task, gold, session)
             else:
-                score = self._answered(task, gold, last_answer(episode))
+                score = self._score_answer(task, gold, last_answer(episode))
             if best is None or score.value > best.value:
                 best = score
             if best.value == 1.0:
@@ -97,66 +104,82 @@ class SqlReward:
         assert best is not None  # there is at least one gold
         return best
 
-    def _changed(self, task: Task, gold: str, session: Session) -> Score:
+    def _score_change(self, task: Task, gold: str, session: Session) -> Score:
         source = self._grader.databases.source(task)
         change, agent = self._grader.change(task, gold, source), session.state()
-        found = compare_states(change.before, change.after, agent)
-        if found.equal and (wrong := differing(self._grader, task, gold, source, agent)):
+        comparison = compare_states(change.pristine_state, change.gold_state, agent)
+        if comparison.equal and (
+            wrong_tables := program_differences(self._grader, task, gold, source, agent)
+        ):
             # They count as what was left alone.
-            rest = {name: t for name, t in agent.items() if name not in wrong}
-            rest |= {name: t for name, t in change.before.items() if name in wrong}
-            found = compare_states(change.before, change.after, rest)
-            found = replace(found, equal=False, reason=", ".join(wrong.values()))
-        value = 1.0 if found.equal else min(found.overlap, NOT_EXACT)
-        detail = {"reason": found.reason} if found.reason else {}
-        return Score(value, {"tables": found.tables, "overlap": found.overlap}, detail)
+            remaining_state = {name: t for name, t in agent.items() if name not in wrong_tables}
+            remaining_state |= {
+                name: t for name, t in change.pristine_state.items() if name in wrong_tables
+            }
+            comparison = compare_states(change.pristine_state, change.gold_state, remaining_state)
+            comparison = replace(comparison, equal=False, reason=", ".join(wrong_tables.values()))
+        value = 1.0 if comparison.equal else min(comparison.overlap, MAX_INEXACT_VALUE)
+        detail = {"reason": comparison.reason} if comparison.reason else {}
+        return Score(value, {"tables": comparison.tables, "overlap": comparison.overlap}, detail)
 
-    def _answered(self, task: Task, gold: str, sql: str | None) -> Score:
+    def _score_answer(self, task: Task, gold: str, sql: str | None) -> Score:
         source = self._grader.databases.source(task)
         if sql is None:
-            wanted = self._grader.gold(task, gold, source)
-            return _score(Comparison(False, 0.0, "no action gave a result set"), wanted.result)
-        wanted, answer, found = self._compare(task, gold, sql, source)
-        score = _score(found, wanted.result, sql, answer)
-        if not found.equal:
+            gold_answer = self._grader.gold(task, gold, source)
+            return _score(Comparison(False, 0.0, "no action gave a result set"), gold_answer.result)
+        gold_answer, answer, comparison = self._compare(task, gold, sql, source)
+        score = _score(comparison, gold_answer.result, sql, answer)
+        if not comparison.equal:
             return score
         if self._grader.facts(task, gold).reads and not self._grader.answer_facts(sql).reads:
-            score = _with(score, hard_coded=True)
-        if _explains(found, wanted.result, answer):
-            return self._confirmed(task, gold, sql, source, _with(score, explained=True), found)
-        if guessable(wanted.result) or _exchanges_alike(found, wanted.result):
-            return self._confirmed(task, gold, sql, source, score, found)
-        return score if _in_own_order(found) else _with(score, columns="in another order")
+            score = _add_detail(score, hard_coded=True)
+        if _is_explained(comparison, gold_answer.result, answer):
+            return self._confirm_answer(
+                task, gold, sql, source, _add_detail(score, explained=True), comparison
+            )
+        if is_guessable(gold_answer.result) or _is_ambiguous(comparison, gold_answer.result):
+            return self._confirm_answer(task, gold, sql, source, score, comparison)
+        return (
+            score
+            if _is_in_own_order(comparison)
+            else _add_detail(score, columns="in another order")
+        )
 
-    def _confirmed(
-        self, task: Task, gold: str, sql: str, source: Source, score: Score, found: Comparison
+    def _confirm_answer(
+        self, task: Task, gold: str, sql: str, source: Source, score: Score, comparison: Comparison
     ) -> Score:
         """Score an answer that is right, but may be so by chance."""
-        others = copies(self._grader, task, gold, source)
-        for copy in others:
-            wanted, answer, there = self._compare(task, gold, sql, copy, found.orders)
-            if not there.equal:
-                reason = f"on a mutated copy of the database: {there.reason}"
-                there = Comparison(False, there.overlap, reason)
-                return _score(there, wanted.result, sql, answer)
-            found = there
-        if not others:
-            given = self._grader.gold(task, gold, source).result
-            if _exchanges_alike(found, given):
+        mutated_copies = copies(self._grader, task, gold, source)
+        for copy in mutated_copies:
+            gold_answer, answer, copy_comparison = self._compare(
+                task, gold, sql, copy, comparison.orders
+            )
+            if not copy_comparison.equal:
+                reason = f"on a mutated copy of the database: {copy_comparison.reason}"
+                copy_comparison = Comparison(False, copy_comparison.overlap, reason)
+                return _score(copy_comparison, gold_answer.result, sql, answer)
+            comparison = copy_comparison
+        if not mutated_copies:
+            gold_result = self._grader.gold(task, gold, source).result
+            if _is_ambiguous(comparison, gold_result):
                 reason = "the columns are in another order, and no mutated copy tells them apart"
-                return _score(Comparison(False, found.overlap, reason), given, sql)
+                return _score(Comparison(False, comparison.overlap, reason), gold_result, sql)
             if "explained" in score.detail:
                 reason = "a further column, and no mutated copy tells it from gold's"
-                return _score(Comparison(False, found.overlap, reason), given, sql)
+                return _score(Comparison(False, comparison.overlap, reason), gold_result, sql)
             note = "gold can be guessed: no mutated copy was found that gives something else"
-            score = _with(score, note=note)
+            score = _add_detail(score, note=note)
         if "explained" in score.detail:
-            (further,) = {*range(len(found.orders[0]) + 1)} - {*found.orders[0]}
-            if not self._has_effect(task, gold, sql, further, (source, *others)):
+            (extra_column,) = {*range(len(comparison.orders[0]) + 1)} - {*comparison.orders[0]}
+            if not self._has_effect(task, gold, sql, extra_column, (source, *mutated_copies)):
                 reason = "a further column, by which nothing is ordered, grouped or filtered"
-                given = self._grader.gold(task, gold, source).result
-                return _score(Comparison(False, found.overlap, reason), given, sql)
-        return score if _in_own_order(found) else _with(score, columns="in another order")
+                gold_result = self._grader.gold(task, gold, source).result
+                return _score(Comparison(False, comparison.overlap, reason), gold_result, sql)
+        return (
+            score
+            if _is_in_own_order(comparison)
+            else _add_detail(score, columns="in another order")
+        )
 
     def _compare(
         self,
@@ -165,7 +188,7 @@ class SqlReward:
         sql: str,
         source: Source,
         orders: Sequence[Order] | None = None,
-    ) -> tuple[GoldAnswer, Answer, Comparison]:
+    ) -> tuple[GoldAnswer, AnswerResult, Comparison]:
         """Run gold and an answer in a database, and compare their results.
 
         Args:
@@ -176,79 +199,85 @@ class SqlReward:
             orders: The orders of the answer's columns that may be right; None: they are not known.
                 They are known on a mutated copy, where more rows are tied than in the data.
         """
-        wanted = self._grader.gold(task, gold, source)
+        gold_answer = self._grader.gold(task, gold, source)
         answer = self._grader.answer(task, sql, source)
-        found = self._compared(task, wanted, sql, answer, orders)
-        if answer.result and not found.equal and self._grader.facts(task, gold).chooses:
+        comparison = self._compare_results(task, gold_answer, sql, answer, orders)
+        if answer.result and not comparison.equal and self._grader.facts(task, gold).chooses:
             # The engine may have chosen otherwise then: before the answer is called wrong, gold
             # gets the same chance as it.
-            again = self._grader.gold(task, gold, source, again=True)
-            other = self._compared(task, again, sql, answer, orders)
-            if other.equal:
-                return again, answer, other
-        return wanted, answer, found
+            repeated_answer = self._grader.gold(task, gold, source, is_repeat=True)
+            repeated_comparison = self._compare_results(task, repeated_answer, sql, answer, orders)
+            if repeated_comparison.equal:
+                return repeated_answer, answer, repeated_comparison
+        return gold_answer, answer, comparison
 
-    def _permutes(self, task: Task) -> bool:
-        said = task.metadata.get("permute_columns") is True
-        return said if self._permute is None else self._permute
+    def _can_permute(self, task: Task) -> bool:
+        is_permitted = task.metadata.get("permute_columns") is True
+        return is_permitted if self._permute_columns is None else self._permute_columns
 
-    def _explained(self, task: Task, sql: str) -> tuple[int, ...]:
+    def _explaining_columns(self, task: Task, sql: str) -> tuple[int, ...]:
         """List the columns of an answer that may stand beside those that were asked for."""
-        said = task.metadata.get("columns") if self._columns is None else self._columns
-        if said != "explained":
+        column_mode = task.metadata.get("columns") if self._columns is None else self._columns
+        if column_mode != "explained":
             return ()
         query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
-        return tuple(dict.fromkeys(use.column for use in uses(query, dialect)))
+        return tuple(dict.fromkeys(use.column for use in find_uses(query, dialect)))
 
     def _has_effect(
-        self, task: Task, gold: str, sql: str, column: int, places: Sequence[Source]
+        self, task: Task, gold: str, sql: str, column: int, sources: Sequence[Source]
     ) -> bool:
         """Return whether an answer's result depends on how it uses one of its columns."""
         query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
-        return uses_alike(self._grader.facts(task, gold).query, query, column) or any(
-            all(any(self._differs(task, sql, text, p) for p in places) for text in use.without)
-            for use in uses(query, dialect)
+        return is_used_by_gold(self._grader.facts(task, gold).query, query, column) or any(
+            all(any(self._differs(task, sql, text, p) for p in sources) for text in use.variants)
+            for use in find_uses(query, dialect)
             if use.column == column
         )
 
-    def _differs(self, task: Task, sql: str, other: str, source: Source) -> bool:
-        one, two = (self._grader.answer(task, text, source).result for text in (sql, other))
-        return one is None or two is None or not compare(one, two, ordered=True).equal
+    def _differs(self, task: Task, sql: str, other_sql: str, source: Source) -> bool:
+        first_result, second_result = (
+            self._grader.answer(task, text, source).result for text in (sql, other_sql)
+        )
+        return (
+            first_result is None
+            or second_result is None
+            or not compare(first_result, second_result, ordered=True).equal
+        )
 
-    def _compared(
+    def _compare_results(
         self,
         task: Task,
         gold: GoldAnswer,
         sql: str,
-        answer: Answer,
+        answer: AnswerResult,
         orders: Sequence[Order] | None,
     ) -> Comparison:
         result = answer.result
         if result is None:
             return Comparison(False, 0.0, f"on a fresh copy of the database: {answer.trouble}")
 
-        further = len(result.columns) == len(gold.result.columns) + 1
-        spare = self._explained(task, sql) if further else ()
+        has_extra_column = len(result.columns) == len(gold.result.columns) + 1
+        extra_columns = self._explaining_columns(task, sql) if has_extra_column else ()
 
-        def compared(gold: GoldAnswer) -> Comparison:
+        def compare_with(gold: GoldAnswer) -> Comparison:
             return compare(
                 gold.result,
                 result,
                 ordered=gold.ordered,
                 groups=gold.groups,
-                permute_columns=self._permutes(task),
-                among=orders,
-                spare=spare,
+                permute_columns=self._can_permute(task),
+                candidate_orders=orders,
+                extra_columns=extra_columns,
             )
 
-        found = compared(gold)
-        if found.equal or orders is None or gold.groups is None:
-            return found
-        whole = compared(_with_tied(gold, gold.groups))
-        return whole if whole.equal else found
+        comparison = compare_with(gold)
+        if comparison.equal or orders is None or gold.groups is None:
+            return comparison
+        tied_comparison = compare_with(_add_tied_rows(gold, gold.groups))
+        return tied_comparison if tied_comparison.equal else comparison
 
 
-def _with_tied(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
+def _add_tied_rows(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
     """Return gold's result with all rows that are tied with one of it.
 
     A copy may tie the first row with others. An answer that gives all rows that are first, as gold
@@ -259,46 +288,48 @@ def _with_tied(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
     return replace(gold, result=result, groups=[replace(g, take=len(g.rows)) for g in groups])
 
 
-def _in_own_order(found: Comparison) -> bool:
-    return in_own_order(found.orders[0])
+def _is_in_own_order(comparison: Comparison) -> bool:
+    return is_in_own_order(comparison.orders[0])
 
 
-def _explains(found: Comparison, gold: Result, answer: Answer) -> bool:
+def _is_explained(comparison: Comparison, gold: Result, answer: AnswerResult) -> bool:
     """Return whether an answer is right with a column in addition to gold's."""
-    given = answer.result
-    return found.equal and given is not None and len(given.columns) > len(gold.columns)
+    result = answer.result
+    return comparison.equal and result is not None and len(result.columns) > len(gold.columns)
 
 
-def _exchanges_alike(found: Comparison, gold: Result) -> bool:
+def _is_ambiguous(comparison: Comparison, gold: Result) -> bool:
     """Return whether only copies can tell that a column is not taken for another of its type."""
-    return not _in_own_order(found) and any(exchanges_alike(one, gold) for one in found.orders)
+    return not _is_in_own_order(comparison) and any(
+        is_ambiguous_order(order, gold) for order in comparison.orders
+    )
 
 
-def _with(score: Score, **detail: Any) -> Score:
+def _add_detail(score: Score, **detail: Any) -> Score:
     return Score(score.value, score.parts, {**score.detail, **detail})
 
 
 def _score(
-    found: Comparison, gold: Result, sql: str | None = None, answer: Answer | None = None
+    comparison: Comparison, gold: Result, sql: str | None = None, answer: AnswerResult | None = None
 ) -> Score:
-    value = 1.0 if found.equal else min(found.overlap, NOT_EXACT)
-    parts = {"execution_accuracy": float(found.equal), "overlap": found.overlap}
+    value = 1.0 if comparison.equal else min(comparison.overlap, MAX_INEXACT_VALUE)
+    parts = {"execution_accuracy": float(comparison.equal), "overlap": comparison.overlap}
     detail: dict[str, Any] = {"gold_rows": _head(gold.rows)}
     if sql is not None:
         detail["answer"] = sql
     if answer is not None and answer.result is not None:
         detail["answer_rows"] = _head(answer.result.rows)
-    if found.reason:
-        detail["reason"] = found.reason
+    if comparison.reason:
+        detail["reason"] = comparison.reason
     return Score(value, parts, detail)
 
 
 def _head(rows: Sequence[Row]) -> list[list[Any]]:
     """Return the first rows, in plain JSON types."""
-    return [[_plain(value) for value in row] for row in rows[:_SHOWN_ROWS]]
+    return [[_json_value(value) for value in row] for row in rows[:_SHOWN_ROWS]]
 
 
-def _plain(value: Value) -> Any:
+def _json_value(value: Value) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float) and math.isfinite(value):

@@ -35,14 +35,14 @@ ABSOLUTE = 1e-9
 
 _EXACT_FLOATS = 2.0**53
 """The size from which on a float is an approximation, whole as it looks."""
-_PLAIN: frozenset[type] = frozenset(
+_PLAIN_TYPES: frozenset[type] = frozenset(
     {int, bool, str, bytes, type(None), date, datetime, time, timedelta}
 )
 """Types whose own equality is ours."""
-_FRACTIONAL: frozenset[type] = frozenset({float, Decimal})
-_NUMBERS: frozenset[type] = frozenset({int, bool, float, Decimal})
+_FRACTIONAL_TYPES: frozenset[type] = frozenset({float, Decimal})
+_NUMBER_TYPES: frozenset[type] = frozenset({int, bool, float, Decimal})
 _NAN = ("a number", "NaN")
-_PERMUTATIONS = 120
+_MAX_PERMUTATIONS = 120
 """The number of orders of columns that are tried."""
 
 
@@ -81,8 +81,8 @@ def compare(
     ordered: bool = False,
     groups: Sequence[Group] | None = None,
     permute_columns: bool = False,
-    among: Sequence[Order] | None = None,
-    spare: Sequence[int] = (),
+    candidate_orders: Sequence[Order] | None = None,
+    extra_columns: Sequence[int] = (),
 ) -> Comparison:
     """Compare an answer with gold. A result whose rows are not all here equals nothing.
 
@@ -92,102 +92,114 @@ def compare(
         ordered: Whether the order of the rows counts.
         groups: If it counts: gold's rows by their place in the order. None: each has its own.
         permute_columns: Whether the columns may come in another order.
-        among: Which orders are tried; None: those that the values allow.
-        spare: The columns of the answer of which it may have one in addition to gold's.
+        candidate_orders: Which orders are tried; None: those that the values allow.
+        extra_columns: The columns of the answer of which it may have one in addition to gold's.
     """
-    own = tuple(range(len(answer.columns)))
+    own_order = tuple(range(len(answer.columns)))
     if len(gold.columns) == len(answer.columns):
-        bases = [own]
-    elif spare and len(gold.columns) == len(answer.columns) - 1:
-        bases = [own[:index] + own[index + 1 :] for index in spare]
+        bases = [own_order]
+    elif extra_columns and len(gold.columns) == len(answer.columns) - 1:
+        bases = [own_order[:index] + own_order[index + 1 :] for index in extra_columns]
     else:
         return Comparison(False, 0.0, f"{_columns(answer)}, not {len(gold.columns)}")
     groups = groups if ordered else None
     best: Comparison | None = None
-    equal: list[Order] = []
-    for order in dict.fromkeys(_tried(gold, answer, bases, permute_columns, among)):
+    equal_orders: list[Order] = []
+    for order in dict.fromkeys(
+        _candidate_orders(gold, answer, bases, permute_columns, candidate_orders)
+    ):
         rows = answer.rows
-        if order != own:
+        if order != own_order:
             rows = [tuple(row[index] for index in order) for row in answer.rows]
-        found = _compare(gold, replace(answer, rows=rows), ordered, groups)
-        if found.equal:
-            equal.append(order)
-        if best is None or (found.equal, found.overlap) > (best.equal, best.overlap):
-            best = found
+        comparison = _compare(gold, replace(answer, rows=rows), ordered, groups)
+        if comparison.equal:
+            equal_orders.append(order)
+        if best is None or (comparison.equal, comparison.overlap) > (best.equal, best.overlap):
+            best = comparison
     assert best is not None  # one order was tried at least
-    return replace(best, orders=tuple(equal))
+    return replace(best, orders=tuple(equal_orders))
 
 
-def _tried(
+def _candidate_orders(
     gold: Result,
     answer: Result,
     bases: Sequence[Order],
     permute_columns: bool,
-    among: Sequence[Order] | None,
+    candidate_orders: Sequence[Order] | None,
 ) -> Iterator[Order]:
     """Yield the orders to try: those of the bases, then the others that may be."""
-    yield from (base for base in bases if among is None or base in among or not permute_columns)
+    yield from (
+        base
+        for base in bases
+        if candidate_orders is None or base in candidate_orders or not permute_columns
+    )
     # Results of other lengths are equal in no order; to try 120 of 200,000 rows takes minutes.
     if not permute_columns or len(gold.rows) != len(answer.rows):
         return
-    if among is not None:
-        yield from islice(among, _PERMUTATIONS)
+    if candidate_orders is not None:
+        yield from islice(candidate_orders, _MAX_PERMUTATIONS)
         return
     for base in bases:
         rows = [tuple(row[index] for index in base) for row in answer.rows]
-        allowed = _orders(gold.rows, rows) if gold.rows else permutations(range(len(base)))
-        for order in islice(allowed, _PERMUTATIONS):
+        fitting_orders = _orders(gold.rows, rows) if gold.rows else permutations(range(len(base)))
+        for order in islice(fitting_orders, _MAX_PERMUTATIONS):
             yield tuple(base[index] for index in order)
 
 
-def in_own_order(order: Order) -> bool:
+def is_in_own_order(order: Order) -> bool:
     """Return whether the answer has gold's columns in gold's order."""
     return list(order) == sorted(order)
 
 
-def exchanges_alike(order: Order, gold: Result) -> bool:
+def is_ambiguous_order(order: Order, gold: Result) -> bool:
     """Return whether an order exchanges columns of one type, which values do not tell apart."""
     kinds = [{_kind(value) for value in column} for column in zip(*gold.rows, strict=True)]
     places = [sorted(order).index(index) for index in order]
-    return any(kinds[at] & kinds[index] for at, index in enumerate(places) if at != index)
+    return any(
+        kinds[position] & kinds[index] for position, index in enumerate(places) if position != index
+    )
 
 
 def _kind(value: Value) -> type:
-    return float if type(value) in _NUMBERS else type(value)
+    return float if type(value) in _NUMBER_TYPES else type(value)
 
 
 def keys(*tables: Sequence[Row]) -> list[list[Hashable]]:
     """Return the rows of tables of the same width as keys that are equal if the rows are."""
     rows = list(chain.from_iterable(tables))
-    columns = [comparable(column) for column in zip(*rows, strict=True)]
-    made = iter(zip(*columns, strict=True))
-    return [list(islice(made, len(table))) for table in tables]
+    columns = [comparable_values(column) for column in zip(*rows, strict=True)]
+    key_rows = iter(zip(*columns, strict=True))
+    return [list(islice(key_rows, len(table))) for table in tables]
 
 
-def comparable(column: Sequence[Value]) -> Sequence[Hashable]:
+def comparable_values(column: Sequence[Value]) -> Sequence[Hashable]:
     """Replace each value of a column by one that equals those that it counts as equal to."""
     kinds = set(map(type, column))
-    if kinds <= _PLAIN:
+    if kinds <= _PLAIN_TYPES:
         return column
-    if not kinds <= _PLAIN | _NUMBERS or any(map(_is_nan, column)):
+    if not kinds <= _PLAIN_TYPES | _NUMBER_TYPES or any(map(_is_nan, column)):
         column = [_hashable(value) for value in column]
-    if not any(type(value) in _FRACTIONAL and not _is_whole(value) for value in column):
+    if not any(type(value) in _FRACTIONAL_TYPES and not _is_whole(value) for value in column):
         return column
-    same = _linked({value for value in column if type(value) in _NUMBERS})
-    return [same.get(value, value) for value in column]
+    representatives = _representatives({value for value in column if type(value) in _NUMBER_TYPES})
+    return [representatives.get(value, value) for value in column]
 
 
-def _linked(numbers: Iterable[Any]) -> dict[Any, float]:
+def _representatives(numbers: Iterable[Any]) -> dict[Any, float]:
     """Map numbers to representatives: those within the tolerance of a neighbour share one."""
-    same: dict[Any, float] = {}
-    finite = [(value, number) for number in numbers if math.isfinite(value := _as_float(number))]
-    first = last = math.nan
-    for value, number in sorted(finite):
-        if not value - last <= max(ABSOLUTE, RELATIVE * max(abs(value), abs(last))):
-            first = value
-        same[number] = first
-        last = value
-    return same
+    representatives: dict[Any, float] = {}
+    finite_numbers = [
+        (value, number) for number in numbers if math.isfinite(value := _as_float(number))
+    ]
+    representative = previous_value = math.nan
+    for value, number in sorted(finite_numbers):
+        if not value - previous_value <= max(
+            ABSOLUTE, RELATIVE * max(abs(value), abs(previous_value))
+        ):
+            representative = value
+        representatives[number] = representative
+        previous_value = value
+    return representatives
 
 
 def _as_float(number: Any) -> float:
@@ -205,7 +217,7 @@ def _is_whole(number: float | Decimal) -> bool:
 
 def _is_nan(value: Value) -> bool:
     # The one value of these types that differs from itself.
-    return type(value) in _FRACTIONAL and bool(value != value)
+    return type(value) in _FRACTIONAL_TYPES and bool(value != value)
 
 
 def _hashable(value: Value) -> Hashable:
@@ -223,54 +235,60 @@ def _hashable(value: Value) -> Hashable:
 def _compare(
     gold: Result, answer: Result, ordered: bool, groups: Sequence[Group] | None
 ) -> Comparison:
-    spare = [row for group in groups or () for row in group.rows]
-    wanted, given, allowed = keys(gold.rows, answer.rows, spare)
-    missing, extra = Counter(wanted), Counter(given)
-    common = missing & extra
-    missing, extra = missing - common, extra - common
+    group_rows = [row for group in groups or () for row in group.rows]
+    gold_keys, answer_keys, group_keys = keys(gold.rows, answer.rows, group_rows)
+    missing_rows, extra_rows = Counter(gold_keys), Counter(answer_keys)
+    common = missing_rows & extra_rows
+    missing_rows, extra_rows = missing_rows - common, extra_rows - common
     # Rows that were not kept count as rows, though their values are not known.
-    lost = _uncounted(answer)
-    shared = common.total()
-    total = len(wanted) + len(given) + lost
-    overlap = 2 * shared / total if total else 1.0
+    dropped_count = _count_dropped_rows(answer)
+    common_count = common.total()
+    total = len(gold_keys) + len(answer_keys) + dropped_count
+    overlap = 2 * common_count / total if total else 1.0
     complete = gold.complete and answer.complete
     if complete and ordered:
-        equal = _in_order(given, allowed, groups) if groups is not None else wanted == given
+        equal = (
+            _is_in_order(answer_keys, group_keys, groups)
+            if groups is not None
+            else gold_keys == answer_keys
+        )
     else:
-        equal = complete and not missing and not extra
+        equal = complete and not missing_rows and not extra_rows
     if equal:
         return Comparison(True, 1.0)
-    return Comparison(False, overlap, _reason(missing.total(), extra.total() + lost, complete))
+    return Comparison(
+        False, overlap, _reason(missing_rows.total(), extra_rows.total() + dropped_count, complete)
+    )
 
 
-def _in_order(
-    given: Sequence[Hashable], allowed: Sequence[Hashable], groups: Sequence[Group]
+def _is_in_order(
+    answer_keys: Sequence[Hashable], group_keys: Sequence[Hashable], groups: Sequence[Group]
 ) -> bool:
     """Return whether each place of the order has rows that may be there, and as many."""
-    if len(given) != sum(group.take for group in groups):
+    if len(answer_keys) != sum(group.take for group in groups):
         return False
-    rows, candidates = iter(given), iter(allowed)
+    rows, candidates = iter(answer_keys), iter(group_keys)
     for group in groups:
-        there = Counter(islice(candidates, len(group.rows)))
-        if Counter(islice(rows, group.take)) - there:
+        allowed_rows = Counter(islice(candidates, len(group.rows)))
+        if Counter(islice(rows, group.take)) - allowed_rows:
             return False
     return True
 
 
-def _uncounted(result: Result) -> int:
+def _count_dropped_rows(result: Result) -> int:
     return 0 if result.total is None else result.total - len(result.rows)
 
 
-def _reason(missing: int, extra: int, complete: bool) -> str:
+def _reason(missing_count: int, extra_count: int, complete: bool) -> str:
     if not complete:
         return "a result is too large to be compared"
-    if not missing and not extra:
+    if not missing_count and not extra_count:
         return "the same rows in another order"
     parts = []
-    if missing:
-        parts.append(f"{missing:,} {'row is' if missing == 1 else 'rows are'} missing")
-    if extra:
-        parts.append(f"{extra:,} {'row is' if extra == 1 else 'rows are'} extra")
+    if missing_count:
+        parts.append(f"{missing_count:,} {'row is' if missing_count == 1 else 'rows are'} missing")
+    if extra_count:
+        parts.append(f"{extra_count:,} {'row is' if extra_count == 1 else 'rows are'} extra")
     return ", ".join(parts)
 
 
@@ -282,27 +300,31 @@ def _orders(gold: Sequence[Row], answer: Sequence[Row]) -> Iterator[tuple[int, .
     """Yield orders of the answer's columns by which each has the values of gold's column there."""
     if len(gold) != len(answer) or not gold:
         return
-    wanted, given = list(zip(*gold, strict=True)), list(zip(*answer, strict=True))
+    gold_columns, answer_columns = list(zip(*gold, strict=True)), list(zip(*answer, strict=True))
     fitting = [
-        tuple(index for index, theirs in enumerate(given) if _same_values(ours, theirs))
-        for ours in wanted
+        tuple(
+            index
+            for index, answer_column in enumerate(answer_columns)
+            if _are_same_values(gold_column, answer_column)
+        )
+        for gold_column in gold_columns
     ]
     if all(fitting.count(indices) == len(indices) for indices in fitting):
         yield from _assignments(fitting)
 
 
 def _assignments(
-    fitting: Sequence[tuple[int, ...]], taken: tuple[int, ...] = ()
+    fitting: Sequence[tuple[int, ...]], assigned_indices: tuple[int, ...] = ()
 ) -> Iterator[tuple[int, ...]]:
     """Yield every way to give each place one of the columns that fit, and none to two."""
-    if len(taken) == len(fitting):
-        yield taken
+    if len(assigned_indices) == len(fitting):
+        yield assigned_indices
         return
-    for index in fitting[len(taken)]:
-        if index not in taken:
-            yield from _assignments(fitting, (*taken, index))
+    for index in fitting[len(assigned_indices)]:
+        if index not in assigned_indices:
+            yield from _assignments(fitting, (*assigned_indices, index))
 
 
-def _same_values(one: Sequence[Value], other: Sequence[Value]) -> bool:
-    values = comparable([*one, *other])
-    return Counter(values[: len(one)]) == Counter(values[len(one) :])
+def _are_same_values(first_column: Sequence[Value], second_column: Sequence[Value]) -> bool:
+    values = comparable_values([*first_column, *second_column])
+    return Counter(values[: len(first_column)]) == Counter(values[len(first_column) :])

@@ -18,7 +18,7 @@ from sqlglot import exp
 
 _SAME_TEXT = (exp.Lower, exp.Upper, exp.Trim, exp.Paren, exp.Cast)
 """Functions of a column by which a row is looked up as by the column itself."""
-_JOINED = 4
+_MAX_COMPARISONS = 4
 """The most comparisons of one AND that are combined: 15 lookups."""
 
 Constant = int | float | str
@@ -36,7 +36,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ConstantComparison:
     """A comparison of a column with a constant that may single out a row."""
 
     column: str
@@ -51,11 +51,11 @@ class Lookup:
 
     table: str
     """The table's name in lower case; empty if the query does not say."""
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ConstantComparison, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class QueryConditions:
     """The values that the conditions of a query ask for."""
 
     conditions: tuple[Condition, ...] = ()
@@ -66,9 +66,9 @@ class Wanted:
     """The comparisons that may single out a row, alone and together, each once."""
 
 
-def wanted(query: exp.Query) -> Wanted:
+def collect_conditions(query: exp.Query) -> QueryConditions:
     """Collect the values that the conditions of a query ask for."""
-    found = [condition for node in query.find_all(*_VALUES) for condition in _read(node)]
+    conditions = [condition for node in query.find_all(*_VALUES) for condition in _read(node)]
     counts = [
         value
         for node in query.find_all(*_VALUES)
@@ -76,37 +76,45 @@ def wanted(query: exp.Query) -> Wanted:
         if isinstance(value := _constant(node.args.get("expression")), int)
     ]
     lookups = tuple(dict.fromkeys(_lookups(query)))
-    return Wanted(tuple(dict.fromkeys(found)), max(counts, default=0), lookups)
+    return QueryConditions(tuple(dict.fromkeys(conditions)), max(counts, default=0), lookups)
 
 
 def _lookups(query: exp.Query) -> Iterator[Lookup]:
     """Yield each comparison for itself, and those of one AND on one table in all combinations."""
-    joined: dict[tuple[int, str], list[Comparison]] = {}
+    joined_comparisons: dict[tuple[int, str], list[ConstantComparison]] = {}
     for node in query.find_all(exp.EQ, exp.In, exp.Like, exp.ILike):
         for table, comparison in _comparisons(node):
             yield Lookup(table, (comparison,))
             if not isinstance(node, exp.In) or len(node.expressions) == 1:
-                same = joined.setdefault((id(_conjunction(node)), table), [])
-                if comparison not in same:
-                    same.append(comparison)
-    for (_, table), comparisons in joined.items():
-        for size in range(2, _JOINED + 1):
-            for combination in combinations(comparisons[:_JOINED], size):
+                group = joined_comparisons.setdefault((id(_conjunction(node)), table), [])
+                if comparison not in group:
+                    group.append(comparison)
+    for (_, table), comparisons in joined_comparisons.items():
+        for size in range(2, _MAX_COMPARISONS + 1):
+            for combination in combinations(comparisons[:_MAX_COMPARISONS], size):
                 yield Lookup(table, combination)
 
 
-def _comparisons(node: Any) -> Iterator[tuple[str, Comparison]]:
+def _comparisons(node: Any) -> Iterator[tuple[str, ConstantComparison]]:
     operands = [node.this, *([node.expression] if node.args.get("expression") else [])]
     operands += node.expressions
-    plain = [one.this if isinstance(one, _SAME_TEXT) else one for one in operands]
+    plain_operands = [
+        expression.this if isinstance(expression, _SAME_TEXT) else expression
+        for expression in operands
+    ]
     column = next(
-        (one for one in plain if isinstance(one, exp.Column) and _constant(one) is None), None
+        (
+            expression
+            for expression in plain_operands
+            if isinstance(expression, exp.Column) and _constant(expression) is None
+        ),
+        None,
     )
     operator: Literal["=", "LIKE"] = "LIKE" if isinstance(node, (exp.Like, exp.ILike)) else "="
     if column is not None:
         for operand in operands:
             if (value := _constant(operand)) is not None:
-                yield _table(column), Comparison(column.name.lower(), operator, value)
+                yield _table(column), ConstantComparison(column.name.lower(), operator, value)
 
 
 def _conjunction(node: Any) -> Any:
@@ -119,16 +127,20 @@ def _conjunction(node: Any) -> Any:
 
 
 def _read(node: Any) -> Iterator[Condition]:
-    kind, left = type(node), node.this
-    rights = [node.args[key] for key in ("expression", "low", "high") if node.args.get(key)]
-    rights += node.expressions
-    if _column(left) is None and len(rights) == 1:  # 3 < x
-        left, rights, kind = rights[0], [left], _MIRRORED.get(kind, kind)
-    column = _column(left)
-    constants = [value for value in map(_constant, rights) if value is not None]
+    kind, left_operand = type(node), node.this
+    right_operands = [node.args[key] for key in ("expression", "low", "high") if node.args.get(key)]
+    right_operands += node.expressions
+    if _column(left_operand) is None and len(right_operands) == 1:  # 3 < x
+        left_operand, right_operands, kind = (
+            right_operands[0],
+            [left_operand],
+            _MIRRORED_OPERATORS.get(kind, kind),
+        )
+    column = _column(left_operand)
+    constants = [value for value in map(_constant, right_operands) if value is not None]
     if column is None or not constants:
         return
-    values = [accepted for value in constants for accepted in _VALUES[kind](value)]
+    values = [accepted_value for value in constants for accepted_value in _VALUES[kind](value)]
     if values:
         yield Condition(_table(column), column.name.lower(), tuple(dict.fromkeys(values)))
 
@@ -160,7 +172,7 @@ def _table(column: exp.Column) -> str:
     """Return the name of the table that a column belongs to, if the query says so."""
     select: Any = column.find_ancestor(exp.Select)
     while select is not None:
-        sources = [*_from(select), *(join.this for join in select.args.get("joins") or ())]
+        sources = [*_from_sources(select), *(join.this for join in select.args.get("joins") or ())]
         tables = [source for source in sources if isinstance(source, exp.Table)]
         for table in tables:
             if column.table and table.alias_or_name.lower() == column.table.lower():
@@ -171,35 +183,40 @@ def _table(column: exp.Column) -> str:
     return ""
 
 
-def _from(select: exp.Select) -> list[Any]:
+def _from_sources(select: exp.Select) -> list[Any]:
     clause = select.args.get("from_") or select.args.get("from")
     return [] if clause is None else [clause.this]
 
 
-def _shifted(value: Constant, by: int) -> list[Constant]:
+def _shift_value(value: Constant, offset: int) -> list[Constant]:
     """Return a value that is a bit larger, or smaller."""
     if not isinstance(value, str):
-        return [value + by]
+        return [value + offset]
     with suppress(ValueError, OverflowError):
-        return [(date.fromisoformat(value[:10]) + timedelta(days=by)).isoformat() + value[10:]]
-    return [value + "z"] if by > 0 else [value[:-1]]
+        return [(date.fromisoformat(value[:10]) + timedelta(days=offset)).isoformat() + value[10:]]
+    return [value + "z"] if offset > 0 else [value[:-1]]
 
 
-def _liked(value: Constant) -> list[Constant]:
+def _like_values(value: Constant) -> list[Constant]:
     return [str(value).replace("%", "").replace("_", "a")]
 
 
-_MIRRORED: dict[Any, Any] = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE}
+_MIRRORED_OPERATORS: dict[Any, Any] = {
+    exp.GT: exp.LT,
+    exp.GTE: exp.LTE,
+    exp.LT: exp.GT,
+    exp.LTE: exp.GTE,
+}
 _VALUES: dict[Any, Any] = {
     exp.EQ: lambda value: [value],
     exp.NEQ: lambda value: [value],
     exp.In: lambda value: [value],
     exp.Between: lambda value: [value],
-    exp.GT: lambda value: [*_shifted(value, 1), value],
-    exp.GTE: lambda value: [value, *_shifted(value, 1)],
-    exp.LT: lambda value: [*_shifted(value, -1), value],
-    exp.LTE: lambda value: [value, *_shifted(value, -1)],
-    exp.Like: _liked,
-    exp.ILike: _liked,
+    exp.GT: lambda value: [*_shift_value(value, 1), value],
+    exp.GTE: lambda value: [value, *_shift_value(value, 1)],
+    exp.LT: lambda value: [*_shift_value(value, -1), value],
+    exp.LTE: lambda value: [value, *_shift_value(value, -1)],
+    exp.Like: _like_values,
+    exp.ILike: _like_values,
 }
 """Condition → the values that it accepts, and its bound; or for ``!=`` refuses, by its constant."""

@@ -24,7 +24,7 @@ from intercode.databases.convert.build import as_sqlite, cached
 from intercode.databases.source import Source
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.sql_compare import compare
-from intercode.rewards.sql_conditions import Wanted, wanted
+from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
 from intercode.rewards.sql_mutate import VERSION, mutate
 from intercode.rewards.sql_run import GoldAnswer, Grader
 from intercode.task import Task
@@ -33,11 +33,11 @@ COPIES = 2
 """The number of copies on which an answer must agree."""
 TRIES = 10
 """The number of copies of each kind that are made to find them."""
-_SMALL = 100
+_GUESSABLE_LIMIT = 100
 """The size from which on a number cannot be guessed."""
 
 
-def guessable(result: Result) -> bool:
+def is_guessable(result: Result) -> bool:
     """Return whether an agent could give this result without having looked."""
     return _is_nothing(result) or (
         len(result.rows) == 1 and len(result.columns) == 1 and _is_small(result.rows[0][0])
@@ -45,9 +45,9 @@ def guessable(result: Result) -> bool:
 
 
 def _is_nothing(result: Result) -> bool:
-    nothing = (None, 0, 1, "", b"")
+    empty_values = (None, 0, 1, "", b"")
     return not result.rows or (
-        len(result.rows) == 1 and all(value in nothing for value in result.rows[0])
+        len(result.rows) == 1 and all(value in empty_values for value in result.rows[0])
     )
 
 
@@ -55,7 +55,7 @@ def _is_small(value: Value) -> bool:
     if not isinstance(value, (int, float, Decimal)):
         return False
     number = float(value)
-    return abs(number) < _SMALL and number.is_integer()
+    return abs(number) < _GUESSABLE_LIMIT and number.is_integer()
 
 
 def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
@@ -68,47 +68,59 @@ def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Sourc
         RewardError: Gold failed on the database itself.
         DatabaseError: The engine failed.
     """
-    return grader.cached("copies", task, source, gold, lambda: _find(grader, task, gold, source))
+    return grader.get_cached(
+        "copies", task, source, gold, lambda: _find_copies(grader, task, gold, source)
+    )
 
 
-def _find(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+def _find_copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
     query = grader.facts(task, gold).query
-    asked = Wanted() if query is None else wanted(query)
-    found: list[Source] = []
-    weak: list[Source] = []
-    for copy, differs, is_nothing in _tried(grader, task, gold, source, asked):
+    query_conditions = QueryConditions() if query is None else collect_conditions(query)
+    strong_copies: list[Source] = []
+    weak_copies: list[Source] = []
+    for copy, differs, is_nothing in _try_copies(grader, task, gold, source, query_conditions):
         if differs:
-            (weak if is_nothing else found).append(copy)
-        if len(found) == COPIES:
-            return tuple(found)
-    if not weak:
-        return tuple(found)
-    others = _tried(grader, task, gold, source, Wanted())
-    alike = next((copy for copy, differs, _ in others if not differs), None)
-    return (*(found + weak)[:COPIES], *([] if alike is None else [alike]))
+            (weak_copies if is_nothing else strong_copies).append(copy)
+        if len(strong_copies) == COPIES:
+            return tuple(strong_copies)
+    if not weak_copies:
+        return tuple(strong_copies)
+    further_copies = _try_copies(grader, task, gold, source, QueryConditions())
+    equal_copy = next((copy for copy, differs, _ in further_copies if not differs), None)
+    return (*(strong_copies + weak_copies)[:COPIES], *([] if equal_copy is None else [equal_copy]))
 
 
-def _tried(
-    grader: Grader, task: Task, gold: str, source: Source, asked: Wanted
+def _try_copies(
+    grader: Grader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
 ) -> Iterator[tuple[Source, bool, bool]]:
     """Yield copies; each with whether gold differs there, and whether it gives nothing there."""
     original = grader.gold(task, gold, source)
-    for gentle, seed in product((True, False), range(TRIES)):
-        copy = mutated(source, asked, seed, gentle)
+    for is_gentle, seed in product((True, False), range(TRIES)):
+        copy = mutated_copy(source, query_conditions, seed, is_gentle)
         with suppress(
             RewardError, TaskError
         ):  # the copy lacks a fact that gold or the task's setup relies on
-            there = grader.gold(task, gold, copy)
-            yield copy, _differs(original, there), _is_nothing(there.result)
+            copy_answer = grader.gold(task, gold, copy)
+            yield copy, _differs(original, copy_answer), _is_nothing(copy_answer.result)
 
 
-def _differs(one: GoldAnswer, other: GoldAnswer) -> bool:
-    return not compare(one.result, other.result, ordered=one.ordered, groups=one.groups).equal
+def _differs(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
+    return not compare(
+        original_answer.result,
+        copy_answer.result,
+        ordered=original_answer.ordered,
+        groups=original_answer.groups,
+    ).equal
 
 
-def mutated(source: Source, asked: Wanted, seed: int, gentle: bool) -> Source:
+def mutated_copy(
+    source: Source, query_conditions: QueryConditions, seed: int, gentle: bool
+) -> Source:
     """Return the copy of a seed, made if it is not there yet."""
-    text = f"mutated {VERSION}\0{source.digest}\0{asked!r}\0{seed}\0{gentle}"
+    text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{gentle}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    path = cached(digest, lambda made: mutate(as_sqlite(source), made, asked, seed, gentle=gentle))
+    path = cached(
+        digest,
+        lambda new_path: mutate(as_sqlite(source), new_path, query_conditions, seed, gentle=gentle),
+    )
     return Source(source.name, path, "sqlite", digest)

@@ -15,54 +15,56 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from intercode.rewards.sql_gold import DIALECTS, outermost
+from intercode.rewards.sql_gold import DIALECTS, outermost_query
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ColumnUse:
     """One place where an answer uses an expression that it also selects."""
 
     column: int
     """The place of the expression among the columns."""
-    without: tuple[str, ...]
+    variants: tuple[str, ...]
     """The answer with another order or group, or with the condition taken as true, and as false:
     each must have another result somewhere, or the use has no effect."""
 
 
-def uses(query: exp.Query | None, dialect: str) -> list[Use]:
+def find_uses(query: exp.Query | None, dialect: str) -> list[ColumnUse]:
     """List the columns of an answer that may explain the others, with what they are used for.
 
     Args:
         query: The answer; None: it could not be parsed.
         dialect: Its language.
     """
-    top: Any = None if query is None else outermost(query).copy()
+    top: Any = None if query is None else outermost_query(query).copy()
     if not isinstance(top, exp.Select) or any(column.is_star for column in top.expressions):
         return []
     dialect = DIALECTS.get(dialect, dialect)
-    found = []
+    column_uses = []
     for index, column in enumerate(top.expressions):
         if _is_of_rows(column.unalias()):
-            for node, changed in _used(top, index, column):
+            for node, changes in _find_parts(top, index, column):
                 try:
-                    found.append(Use(index, tuple(_texts(top, node, changed, dialect))))
+                    column_uses.append(ColumnUse(index, tuple(_texts(top, node, changes, dialect))))
                 except SqlglotError:
                     continue
-    return found
+    return column_uses
 
 
-def uses_alike(gold: exp.Query | None, query: exp.Query | None, column: int) -> bool:
+def is_used_by_gold(gold: exp.Query | None, query: exp.Query | None, column: int) -> bool:
     """Return whether gold orders, groups or filters by a column of an answer as well."""
-    top: Any = None if gold is None else outermost(gold)
-    own: Any = None if query is None else outermost(query)
-    if not isinstance(top, exp.Select) or not isinstance(own, exp.Select):
+    top: Any = None if gold is None else outermost_query(gold)
+    answer_select: Any = None if query is None else outermost_query(query)
+    if not isinstance(top, exp.Select) or not isinstance(answer_select, exp.Select):
         return False
     keys = [key.this for key in _clause(top, "order").expressions]
     keys += _clause(top, "group").expressions
     for clause in ("where", "having"):
         keys += [condition.this for condition in _conditions(_clause(top, clause))]
-    shown = _plain(own.expressions[column].unalias(), tables=False)
-    return any(_plain(key, tables=False) == shown for key in keys)
+    column_expression = _normalise_expression(
+        answer_select.expressions[column].unalias(), tables=False
+    )
+    return any(_normalise_expression(key, tables=False) == column_expression for key in keys)
 
 
 def _is_of_rows(expression: Any) -> bool:
@@ -72,44 +74,50 @@ def _is_of_rows(expression: Any) -> bool:
     return expression.find(exp.Column, exp.Count) is not None
 
 
-Change = Callable[[Any], Any]
+NodeChange = Callable[[Any], Any]
 
 
-def _used(select: Any, index: int, column: Any) -> Iterator[tuple[Any, tuple[Change, ...]]]:
+def _find_parts(
+    select: Any, index: int, column: Any
+) -> Iterator[tuple[Any, tuple[NodeChange, ...]]]:
     """Yield the parts of a SELECT in which a column stands, and what may be put in their place."""
-    own, name = column.unalias(), column.alias.lower()
-    aggregate = own.find(exp.AggFunc) is not None
+    own_expression, name = column.unalias(), column.alias.lower()
+    aggregate = own_expression.find(exp.AggFunc) is not None
 
-    def is_own(node: Any, named: bool) -> bool:
+    def is_reference(node: Any, can_be_alias: bool) -> bool:
         if isinstance(node, exp.Literal) and node.is_int:
             return int(node.name) == index + 1
         alias = isinstance(node, exp.Column) and not node.table and node.name.lower() == name
-        return (named and bool(name) and alias) or _same(own, node)
+        return (can_be_alias and bool(name) and alias) or _is_same_expression(own_expression, node)
 
     for key in _clause(select, "order").expressions:
-        if is_own(key.this, named=True):
-            yield key, (_reversed,)
+        if is_reference(key.this, can_be_alias=True):
+            yield key, (_reverse_order,)
     for key in _clause(select, "group").expressions:
-        if is_own(key, named=False):
+        if is_reference(key, can_be_alias=False):
             yield key, (lambda _: None,)
     # For an aggregate an alias can be nothing else in HAVING.
     for clause in ("where", "having"):
         for condition in _conditions(_clause(select, clause)):
             sides = [condition.this, *([condition.expression] * isinstance(condition, exp.Binary))]
-            named = aggregate and clause == "having"
-            if any(is_own(side, named) for side in sides if not isinstance(side, exp.Literal)):
+            can_be_alias = aggregate and clause == "having"
+            if any(
+                is_reference(side, can_be_alias)
+                for side in sides
+                if not isinstance(side, exp.Literal)
+            ):
                 yield condition, (lambda _: exp.true(), lambda _: exp.false())
 
 
-def _texts(select: Any, node: Any, changes: tuple[Change, ...], dialect: str) -> Iterator[str]:
+def _texts(select: Any, node: Any, changes: tuple[NodeChange, ...], dialect: str) -> Iterator[str]:
     """Yield the query with other things in the place of a part."""
     for change in changes:
         copy = select.copy()
         pairs = zip(select.walk(), copy.walk(), strict=True)
-        part = next(other for one, other in pairs if one is node)
-        other = change(part.copy())
-        if other is not None:
-            part.replace(other)
+        part = next(new_node for old_node, new_node in pairs if old_node is node)
+        new_node = change(part.copy())
+        if new_node is not None:
+            part.replace(new_node)
         elif len(part.parent.expressions) > 1:
             part.pop()
         else:
@@ -117,7 +125,7 @@ def _texts(select: Any, node: Any, changes: tuple[Change, ...], dialect: str) ->
         yield copy.sql(dialect=dialect)
 
 
-def _reversed(key: Any) -> Any:
+def _reverse_order(key: Any) -> Any:
     key.set("desc", not key.args.get("desc"))
     key.set("nulls_first", None)
     return key
@@ -137,20 +145,30 @@ def _conditions(node: Any) -> Iterator[Any]:
         yield from _conditions(child)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same_expression(first_expression: Any, second_expression: Any) -> bool:
     """Return whether two expressions are the same, where one may leave out names of tables."""
-    one, other = (_plain(expression) for expression in (one, other))
-    if one == other:
+    first_expression, second_expression = (
+        _normalise_expression(expression) for expression in (first_expression, second_expression)
+    )
+    if first_expression == second_expression:
         return True
-    bare = [_plain(expression, tables=False) for expression in (one, other)]
-    columns = [list(expression.find_all(exp.Column)) for expression in (one, other)]
-    return bare[0] == bare[1] and any(not c.table for side in columns for c in side)
+    bare_expressions = [
+        _normalise_expression(expression, tables=False)
+        for expression in (first_expression, second_expression)
+    ]
+    columns = [
+        list(expression.find_all(exp.Column))
+        for expression in (first_expression, second_expression)
+    ]
+    return bare_expressions[0] == bare_expressions[1] and any(
+        not c.table for side in columns for c in side
+    )
 
 
-def _plain(expression: Any, *, tables: bool = True) -> Any:
+def _normalise_expression(expression: Any, *, tables: bool = True) -> Any:
     """Return an expression with names in lower case, without quotes and parentheses."""
 
-    def simple(node: Any) -> Any:
+    def simplify_node(node: Any) -> Any:
         if isinstance(node, exp.Paren):
             return node.this
         if isinstance(node, exp.Identifier):
@@ -159,4 +177,4 @@ def _plain(expression: Any, *, tables: bool = True) -> Any:
             return exp.column(node.name.lower())
         return node
 
-    return expression.copy().transform(simple)
+    return expression.copy().transform(simplify_node)

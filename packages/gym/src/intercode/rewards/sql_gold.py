@@ -19,7 +19,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from intercode.databases.base import Row, Value
-from intercode.rewards.sql_compare import Group, comparable
+from intercode.rewards.sql_compare import Group, comparable_values
 
 DIALECTS = {"mariadb": "mysql", "postgresql": "postgres", "sqlite3": "sqlite"}
 """Common name of a dialect → sqlglot's name."""
@@ -32,7 +32,7 @@ _READS = frozenset({
 """The words that begin statements which change no table."""
 _CHANGES = frozenset(("INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE"))
 """The words that change tables, wherever they stand as words of the language."""
-_QUOTED = frozenset({TokenType.STRING, TokenType.IDENTIFIER, TokenType.NATIONAL_STRING})
+_QUOTED_TYPES = frozenset({TokenType.STRING, TokenType.IDENTIFIER, TokenType.NATIONAL_STRING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Facts:
 
 
 @lru_cache(maxsize=4096)
-def read(sql: str, dialect: str) -> Facts:
+def read_facts(sql: str, dialect: str) -> Facts:
     """Read the facts of a gold.
 
     Args:
@@ -63,19 +63,27 @@ def read(sql: str, dialect: str) -> Facts:
     """
     dialect = DIALECTS.get(dialect, dialect)
     statements = _statements(sql, dialect)
-    last = statements[-1] if statements else []
-    query = _parse(sql[last[0].start : last[-1].end + 1], dialect) if _is_query(last) else None
+    last_statement = statements[-1] if statements else []
+    query = (
+        _parse(sql[last_statement[0].start : last_statement[-1].end + 1], dialect)
+        if _is_query(last_statement)
+        else None
+    )
     return Facts(
-        changes=any(map(_changes, statements)),
-        ordered=_orders_by_tokens(last) if query is None else _orders(query),
+        changes=any(map(_is_change, statements)),
+        ordered=_orders_by_tokens(last_statement) if query is None else _orders(query),
         query=query,
-        chooses=query is not None and _chooses(query),
+        chooses=query is not None and _leaves_choice(query),
         reads=len(statements) > 1
-        or (bool({"FROM", "TABLE"} & {*_words(last)}) if query is None else _reads_table(query)),
+        or (
+            bool({"FROM", "TABLE"} & {*_words(last_statement)})
+            if query is None
+            else _reads_table(query)
+        ),
     )
 
 
-def parsed(sql: str, dialect: str) -> list[Any]:
+def parse_statements(sql: str, dialect: str) -> list[Any]:
     """Return the trees of the statements that can be parsed; those of a trigger each for itself."""
     dialect = DIALECTS.get(dialect, dialect)
     trees = []
@@ -87,13 +95,13 @@ def parsed(sql: str, dialect: str) -> list[Any]:
     return trees
 
 
-def outermost(query: exp.Query) -> exp.Query:
+def outermost_query(query: exp.Query) -> exp.Query:
     """Return the query without the parentheses around it."""
     while isinstance(query, exp.Subquery) and not query.args.get("order"):
-        inner = query.this
-        if query.args.get("limit") or not isinstance(inner, exp.Query):
+        inner_query = query.this
+        if query.args.get("limit") or not isinstance(inner_query, exp.Query):
             break
-        query = inner
+        query = inner_query
     return query
 
 
@@ -116,7 +124,7 @@ def _statements(sql: str, dialect: str) -> list[list[Token]]:
         ]
     statements: list[list[Token]] = [[]]
     for token in tokens:
-        if token.text == ";" and token.token_type not in _QUOTED:
+        if token.text == ";" and token.token_type not in _QUOTED_TYPES:
             statements.append([])
         else:
             statements[-1].append(token)
@@ -125,7 +133,7 @@ def _statements(sql: str, dialect: str) -> list[list[Token]]:
 
 def _words(statement: Sequence[Token]) -> list[str]:
     """List the words of the language in a statement, without opening parentheses."""
-    words = [token.text.upper() for token in statement if token.token_type not in _QUOTED]
+    words = [token.text.upper() for token in statement if token.token_type not in _QUOTED_TYPES]
     begin = next((index for index, word in enumerate(words) if word != "("), len(words))
     return words[begin:]
 
@@ -134,7 +142,7 @@ def _is_query(statement: Sequence[Token]) -> bool:
     return _words(statement)[:1] in (["SELECT"], ["WITH"], ["VALUES"], ["FROM"], ["TABLE"])
 
 
-def _changes(statement: Sequence[Token]) -> bool:
+def _is_change(statement: Sequence[Token]) -> bool:
     words = _words(statement)
     if not words:
         return False
@@ -144,20 +152,20 @@ def _changes(statement: Sequence[Token]) -> bool:
         return True
     if words[0] == "WITH":
         # A function of the name, REPLACE(…), does not count.
-        following = [*words[1:], ""]
-        pairs = zip(words, following, strict=True)
-        return any(word in _CHANGES and then != "(" for word, then in pairs)
+        next_words = [*words[1:], ""]
+        pairs = zip(words, next_words, strict=True)
+        return any(word in _CHANGES and next_word != "(" for word, next_word in pairs)
     return words[0] not in _READS
 
 
 def _reads_table(query: exp.Query) -> bool:
-    own = {table.alias_or_name.lower() for table in query.find_all(exp.CTE)}
+    cte_names = {table.alias_or_name.lower() for table in query.find_all(exp.CTE)}
     tables = query.find_all(exp.Table)
-    return any(isinstance(t.this, exp.Func) or t.name.lower() not in own for t in tables)
+    return any(isinstance(t.this, exp.Func) or t.name.lower() not in cte_names for t in tables)
 
 
-def _chooses(query: exp.Query) -> bool:
-    top = outermost(query)
+def _leaves_choice(query: exp.Query) -> bool:
+    top = outermost_query(query)
     for part in query.find_all(exp.Select, exp.SetOperation):
         if part.args.get("limit") and not (part is top and part.args.get("order")):
             return True
@@ -170,20 +178,20 @@ def _chooses(query: exp.Query) -> bool:
 
 
 def _orders(query: exp.Query) -> bool:
-    return outermost(query).args.get("order") is not None
+    return outermost_query(query).args.get("order") is not None
 
 
 def _orders_by_tokens(statement: Sequence[Token]) -> bool:
     """Return whether a statement has an ORDER BY outside of all parentheses."""
-    depth, before = 0, ""
+    depth, previous_word = 0, ""
     for token in statement:
-        if token.token_type in _QUOTED:
+        if token.token_type in _QUOTED_TYPES:
             continue
         word = token.text.upper()
         depth += (word == "(") - (word == ")")
-        if depth == 0 and (word == "ORDER BY" or (before, word) == ("ORDER", "BY")):
+        if depth == 0 and (word == "ORDER BY" or (previous_word, word) == ("ORDER", "BY")):
             return True
-        before = word
+        previous_word = word
     return False
 
 
@@ -200,11 +208,11 @@ def _orders_by_tokens(statement: Sequence[Token]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class KeyedQuery:
     """A query that shows the keys by which another one orders its rows."""
 
     sql: str
-    added: int
+    added_count: int
     """The number of columns at its end that are further keys."""
     keys: tuple[int, ...]
     """The places of all keys among its columns; from the end if negative."""
@@ -213,48 +221,48 @@ class Keyed:
     """The number of rows that the other query gives at most, after the first `skip`."""
 
 
-def with_keys(query: exp.Query, dialect: str) -> Keyed | None:
+def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
     """Return the query with the keys of its ORDER BY as further columns and without its LIMIT.
 
     Args:
         query: A query with an ORDER BY.
         dialect: Its language.
     """
-    query = outermost(query).copy()
+    query = outermost_query(query).copy()
     try:
         skip, take = _cut(query)
-        added = [key for key in _order_keys(query) if _output(query, key) is None]
+        added_keys = [key for key in _order_keys(query) if _output_index(query, key) is None]
         keys = []
         for key in _order_keys(query):
-            position = _output(query, key)
+            position = _output_index(query, key)
             # The further keys are at the end; what was there before comes before them.
             if position is None:
-                position = added.index(key) - len(added)
+                position = added_keys.index(key) - len(added_keys)
             elif position < 0:
-                position -= len(added)
+                position -= len(added_keys)
             keys.append(position)
-        if added and (not isinstance(query, exp.Select) or query.args.get("distinct")):
+        if added_keys and (not isinstance(query, exp.Select) or query.args.get("distinct")):
             return None
         if isinstance(query, exp.Select):
-            query = query.select(*(key.copy() for key in added), append=True)
+            query = query.select(*(key.copy() for key in added_keys), append=True)
         sql = query.sql(dialect=DIALECTS.get(dialect, dialect))
     except (_UnclearError, SqlglotError):
         return None
-    return Keyed(sql, len(added), tuple(keys), skip, take)
+    return KeyedQuery(sql, len(added_keys), tuple(keys), skip, take)
 
 
-def groups(keyed: Keyed, rows: Sequence[Row]) -> list[Group]:
+def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[Group]:
     """Group gold's rows by their place in the order, from the rows of the keyed query."""
-    columns = [_folded([row[index] for row in rows]) for index in keyed.keys]
-    end = len(rows) if keyed.take is None else keyed.skip + keyed.take
-    made = []
+    columns = [_fold_case([row[index] for row in rows]) for index in keyed_query.keys]
+    end = len(rows) if keyed_query.take is None else keyed_query.skip + keyed_query.take
+    row_groups = []
     for _, members in groupby(range(len(rows)), key=lambda index: [key[index] for key in columns]):
         indices = list(members)
-        take = min(indices[-1] + 1, end) - max(indices[0], keyed.skip)
+        take = min(indices[-1] + 1, end) - max(indices[0], keyed_query.skip)
         if take > 0:
-            width = len(rows[0]) - keyed.added
-            made.append(Group([rows[index][:width] for index in indices], take))
-    return made
+            width = len(rows[0]) - keyed_query.added_count
+            row_groups.append(Group([rows[index][:width] for index in indices], take))
+    return row_groups
 
 
 class _UnclearError(Exception):
@@ -277,28 +285,30 @@ def _cut(query: exp.Query) -> tuple[int, int | None]:
 
 
 def _order_keys(query: exp.Query) -> list[exp.Expression]:
-    keys = [ordered.this for ordered in query.args["order"].expressions]
+    keys = [order_item.this for order_item in query.args["order"].expressions]
     if any(key.find(exp.Collate) is not None for key in keys):
         raise _UnclearError
     return keys
 
 
-def _output(query: exp.Query, key: exp.Expression) -> int | None:
+def _output_index(query: exp.Query, key: exp.Expression) -> int | None:
     """Return a key's place among the query's columns, from the end after a star, or None."""
     if isinstance(key, exp.Literal) and key.is_int:
         return int(key.name) - 1
     columns = query.selects
     for index, column in enumerate(columns):
-        named = isinstance(key, exp.Column) and not key.table
-        if (named and key.name.lower() == column.alias_or_name.lower()) or _same(column, key):
-            starred = any(before.is_star for before in columns[:index])
-            return index - len(columns) if starred else index
+        is_name = isinstance(key, exp.Column) and not key.table
+        if (is_name and key.name.lower() == column.alias_or_name.lower()) or _is_same_expression(
+            column, key
+        ):
+            has_star = any(earlier_column.is_star for earlier_column in columns[:index])
+            return index - len(columns) if has_star else index
     return None
 
 
-def _same(column: Any, key: exp.Expression) -> bool:
+def _is_same_expression(column: Any, key: exp.Expression) -> bool:
     return bool(column.unalias().sql().lower() == key.sql().lower())
 
 
-def _folded(column: Sequence[Value]) -> Sequence[Hashable]:
-    return comparable([v.casefold() if isinstance(v, str) else v for v in column])
+def _fold_case(column: Sequence[Value]) -> Sequence[Hashable]:
+    return comparable_values([v.casefold() if isinstance(v, str) else v for v in column])

@@ -27,26 +27,28 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
-from intercode.rewards.sql_conditions import Lookup, Wanted
+from intercode.rewards.sql_conditions import Lookup, QueryConditions
 from intercode.syntax import quoted
 
 VERSION = 13
 """The version of the mutation. Increase it with every change that gives other rows."""
 
-_TOUCHED = 300
+_MAX_CHANGED_ROWS = 300
 """The most rows of a table that are touched."""
-_MADE = 12
+_MIN_NEW_ROWS = 12
 """The fewest rows that a table gets."""
 _NAMES = ("amber", "birch", "cedar", "delta", "ember")
 
 
-def mutate(origin: Path, path: Path, wanted: Wanted, seed: int, *, gentle: bool = False) -> None:
+def mutate(
+    origin: Path, path: Path, conditions: QueryConditions, seed: int, *, gentle: bool = False
+) -> None:
     """Write a mutated copy of a database: the same for the same arguments.
 
     Args:
         origin: An SQLite file.
         path: The file to write.
-        wanted: The values that the query asks for that is to find something else in the copy.
+        conditions: The values that the query asks for that is to find something else in the copy.
         seed: The seed of its random choices.
         gentle: Whether names that stand once are kept so.
 
@@ -61,12 +63,12 @@ def mutate(origin: Path, path: Path, wanted: Wanted, seed: int, *, gentle: bool 
         # Nothing of it needs to survive a crash: what is torn is thrown away.
         connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN")
         triggers = _take_triggers(connection)
-        mutation = _Mutation(connection, schema.tables, wanted, random.Random(seed), gentle)
+        mutation = _Mutation(connection, schema.tables, conditions, random.Random(seed), gentle)
         for table in schema.tables:
             mutation.change(table)
         mutation.delete_doubles()
         if not gentle:
-            mutation.stir()
+            mutation.disturb_lookups()
             mutation.delete_doubles()
         mutation.delete_orphans()
         for trigger in triggers:
@@ -75,8 +77,8 @@ def mutate(origin: Path, path: Path, wanted: Wanted, seed: int, *, gentle: bool 
 
 
 def _take_triggers(connection: sqlite3.Connection) -> list[str]:
-    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
-    triggers = found.fetchall()
+    cursor = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+    triggers = cursor.fetchall()
     for name, _ in triggers:
         connection.execute(f"DROP TRIGGER {quoted(name)}")
     return [sql for _, sql in triggers]
@@ -89,123 +91,133 @@ class _Mutation:
         self,
         connection: sqlite3.Connection,
         tables: Sequence[TableSchema],
-        wanted: Wanted,
+        query_conditions: QueryConditions,
         chance: random.Random,
         gentle: bool,
     ) -> None:
         self._connection = connection
         self._tables = {table.name.lower(): table for table in tables}
-        self._conditions = wanted.conditions
+        self._conditions = query_conditions.conditions
         self._lookups = [
-            (table, where, values, rows)
+            (table, where_clause, values, rows)
             for table in tables
-            for lookup in wanted.lookups
-            for where, values in _searches(table, lookup)
-            if len(rows := self._rows(table, where, *values)) <= 1
+            for lookup in query_conditions.lookups
+            for where_clause, values in _searches(table, lookup)
+            if len(rows := self._rows(table, where_clause, *values)) <= 1
             if rows or self._is_distinct(table, lookup)
         ]
         # By table, the columns that keep their values.
-        self._names = {table.name: self._named(table) if gentle else set() for table in tables}
+        self._names = {
+            table.name: self._name_columns(table) if gentle else set() for table in tables
+        }
         # As many alike as the query counts, of a handful of values.
-        self._made = min(max(_MADE, 6 * wanted.count), _TOUCHED)
+        self._new_row_count = min(max(_MIN_NEW_ROWS, 6 * query_conditions.count), _MAX_CHANGED_ROWS)
         self._chance = chance
-        self._deleted = chance.choice((0.0, 0.1, 0.3))
-        self._planted = chance.choice((0.3, 0.5, 0.8))
+        self._deleted_share = chance.choice((0.0, 0.1, 0.3))
+        self._planted_share = chance.choice((0.3, 0.5, 0.8))
         # How often a doubled row gets a text that its column does not hold yet.
-        self._new = 0.0 if gentle else 0.2
+        self._new_text_share = 0.0 if gentle else 0.2
 
     def change(self, table: TableSchema) -> None:
         """Change the rows of a table; those that it refers to have been changed already."""
         rows = self._rows(table)
         if not rows:
-            for _ in range(self._made):
+            for _ in range(self._new_row_count):
                 self._insert(table, None)
             return
-        rows = self._chance.sample(rows, min(len(rows), _TOUCHED))
-        kept = rows[int(len(rows) * self._deleted) :]
-        singled = self._singled_out(table)
-        for row in rows[: len(rows) - len(kept)]:
-            if row not in singled:
+        rows = self._chance.sample(rows, min(len(rows), _MAX_CHANGED_ROWS))
+        retained_rows = rows[int(len(rows) * self._deleted_share) :]
+        singled_out_rows = self._singled_out_rows(table)
+        for row in rows[: len(rows) - len(retained_rows)]:
+            if row not in singled_out_rows:
                 self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
-        for row in kept:
-            self._alter(table, row, kept)
-        for _ in range(self._made):
-            self._insert(table, self._chance.choice(kept))
+        for row in retained_rows:
+            self._alter(table, row, retained_rows)
+        for _ in range(self._new_row_count):
+            self._insert(table, self._chance.choice(retained_rows))
 
     def delete_orphans(self) -> None:
         """Delete the rows that refer to a row that is gone, and those that refer to these."""
         for _ in self._tables:
-            before = self._connection.total_changes
+            change_count = self._connection.total_changes
             for table in self._tables.values():
                 for key in table.foreign_keys:
                     self._delete_orphans(table, key)
-            if self._connection.total_changes == before:
+            if self._connection.total_changes == change_count:
                 return
 
-    def stir(self) -> None:
+    def disturb_lookups(self) -> None:
         """Let what is looked up name another row, be about other values, or not be there."""
-        for table, where, values, _ in self._lookups:
+        for table, where_clause, values, _ in self._lookups:
             keys = {names[0] for names in (table.primary_key, *table.uniques) if len(names) == 1}
-            free = self._stored(table) - keys
-            for row in self._rows(table, where, *values):
-                others = self._referred(table) or self._rows(table)
-                named = {name for name in free if f"{quoted(name)} " in where}
+            free_columns = self._stored_columns(table) - keys
+            for row in self._rows(table, where_clause, *values):
+                other_rows = self._referenced_rows(table) or self._rows(table)
+                lookup_columns = {
+                    name for name in free_columns if f"{quoted(name)} " in where_clause
+                }
                 fate = self._chance.random()
                 if fate < 0.4:
-                    self._exchange(table, named, row, self._chance.choice(others))
+                    self._exchange(table, lookup_columns, row, self._chance.choice(other_rows))
                     continue
                 if fate < 0.6:
                     self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
                     continue
                 searches = [(w, v) for t, w, v, _ in self._lookups if t is table]
-                found = [other for w, v in searches for other in self._rows(table, w, *v)]
-                other = self._chance.choice(self._chance.choice((found, others)))
-                for name in sorted(free - named):
+                lookup_rows = [
+                    other_row for w, v in searches for other_row in self._rows(table, w, *v)
+                ]
+                other_row = self._chance.choice(self._chance.choice((lookup_rows, other_rows)))
+                for name in sorted(free_columns - lookup_columns):
                     if self._chance.random() < 0.5:
-                        self._copy(table, name, other, row)
+                        self._copy(table, name, other_row, row)
 
-    def _referred(self, table: TableSchema) -> list[int]:
+    def _referenced_rows(self, table: TableSchema) -> list[int]:
         """List the rows of a table that rows of others refer to."""
-        name, found = quoted(table.name), set[int]()
-        for other in self._tables.values():
-            for key in other.foreign_keys:
+        name, row_ids = quoted(table.name), set[int]()
+        for child in self._tables.values():
+            for key in child.foreign_keys:
                 if key.table.lower() == table.name.lower():
                     pairs = zip(key.targets, key.columns, strict=True)
-                    same = " AND ".join(f"{name}.{quoted(a)} = o.{quoted(b)}" for a, b in pairs)
-                    where = f"WHERE EXISTS (SELECT 1 FROM {quoted(other.name)} AS o WHERE {same})"
-                    found.update(self._rows(table, where))
-        return sorted(found)
+                    join = " AND ".join(f"{name}.{quoted(a)} = o.{quoted(b)}" for a, b in pairs)
+                    clause = f"WHERE EXISTS (SELECT 1 FROM {quoted(child.name)} AS o WHERE {join})"
+                    row_ids.update(self._rows(table, clause))
+        return sorted(row_ids)
 
-    def _exchange(self, table: TableSchema, columns: set[str], one: int, other: int) -> None:
+    def _exchange(
+        self, table: TableSchema, columns: set[str], first_row: int, second_row: int
+    ) -> None:
         """Exchange the values of two rows in some columns."""
-        if one == other or not columns:
+        if first_row == second_row or not columns:
             return
         names = ", ".join(map(quoted, sorted(columns)))
         sql = f"SELECT {names} FROM {quoted(table.name)} WHERE rowid = ?"
-        first, second = (self._connection.execute(sql, (row,)).fetchone() for row in (one, other))
+        first_values, second_values = (
+            self._connection.execute(sql, (row,)).fetchone() for row in (first_row, second_row)
+        )
         marks = ", ".join(f"{quoted(name)} = ?" for name in sorted(columns))
         sql = f"UPDATE OR IGNORE {quoted(table.name)} SET {marks} WHERE rowid = ?"
-        self._run(sql, *second, one)
-        self._run(sql, *first, other)
+        self._run(sql, *second_values, first_row)
+        self._run(sql, *first_values, second_row)
 
     def _copy(self, table: TableSchema, column: str, origin: int, row: int) -> None:
         """Give a row the value that another one has in a column."""
         name, value = quoted(table.name), quoted(column)
-        other = f"(SELECT o.{value} FROM {name} AS o WHERE o.rowid = ?)"
-        self._run(f"UPDATE OR IGNORE {name} SET {value} = {other} WHERE rowid = ?", origin, row)
+        subquery = f"(SELECT o.{value} FROM {name} AS o WHERE o.rowid = ?)"
+        self._run(f"UPDATE OR IGNORE {name} SET {value} = {subquery} WHERE rowid = ?", origin, row)
 
     def delete_doubles(self) -> None:
         """Delete all that a lookup finds but the row that it found in the data, or the first."""
-        for table, where, values, origin in self._lookups:
-            rows = self._rows(table, where, *values)
-            kept = origin if origin and origin[0] in rows else rows[:1]
+        for table, where_clause, values, origin in self._lookups:
+            rows = self._rows(table, where_clause, *values)
+            retained_rows = origin if origin and origin[0] in rows else rows[:1]
             for row in rows:
-                if row not in kept:
+                if row not in retained_rows:
                     self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
 
-    def _rows(self, table: TableSchema, where: str = "", *values: Any) -> list[int]:
+    def _rows(self, table: TableSchema, where_clause: str = "", *values: Any) -> list[int]:
         """List the numbers of a table's rows; none of a table that does not number them."""
-        sql = f"SELECT rowid FROM {quoted(table.name)} {where}"
+        sql = f"SELECT rowid FROM {quoted(table.name)} {where_clause}"
         with suppress(sqlite3.OperationalError):
             return [row for (row,) in self._connection.execute(sql, values)]
         return []
@@ -216,109 +228,115 @@ class _Mutation:
             return False
         name = quoted(lookup.comparisons[0].column)
         sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
-        count, distinct = self._connection.execute(sql).fetchone()
-        return bool(1 < count == distinct)
+        count, distinct_count = self._connection.execute(sql).fetchone()
+        return bool(1 < count == distinct_count)
 
-    def _named(self, table: TableSchema) -> set[str]:
+    def _name_columns(self, table: TableSchema) -> set[str]:
         """Return the columns of text in which every value stands once, or one that is asked for.
 
         Columns that refer to another table do not count: their values are shared on purpose.
         """
         refer = {name for key in table.foreign_keys for name in key.columns}
-        found: set[str] = set()
+        column_names: set[str] = set()
         for column in table.columns:
             if not column.type.is_text or column.name in refer:
                 continue
             name = quoted(column.name)
             sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
-            count, distinct = self._connection.execute(sql).fetchone()
-            accepted = self._accepted(table, column)
-            if 1 < count == distinct or any(self._count(table, column, v) == 1 for v in accepted):
-                found.add(column.name)
-        return found
+            count, distinct_count = self._connection.execute(sql).fetchone()
+            accepted_values = self._accepted_values(table, column)
+            if 1 < count == distinct_count or any(
+                self._count(table, column, v) == 1 for v in accepted_values
+            ):
+                column_names.add(column.name)
+        return column_names
 
-    def _singled_out(self, table: TableSchema) -> set[int]:
+    def _singled_out_rows(self, table: TableSchema) -> set[int]:
         """Return the rows that a condition may find by a name."""
         return {
             row
             for column in table.columns
             if column.name in self._names[table.name]
-            for value in self._accepted(table, column)
+            for value in self._accepted_values(table, column)
             for row in self._rows(table, f"WHERE {quoted(column.name)} = ? COLLATE NOCASE", value)
         }
 
     def _is_taken(self, table: TableSchema, column: Column, value: Any) -> bool:
         """Return whether a value is one that may stand once, and is there."""
         single = column.name in self._names[table.name] or any(
-            lookup is table and values == [value] and f"{quoted(column.name)} " in where
-            for lookup, where, values, _ in self._lookups
+            lookup is table and values == [value] and f"{quoted(column.name)} " in where_clause
+            for lookup, where_clause, values, _ in self._lookups
         )
         return single and self._count(table, column, value) == 1
 
     def _count(self, table: TableSchema, column: Column, value: Any) -> int:
         """Count the rows with a value in a column, in any case."""
-        same = f"{quoted(column.name)} = ? COLLATE NOCASE"
-        sql = f"SELECT COUNT(*) FROM {quoted(table.name)} WHERE {same}"
+        match_condition = f"{quoted(column.name)} = ? COLLATE NOCASE"
+        sql = f"SELECT COUNT(*) FROM {quoted(table.name)} WHERE {match_condition}"
         count: int = self._connection.execute(sql, (value,)).fetchone()[0]
         return count
 
-    def _accepted(self, table: TableSchema, column: Column) -> list[Any]:
+    def _accepted_values(self, table: TableSchema, column: Column) -> list[Any]:
         """List the values that the conditions of the query accept in a column."""
         return [
-            fitted
+            fitted_value
             for condition in self._conditions
             if condition.column == column.name.lower()
             and condition.table in ("", table.name.lower())
             for value in condition.values
-            if (fitted := _fitted(value, column)) is not None
+            if (fitted_value := _fit_value(value, column)) is not None
         ]
 
-    def _alter(self, table: TableSchema, row: int, others: Sequence[int]) -> None:
+    def _alter(self, table: TableSchema, row: int, other_rows: Sequence[int]) -> None:
         """Give a row values of another, and values that the conditions accept."""
-        stored = self._stored(table) - _unique(table) - self._names[table.name]
-        free = [column for column in table.columns if column.name in stored]
+        stored_columns = (
+            self._stored_columns(table) - _unique_columns(table) - self._names[table.name]
+        )
+        free_columns = [column for column in table.columns if column.name in stored_columns]
         name = quoted(table.name)
-        if free and self._chance.random() < 0.2:
-            self._copy(table, self._chance.choice(free).name, self._chance.choice(others), row)
-        for column_name, value in self._plants(table, free).items():
+        if free_columns and self._chance.random() < 0.2:
+            self._copy(
+                table, self._chance.choice(free_columns).name, self._chance.choice(other_rows), row
+            )
+        for column_name, value in self._plant_values(table, free_columns).items():
             sql = f"UPDATE OR IGNORE {name} SET {quoted(column_name)} = ? WHERE rowid = ?"
             self._run(sql, value, row)
 
     def _insert(self, table: TableSchema, row: int | None) -> None:
         """Double a row under a new key; None: make one."""
         columns = () if row is not None else table.columns
-        given: dict[str, Any] = {column.name: self._any(column) for column in columns}
+        new_values: dict[str, Any] = {column.name: self._random_value(column) for column in columns}
         for column in table.columns:
-            is_new = column.type.is_text and self._chance.random() < self._new
-            if is_new or column.name in _unique(table) | self._names[table.name]:
-                given[column.name] = self._fresh(table, column)
+            is_new = column.type.is_text and self._chance.random() < self._new_text_share
+            if is_new or column.name in _unique_columns(table) | self._names[table.name]:
+                new_values[column.name] = self._fresh_value(table, column)
         for key in table.foreign_keys:
-            if row is None or set(key.columns) & given.keys() or self._chance.random() < 0.5:
-                given.update(self._reference(key))
-        given.update(self._plants(table, table.columns))
-        self._store(table, row, given)
+            if row is None or set(key.columns) & new_values.keys() or self._chance.random() < 0.5:
+                new_values.update(self._reference(key))
+        new_values.update(self._plant_values(table, table.columns))
+        self._store(table, row, new_values)
 
-    def _store(self, table: TableSchema, row: int | None, given: Mapping[str, Any]) -> None:
+    def _store(self, table: TableSchema, row: int | None, new_values: Mapping[str, Any]) -> None:
         """Insert these values, and for the other columns those of a row."""
-        stored = self._stored(table)
-        columns = [column.name for column in table.columns if column.name in stored]
-        values = ["?" if name in given else quoted(name) for name in columns]
+        stored_columns = self._stored_columns(table)
+        columns = [column.name for column in table.columns if column.name in stored_columns]
+        values = ["?" if name in new_values else quoted(name) for name in columns]
         origin = "" if row is None else f" FROM {quoted(table.name)} WHERE rowid = ?"
         names = ", ".join(map(quoted, columns))
         sql = f"INSERT OR IGNORE INTO {quoted(table.name)} ({names}) SELECT {', '.join(values)}"
-        parameters = [given[name] for name in columns if name in given]
+        parameters = [new_values[name] for name in columns if name in new_values]
         self._run(sql + origin, *parameters, *([] if row is None else [row]))
 
-    def _plants(self, table: TableSchema, columns: Sequence[Column]) -> dict[str, Any]:
+    def _plant_values(self, table: TableSchema, columns: Sequence[Column]) -> dict[str, Any]:
         """Choose, for some of the columns, a value that a condition accepts."""
-        planted = {}
+        planted_values = {}
         for column in columns:
-            values = self._accepted(table, column)
+            values = self._accepted_values(table, column)
             values = [value for value in values if not self._is_taken(table, column, value)]
-            if values and self._chance.random() < self._planted:
-                planted[column.name] = self._chance.choice(values)
-                self._adopt(table, column, planted[column.name])
-        return planted
+            if values and self._chance.random() < self._planted_share:
+                planted_values[column.name] = self._chance.choice(values)
+                self._adopt(table, column, planted_values[column.name])
+        return planted_values
 
     def _adopt(self, table: TableSchema, column: Column, value: Any) -> None:
         """Insert the row of another table that a planted value refers to."""
@@ -327,34 +345,35 @@ class _Mutation:
             if key.columns == (column.name,) and parent is not None and parent is not table:
                 rows = self._rows(parent)
                 row = self._chance.choice(rows) if rows else None
-                fresh = {
-                    other.name: self._fresh(parent, other)
-                    for other in parent.columns
-                    if row is None or other.name in _unique(parent) | self._names[parent.name]
+                parent_values = {
+                    parent_column.name: self._fresh_value(parent, parent_column)
+                    for parent_column in parent.columns
+                    if row is None
+                    or parent_column.name in _unique_columns(parent) | self._names[parent.name]
                 }
-                self._store(parent, row, {**fresh, key.targets[0]: value})
+                self._store(parent, row, {**parent_values, key.targets[0]: value})
 
     def _reference(self, key: ForeignKey) -> dict[str, Any]:
         """Choose the key of a row of the table that is referred to, if it has any."""
         targets = ", ".join(map(quoted, key.targets))
-        found = self._connection.execute(f"SELECT {targets} FROM {quoted(key.table)}").fetchall()
-        chosen = self._chance.choice(found) if found else (None,) * len(key.columns)
-        return dict(zip(key.columns, chosen, strict=True))
+        key_rows = self._connection.execute(f"SELECT {targets} FROM {quoted(key.table)}").fetchall()
+        key_values = self._chance.choice(key_rows) if key_rows else (None,) * len(key.columns)
+        return dict(zip(key.columns, key_values, strict=True))
 
-    def _fresh(self, table: TableSchema, column: Column) -> Any:
+    def _fresh_value(self, table: TableSchema, column: Column) -> Any:
         """Make a value of the column's kind that the column does not hold yet."""
         name = quoted(column.name)
         sql = f"SELECT MAX({name}), COUNT(*) FROM {quoted(table.name)}"
-        most, count = self._connection.execute(sql).fetchone()
+        max_value, count = self._connection.execute(sql).fetchone()
         kind = column.type.kind
         if column.type.is_text:
             return f"{self._chance.choice(_NAMES)}{count}"
         if kind in ("date", "datetime"):
-            day = date.fromisoformat(most[:10]) if most else date(2020, 1, 1)
-            return (day + timedelta(days=1)).isoformat() + (most[10:] if most else "")
-        return most + 1 if isinstance(most, (int, float)) else self._any(column)
+            day = date.fromisoformat(max_value[:10]) if max_value else date(2020, 1, 1)
+            return (day + timedelta(days=1)).isoformat() + (max_value[10:] if max_value else "")
+        return max_value + 1 if isinstance(max_value, (int, float)) else self._random_value(column)
 
-    def _any(self, column: Column) -> Any:
+    def _random_value(self, column: Column) -> Any:
         """Make a value of the column's kind."""
         number = self._chance.randrange(1, 6)
         kind = column.type.kind
@@ -366,29 +385,34 @@ class _Mutation:
             return f"0{number}:30:00"
         return number
 
-    def _stored(self, table: TableSchema) -> set[str]:
+    def _stored_columns(self, table: TableSchema) -> set[str]:
         """Return the names of the columns that are not computed from others."""
         sql = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0"
         return {name for (name,) in self._connection.execute(sql, (table.name,))}
 
     def _delete_orphans(self, table: TableSchema, key: ForeignKey) -> None:
         child, parent = quoted(table.name), quoted(key.table)
-        given = " AND ".join(f"{child}.{quoted(name)} IS NOT NULL" for name in key.columns)
+        not_null_condition = " AND ".join(
+            f"{child}.{quoted(name)} IS NOT NULL" for name in key.columns
+        )
         pairs = zip(key.targets, key.columns, strict=True)
-        same = " AND ".join(f"p.{quoted(one)} = {child}.{quoted(two)}" for one, two in pairs)
-        exists = f"EXISTS (SELECT 1 FROM {parent} AS p WHERE {same})"
-        self._run(f"DELETE FROM {child} WHERE {given} AND NOT {exists}")
+        join_condition = " AND ".join(
+            f"p.{quoted(target_name)} = {child}.{quoted(column_name)}"
+            for target_name, column_name in pairs
+        )
+        exists = f"EXISTS (SELECT 1 FROM {parent} AS p WHERE {join_condition})"
+        self._run(f"DELETE FROM {child} WHERE {not_null_condition} AND NOT {exists}")
 
     def _run(self, sql: str, *parameters: Any) -> None:
         with suppress(sqlite3.IntegrityError):  # the row would break a rule: it stays as it is
             self._connection.execute(sql, parameters)
 
 
-def _unique(table: TableSchema) -> set[str]:
+def _unique_columns(table: TableSchema) -> set[str]:
     return {*table.primary_key, *(name for names in table.uniques for name in names)}
 
 
-def _fitted(value: Any, column: Column) -> Any:
+def _fit_value(value: Any, column: Column) -> Any:
     """Return the value as the column's kind has it, or None."""
     if column.type.is_text:
         return str(value)
@@ -416,7 +440,7 @@ def _searches(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[An
     if not all(comparison.column in columns for comparison in lookup.comparisons):
         return
     values = [
-        c.value if c.operator == "LIKE" else _fitted(c.value, columns[c.column])
+        c.value if c.operator == "LIKE" else _fit_value(c.value, columns[c.column])
         for c in lookup.comparisons
     ]
     if None in values:

@@ -22,21 +22,21 @@ from sqlglot.errors import SqlglotError
 from intercode.databases.base import Session, Table, Trigger, Value
 from intercode.databases.source import Source
 from intercode.errors import OutputLimitError, RewardError, TaskError
-from intercode.rewards.sql_conditions import Wanted, wanted
-from intercode.rewards.sql_copies import COPIES, TRIES, mutated
-from intercode.rewards.sql_gold import DIALECTS, parsed
+from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
+from intercode.rewards.sql_copies import COPIES, TRIES, mutated_copy
+from intercode.rewards.sql_gold import DIALECTS, parse_statements
 from intercode.rewards.sql_run import Grader
-from intercode.rewards.sql_states import State, compare_states, family, normal
+from intercode.rewards.sql_states import State, compare_states, family, normalise_sql
 from intercode.syntax import quoted
 from intercode.task import Task
 
-_PLANTED = 40
+_MAX_CONSTANT_PAIRS = 40
 """The most pairs of a column and a constant of triggers that are tried in one table."""
-_ASSIGNMENTS = 600
+_MAX_ASSIGNMENTS = 600
 """The most rows of values for which checks are compared."""
 
 
-def differing(
+def program_differences(
     grader: Grader, task: Task, gold: str, source: Source, agent: State
 ) -> dict[str, str]:
     """Return the tables and views whose programs do something else than gold's, with the reason.
@@ -53,30 +53,32 @@ def differing(
         DatabaseError: The engine failed.
     """
     change = grader.change(task, gold, source)
-    ours, theirs = _folded(change.after), _folded(agent)
-    names = [name for name in ours if name in theirs]
+    gold_tables, agent_tables = _fold_names(change.gold_state), _fold_names(agent)
+    names = [name for name in gold_tables if name in agent_tables]
     dialect = grader.databases.engine.dialect
-    found: dict[str, str] = {}
+    differences: dict[str, str] = {}
     for name in names:
-        texts = [_checks(state[name][1], dialect) for state in (ours, theirs)]
-        if {*map(normal, texts[0])} != {*map(normal, texts[1])} and not _checks_alike(
-            grader, task, source, ours[name][1], texts
-        ):
-            found[theirs[name][0]] = f"{theirs[name][0]} does not check what it should"
-    if all(_programs(ours[name][1]) == _programs(theirs[name][1]) for name in names):
-        return found
-    for place in (source, *_copies(grader, task, gold, source)):
-        found |= _compared(grader, task, gold, place, change.after, agent)
-    return found
+        texts = [_checks(state[name][1], dialect) for state in (gold_tables, agent_tables)]
+        if {*map(normalise_sql, texts[0])} != {
+            *map(normalise_sql, texts[1])
+        } and not _are_checks_alike(grader, task, source, gold_tables[name][1], texts):
+            differences[agent_tables[name][0]] = (
+                f"{agent_tables[name][0]} does not check what it should"
+            )
+    if all(_programs(gold_tables[name][1]) == _programs(agent_tables[name][1]) for name in names):
+        return differences
+    for database in (source, *_copies(grader, task, gold, source)):
+        differences |= _compare_programs(grader, task, gold, database, change.gold_state, agent)
+    return differences
 
 
-def _folded(state: State) -> dict[str, tuple[str, Table]]:
+def _fold_names(state: State) -> dict[str, tuple[str, Table]]:
     return {name.lower(): (name, table) for name, table in state.items()}
 
 
 def _programs(table: Table) -> list[str]:
-    view = [normal(table.definition)] if table.kind == "view" else []
-    return view + sorted(normal(_text(trigger)) for trigger in table.triggers)
+    view = [normalise_sql(table.definition)] if table.kind == "view" else []
+    return view + sorted(normalise_sql(_text(trigger)) for trigger in table.triggers)
 
 
 def _text(trigger: Trigger) -> str:
@@ -86,97 +88,121 @@ def _text(trigger: Trigger) -> str:
 def _copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Source]:
     """Return mutated copies on which gold can be run, first those on which its views differ."""
     dialect = grader.dialect(task)
-    asked = Wanted()
-    for tree in parsed(gold, dialect):
-        more = wanted(tree)
-        asked = Wanted(
-            tuple(dict.fromkeys(asked.conditions + more.conditions)),
-            max(asked.count, more.count),
-            tuple(dict.fromkeys(asked.lookups + more.lookups)),
+    query_conditions = QueryConditions()
+    for tree in parse_statements(gold, dialect):
+        statement_conditions = collect_conditions(tree)
+        query_conditions = QueryConditions(
+            tuple(dict.fromkeys(query_conditions.conditions + statement_conditions.conditions)),
+            max(query_conditions.count, statement_conditions.count),
+            tuple(dict.fromkeys(query_conditions.lookups + statement_conditions.lookups)),
         )
-    there = _views(grader.change(task, gold, source).after)
-    found: list[Source] = []
-    alike: list[Source] = []
-    for gentle, seed in product((True, False), range(TRIES)):
-        copy = mutated(source, asked, seed, gentle)
+    gold_views = _views(grader.change(task, gold, source).gold_state)
+    strong_copies: list[Source] = []
+    equal_copies: list[Source] = []
+    for is_gentle, seed in product((True, False), range(TRIES)):
+        copy = mutated_copy(source, query_conditions, seed, is_gentle)
         with suppress(RewardError, TaskError):
-            here = _views(grader.change(task, gold, copy).after)
+            copy_views = _views(grader.change(task, gold, copy).gold_state)
             differs = not all(
-                compare_states({}, {n: t}, {n: here[n]}).equal for n, t in there.items()
+                compare_states({}, {n: t}, {n: copy_views[n]}).equal for n, t in gold_views.items()
             )
-            (found if differs else alike).append(copy)
-        if len(found) == COPIES or (not there and len(alike) == COPIES):
+            (strong_copies if differs else equal_copies).append(copy)
+        if len(strong_copies) == COPIES or (not gold_views and len(equal_copies) == COPIES):
             break
-    return (found + alike)[:COPIES]
+    return (strong_copies + equal_copies)[:COPIES]
 
 
 def _views(state: State) -> dict[str, Table]:
     return {name: table for name, table in state.items() if table.kind == "view"}
 
 
-def _compared(
-    grader: Grader, task: Task, gold: str, source: Source, ours: State, theirs: State
+def _compare_programs(
+    grader: Grader, task: Task, gold: str, source: Source, gold_state: State, agent_state: State
 ) -> dict[str, str]:
     """Compare gold's programs with the agent's in a database in which gold has made its change."""
     with (
-        grader.changed(task, gold, source) as session,
-        grader.changed(task, gold, source) as other,
+        grader.open_changed_session(task, gold, source) as session,
+        grader.open_changed_session(task, gold, source) as peer,
     ):
         dialect = grader.databases.engine.dialect
-        if refused := _replaced(other, dialect, ours, theirs):
-            return {name: f"{name} cannot be made in a copy of the database" for name in refused}
-        found = _different(session, other)
-        triggered = {
-            name for state in (ours, theirs) for name, table in state.items() if table.triggers
+        if refused_names := _replace_programs(peer, dialect, gold_state, agent_state):
+            return {
+                name: f"{name} cannot be made in a copy of the database" for name in refused_names
+            }
+        differences = _state_differences(session, peer)
+        trigger_tables = {
+            name
+            for state in (gold_state, agent_state)
+            for name, table in state.items()
+            if table.triggers
         }
-        for name in sorted(triggered - found.keys()):
-            texts = [_text(t) for s in (ours, theirs) if name in s for t in s[name].triggers]
+        for name in sorted(trigger_tables - differences.keys()):
+            texts = [
+                _text(t) for s in (gold_state, agent_state) if name in s for t in s[name].triggers
+            ]
             words = {word.lower() for text in texts for word in re.findall(r"\w+", text)}
-            read = [other for other in ours if other != name and other.lower() in words]
+            read_tables = [peer for peer in gold_state if peer != name and peer.lower() in words]
             probes = Probes(session, dialect, texts)
-            for probe in chain(*map(probes.constants, read), probes.all(name)):
-                outcomes = [one.execute(probe, max_rows=0).failure for one in (session, other)]
-                if (outcomes[0] is None) != (outcomes[1] is None) or _different(session, other):
-                    found[name] = f"the triggers of {name} do not do what they should"
+            for probe in chain(*map(probes.constants, read_tables), probes.all_statements(name)):
+                outcomes = [
+                    database_session.execute(probe, max_rows=0).failure
+                    for database_session in (session, peer)
+                ]
+                if (outcomes[0] is None) != (outcomes[1] is None) or _state_differences(
+                    session, peer
+                ):
+                    differences[name] = f"the triggers of {name} do not do what they should"
                     break
-    return found
+    return differences
 
 
-def _replaced(session: Session, dialect: str, ours: State, theirs: State) -> list[str]:
+def _replace_programs(
+    session: Session, dialect: str, gold_state: State, agent_state: State
+) -> list[str]:
     """Replace gold's views and triggers by the agent's; return those that cannot be made."""
-    for table in ours.values():
+    for table in gold_state.values():
         for trigger in table.triggers:
             session.execute(trigger.removal)
-    for name, table in _views(ours).items():
+    for name, table in _views(gold_state).items():
         kind = "MATERIALIZED VIEW" if "MATERIALIZED" in table.definition[:30] else "VIEW"
-        others = " CASCADE" if dialect == "postgres" else ""  # it refuses while others read it
-        session.execute(f"DROP {kind} {named(name, dialect)}{others}")
-    waiting = [(name, table.definition) for name, table in _views(theirs).items()]
-    waiting += [(name, _text(t)) for name, table in theirs.items() for t in table.triggers]
-    while waiting:  # a view comes after those that it reads
-        refused = [one for one in waiting if session.execute(one[1]).failure is not None]
-        if len(refused) == len(waiting):
-            return [name for name, _ in refused]
-        waiting = refused
+        cascade_clause = (
+            " CASCADE" if dialect == "postgres" else ""
+        )  # it refuses while others read it
+        session.execute(f"DROP {kind} {quote_name(name, dialect)}{cascade_clause}")
+    pending_programs = [(name, table.definition) for name, table in _views(agent_state).items()]
+    pending_programs += [
+        (name, _text(t)) for name, table in agent_state.items() for t in table.triggers
+    ]
+    while pending_programs:  # a view comes after those that it reads
+        refused_programs = [
+            program
+            for program in pending_programs
+            if session.execute(program[1]).failure is not None
+        ]
+        if len(refused_programs) == len(pending_programs):
+            return [name for name, _ in refused_programs]
+        pending_programs = refused_programs
     return []
 
 
-def _different(session: Session, other: Session) -> dict[str, str]:
-    ours = session.state()
+def _state_differences(session: Session, agent_session: Session) -> dict[str, str]:
+    gold_state = session.state()
     try:
-        theirs = other.state()
+        agent_state = agent_session.state()
     except OutputLimitError as error:
-        return {name: str(error) for name in ours}
+        return {name: str(error) for name in gold_state}
     return {
         name: f"{name} is not as it should be on a copy of the database"
-        for name, table in ours.items()
+        for name, table in gold_state.items()
         # An agent's program can also have removed it.
-        if name not in theirs
-        or not compare_states({}, {name: _bare(table)}, {name: _bare(theirs[name])}).equal
+        if name not in agent_state
+        or not compare_states(
+            {}, {name: _strip_programs(table)}, {name: _strip_programs(agent_state[name])}
+        ).equal
     }
 
 
-def _bare(table: Table) -> Table:
+def _strip_programs(table: Table) -> Table:
     return replace(table, constraints=(), definition="", triggers=())
 
 
@@ -196,63 +222,63 @@ class Probes:
         self._session, self._dialect = session, dialect
         self._constants = dict.fromkeys(value for text in texts for value in _constants(text))
 
-    def all(self, name: str) -> Iterator[str]:
+    def all_statements(self, name: str) -> Iterator[str]:
         """Yield statements with a table's own values, and with constants of the triggers."""
         table = self._session.state()[name]
         keys = _keys(table)
         columns = [column for column, _ in table.columns]
-        where = self._name(name)
-        none = (None,) * len(columns)
-        for round_, values in enumerate((*table.rows[:1], *table.rows[-1:], none)):
-            yield self._insert(name, columns, _fresh(table, columns, keys, values, round_))
+        table_name = self._name(name)
+        null_values = (None,) * len(columns)
+        for round_, values in enumerate((*table.rows[:1], *table.rows[-1:], null_values)):
+            yield self._insert(name, columns, _fresh_values(table, columns, keys, values, round_))
         for index, row in enumerate(table.rows[:2]):
             for column in columns:
                 if column not in keys:
-                    other = table.rows[-1 - index][columns.index(column)]
-                    yield self._update(name, column, _literal(other), columns, row)
+                    other_value = table.rows[-1 - index][columns.index(column)]
+                    yield self._update(name, column, _literal(other_value), columns, row)
             yield self._update(name, columns[0], self._name(columns[0]), columns, row)
         for row in table.rows[:2]:
-            yield f"DELETE FROM {where} WHERE {self._same(columns, row)}"
+            yield f"DELETE FROM {table_name} WHERE {self._row_condition(columns, row)}"
             yield self._insert(name, columns, row)  # once more, for what the trigger left
-            yield f"DELETE FROM {where} WHERE {self._same(columns, row)}"
+            yield f"DELETE FROM {table_name} WHERE {self._row_condition(columns, row)}"
         yield from self.constants(name)
-        yield f"DELETE FROM {where}"
+        yield f"DELETE FROM {table_name}"
 
     def constants(self, name: str) -> Iterator[str]:
         """Yield statements that put the constants of the triggers into a table."""
         table = self._session.state()[name]
         columns, keys = [column for column, _ in table.columns], _keys(table)
         row = table.rows[-1] if table.rows else (None,) * len(columns)
-        places = islice(product(self._constants, columns), _PLANTED)
+        places = islice(product(self._constants, columns), _MAX_CONSTANT_PAIRS)
         for number, (constant, column) in enumerate(places):
-            values = _fresh(table, columns, keys, row, 10 + number)
+            values = _fresh_values(table, columns, keys, row, 10 + number)
             values[columns.index(column)] = constant
             yield self._insert(name, columns, values)
             if table.rows and column not in keys:
                 yield self._update(name, column, _literal(constant), columns, row)
 
     def _name(self, name: str) -> str:
-        return named(name, self._dialect)
+        return quote_name(name, self._dialect)
 
     def _insert(self, name: str, columns: Sequence[str], values: Sequence[Value]) -> str:
         names = ", ".join(map(self._name, columns))
-        where = self._name(name)
-        return f"INSERT INTO {where} ({names}) VALUES ({', '.join(map(_literal, values))})"
+        table_name = self._name(name)
+        return f"INSERT INTO {table_name} ({names}) VALUES ({', '.join(map(_literal, values))})"
 
     def _update(
         self, name: str, column: str, value: str, columns: Sequence[str], row: Sequence[Value]
     ) -> str:
-        same = self._same(columns, row)
-        return f"UPDATE {self._name(name)} SET {self._name(column)} = {value} WHERE {same}"
+        row_condition = self._row_condition(columns, row)
+        return f"UPDATE {self._name(name)} SET {self._name(column)} = {value} WHERE {row_condition}"
 
-    def _same(self, columns: Sequence[str], row: Sequence[Value]) -> str:
+    def _row_condition(self, columns: Sequence[str], row: Sequence[Value]) -> str:
         return " AND ".join(
             f"{self._name(c)} IS NULL" if v is None else f"{self._name(c)} = {_literal(v)}"
             for c, v in zip(columns, row, strict=True)
         )
 
 
-def named(name: str, dialect: str) -> str:
+def quote_name(name: str, dialect: str) -> str:
     """Return a name as a dialect quotes it; PostgreSQL's may begin with a schema's."""
     if dialect == "postgres":
         return ".".join(map(quoted, name.split(".")))
@@ -264,16 +290,18 @@ def _keys(table: Table) -> set[str]:
     return {column for rule in rules for column in rule.columns}
 
 
-def _fresh(
+def _fresh_values(
     table: Table, columns: Sequence[str], keys: set[str], row: Sequence[Value], number: int
 ) -> list[Value]:
     """Return a row's values with others in its keys."""
     values = list(row)
     for index, column in enumerate(columns):
         if column in keys:
-            held = [r[index] for r in table.rows]
-            whole = all(isinstance(value, int) for value in held)
-            values[index] = max(held, default=0) + 1 + number if whole else f"probe {number}"
+            column_values = [r[index] for r in table.rows]
+            is_whole = all(isinstance(value, int) for value in column_values)
+            values[index] = (
+                max(column_values, default=0) + 1 + number if is_whole else f"probe {number}"
+            )
     return values
 
 
@@ -304,9 +332,9 @@ def _constants(text: str) -> Iterator[int | float | str]:
 
 def _checks(table: Table, dialect: str) -> list[str]:
     """List the conditions of a table's checks."""
-    reported = [rule.text for rule in table.constraints if rule.kind == "check"]
-    if reported or table.kind == "view" or "check" not in table.definition.lower():
-        return reported
+    reported_checks = [rule.text for rule in table.constraints if rule.kind == "check"]
+    if reported_checks or table.kind == "view" or "check" not in table.definition.lower():
+        return reported_checks
     try:
         tree: Any = sqlglot.parse_one(table.definition, read=DIALECTS.get(dialect, dialect))
     except (SqlglotError, RecursionError):
@@ -315,27 +343,29 @@ def _checks(table: Table, dialect: str) -> list[str]:
     return [node.this.sql(dialect=DIALECTS.get(dialect, dialect)) for node in nodes]
 
 
-def _checks_alike(
+def _are_checks_alike(
     grader: Grader, task: Task, source: Source, table: Table, texts: Sequence[Sequence[str]]
 ) -> bool:
     """Return whether two lists of checks refuse the same values, near the constants in them."""
-    said = " ".join(text for side in texts for text in side)
-    words = {word.lower() for word in re.findall(r"\w+", said)}
-    used = [(name, family(kind)) for name, kind in table.columns if name.lower() in words]
-    values = [*dict.fromkeys(_constants(said)), None, "", "x", 0, -1, 1]
+    check_text = " ".join(text for side in texts for text in side)
+    words = {word.lower() for word in re.findall(r"\w+", check_text)}
+    used_columns = [(name, family(kind)) for name, kind in table.columns if name.lower() in words]
+    values = [*dict.fromkeys(_constants(check_text)), None, "", "x", 0, -1, 1]
     kinds = {"number": (int, float, type(None)), "text": (str, type(None))}
-    fitting = [[v for v in values if isinstance(v, kinds.get(kind, object))] for _, kind in used]
-    rows = list(islice(product(*fitting), _ASSIGNMENTS))
-    if not used:
+    fitting = [
+        [v for v in values if isinstance(v, kinds.get(kind, object))] for _, kind in used_columns
+    ]
+    rows = list(islice(product(*fitting), _MAX_ASSIGNMENTS))
+    if not used_columns:
         return False
     dialect = grader.databases.engine.dialect
-    names = ", ".join(named(name, dialect) for name, _ in used)
-    selected = " UNION ALL SELECT ".join(", ".join(map(_literal, row)) for row in rows)
+    names = ", ".join(quote_name(name, dialect) for name, _ in used_columns)
+    selected_rows = " UNION ALL SELECT ".join(", ".join(map(_literal, row)) for row in rows)
     sides = ["".join(f" AND COALESCE({text}, 1 = 1)" for text in side) for side in texts]
     columns = ", ".join(f"CASE WHEN 1 = 1{side} THEN 1 ELSE 0 END" for side in sides)
-    sql = f"WITH probe ({names}) AS (SELECT {selected}) SELECT {columns} FROM probe"
+    sql = f"WITH probe ({names}) AS (SELECT {selected_rows}) SELECT {columns} FROM probe"
     with closing(grader.databases.open(task, "grader", source)) as session:
-        outcome = session.execute(sql, max_rows=_ASSIGNMENTS)
+        outcome = session.execute(sql, max_rows=_MAX_ASSIGNMENTS)
     if outcome.failure is not None or not outcome.results:
         return False
-    return all(one == other for one, other in outcome.results[-1].rows)
+    return all(gold_value == agent_value for gold_value, agent_value in outcome.results[-1].rows)

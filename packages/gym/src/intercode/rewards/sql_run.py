@@ -17,9 +17,9 @@ from intercode.databases.base import Engine, Outcome, Result, Role, Session, Tab
 from intercode.databases.source import Source
 from intercode.episode import Episode
 from intercode.errors import ActionError, OutputLimitError, RewardError, TaskError
-from intercode.rewards.gold import GoldCache, LateError, own_fault, patiently
+from intercode.rewards.gold import GoldCache, LateError, blame_task, run_with_retry
 from intercode.rewards.sql_compare import Group, compare
-from intercode.rewards.sql_gold import Facts, groups, read, with_keys
+from intercode.rewards.sql_gold import Facts, add_order_keys, group_rows, read_facts
 from intercode.task import Task
 
 MAX_ROWS = 200_000
@@ -55,12 +55,12 @@ class GoldAnswer:
 class GoldChange:
     """The effect of a gold that asks for a change."""
 
-    before: Mapping[str, Table]
-    after: Mapping[str, Table]
+    pristine_state: Mapping[str, Table]
+    gold_state: Mapping[str, Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerResult:
     """The result of the agent's answer on a fresh copy."""
 
     result: Result | None
@@ -95,39 +95,41 @@ class Grader:
 
     def facts(self, task: Task, gold: str) -> Facts:
         """Return the facts of a gold."""
-        return read(gold, self.dialect(task))
+        return read_facts(gold, self.dialect(task))
 
     def answer_facts(self, sql: str) -> Facts:
         """Return the facts of an agent's answer."""
-        return read(sql, self.databases.engine.dialect)
+        return read_facts(sql, self.databases.engine.dialect)
 
-    def cached(
-        self, what: str, task: Task, source: Source, gold: str, compute: Callable[[], T]
+    def get_cached(
+        self, kind: str, task: Task, source: Source, gold: str, compute: Callable[[], T]
     ) -> T:
         """Return the result of `compute`, kept for this gold of this task in a database."""
         if not task.caches_gold:
             return compute()
-        parts = what, self.databases.engine.name, source.digest, task.setup or "", gold
+        parts = kind, self.databases.engine.name, source.digest, task.setup or "", gold
         text = "\0".join(parts).encode("utf-8", "surrogateescape")
         key = f"sql {hashlib.blake2b(text, digest_size=16).hexdigest()}"
         return self._cache.get(key, compute)
 
-    def gold(self, task: Task, gold: str, source: Source, *, again: bool = False) -> GoldAnswer:
+    def gold(self, task: Task, gold: str, source: Source, *, is_repeat: bool = False) -> GoldAnswer:
         """Return the result of a gold that asks for an answer in a database.
 
         Args:
             task: The task.
             gold: One of its golds.
             source: The database.
-            again: Run it even if its result is kept.
+            is_repeat: Run it even if its result is kept.
 
         Raises:
             RewardError: It failed, gave no result set, or one that is too large to compare.
             DatabaseError: The engine failed.
         """
-        if again:
-            return self._gold(task, gold, source)
-        return self.cached("answer", task, source, gold, lambda: self._gold(task, gold, source))
+        if is_repeat:
+            return self._run_gold(task, gold, source)
+        return self.get_cached(
+            "answer", task, source, gold, lambda: self._run_gold(task, gold, source)
+        )
 
     def change(self, task: Task, gold: str, source: Source) -> GoldChange:
         """Return the effect of a gold that asks for a change on a database.
@@ -136,9 +138,11 @@ class Grader:
             RewardError: It failed.
             DatabaseError: The engine failed.
         """
-        return self.cached("change", task, source, gold, lambda: self._change(task, gold, source))
+        return self.get_cached(
+            "change", task, source, gold, lambda: self._change(task, gold, source)
+        )
 
-    def answer(self, task: Task, sql: str, source: Source) -> Answer:
+    def answer(self, task: Task, sql: str, source: Source) -> AnswerResult:
         """Return the result of an agent's answer in a database.
 
         Raises:
@@ -148,16 +152,16 @@ class Grader:
             try:
                 outcome = session.execute(sql, timeout=task.timeout, max_rows=MAX_ROWS)
             except ActionError as error:
-                return Answer(None, str(error))
+                return AnswerResult(None, str(error))
         if outcome.failure is not None:
-            return Answer(None, outcome.failure.message)
+            return AnswerResult(None, outcome.failure.message)
         result = _last_result(outcome)
-        return Answer(result, "" if result else "it gives no result set")
+        return AnswerResult(result, "" if result else "it gives no result set")
 
-    def _gold(self, task: Task, gold: str, source: Source) -> GoldAnswer:
-        return patiently(lambda times: self._gold_once(task, gold, source, times))
+    def _run_gold(self, task: Task, gold: str, source: Source) -> GoldAnswer:
+        return run_with_retry(lambda times: self._run_gold_once(task, gold, source, times))
 
-    def _gold_once(self, task: Task, gold: str, source: Source, times: int) -> GoldAnswer:
+    def _run_gold_once(self, task: Task, gold: str, source: Source, times: int) -> GoldAnswer:
         facts = self.facts(task, gold)
         with self._session(task, source) as session:
             result = _last_result(_execute(session, task, gold, times))
@@ -172,42 +176,53 @@ class Grader:
         self, session: Session, task: Task, facts: Facts, gold: Result
     ) -> Sequence[Group] | None:
         """Group gold's rows that may change places; None if that cannot be known."""
-        keyed = None if facts.query is None else with_keys(facts.query, self.dialect(task))
-        if keyed is None:
+        keyed_query = (
+            None if facts.query is None else add_order_keys(facts.query, self.dialect(task))
+        )
+        if keyed_query is None:
             return None
-        outcome = session.execute(keyed.sql, timeout=task.timeout, max_rows=MAX_ROWS)
+        outcome = session.execute(keyed_query.sql, timeout=task.timeout, max_rows=MAX_ROWS)
         result = _last_result(outcome)
         if outcome.failure is not None or result is None or not result.complete:
             return None
-        if len(result.columns) != len(gold.columns) + keyed.added:
+        if len(result.columns) != len(gold.columns) + keyed_query.added_count:
             return None
-        places = groups(keyed, result.rows)
+        places = group_rows(keyed_query, result.rows)
         # Groups that do not find gold's own order right are not a measure of it.
         return places if compare(gold, gold, ordered=True, groups=places).equal else None
 
     def _change(self, task: Task, gold: str, source: Source) -> GoldChange:
-        before = self.cached("state", task, source, "", lambda: self._state(task, source))
+        pristine_state = self.get_cached(
+            "state", task, source, "", lambda: self._state(task, source)
+        )
 
         def change(times: int) -> Mapping[str, Table]:
-            with self.changed(task, gold, source, times) as session:
-                return _state_of(session, task)
+            with self.open_changed_session(task, gold, source, times) as session:
+                return _read_state(session, task)
 
-        after = patiently(change)
-        same = {name for name, table in after.items() if before.get(name) == table}
-        if same == before.keys() == after.keys():
+        gold_state = run_with_retry(change)
+        unchanged_names = {
+            name for name, table in gold_state.items() if pristine_state.get(name) == table
+        }
+        if unchanged_names == pristine_state.keys() == gold_state.keys():
             raise RewardError(f"task {task.task_id!r}: gold changes nothing: {gold}")
         # A table that gold left alone is kept once, for all golds of this database.
-        return GoldChange(before, {n: before[n] if n in same else t for n, t in after.items()})
+        return GoldChange(
+            pristine_state,
+            {n: pristine_state[n] if n in unchanged_names else t for n, t in gold_state.items()},
+        )
 
     def _state(self, task: Task, source: Source) -> Mapping[str, Table]:
         def state(_: int) -> Mapping[str, Table]:
             with self._session(task, source) as session:
-                return _state_of(session, task)
+                return _read_state(session, task)
 
-        return patiently(state)
+        return run_with_retry(state)
 
     @contextmanager
-    def changed(self, task: Task, gold: str, source: Source, times: int = 1) -> Iterator[Session]:
+    def open_changed_session(
+        self, task: Task, gold: str, source: Source, times: int = 1
+    ) -> Iterator[Session]:
         """Open a session with a database in which a gold has made its change.
 
         Args:
@@ -228,7 +243,7 @@ class Grader:
     def _session(self, task: Task, source: Source) -> Iterator[Session]:
         """Open a session for gold."""
         with (
-            own_fault(task, "gold"),
+            blame_task(task, "gold"),
             closing(self.databases.open(task, "grader", source)) as session,
         ):
             yield session
@@ -255,7 +270,7 @@ def _execute(session: Session, task: Task, gold: str, times: int) -> Outcome:
     return outcome
 
 
-def _state_of(session: Session, task: Task) -> Mapping[str, Table]:
+def _read_state(session: Session, task: Task) -> Mapping[str, Table]:
     try:
         return session.state()
     except OutputLimitError as error:

@@ -4,7 +4,7 @@
 same family, and the same rows as a multiset, values compared as in a result; the same constraints,
 whatever their names; triggers for the same events. The order of columns and rows, and indexes that
 serve speed alone, are not compared. A table that the change makes may have more constraints than
-gold's, where these say no more than how its own columns are filled: `_HARMLESS`.
+gold's, where these say no more than how its own columns are filled: `_HARMLESS_KINDS`.
 
 *The overlap* counts the changes: each table, view, constraint and row that one state has and the
 pristine one has not, or the reverse. It is Dice's coefficient of gold's changes and the agent's, so
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from intercode.databases.base import Constraint, Table, Value
-from intercode.rewards.sql_compare import comparable
+from intercode.rewards.sql_compare import comparable_values
 
 State = Mapping[str, Table]
 
@@ -35,7 +35,7 @@ _FAMILIES = (
 )
 
 
-_HARMLESS = frozenset(("not null", "default", "foreign key"))
+_HARMLESS_KINDS = frozenset(("not null", "default", "foreign key"))
 _WORD = re.compile(r"\w+|'(?:[^']|'')*'|[^\w\s\"`\[\]]")
 _TRAIT = re.compile(
     r"on conflict \w+|collate (?!binary\b)\w+|deferrable initially deferred|strict$"
@@ -51,7 +51,7 @@ _HEAD = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateComparison:
     """The outcome of a comparison of an agent's change with gold's."""
 
     equal: bool
@@ -62,111 +62,129 @@ class Change:
     """The reason, in words, why they are not equal."""
 
 
-def compare_states(pristine: State, gold: State, agent: State) -> Change:
+def compare_states(pristine_state: State, gold: State, agent: State) -> StateComparison:
     """Compare what an agent left with what gold left, both begun from the pristine state."""
-    states = [_by_name(state) for state in (pristine, gold, agent)]
+    states = [_index_by_name(state) for state in (pristine_state, gold, agent)]
     states[2] = {
-        name: _without_harmless(table, states[1][name])
+        name: _drop_harmless_constraints(table, states[1][name])
         if name in states[1] and name not in states[0]
         else table
         for name, table in states[2].items()
     }
     names = sorted(set().union(*states))
-    wanted: Counter[Hashable] = Counter()
-    done: Counter[Hashable] = Counter()
-    touched, wrong = [], []
+    gold_changes: Counter[Hashable] = Counter()
+    agent_changes: Counter[Hashable] = Counter()
+    changed_names, wrong_names = [], []
     for name in names:
-        before, golden, left = _items(name, [state.get(name) for state in states])
-        wanted += _changes(name, before, golden)
-        done += _changes(name, before, left)
-        if golden != left:
-            wrong.append(name)
-        if golden != left or golden != before:
-            touched.append(name)
-    right, total = (wanted & done).total(), wanted.total() + done.total()
-    if not wrong:
-        return Change(True, 1.0, 1.0)
+        pristine_items, gold_items, agent_items = _items(
+            name, [state.get(name) for state in states]
+        )
+        gold_changes += _changes(name, pristine_items, gold_items)
+        agent_changes += _changes(name, pristine_items, agent_items)
+        if gold_items != agent_items:
+            wrong_names.append(name)
+        if gold_items != agent_items or gold_items != pristine_items:
+            changed_names.append(name)
+    right, total = (
+        (gold_changes & agent_changes).total(),
+        gold_changes.total() + agent_changes.total(),
+    )
+    if not wrong_names:
+        return StateComparison(True, 1.0, 1.0)
     overlap = 2 * right / total if total else 0.0
-    return Change(False, overlap, 1 - len(wrong) / len(touched), _why_not(wrong, states))
+    return StateComparison(
+        False,
+        overlap,
+        1 - len(wrong_names) / len(changed_names),
+        _difference_reason(wrong_names, states),
+    )
 
 
-def family(declared: str) -> str:
+def family(declared_type: str) -> str:
     """Return the family of a declared type: ``INTEGER`` and ``DECIMAL(8,2)`` are numbers."""
     for name, pattern in _FAMILIES:
-        if re.search(pattern, declared, re.IGNORECASE):
+        if re.search(pattern, declared_type, re.IGNORECASE):
             return name
-    return declared.lower()
+    return declared_type.lower()
 
 
-def normal(text: str) -> str:
+def normalise_sql(text: str) -> str:
     """Return a piece of SQL without what its writers do in different ways: blanks, case, quotes."""
     words = (word if word[0] == "'" else word.lower() for word in _WORD.findall(text))
-    plain = " ".join(words)
-    while plain.startswith("( ") and plain.endswith(" )") and _is_one(plain):
-        plain = plain[2:-2]
-    return plain
+    normal_text = " ".join(words)
+    while (
+        normal_text.startswith("( ")
+        and normal_text.endswith(" )")
+        and _is_parenthesised(normal_text)
+    ):
+        normal_text = normal_text[2:-2]
+    return normal_text
 
 
 def events(definition: str) -> list[str]:
     """Return the events that a trigger is for, by the statement that creates it."""
     head = _HEAD.match(definition)
-    found = _EVENT.findall(head["events"] if head else definition)
-    return sorted({event.lower() for event in (found if head else found[:1])})
+    event_names = _EVENT.findall(head["events"] if head else definition)
+    return sorted({event.lower() for event in (event_names if head else event_names[:1])})
 
 
-def _is_one(plain: str) -> bool:
+def _is_parenthesised(normal_text: str) -> bool:
     """Return whether the first parenthesis is closed by the last."""
     depth = 0
-    for index, word in enumerate(words := plain.split(" ")):
+    for index, word in enumerate(words := normal_text.split(" ")):
         depth += (word == "(") - (word == ")")
         if depth == 0:
             return index == len(words) - 1
     return False
 
 
-def _without_harmless(agent: Table, gold: Table) -> Table:
+def _drop_harmless_constraints(agent: Table, gold: Table) -> Table:
     """Return a table that the agent made without harmless constraints that gold's has not."""
-    wanted = _rules(gold)
-    kept = [c for c in agent.constraints if c.kind not in _HARMLESS or _rules(gold, c) & wanted]
-    return replace(agent, constraints=tuple(kept))
+    gold_rules = _rules(gold)
+    retained_constraints = [
+        c
+        for c in agent.constraints
+        if c.kind not in _HARMLESS_KINDS or _rules(gold, c) & gold_rules
+    ]
+    return replace(agent, constraints=tuple(retained_constraints))
 
 
-def _rules(table: Table, *some: Constraint) -> set[Hashable]:
+def _rules(table: Table, *constraints: Constraint) -> set[Hashable]:
     """Return constraints of a table, all or some, in a form in which equal ones are equal."""
     keys = {
         frozenset(map(str.lower, c.columns)) for c in table.constraints if c.kind == "primary key"
     }
     rules: set[Hashable] = set()
-    for constraint in some or table.constraints:
+    for constraint in constraints or table.constraints:
         if constraint.kind == "check":
             continue  # by what it does
         columns = tuple(map(str.lower, constraint.columns))
-        whole = frozenset(columns)
-        if constraint.kind == "not null" and any(whole <= key for key in keys):
+        column_set = frozenset(columns)
+        if constraint.kind == "not null" and any(column_set <= key for key in keys):
             continue  # a key says so already
-        if constraint.kind == "unique" and not constraint.text and whole in keys:
+        if constraint.kind == "unique" and not constraint.text and column_set in keys:
             continue
-        text = normal(constraint.text)
+        text = normalise_sql(constraint.text)
         if constraint.kind == "default" and (text == "null" or text.startswith("nextval")):
             continue
         if constraint.kind == "foreign key":
             rules.add((constraint.kind, columns, text))
         else:
-            rules.add((constraint.kind, whole, text))
+            rules.add((constraint.kind, column_set, text))
     return rules
 
 
-def _by_name(state: State) -> dict[str, Table]:
+def _index_by_name(state: State) -> dict[str, Table]:
     return {key: state[name] for name, key in _lower_keys(state).items()}
 
 
 def _lower_keys(names: Iterable[str]) -> dict[str, str]:
     """Map names to keys without regard to case; but PostgreSQL can have both forms at once."""
     keys: dict[str, str] = {}
-    taken: set[str] = set()
+    used_keys: set[str] = set()
     for name in sorted(names, key=lambda name: (name != name.lower(), name)):
-        keys[name] = name if name.lower() in taken else name.lower()
-        taken.add(name.lower())
+        keys[name] = name if name.lower() in used_keys else name.lower()
+        used_keys.add(name.lower())
     return keys
 
 
@@ -174,21 +192,25 @@ def _items(name: str, tables: Sequence[Table | None]) -> list[Counter[Hashable]]
     """List the items of a table in each of the states: the table itself and its rows."""
     if all(table is tables[0] or table == tables[0] for table in tables[1:]):
         return [Counter()] * len(tables)  # it is the same in all, and that is all that counts
-    columns = [_columns_of(table) for table in tables]
+    columns = [_column_values(table) for table in tables]
     for column in sorted(set().union(*columns)):
-        there = [column in own for own in columns]
-        values = [own[column] for own, has in zip(columns, there, strict=True) if has]
-        merged = iter(comparable(list(chain.from_iterable(values))))
-        for own, has in zip(columns, there, strict=True):
-            if has:
-                own[column] = list(islice(merged, len(own[column])))
+        presence = [column in table_columns for table_columns in columns]
+        values = [
+            table_columns[column]
+            for table_columns, is_present in zip(columns, presence, strict=True)
+            if is_present
+        ]
+        merged_values = iter(comparable_values(list(chain.from_iterable(values))))
+        for table_columns, is_present in zip(columns, presence, strict=True):
+            if is_present:
+                table_columns[column] = list(islice(merged_values, len(table_columns[column])))
     return [
-        Counter() if table is None else Counter(_rows(table, own))
-        for table, own in zip(tables, columns, strict=True)
+        Counter() if table is None else Counter(_rows(table, table_columns))
+        for table, table_columns in zip(tables, columns, strict=True)
     ]
 
 
-def _columns_of(table: Table | None) -> dict[str, Sequence[Value]]:
+def _column_values(table: Table | None) -> dict[str, Sequence[Value]]:
     """Return the values of a table's columns, by their names."""
     if table is None:
         return {}
@@ -200,12 +222,12 @@ def _columns_of(table: Table | None) -> dict[str, Sequence[Value]]:
 
 def _rows(table: Table, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hashable]:
     keys = _lower_keys(name for name, _ in table.columns)
-    types = {keys[name]: family(declared) for name, declared in table.columns}
+    types = {keys[name]: family(declared_type) for name, declared_type in table.columns}
     shape = tuple(sorted(types.items())) if table.kind == "table" else tuple(sorted(types))
     yield "made", table.kind, shape
     yield from _rules(table)
     if table.kind == "table":
-        yield from ({("trait", word) for word in _TRAIT.findall(normal(table.definition))})
+        yield from ({("trait", word) for word in _TRAIT.findall(normalise_sql(table.definition))})
     yield from sorted(
         {("trigger", event) for t in table.triggers for event in events(t.definition)}
     )
@@ -214,22 +236,24 @@ def _rows(table: Table, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hash
         yield names, row
 
 
-def _changes(name: str, before: Counter[Hashable], after: Counter[Hashable]) -> Counter[Hashable]:
+def _changes(
+    name: str, old_items: Counter[Hashable], new_items: Counter[Hashable]
+) -> Counter[Hashable]:
     changes: Counter[Hashable] = Counter()
-    for what, items in (("gone", before - after), ("new", after - before)):
-        changes.update({(name, what, item): count for item, count in items.items()})
+    for kind, items in (("gone", old_items - new_items), ("new", new_items - old_items)):
+        changes.update({(name, kind, item): count for item, count in items.items()})
     return changes
 
 
-def _why_not(wrong: Sequence[str], states: Sequence[Mapping[str, Table]]) -> str:
-    pristine, gold, agent = states
+def _difference_reason(wrong_names: Sequence[str], states: Sequence[Mapping[str, Table]]) -> str:
+    pristine_state, gold, agent = states
     parts = []
-    for name in wrong:
+    for name in wrong_names:
         if name not in agent:
             parts.append(f"{name} is missing")
         elif name not in gold:
             parts.append(f"{name} is extra")
-        elif pristine.get(name) == agent[name]:
+        elif pristine_state.get(name) == agent[name]:
             parts.append(f"{name} is unchanged")
         else:
             parts.append(f"{name} is not as it should be")

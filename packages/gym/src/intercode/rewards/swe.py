@@ -11,7 +11,7 @@ That is decided in a sandbox where the agent has never been, made like the agent
 4. Tests of FAIL_TO_PASS that have passed run again among twins that must fail (`swe_twins`).
 
 **1.0** means that every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Else the score is
-`NOT_SOLVED` times the share of the one times the share of the other; it is 0 if a twin has passed.
+`MAX_UNSOLVED_VALUE` times the share of the one times the share of the other; it is 0 if a twin has passed.
 
 Code under test shares its process with its tests, as it must. Where a test has no twin, tampering
 cannot be seen; a file that names what tampering would need is recorded as ``suspect``.
@@ -37,21 +37,21 @@ from intercode.errors import (
     SandboxTimeoutError,
     TaskError,
 )
-from intercode.rewards.aliases import examine
+from intercode.rewards.aliases import resolve_links
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.leftovers import variables
-from intercode.rewards.swe_names import collect, is_cut, resolved
-from intercode.rewards.swe_plan import APPLY, Plan, make_plan
-from intercode.rewards.swe_run import Run, check_runner, run
-from intercode.rewards.swe_twins import Twins, confront, find
+from intercode.rewards.swe_names import collect_names, is_cut, resolve_names
+from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
+from intercode.rewards.swe_run import SweRun, check_runner, run
+from intercode.rewards.swe_twins import Twins, detect_tampering, find_twins
 from intercode.task import Task
 from intercode_sandbox.base import Change, Completed, SandboxBackend
 from intercode_sandbox.scripts import SHELL
 from intercode_sandbox.units import MIB
 
-NOT_SOLVED = 0.99
+MAX_UNSOLVED_VALUE = 0.99
 """The highest value of an episode in which a test fails."""
-_SHOWN = 20
+_QUOTE_LIMIT = 20
 
 
 class SweReward:
@@ -70,7 +70,7 @@ class SweReward:
     def __init__(
         self,
         start: Callable[[Task], SandboxBackend],
-        plan: Callable[[Task], Plan] = make_plan,
+        plan: Callable[[Task], SwePlan] = make_plan,
         identify: Callable[[Task], str] = lambda task: task.task_id,
         cache: GoldCache | None = None,
     ) -> None:
@@ -89,129 +89,133 @@ class SweReward:
         """
         plan = self._plan(task)
         if any(is_cut(name) for name in plan.tests) and plan.runner == "pytest":
-            plan = self._named(task, plan)
-        result, taken = self._run(task, plan, sandbox)
-        if taken.too_much:
-            return _nothing("more files were changed than are taken over")
-        if result.why:
-            with closing(self._start(task)) as pristine:
-                check_runner(pristine, task, plan)
-        passed, without = result.passed, frozenset[str]()
-        if not passed.isdisjoint(plan.fail_to_pass):
+            plan = self._resolve_names(task, plan)
+        result, transfer = self._run(task, plan, sandbox)
+        if transfer.is_too_large:
+            return _zero_score("more files were changed than are taken over")
+        if result.reason:
+            with closing(self._start(task)) as pristine_sandbox:
+                check_runner(pristine_sandbox, task, plan)
+        passed_tests, twinless_tests = result.passed_tests, frozenset[str]()
+        if not passed_tests.isdisjoint(plan.fail_to_pass):
             twins = self._twins(task, plan)
-            without = frozenset(plan.fail_to_pass) - twins.tests
-            work = partial(self._with_work, task, plan, sandbox)
-            draw = random.Random(f"{self._key('twins', task)} {taken.digest}")
-            verdict = confront(plan, twins, passed, lambda: work()[0], draw)
-            if verdict.tampered:
-                return _nothing("tests that assert something wrong pass", verdict.tampered)
-            passed -= verdict.failed
-        failing = _share(plan.fail_to_pass, passed)
-        passing = _share(plan.pass_to_pass, passed)
-        failed = [name for name in plan.tests if name not in passed]
+            twinless_tests = frozenset(plan.fail_to_pass) - twins.tests
+            work = partial(self._start_with_work, task, plan, sandbox)
+            draw = random.Random(f"{self._key('twins', task)} {transfer.digest}")
+            verdict = detect_tampering(plan, twins, passed_tests, lambda: work()[0], draw)
+            if verdict.tampered_tests:
+                return _zero_score("tests that assert something wrong pass", verdict.tampered_tests)
+            passed_tests -= verdict.failed_tests
+        fail_to_pass_share = _share(plan.fail_to_pass, passed_tests)
+        pass_to_pass_share = _share(plan.pass_to_pass, passed_tests)
+        failed_tests = [name for name in plan.tests if name not in passed_tests]
         detail = {
-            "failed": failed[:_SHOWN],
-            "not_found": sorted(result.missing)[:_SHOWN],
-            "left_out": taken.left_out,
-            "suspect": taken.suspect,
-            "without_twin": sorted(without)[:_SHOWN],
-            "reason": result.why,
-            "output": result.output if failed else "",
+            "failed": failed_tests[:_QUOTE_LIMIT],
+            "not_found": sorted(result.missing_tests)[:_QUOTE_LIMIT],
+            "left_out": transfer.omitted_paths,
+            "suspect": transfer.suspect_paths,
+            "without_twin": sorted(twinless_tests)[:_QUOTE_LIMIT],
+            "reason": result.reason,
+            "output": result.output if failed_tests else "",
         }
         return Score(
-            NOT_SOLVED * failing * passing if failed else 1.0,
-            {"fail_to_pass": failing, "pass_to_pass": passing},
+            MAX_UNSOLVED_VALUE * fail_to_pass_share * pass_to_pass_share if failed_tests else 1.0,
+            {"fail_to_pass": fail_to_pass_share, "pass_to_pass": pass_to_pass_share},
             {name: value for name, value in detail.items() if value},
         )
 
-    def _run(self, task: Task, plan: Plan, agent: SandboxBackend) -> tuple[Run, Taken]:
+    def _run(
+        self, task: Task, plan: SwePlan, agent_sandbox: SandboxBackend
+    ) -> tuple[SweRun, WorkTransfer]:
         """Run the tests; return their outcomes, and the changes that were carried over."""
         plans = [plan]
         if plan.runner == "command":
-            plans = [replace(plan, fail_to_pass=(one,), pass_to_pass=()) for one in plan.tests]
-        runs: list[Run] = []
-        for one in plans:
-            fresh, taken = self._with_work(task, plan, agent)
-            with closing(fresh):
-                if taken.too_much:
-                    return Run(frozenset()), taken
-                runs.append(run(fresh, one))
+            plans = [replace(plan, fail_to_pass=(entry,), pass_to_pass=()) for entry in plan.tests]
+        runs: list[SweRun] = []
+        for entry in plans:
+            fresh_sandbox, transfer = self._start_with_work(task, plan, agent_sandbox)
+            with closing(fresh_sandbox):
+                if transfer.is_too_large:
+                    return SweRun(frozenset()), transfer
+                runs.append(run(fresh_sandbox, entry))
         if len(runs) == 1:
-            return runs[0], taken
-        passed = frozenset[str]().union(*(one.passed for one in runs))
-        return Run(passed, output="\n".join(one.output for one in runs if one.output)), taken
+            return runs[0], transfer
+        passed_tests = frozenset[str]().union(*(entry.passed_tests for entry in runs))
+        return SweRun(
+            passed_tests, output="\n".join(entry.output for entry in runs if entry.output)
+        ), transfer
 
-    def _with_work(
-        self, task: Task, plan: Plan, agent: SandboxBackend
-    ) -> tuple[SandboxBackend, Taken]:
+    def _start_with_work(
+        self, task: Task, plan: SwePlan, agent_sandbox: SandboxBackend
+    ) -> tuple[SandboxBackend, WorkTransfer]:
         """Start a sandbox with the tests and the agent's work; return also how that went."""
-        fresh = self._with_tests(task, plan)
+        fresh_sandbox = self._start_with_tests(task, plan)
         try:
-            return fresh, take_over(agent, fresh, plan)
+            return fresh_sandbox, transfer_work(agent_sandbox, fresh_sandbox, plan)
         except BaseException:
-            fresh.close()
+            fresh_sandbox.close()
             raise
 
-    def _named(self, task: Task, plan: Plan) -> Plan:
+    def _resolve_names(self, task: Task, plan: SwePlan) -> SwePlan:
         """Return the plan with the full names of tests, if gold shows which there are."""
 
-        def made() -> list[str]:
-            with closing(self._with_tests(task, plan, *task.gold[:1])) as fresh:
-                return collect(fresh, plan)
+        def compute_names() -> list[str]:
+            with closing(self._start_with_tests(task, plan, *task.gold[:1])) as fresh_sandbox:
+                return collect_names(fresh_sandbox, plan)
 
-        return resolved(task, plan, self._cache.get(self._key("names", task), made))
+        return resolve_names(task, plan, self._cache.get(self._key("names", task), compute_names))
 
     def _key(self, kind: str, task: Task) -> str:
         """Name what is made of a task's tests and gold, for the cache."""
         facts = json.dumps([self._identify(task), task.gold[:1], dict(task.metadata)], default=str)
         return hashlib.blake2b(f"{kind} {facts}".encode(), digest_size=16).hexdigest()
 
-    def _with_tests(self, task: Task, plan: Plan, *more: str) -> SandboxBackend:
+    def _start_with_tests(self, task: Task, plan: SwePlan, *extra_patches: str) -> SandboxBackend:
         """Start a sandbox with the test patch, and others, applied."""
-        fresh = self._start(task)
+        fresh_sandbox = self._start(task)
         try:
-            _apply(fresh, task, plan, "metadata.test_patch", plan.test_patch)
-            for patch in more:
-                _apply(fresh, task, plan, "gold", patch)
+            _apply_patch(fresh_sandbox, task, plan, "metadata.test_patch", plan.test_patch)
+            for patch in extra_patches:
+                _apply_patch(fresh_sandbox, task, plan, "gold", patch)
         except BaseException:
-            fresh.close()
+            fresh_sandbox.close()
             raise
-        return fresh
+        return fresh_sandbox
 
-    def _twins(self, task: Task, plan: Plan) -> Twins:
+    def _twins(self, task: Task, plan: SwePlan) -> Twins:
         """Return the twins of the task; none where gold does not show which there are."""
         if plan.runner == "command" or not task.gold:
             return Twins()
 
-        def made() -> Twins:
-            gold = partial(self._with_tests, task, plan, task.gold[0])
+        def compute_twins() -> Twins:
+            gold = partial(self._start_with_tests, task, plan, task.gold[0])
             try:
-                return find(plan, gold, random.Random(self._key("twins", task)))
+                return find_twins(plan, gold, random.Random(self._key("twins", task)))
             except (TaskError, CausedInsideError):  # gold's own trouble, which `validate` reports
                 return Twins()
 
-        return self._cache.get(self._key("twins", task), made)
+        return self._cache.get(self._key("twins", task), compute_twins)
 
 
-def _nothing(reason: str, tampered: frozenset[str] = frozenset()) -> Score:
+def _zero_score(reason: str, tampered_tests: frozenset[str] = frozenset()) -> Score:
     detail: dict[str, object] = {"reason": reason}
-    if tampered:
-        detail["tampered"] = sorted(tampered)[:_SHOWN]
+    if tampered_tests:
+        detail["tampered"] = sorted(tampered_tests)[:_QUOTE_LIMIT]
     return Score(0.0, {"fail_to_pass": 0.0, "pass_to_pass": 0.0}, detail)
 
 
-def _apply(sandbox: SandboxBackend, task: Task, plan: Plan, field: str, text: str) -> None:
+def _apply_patch(sandbox: SandboxBackend, task: Task, plan: SwePlan, field: str, text: str) -> None:
     if not text.strip():
         return
     patch = encode(text.rstrip("\n") + "\n")
-    done = sandbox.exec(APPLY.split(), stdin=patch, cwd=plan.directory, timeout=60.0)
-    if not done.ok:
-        said = decode(done.stderr).strip()[-500:] or f"exit code {done.exit_code}"
-        raise TaskError(f"task {task.task_id!r}: '{field}' does not apply: {said}")
+    result = sandbox.exec(APPLY.split(), stdin=patch, cwd=plan.directory, timeout=60.0)
+    if not result.ok:
+        message = decode(result.stderr).strip()[-500:] or f"exit code {result.exit_code}"
+        raise TaskError(f"task {task.task_id!r}: '{field}' does not apply: {message}")
 
 
-def _share(names: tuple[str, ...], passed: frozenset[str]) -> float:
-    return sum(name in passed for name in names) / len(names) if names else 1.0
+def _share(names: tuple[str, ...], passed_tests: frozenset[str]) -> float:
+    return sum(name in passed_tests for name in names) / len(names) if names else 1.0
 
 
 # -- the agent's work ------------------------------------------------------------------------------
@@ -221,12 +225,12 @@ def _share(names: tuple[str, ...], passed: frozenset[str]) -> float:
 # are read and written through the sandboxes' own interfaces; no program that the agent left is run
 # for that but ``readlink``, once, which can only lie about the agent's own links.
 
-MOST_FILES = 20_000
-LARGEST = 64 * MIB
-MOST_BYTES = 256 * MIB
-_SUSPECT = re.compile(rb"\b(_?pytest|unittest|_getframe|gc\.get_\w+|settrace|setprofile)\b")
+MAX_FILES = 20_000
+MAX_FILE_BYTES = 64 * MIB
+MAX_BYTES = 256 * MIB
+_SUSPECT_PATTERN = re.compile(rb"\b(_?pytest|unittest|_getframe|gc\.get_\w+|settrace|setprofile)\b")
 _SECONDS = 120.0
-_LINK = """
+_LINK_SCRIPT = """
 while IFS= read -rd '' target && IFS= read -rd '' path; do
     ln -sT -- "$target" "$path" && printf '%s\\0' "$path"
 done
@@ -234,123 +238,155 @@ done
 
 
 @dataclass(slots=True)
-class Taken:
+class WorkTransfer:
     """The outcome of taking an agent's work over."""
 
-    left_out: list[str] = field(default_factory=list)
+    omitted_paths: list[str] = field(default_factory=list)
     """The first few paths that do not count, or could not be carried."""
-    too_much: bool = False
+    is_too_large: bool = False
     """Whether more was changed than is carried: then nothing was."""
     digest: str = ""
     """A digest of the changes that count."""
-    suspect: list[str] = field(default_factory=list)
+    suspect_paths: list[str] = field(default_factory=list)
     """Modules that name something that runs tests; few fixes have a reason to."""
 
-    def leave(self, path: str) -> None:
+    def record_omission(self, path: str) -> None:
         """Remember a path that was not carried."""
-        if len(self.left_out) < _SHOWN:
-            self.left_out.append(path)
+        if len(self.omitted_paths) < _QUOTE_LIMIT:
+            self.omitted_paths.append(path)
 
 
-def take_over(agent: SandboxBackend, fresh: SandboxBackend, plan: Plan) -> Taken:
+def transfer_work(
+    agent_sandbox: SandboxBackend, fresh_sandbox: SandboxBackend, plan: SwePlan
+) -> WorkTransfer:
     """Make the changes of one sandbox's repository in another's.
 
     Raises:
         SandboxError: One of them failed.
     """
-    taken = Taken()
-    changes = list(_counted(agent.changes(), plan, taken))
+    transfer = WorkTransfer()
+    changes = list(_countable_changes(agent_sandbox.changes(), plan, transfer))
     facts = repr([(change.path, change.kind, change.mode, change.digest) for change in changes])
-    taken.digest = hashlib.blake2b(facts.encode("utf-8", "surrogateescape")).hexdigest()
-    size = sum(change.size for change in changes if change.size <= LARGEST)
-    if len(changes) > MOST_FILES or size > MOST_BYTES:
-        taken.too_much = True
-        return taken
+    transfer.digest = hashlib.blake2b(facts.encode("utf-8", "surrogateescape")).hexdigest()
+    size = sum(change.size for change in changes if change.size <= MAX_FILE_BYTES)
+    if len(changes) > MAX_FILES or size > MAX_BYTES:
+        transfer.is_too_large = True
+        return transfer
     folders = [change for change in changes if change.type == "dir" and change.kind != "deleted"]
-    others = [change for change in changes if change.type != "dir" or change.kind == "deleted"]
+    other_changes = [
+        change for change in changes if change.type != "dir" or change.kind == "deleted"
+    ]
     # A path that has another type now must go first. A folder goes only if nothing is left in it:
     # paths that do not count stay, and so do the folders that they are in.
-    _each(fresh, ["rm", "-f", "--"], [c.path for c in changes if c.content_changed])
-    _each(fresh, ["rmdir", "--"], [c.path for c in reversed(others) if c.content_changed])
-    _each(fresh, ["mkdir", "-p", "--"], [c.path for c in folders])
-    for change in others:
+    _run_command(fresh_sandbox, ["rm", "-f", "--"], [c.path for c in changes if c.content_changed])
+    _run_command(
+        fresh_sandbox,
+        ["rmdir", "--"],
+        [c.path for c in reversed(other_changes) if c.content_changed],
+    )
+    _run_command(fresh_sandbox, ["mkdir", "-p", "--"], [c.path for c in folders])
+    for change in other_changes:
         if change.kind != "deleted" and change.type == "file" and change.content_changed:
-            _carry(agent, fresh, change, taken)
-    modes = [change for change in others if not change.content_changed]
+            _carry_file(agent_sandbox, fresh_sandbox, change, transfer)
+    modes = [change for change in other_changes if not change.content_changed]
     for mode in sorted({change.mode for change in modes if change.type == "file"}):
         paths = [change.path for change in modes if change.mode == mode]
-        _each(fresh, ["chmod", f"{mode & 0o777:o}", "--"], paths)
+        _run_command(fresh_sandbox, ["chmod", f"{mode & 0o777:o}", "--"], paths)
     # Links last: no file is written through one.
-    links = [c for c in others if c.type == "symlink" and c.kind != "deleted" and c.content_changed]
-    _link(agent, fresh, [change.path for change in links], taken)
-    return taken
+    links = [
+        c
+        for c in other_changes
+        if c.type == "symlink" and c.kind != "deleted" and c.content_changed
+    ]
+    _carry_links(agent_sandbox, fresh_sandbox, [change.path for change in links], transfer)
+    return transfer
 
 
-def _counted(changes: Iterable[Change], plan: Plan, taken: Taken) -> Iterable[Change]:
+def _countable_changes(
+    changes: Iterable[Change], plan: SwePlan, transfer: WorkTransfer
+) -> Iterable[Change]:
     prefix = f"{plan.directory}/"
     for change in changes:
         if change.path.startswith(prefix):
             if plan.takes(change.path[len(prefix) :]):
                 yield change
             elif change.type != "dir" and "/.git/" not in change.path:
-                taken.leave(change.path)
+                transfer.record_omission(change.path)
 
 
-def _carry(agent: SandboxBackend, fresh: SandboxBackend, change: Change, taken: Taken) -> None:
+def _carry_file(
+    agent_sandbox: SandboxBackend,
+    fresh_sandbox: SandboxBackend,
+    change: Change,
+    transfer: WorkTransfer,
+) -> None:
     try:
-        data = agent.read_file(change.path, LARGEST)
-        if change.path.endswith(".py") and _SUSPECT.search(data) and len(taken.suspect) < _SHOWN:
-            taken.suspect.append(change.path)
-        fresh.write_file(change.path, data, change.mode & 0o777)
+        data = agent_sandbox.read_file(change.path, MAX_FILE_BYTES)
+        if (
+            change.path.endswith(".py")
+            and _SUSPECT_PATTERN.search(data)
+            and len(transfer.suspect_paths) < _QUOTE_LIMIT
+        ):
+            transfer.suspect_paths.append(change.path)
+        fresh_sandbox.write_file(change.path, data, change.mode & 0o777)
     except (OSError, OutputLimitError) as error:  # or where there is a folder that stays
         if isinstance(error, SandboxTimeoutError):
             raise
-        taken.leave(change.path)
+        transfer.record_omission(change.path)
 
 
-def _link(agent: SandboxBackend, fresh: SandboxBackend, paths: Sequence[str], taken: Taken) -> None:
+def _carry_links(
+    agent_sandbox: SandboxBackend,
+    fresh_sandbox: SandboxBackend,
+    paths: Sequence[str],
+    transfer: WorkTransfer,
+) -> None:
     """Make links, but for those that have a test read what is its own: its input, for instance."""
     if not paths:
         return
     targets: list[bytes] = []
     try:
-        read = _on_all(agent, ["readlink", "-z", "--"], paths, output_limit=MOST_BYTES)
-        targets = read.stdout.split(b"\0")[:-1] if read.ok else []
+        readlink_result = _run_on_paths(
+            agent_sandbox, ["readlink", "-z", "--"], paths, output_limit=MAX_BYTES
+        )
+        targets = readlink_result.stdout.split(b"\0")[:-1] if readlink_result.ok else []
     except OSError as error:  # the agent has left no such program
         if isinstance(error, InterCodeError):
             raise
     pairs = b""
     if len(targets) == len(paths):
-        known = zip(targets, map(os.fsencode, paths), strict=True)
-        pairs = b"".join(target + b"\0" + path + b"\0" for target, path in known)
-    argv = [*SHELL, _LINK]
-    made = fresh.exec(argv, stdin=pairs, cwd="/", timeout=_SECONDS, output_limit=MOST_BYTES)
-    done = {os.fsdecode(path) for path in made.stdout.split(b"\0")[:-1]}
-    found = examine(fresh, sorted(done), variables(fresh))
-    escapes = done if found is None else {link.path for link in found if link.escapes}
-    _each(fresh, ["rm", "-f", "--"], sorted(escapes))
+        target_pairs = zip(targets, map(os.fsencode, paths), strict=True)
+        pairs = b"".join(target + b"\0" + path + b"\0" for target, path in target_pairs)
+    argv = [*SHELL, _LINK_SCRIPT]
+    result = fresh_sandbox.exec(
+        argv, stdin=pairs, cwd="/", timeout=_SECONDS, output_limit=MAX_BYTES
+    )
+    linked_paths = {os.fsdecode(path) for path in result.stdout.split(b"\0")[:-1]}
+    links = resolve_links(fresh_sandbox, sorted(linked_paths), variables(fresh_sandbox))
+    escapes = linked_paths if links is None else {link.path for link in links if link.escapes}
+    _run_command(fresh_sandbox, ["rm", "-f", "--"], sorted(escapes))
     for path in paths:
-        if path not in done - escapes:
-            taken.leave(path)
+        if path not in linked_paths - escapes:
+            transfer.record_omission(path)
 
 
-def _each(sandbox: SandboxBackend, command: Sequence[str], paths: Sequence[str]) -> None:
+def _run_command(sandbox: SandboxBackend, command: Sequence[str], paths: Sequence[str]) -> None:
     """Run a command on paths; where it does not apply to one, it does nothing."""
     if paths:
-        _on_all(sandbox, command, paths)
+        _run_on_paths(sandbox, command, paths)
 
 
-def _on_all(
+def _run_on_paths(
     sandbox: SandboxBackend,
     command: Sequence[str],
     paths: Sequence[str],
     output_limit: int | None = None,
 ) -> Completed:
-    listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
+    stdin_data = b"".join(os.fsencode(path) + b"\0" for path in paths)
     # In the root: an agent may have removed the folder in which programs start otherwise.
     return sandbox.exec(
         ["xargs", "-0", *command],
-        stdin=listed,
+        stdin=stdin_data,
         cwd="/",
         timeout=_SECONDS,
         output_limit=output_limit,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from intercode.errors import TaskError
-from intercode.rewards.swe_plan import Plan
+from intercode.rewards.swe_plan import SwePlan
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.units import MIB
@@ -40,31 +40,31 @@ def is_cut(name: str) -> bool:
     return "[" in name and not name.endswith("]")
 
 
-def collect(sandbox: SandboxBackend, plan: Plan) -> list[str]:
+def collect_names(sandbox: SandboxBackend, plan: SwePlan) -> list[str]:
     """Return the tests in the files that the plan names; none if they cannot be collected."""
     files = dict.fromkeys(name.partition("::")[0] for name in plan.tests)
     seconds = sandbox.limits.seconds(plan.timeout)
-    there = [file for file in files if _is_there(sandbox, plan, file)]
-    done = sandbox.exec(
+    existing_files = [file for file in files if _is_there(sandbox, plan, file)]
+    result = sandbox.exec(
         [plan.python, "-c", _COLLECT],
-        stdin=json.dumps(there).encode(),
+        stdin=json.dumps(existing_files).encode(),
         cwd=plan.directory,
         timeout=seconds,
         output_limit=_OUTPUT,
     )
     try:
-        names = json.loads(done.stdout)
+        names = json.loads(result.stdout)
     except ValueError:
         return []
     return [str(name) for name in names]
 
 
-def _is_there(sandbox: SandboxBackend, plan: Plan, file: str) -> bool:
+def _is_there(sandbox: SandboxBackend, plan: SwePlan, file: str) -> bool:
     path = Path(plan.directory, file)
     return sandbox.exec(["test", "-e", str(path)], cwd="/").ok
 
 
-def resolved(task: Task, plan: Plan, names: Sequence[str]) -> Plan:
+def resolve_names(task: Task, plan: SwePlan, names: Sequence[str]) -> SwePlan:
     """Return the plan with the full names of its tests.
 
     Args:
@@ -75,23 +75,23 @@ def resolved(task: Task, plan: Plan, names: Sequence[str]) -> Plan:
     Raises:
         TaskError: A name that was cut stands for no test, or for several.
     """
-    known = frozenset(names)
+    name_set = frozenset(names)
 
-    def full(name: str) -> str:
-        if name in known or "[" not in name:
+    def full_name(name: str) -> str:
+        if name in name_set or "[" not in name:
             return name
-        found = [one for one in names if one.startswith(name)]
-        if len(found) == 1:
-            return found[0]
-        if not found and not is_cut(name):
+        matches = [candidate for candidate in names if candidate.startswith(name)]
+        if len(matches) == 1:
+            return matches[0]
+        if not matches and not is_cut(name):
             return name
         raise TaskError(
-            f"task {task.task_id!r}: its test {name!r} was cut, and {len(found)} tests begin so: "
+            f"task {task.task_id!r}: its test {name!r} was cut, and {len(matches)} tests begin so: "
             "give its full name, or leave the task out"
         )
 
     return replace(
         plan,
-        fail_to_pass=tuple(dict.fromkeys(map(full, plan.fail_to_pass))),
-        pass_to_pass=tuple(dict.fromkeys(map(full, plan.pass_to_pass))),
+        fail_to_pass=tuple(dict.fromkeys(map(full_name, plan.fail_to_pass))),
+        pass_to_pass=tuple(dict.fromkeys(map(full_name, plan.pass_to_pass))),
     )

@@ -32,7 +32,7 @@ itself changes them."""
 _PYTEST = re.compile(r"[^:/][^:]*\.[A-Za-z]+::.")
 _UNITTEST = re.compile(r"\w+(\.\w+){2,}")
 
-IGNORED = (
+IGNORED_NAMES = (
     ".git", "__pycache__", "*.pyc", "*.pth", "*.egg-info", "*.dist-info", "sitecustomize.*",
     "usercustomize.*",
 )  # fmt: skip
@@ -40,7 +40,7 @@ IGNORED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SwePlan:
     """The way in which a task is graded."""
 
     directory: str
@@ -53,13 +53,13 @@ class Plan:
     """Seconds for one run of the tests; None is the sandbox's limit."""
     python: str
     """The program that runs them."""
-    fixed: frozenset[str]
+    fixed_paths: frozenset[str]
     """Paths, relative to the repository, that only the test patch may change."""
     stems: frozenset[tuple[str, str]]
     """(folder, name up to its first dot) of the modules that the named tests are in."""
     folders: frozenset[tuple[str, str]]
     """(folder, name up to its first dot) of the folders that these are in, at any depth."""
-    free: frozenset[str]
+    free_paths: frozenset[str]
     """Paths that gold changes, so that an agent may."""
     globs: tuple[str, ...]
     """The task's own ``test_files``."""
@@ -72,49 +72,58 @@ class Plan:
     def takes(self, path: str) -> bool:
         """Return whether an agent's change of this path, relative to the repository, counts."""
         parts = PurePosixPath(path).parts
-        if any(_matches(part.lower(), IGNORED) for part in parts) or path in self.fixed:
+        if any(_matches(part.lower(), IGNORED_NAMES) for part in parts) or path in self.fixed_paths:
             return False
         if any(fnmatchcase(path, glob) for glob in self.globs):
             return False
-        if path in self.free:
+        if path in self.free_paths:
             return True
-        above = ["/".join(parts[:depth]) for depth in range(len(parts))]
+        ancestors = ["/".join(parts[:depth]) for depth in range(len(parts))]
         stems = [name.partition(".")[0] for name in parts]
-        if not self.stems.isdisjoint(zip(above, stems, strict=True)):
+        if not self.stems.isdisjoint(zip(ancestors, stems, strict=True)):
             return False
         # x.py instead of the folder x, which holds tests and has no __init__.py.
-        if stems and parts[-1] != stems[-1] and (above[-1], stems[-1]) in self.folders:
+        if stems and parts[-1] != stems[-1] and (ancestors[-1], stems[-1]) in self.folders:
             return False
         return not any(_matches(part, TEST_FILES) for part in parts)
 
 
-def make_plan(task: Task) -> Plan:
+def make_plan(task: Task) -> SwePlan:
     """Make the plan of a task.
 
     Raises:
         TaskError: A field is missing or malformed; it names the task and the field.
     """
     directory = _text(task, "directory") or DIRECTORY
-    pure = PurePosixPath(directory)
-    if str(pure) != directory or len(pure.parts) < 2 or pure.root != "/" or ".." in pure.parts:
-        raise _wrong(task, "directory", f"must be an absolute path, not {directory!r}")
+    pure_path = PurePosixPath(directory)
+    if (
+        str(pure_path) != directory
+        or len(pure_path.parts) < 2
+        or pure_path.root != "/"
+        or ".." in pure_path.parts
+    ):
+        raise _field_error(task, "directory", f"must be an absolute path, not {directory!r}")
     runner = _text(task, "runner") or "pytest"
     if runner not in RUNNERS:
-        raise _wrong(task, "runner", f"must be one of {', '.join(RUNNERS)}, not {runner!r}")
+        raise _field_error(task, "runner", f"must be one of {', '.join(RUNNERS)}, not {runner!r}")
     fail_to_pass = _names(task, "FAIL_TO_PASS", runner)
     pass_to_pass = _names(task, "PASS_TO_PASS", runner)
     if not fail_to_pass:
-        raise _wrong(task, "FAIL_TO_PASS", "names no test: nothing says when the task is solved")
+        raise _field_error(
+            task, "FAIL_TO_PASS", "names no test: nothing says when the task is solved"
+        )
     test_patch = _text(task, "test_patch") or ""
-    fixed = _touched(task, "metadata.test_patch", test_patch)
-    if test_patch.strip() and not fixed:
-        raise _wrong(task, "test_patch", "must be a unified diff")
-    free = frozenset[str]().union(*(_touched(task, "gold", gold) for gold in task.gold))
-    if task.gold and not free:
+    fixed_paths = _read_patch_paths(task, "metadata.test_patch", test_patch)
+    if test_patch.strip() and not fixed_paths:
+        raise _field_error(task, "test_patch", "must be a unified diff")
+    free_paths = frozenset[str]().union(
+        *(_read_patch_paths(task, "gold", gold) for gold in task.gold)
+    )
+    if task.gold and not free_paths:
         raise TaskError(f"task {task.task_id!r}: 'gold' must be a unified diff")
-    found = (_module(name, runner) for name in (*fail_to_pass, *pass_to_pass))
-    modules = frozenset(module for module in found if module is not None)
-    return Plan(
+    test_modules = (_module(name, runner) for name in (*fail_to_pass, *pass_to_pass))
+    modules = frozenset(module for module in test_modules if module is not None)
+    return SwePlan(
         directory,
         runner,
         fail_to_pass,
@@ -122,17 +131,17 @@ def make_plan(task: Task) -> Plan:
         test_patch,
         _seconds(task),
         _text(task, "python") or "python3",
-        fixed,
+        fixed_paths,
         modules,
-        frozenset(_split(part) for folder, _ in modules for part in _upwards(folder)),
-        free - fixed,
+        frozenset(_split(part) for folder, _ in modules for part in _ancestor_folders(folder)),
+        free_paths - fixed_paths,
         tuple(_list(task, "test_files")),
     )
 
 
-def _touched(task: Task, field: str, patch: str) -> frozenset[str]:
+def _read_patch_paths(task: Task, field: str, patch: str) -> frozenset[str]:
     try:
-        return touched(patch)
+        return patch_paths(patch)
     except ValueError as error:
         raise TaskError(f"task {task.task_id!r}: '{field}': {error}") from None
 
@@ -153,7 +162,7 @@ def _split(path: PurePosixPath) -> tuple[str, str]:
     return ("" if parent == "." else parent, path.name.partition(".")[0])
 
 
-def _upwards(folder: str) -> list[PurePosixPath]:
+def _ancestor_folders(folder: str) -> list[PurePosixPath]:
     """List a folder and those that it is in, save the repository itself."""
     path = PurePosixPath(folder)
     return [path, *path.parents][:-1]
@@ -162,12 +171,12 @@ def _upwards(folder: str) -> list[PurePosixPath]:
 def _names(task: Task, field: str, runner: str) -> tuple[str, ...]:
     names = tuple(_list(task, field))
     for name in names:
-        if why := wrong_name(name, runner):
-            raise _wrong(task, field, why)
+        if reason := name_problem(name, runner):
+            raise _field_error(task, field, reason)
     return names
 
 
-def wrong_name(name: str, runner: str) -> str:
+def name_problem(name: str, runner: str) -> str:
     """Return why a name cannot be one of a runner's tests; empty if it may be.
 
     Args:
@@ -181,7 +190,7 @@ def wrong_name(name: str, runner: str) -> str:
     return ""
 
 
-def odd_name(task: Task) -> str:
+def task_name_problem(task: Task) -> str:
     """Return why a task cannot be graded: a name in its lists of tests cannot be one.
 
     Empty where all may be, or where a list is malformed otherwise: `make_plan` refuses that.
@@ -192,8 +201,8 @@ def odd_name(task: Task) -> str:
             names = _list(task, field)
         except TaskError:
             return ""
-        if why := next(filter(None, (wrong_name(name, runner) for name in names)), ""):
-            return f"metadata.{field}: {why}"
+        if reason := next(filter(None, (name_problem(name, runner) for name in names)), ""):
+            return f"metadata.{field}: {reason}"
     return ""
 
 
@@ -204,25 +213,25 @@ def _list(task: Task, field: str) -> list[str]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise _wrong(task, field, "is text, but not JSON") from None
+            raise _field_error(task, field, "is text, but not JSON") from None
     if not isinstance(value, list) or not all(_is_text(item) for item in value):
-        raise _wrong(task, field, "must be a list of texts")
+        raise _field_error(task, field, "must be a list of texts")
     return value
 
 
 def _text(task: Task, field: str) -> str | None:
     value = task.metadata.get(field)
     if value is not None and not (isinstance(value, str) and "\0" not in value):
-        raise _wrong(task, field, "must be text")
+        raise _field_error(task, field, "must be text")
     return value or None
 
 
 def _seconds(task: Task) -> float | None:
     value = task.metadata.get("test_timeout", task.timeout)
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-        raise _wrong(task, "test_timeout", "must be a number of seconds")
+        raise _field_error(task, "test_timeout", "must be a number of seconds")
     if value is not None and not 0 < value < float("inf"):
-        raise _wrong(task, "test_timeout", "must be above 0")
+        raise _field_error(task, "test_timeout", "must be above 0")
     return value
 
 
@@ -234,8 +243,8 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _wrong(task: Task, field: str, why: str) -> TaskError:
-    return TaskError(f"task {task.task_id!r}: 'metadata.{field}' {why}")
+def _field_error(task: Task, field: str, reason: str) -> TaskError:
+    return TaskError(f"task {task.task_id!r}: 'metadata.{field}' {reason}")
 
 
 # -- patches ---------------------------------------------------------------------------------------
@@ -248,7 +257,7 @@ _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
-def touched(patch: str) -> frozenset[str]:
+def patch_paths(patch: str) -> frozenset[str]:
     """Return the paths of a diff, without the ``a/`` and ``b/`` before them.
 
     Raises:
@@ -262,28 +271,34 @@ def touched(patch: str) -> frozenset[str]:
 
 
 def _paths(patch: str) -> Iterator[str]:
-    old = new = 0  # lines of a hunk that are still to come: no header is among them
+    old_line_count = new_line_count = (
+        0  # lines of a hunk that are still to come: no header is among them
+    )
     for line in patch.split("\n"):
-        if old > 0 or new > 0:
-            old -= line[:1] in ("-", " ", "")
-            new -= line[:1] in ("+", " ", "")
+        if old_line_count > 0 or new_line_count > 0:
+            old_line_count -= line[:1] in ("-", " ", "")
+            new_line_count -= line[:1] in ("+", " ", "")
         elif match := _HUNK.match(line):
-            old, new = (1 if count is None else int(count) for count in match.groups())
+            old_line_count, new_line_count = (
+                1 if count is None else int(count) for count in match.groups()
+            )
         elif match := _HEADER.match(line):
             prefixed = line.startswith(("---", "+++"))
-            path = _unquoted(match[1] if match[1].startswith('"') else match[1].partition("\t")[0])
+            path = _unquote_name(
+                match[1] if match[1].startswith('"') else match[1].partition("\t")[0]
+            )
             if path != "/dev/null":
                 yield re.sub(r"^[ab]/", "", path) if prefixed else path
         elif match := _GIT.match(line):
-            yield from (_unquoted(name)[2:] for name in match.groups())
+            yield from (_unquote_name(name)[2:] for name in match.groups())
 
 
-def _unquoted(name: str) -> str:
+def _unquote_name(name: str) -> str:
     """Read a file's name as git writes it: with anything unusual in it, quoted as in C."""
     if not name.startswith('"'):
         return name
-    inner = name[1:].rpartition('"')[0].encode("utf-8", "surrogateescape")
-    return _ESCAPE.sub(_character, inner).decode("utf-8", "surrogateescape")
+    content = name[1:].rpartition('"')[0].encode("utf-8", "surrogateescape")
+    return _ESCAPE.sub(_character, content).decode("utf-8", "surrogateescape")
 
 
 def _character(match: re.Match[bytes]) -> bytes:

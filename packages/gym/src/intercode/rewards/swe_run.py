@@ -13,7 +13,7 @@ from xml.parsers import expat
 from intercode.episode import decode
 from intercode.errors import InterCodeError, TaskError
 from intercode.rewards import swe_runner
-from intercode.rewards.swe_plan import Plan
+from intercode.rewards.swe_plan import SwePlan
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend, SupportsPrivacy
 from intercode_sandbox.scripts import script
@@ -23,21 +23,21 @@ _OUTPUT = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SweRun:
     """The outcome of the tests."""
 
-    passed: frozenset[str]
-    why: str = ""
+    passed_tests: frozenset[str]
+    reason: str = ""
     """The reason why none has passed, if there is no report that can be believed."""
     output: str = ""
     """The end of the output, for people."""
-    missing: frozenset[str] = frozenset()
+    missing_tests: frozenset[str] = frozenset()
     """Tests that a report does not have: there are none of these names, or the time was up."""
 
 
 def run(
-    sandbox: SandboxBackend, plan: Plan, files: Mapping[PurePosixPath, bytes] | None = None
-) -> Run:
+    sandbox: SandboxBackend, plan: SwePlan, files: Mapping[PurePosixPath, bytes] | None = None
+) -> SweRun:
     """Run the plan's tests in a sandbox that has the agent's work, and the tests.
 
     Work that leaves no room for them, or is in their place, has failed them.
@@ -54,23 +54,23 @@ def run(
     except OSError as error:
         if isinstance(error, InterCodeError):
             raise
-        return Run(frozenset(), f"the tests cannot be run over this work: {error}")
+        return SweRun(frozenset(), f"the tests cannot be run over this work: {error}")
 
 
-def _run(sandbox: SandboxBackend, plan: Plan) -> Run:
+def _run(sandbox: SandboxBackend, plan: SwePlan) -> SweRun:
     seconds = sandbox.limits.seconds(plan.timeout)
     if plan.runner == "command":
         return _run_commands(sandbox, plan, seconds)
     secret = secrets.token_hex(16)
     marker = f"test_{secrets.token_hex(8)}"
-    ours = _install_failing(sandbox, plan, marker)
+    failing_tests = _install_failing_tests(sandbox, plan, marker)
     message = {
         "runner": plan.runner,
-        "tests": [ours.first, plan.tests, ours.last],
+        "tests": [failing_tests.first_names, plan.tests, failing_tests.last_names],
         "secret": secret,
         "seconds": seconds,
     }
-    done = sandbox.exec(
+    result = sandbox.exec(
         [plan.python, _install(sandbox)],
         stdin=json.dumps(message).encode(),
         env={"PYTHONHASHSEED": "0"},  # the same work has the same score
@@ -79,24 +79,24 @@ def _run(sandbox: SandboxBackend, plan: Plan) -> Run:
         output_limit=_LIMIT,
     )
     sandbox.kill()
-    output = _without(marker, decode(done.stderr))
+    output = _clean_output(marker, decode(result.stderr))
     start = secret.encode()
-    if done.timed_out:
-        return Run(frozenset(), f"the tests were not done within {seconds:g} s", output)
-    if not done.ok or done.truncated or not done.stdout.startswith(start):
-        return Run(frozenset(), f"the tests ended without a report ({done.exit_code})", output)
-    whole = done.stdout[len(start) :][:1] == swe_runner.WHOLE
+    if result.timed_out:
+        return SweRun(frozenset(), f"the tests were not done within {seconds:g} s", output)
+    if not result.ok or result.truncated or not result.stdout.startswith(start):
+        return SweRun(frozenset(), f"the tests ended without a report ({result.exit_code})", output)
+    is_complete = result.stdout[len(start) :][:1] == swe_runner.COMPLETE_MARK
     try:
-        found = read_report(done.stdout[len(start) + 1 :])
+        outcomes = read_report(result.stdout[len(start) + 1 :])
     except ReportError as error:
-        return Run(frozenset(), str(error), output)
-    if ours.betray(found, whole):
-        return Run(frozenset(), "tests that cannot pass have passed, or were not run", output)
-    passed = frozenset(name for name, passed in found.items() if passed)
-    return Run(passed, "", output, frozenset(plan.tests) - found.keys())
+        return SweRun(frozenset(), str(error), output)
+    if failing_tests.detect_tampering(outcomes, is_complete):
+        return SweRun(frozenset(), "tests that cannot pass have passed, or were not run", output)
+    passes = frozenset(name for name, passes in outcomes.items() if passes)
+    return SweRun(passes, "", output, frozenset(plan.tests) - outcomes.keys())
 
 
-def check_runner(sandbox: SandboxBackend, task: Task, plan: Plan) -> None:
+def check_runner(sandbox: SandboxBackend, task: Task, plan: SwePlan) -> None:
     """Check that tests can be run in a sandbox that no agent's work has been in.
 
     Raises:
@@ -105,36 +105,36 @@ def check_runner(sandbox: SandboxBackend, task: Task, plan: Plan) -> None:
     if plan.runner == "command":
         return
     code = f"import unittest, xml.etree, {plan.runner}"
-    done = sandbox.exec([plan.python, "-c", code], cwd="/", timeout=60.0)
-    if not done.ok:
+    result = sandbox.exec([plan.python, "-c", code], cwd="/", timeout=60.0)
+    if not result.ok:
         raise TaskError(
             f"task {task.task_id!r}: its image cannot run {plan.runner} with {plan.python!r}: "
-            f"{decode(done.stderr).strip()[-300:] or f'exit code {done.exit_code}'}; install it "
+            f"{decode(result.stderr).strip()[-300:] or f'exit code {result.exit_code}'}; install it "
             f"in the image, or name another in 'metadata.python'"
         )
 
 
-def _install_failing(sandbox: SandboxBackend, plan: Plan, name: str) -> Failing:
+def _install_failing_tests(sandbox: SandboxBackend, plan: SwePlan, name: str) -> FailingTests:
     """Put tests that fail into the repository, beside the first of the task's."""
     file = PurePosixPath(f"{name}.py")
     if plan.runner == "pytest":
         file = PurePosixPath(plan.tests[0].partition("::")[0]).with_name(file.name)
-    ours = failing(plan.runner, str(file) if plan.runner == "pytest" else name)
-    sandbox.write_file(PurePosixPath(plan.directory, file), ours.source.encode())
-    return ours
+    failing_tests = make_failing_tests(plan.runner, str(file) if plan.runner == "pytest" else name)
+    sandbox.write_file(PurePosixPath(plan.directory, file), failing_tests.source.encode())
+    return failing_tests
 
 
-_COUNTED = re.compile(
+_COUNT_LINE = re.compile(
     r"collected \d+ items?\b.*|[.FEsxX]+(?: *\[ *\d+%\])?|-+ generated xml file: .* -+"
 )
-_SO_FAR = re.compile(r"(?<! ) +\[ *\d{1,3}%\]$", re.MULTILINE)
+_PROGRESS = re.compile(r"(?<! ) +\[ *\d{1,3}%\]$", re.MULTILINE)
 
 
-def _without(marker: str, output: str) -> str:
+def _clean_output(marker: str, output: str) -> str:
     """Return the end of the output, without lines about our own tests, and counts with them."""
     lines = output.split("\n")
-    lines = [line for line in lines if marker not in line and not _COUNTED.fullmatch(line)]
-    return _SO_FAR.sub("", "\n".join(lines))[-_OUTPUT:]
+    lines = [line for line in lines if marker not in line and not _COUNT_LINE.fullmatch(line)]
+    return _PROGRESS.sub("", "\n".join(lines))[-_OUTPUT:]
 
 
 def _install(sandbox: SandboxBackend) -> str:
@@ -143,23 +143,23 @@ def _install(sandbox: SandboxBackend) -> str:
     return path
 
 
-def _run_commands(sandbox: SandboxBackend, plan: Plan, seconds: float) -> Run:
+def _run_commands(sandbox: SandboxBackend, plan: SwePlan, seconds: float) -> SweRun:
     """Run tests that are commands: the kernel says whether they have passed."""
     execute = (
         sandbox.exec_private
         if isinstance(sandbox, SupportsPrivacy) and sandbox.limits.private
         else sandbox.exec
     )
-    passed, output = set(), ""
+    passed_commands, output = set(), ""
     for command in plan.tests:
         argv, stdin = script(command)
-        done = execute(argv, stdin=stdin, cwd=plan.directory, timeout=seconds, merge_stderr=True)
+        result = execute(argv, stdin=stdin, cwd=plan.directory, timeout=seconds, merge_stderr=True)
         sandbox.kill()
-        if done.ok:
-            passed.add(command)
+        if result.ok:
+            passed_commands.add(command)
         else:
-            output += f"$ {command}\n{decode(done.stdout[-_OUTPUT:])}"
-    return Run(frozenset(passed), "", output[-_OUTPUT:])
+            output += f"$ {command}\n{decode(result.stdout[-_OUTPUT:])}"
+    return SweRun(frozenset(passed_commands), "", output[-_OUTPUT:])
 
 
 # -- tests that must fail --------------------------------------------------------------------------
@@ -202,28 +202,30 @@ _PYTEST = {
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class FailingTests:
     """A module of tests that cannot pass, and their names."""
 
     source: str
-    first: tuple[str, ...]
-    last: tuple[str, ...]
-    optional: frozenset[str]
+    first_names: tuple[str, ...]
+    last_names: tuple[str, ...]
+    optional_names: frozenset[str]
     """Tests that a project's settings may leave out: functions, if it names its tests otherwise."""
 
-    def betray(self, found: Mapping[str, bool], whole: bool) -> bool:
+    def detect_tampering(self, outcomes: Mapping[str, bool], is_complete: bool) -> bool:
         """Return whether outcomes show that tests were tampered with.
 
         Args:
-            found: Whether each test has passed.
-            whole: Whether all tests were run, to the last.
+            outcomes: Whether each test has passed.
+            is_complete: Whether all tests were run, to the last.
         """
-        names = {*self.first, *self.last}
-        due = names if whole else set(self.first)
-        return any(found.get(name) for name in names) or not (due - self.optional <= found.keys())
+        names = {*self.first_names, *self.last_names}
+        due = names if is_complete else set(self.first_names)
+        return any(outcomes.get(name) for name in names) or not (
+            due - self.optional_names <= outcomes.keys()
+        )
 
 
-def failing(runner: str, module: str) -> Failing:
+def make_failing_tests(runner: str, module: str) -> FailingTests:
     """Make the module for a runner.
 
     Args:
@@ -234,18 +236,18 @@ def failing(runner: str, module: str) -> Failing:
     lines += [f"    def test_{name}(self):\n        {code}" for name, code in _WAYS.items()]
     names: dict[str, list[str]] = {}
     functions = []
-    for when in ("First", "Last"):
-        lines.append(f"class {when}(Fails, unittest.TestCase): pass")
-        between = "::" if runner == "pytest" else "."
-        names[when] = [between.join([module, when, f"test_{name}"]) for name in _WAYS]
+    for class_name in ("First", "Last"):
+        lines.append(f"class {class_name}(Fails, unittest.TestCase): pass")
+        separator = "::" if runner == "pytest" else "."
+        names[class_name] = [separator.join([module, class_name, f"test_{name}"]) for name in _WAYS]
         if runner == "pytest":
             lines.append("import pytest")
             for name, code in _PYTEST.items():
-                lines.append(f"def test_{when}_{name}():\n    {code}")
-                functions.append(f"{module}::test_{when}_{name}")
-                names[when].append(functions[-1])
+                lines.append(f"def test_{class_name}_{name}():\n    {code}")
+                functions.append(f"{module}::test_{class_name}_{name}")
+                names[class_name].append(functions[-1])
     source = "\n".join(lines) + "\n"
-    return Failing(source, tuple(names["First"]), tuple(names["Last"]), frozenset(functions))
+    return FailingTests(source, tuple(names["First"]), tuple(names["Last"]), frozenset(functions))
 
 
 # -- reports ---------------------------------------------------------------------------------------
@@ -261,9 +263,9 @@ EXPECTED = "expected"
 """The property of a test case that is marked as failing."""
 
 _LIMIT = 16 * 1024 * 1024
-_DEEPEST = 100
+_MAX_DEPTH = 100
 """The depth to which elements may lie in each other: the parser keeps all that are open."""
-_BAD = {"failure", "error", "skipped"}
+_FAILURE_TAGS = {"failure", "error", "skipped"}
 _XFAIL = "pytest.xfail"
 
 
@@ -280,7 +282,7 @@ def read_report(document: bytes) -> dict[str, bool]:
     Raises:
         ReportError: The document is not well-formed, or has a document type.
     """
-    reader = _Reader()
+    reader = _ReportReader()
     parser = expat.ParserCreate("UTF-8")
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
@@ -289,12 +291,12 @@ def read_report(document: bytes) -> dict[str, bool]:
         parser.Parse(document, True)
     except (expat.ExpatError, ValueError) as error:
         raise ReportError(f"the tests' report cannot be read: {error}") from None
-    return reader.found
+    return reader.outcomes
 
 
-class _Reader:
+class _ReportReader:
     def __init__(self) -> None:
-        self.found: dict[str, bool] = {}
+        self.outcomes: dict[str, bool] = {}
         self._depth = 0
         self._begin()
 
@@ -304,7 +306,7 @@ class _Reader:
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise ValueError("its elements lie too deep in each other")
         if tag == "testcase":
             self._begin()
@@ -312,16 +314,16 @@ class _Reader:
             self._name = attributes.get("value")
         elif tag == "property" and attributes.get("name") == EXPECTED:
             self._marked = True
-        elif tag in _BAD and attributes.get("type") == _XFAIL:
+        elif tag in _FAILURE_TAGS and attributes.get("type") == _XFAIL:
             self._said = True
-        elif tag in _BAD:
+        elif tag in _FAILURE_TAGS:
             self._passed = False
 
     def end(self, tag: str) -> None:
         self._depth -= 1
         if tag == "testcase" and self._name is not None:
-            passed = self._passed and (self._marked or not self._said)
-            self.found[self._name] = passed and self._name not in self.found
+            has_passed = self._passed and (self._marked or not self._said)
+            self.outcomes[self._name] = has_passed and self._name not in self.outcomes
             self._name = None
 
     def doctype(self, *_: object) -> None:

@@ -26,10 +26,10 @@ from xml.etree import ElementTree as ET
 NO_RUNNER = 96
 """The exit code if the tests' framework cannot be imported."""
 
-WHOLE, CUT = b".", b"!"
+COMPLETE_MARK, CUT_MARK = b".", b"!"
 """The byte after the secret: whether all tests were run, or the time was up."""
 
-STOPPED: list[bool] = []
+TIMEOUTS: list[bool] = []
 
 
 class Marker:
@@ -40,19 +40,19 @@ class Marker:
 
     def __init__(self, groups: list[list[str]]) -> None:
         self.rank = {name: number for number, names in enumerate(groups) for name in names}
-        self.expected: set[str] = set()
+        self.expected_ids: set[str] = set()
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         """Leave only the named tests, when pytest has found all."""
         rank = self.rank
-        kept = [item for item in items if item.nodeid in rank]
+        named_items = [item for item in items if item.nodeid in rank]
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in rank])
-        kept.sort(key=lambda item: rank[item.nodeid])  # within a group in pytest's own order
-        for item in kept:
+        named_items.sort(key=lambda item: rank[item.nodeid])  # within a group in pytest's own order
+        for item in named_items:
             item.user_properties.append(("nodeid", item.nodeid))
-            if fails_as_it_says(item.cls, item.name):
-                self.expected.add(item.nodeid)
-        items[:] = kept
+            if is_expected_failure(item.cls, item.name):
+                self.expected_ids.add(item.nodeid)
+        items[:] = named_items
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
         """Show nothing of tests that must fail: a reader would take them for the project's."""
@@ -60,7 +60,7 @@ class Marker:
 
     def pytest_runtest_teardown(self, item: Any) -> None:
         """Look for marks of a test that has run: some are marked by a fixture."""
-        if item.get_closest_marker("xfail") or item.nodeid in self.expected:
+        if item.get_closest_marker("xfail") or item.nodeid in self.expected_ids:
             item.user_properties.append(("expected", "xfail"))
 
 
@@ -102,17 +102,17 @@ class Outcomes(unittest.TestResult):
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: dict[str, str] = {}
-        self.expected: set[str] = set()
+        self.failure_texts: dict[str, str] = {}
+        self.expected_ids: set[str] = set()
         """The ids of tests that were marked as failing when they were loaded."""
 
     def addSuccess(self, test: Any) -> None:  # noqa: N802
         """Record a pass, unless a part of the test has failed."""
-        self.said.setdefault(test.id(), "")
+        self.failure_texts.setdefault(test.id(), "")
 
     def addError(self, test: Any, err: Any) -> None:  # noqa: N802
         """Record a failure."""
-        self.said[test.id()] = described(err[1])
+        self.failure_texts[test.id()] = describe_exception(err[1])
 
     addFailure = addError  # noqa: N815
 
@@ -123,94 +123,96 @@ class Outcomes(unittest.TestResult):
 
     def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
         """Record a test that did not run."""
-        self.said[test.id()] = f"skipped: {reason}"
+        self.failure_texts[test.id()] = f"skipped: {reason}"
 
     def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
         """Record an expected failure, which counts as a pass if it was marked before it ran."""
-        if test.id() in self.expected:
+        if test.id() in self.expected_ids:
             self.addSuccess(test)
         else:
-            self.said[test.id()] = "failed, as it said only when it ran"
+            self.failure_texts[test.id()] = "failed, as it said only when it ran"
 
     def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
         """Record a pass of a test that says that it fails."""
-        self.said[test.id()] = "passed, though it was expected to fail"
+        self.failure_texts[test.id()] = "passed, though it was expected to fail"
 
 
 def run_unittest(plan: dict[str, Any]) -> bytes:
     """Run unittest; return its report."""
     outcomes = Outcomes()
-    wanted: dict[str, list[str]] = {}
+    ids_by_name: dict[str, list[str]] = {}
     suite = unittest.TestSuite()
     sys.path.insert(0, str(Path.cwd()))
     alarm(plan["seconds"])
     try:
         for name in (name for names in plan["tests"] for name in sorted(names)):
             tests = load(name, outcomes)
-            wanted[name] = [test.id() for test in tests] or [name]
-            outcomes.expected.update(
+            ids_by_name[name] = [test.id() for test in tests] or [name]
+            outcomes.expected_ids.update(
                 test.id()
                 for test in tests
-                if fails_as_it_says(type(test), getattr(test, "_testMethodName", ""))
+                if is_expected_failure(type(test), getattr(test, "_testMethodName", ""))
             )
             suite.addTests(tests)
         suite.run(outcomes)
     except KeyboardInterrupt:
         pass
     signal.setitimer(signal.ITIMER_REAL, 0)
-    verdicts = {name: verdict(outcomes, wanted[name]) for name in wanted}
-    for name, said in verdicts.items():
-        if said:
-            print(f"{name}: {ascii(said)[:1000]}", file=sys.stderr)
+    verdicts = {name: verdict(outcomes, ids_by_name[name]) for name in ids_by_name}
+    for name, failure_text in verdicts.items():
+        if failure_text:
+            print(f"{name}: {ascii(failure_text)[:1000]}", file=sys.stderr)
     return to_xml(verdicts)
 
 
 def load(name: str, outcomes: Outcomes) -> list[Any]:
     """Load the tests of that name; none if its module fails, which is recorded as theirs."""
     try:
-        return list(flat(unittest.defaultTestLoader.loadTestsFromName(name)))
+        return list(flatten_suite(unittest.defaultTestLoader.loadTestsFromName(name)))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - the module may raise anything
-        outcomes.said[name] = described(error)
+        outcomes.failure_texts[name] = describe_exception(error)
         return []
 
 
-def fails_as_it_says(cls: Any, name: str) -> bool:
+def is_expected_failure(cls: Any, name: str) -> bool:
     """Return whether a test of unittest's, or its class, is decorated ``expectedFailure``."""
-    marked = (cls, getattr(cls, name, None))
-    return any(getattr(one, "__unittest_expecting_failure__", False) for one in marked)
+    candidates = (cls, getattr(cls, name, None))
+    return any(
+        getattr(candidate, "__unittest_expecting_failure__", False) for candidate in candidates
+    )
 
 
-def described(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Return the text of an exception; its own methods may fail at that."""
     return "".join(traceback.format_exception_only(type(error), error)).strip() or "error"
 
 
-def flat(suite: unittest.TestSuite) -> Iterator[Any]:
+def flatten_suite(suite: unittest.TestSuite) -> Iterator[Any]:
     """Yield the tests of a suite of suites."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
-            yield from flat(test)
+            yield from flatten_suite(test)
         else:
             yield test
 
 
 def verdict(outcomes: Outcomes, ids: list[str]) -> str:
     """Return the first failure of these tests; empty if all have passed."""
-    said = (outcomes.said.get(id_, "not run") for id_ in ids)
-    return next((text for text in said if text), "")
+    failure_texts = (outcomes.failure_texts.get(id_, "not run") for id_ in ids)
+    return next((text for text in failure_texts if text), "")
 
 
 def to_xml(verdicts: dict[str, str]) -> bytes:
     """Return JUnit XML of the failure of each test."""
     top = ET.Element("testsuite")
-    for name, said in verdicts.items():
+    for name, failure_text in verdicts.items():
         case = ET.SubElement(top, "testcase", name=name)
         properties = ET.SubElement(case, "properties")
         ET.SubElement(properties, "property", name="nodeid", value=name)
-        if said:
-            ET.SubElement(case, "failure", message=ascii(said)[:4000])
+        if failure_text:
+            ET.SubElement(case, "failure", message=ascii(failure_text)[:4000])
     return ET.tostring(top)  # in ASCII
 
 
@@ -218,7 +220,7 @@ def alarm(seconds: float) -> None:
     """Interrupt the tests after that time: those that have ended by then are reported."""
 
     def interrupt(number: int, frame: Any) -> None:
-        STOPPED.append(True)
+        TIMEOUTS.append(True)
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, interrupt)
@@ -244,7 +246,7 @@ def main() -> None:
     if document is None:
         os._exit(1)
     with os.fdopen(report, "wb") as file:
-        file.write(plan["secret"].encode() + (CUT if STOPPED else WHOLE) + document)
+        file.write(plan["secret"].encode() + (CUT_MARK if TIMEOUTS else COMPLETE_MARK) + document)
     os._exit(0)
 
 

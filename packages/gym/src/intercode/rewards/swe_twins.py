@@ -35,22 +35,22 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 from intercode.errors import OutputLimitError
-from intercode.rewards.swe_plan import Plan
-from intercode.rewards.swe_run import Run, run
+from intercode.rewards.swe_plan import SwePlan
+from intercode.rewards.swe_run import SweRun, run
 from intercode.syntax import parse
 from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.units import MIB
 
-MOST = 8
+MAX_FUNCTIONS = 8
 """The number of test functions of a task of which twins are made."""
 ROUNDS = 4
 """The number of twins of a function that are tried until gold fails one."""
 PAIRS = 2
 """The number of times that tests and twins change places."""
 
-_LARGEST = 4 * MIB
+_MAX_FILE_BYTES = 4 * MIB
 
-_EQUAL = {
+_EQUALITY_METHODS = {
     "assertEqual",
     "assertEquals",
     "assertListEqual",
@@ -62,9 +62,9 @@ _EQUAL = {
 }
 _LIBRARY = ("datetime", "decimal", "fractions")
 _CONSTRUCTORS = ("date", "datetime", "time", "timedelta", "Decimal", "Fraction")
-_CATCHES = re.compile("raises|suppress|catch|fail", re.IGNORECASE)
+_CATCHING_CONTEXT = re.compile("raises|suppress|catch|fail", re.IGNORECASE)
 """Names of context managers after which a test continues though an assertion has failed."""
-_RAISES = {"assertRaises", "assertRaisesRegex", "raises"}
+_RAISE_METHODS = {"assertRaises", "assertRaisesRegex", "raises"}
 _ERRORS = {
     name: value
     for name, value in vars(builtins).items()
@@ -74,7 +74,7 @@ _OTHER_ERRORS = ("ImportError", "IndexError", "ZeroDivisionError")
 """Exceptions instead of an expected one: hardly a class inherits from one of them and another."""
 _FEWEST_LETTERS = 4
 """The letters of a text of which another one is not contained by chance."""
-_INSTEAD = {
+_REPLACEMENTS = {
     True: "False", False: "True", None: "False", "": "'0'", b"": "b'0'", (): "(0,)",
 }  # fmt: skip
 _LETTERS = ("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -100,7 +100,7 @@ class Twin:
     tests: tuple[str, ...]
     """The names of its tests: several if it has parameters."""
     edit: Edit
-    others: tuple[Edit, ...] = ()
+    other_edits: tuple[Edit, ...] = ()
     """More changes, each of which gold fails as well."""
 
 
@@ -119,16 +119,16 @@ class Twins:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TwinVerdict:
     """The outcome of tests that ran among twins."""
 
-    tampered: frozenset[str]
+    tampered_tests: frozenset[str]
     """Tests whose twins have passed."""
-    failed: frozenset[str]
+    failed_tests: frozenset[str]
     """Tests that have not passed once more."""
 
 
-def find(plan: Plan, gold: Callable[[], SandboxBackend], draw: random.Random) -> Twins:
+def find_twins(plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.Random) -> Twins:
     """Find twins of the tests of FAIL_TO_PASS that gold passes; gold fails each of them.
 
     Args:
@@ -140,178 +140,214 @@ def find(plan: Plan, gold: Callable[[], SandboxBackend], draw: random.Random) ->
         SandboxError: A sandbox failed.
     """
     with closing(gold()) as sandbox:
-        sources, waiting = _candidates(sandbox, plan, draw)
-        passed = run(sandbox, _only(plan, _names(waiting))).passed if waiting else frozenset()
-    found: list[Twin] = []
+        sources, pending_twins = _candidates(sandbox, plan, draw)
+        passed_tests = (
+            run(sandbox, _select_tests(plan, _test_names(pending_twins))).passed_tests
+            if pending_twins
+            else frozenset()
+        )
+    confirmed_twins: list[Twin] = []
     for _ in range(ROUNDS):
-        tried = [replace(twins[-1], tests=_kept(twins[-1], passed)) for twins in waiting]
-        tried = [twin for twin in tried if twin.tests]
-        if not tried:
-            break
-        result = _run(gold, plan, Twins(sources, tuple(tried)), tried)
-        if result.why:  # nothing has passed, which says nothing of any of them
-            break
-        failed = [test for twin in tried for test in twin.tests if test not in result.passed]
-        found += [replace(twin, tests=kept) for twin in tried if (kept := _kept(twin, failed))]
-        waiting = [
-            twins[:-1] for twins in waiting if len(twins) > 1 and not _kept(twins[-1], failed)
+        candidate_twins = [
+            replace(twins[-1], tests=_retained_tests(twins[-1], passed_tests))
+            for twins in pending_twins
         ]
-    twins = Twins(sources, tuple(_undisturbed(gold, plan, Twins(sources, tuple(found)))))
+        candidate_twins = [twin for twin in candidate_twins if twin.tests]
+        if not candidate_twins:
+            break
+        result = _run(gold, plan, Twins(sources, tuple(candidate_twins)), candidate_twins)
+        if result.reason:  # nothing has passed, which says nothing of any of them
+            break
+        failed_tests = [
+            test
+            for twin in candidate_twins
+            for test in twin.tests
+            if test not in result.passed_tests
+        ]
+        confirmed_twins += [
+            replace(twin, tests=retained_tests)
+            for twin in candidate_twins
+            if (retained_tests := _retained_tests(twin, failed_tests))
+        ]
+        pending_twins = [
+            twins[:-1]
+            for twins in pending_twins
+            if len(twins) > 1 and not _retained_tests(twins[-1], failed_tests)
+        ]
+    twins = Twins(
+        sources, tuple(_undisturbed_twins(gold, plan, Twins(sources, tuple(confirmed_twins))))
+    )
     for _ in range(PAIRS - 1):
-        twins = _with_others(gold, plan, twins, draw)
+        twins = _add_edits(gold, plan, twins, draw)
     return twins
 
 
-def _with_others(
-    gold: Callable[[], SandboxBackend], plan: Plan, twins: Twins, draw: random.Random
+def _add_edits(
+    gold: Callable[[], SandboxBackend], plan: SwePlan, twins: Twins, draw: random.Random
 ) -> Twins:
     """Return the twins with one more change of each of them, if gold fails that, too."""
-    more = {}
+    extra_edits = {}
     for twin in twins.twins:
-        known = {twin.edit, *twin.others}
-        made = edits(twins.sources[twin.file], _names_in(twin, plan), draw)
-        more[twin.tests] = next((edit for edit in made if edit not in known), None)
-    tried = [replace(twin, edit=edit) for twin in twins.twins if (edit := more[twin.tests])]
-    if not tried:
+        known_edits = {twin.edit, *twin.other_edits}
+        new_edits = make_edits(twins.sources[twin.file], _names_in(twin, plan), draw)
+        extra_edits[twin.tests] = next(
+            (edit for edit in new_edits if edit not in known_edits), None
+        )
+    candidate_twins = [
+        replace(twin, edit=edit) for twin in twins.twins if (edit := extra_edits[twin.tests])
+    ]
+    if not candidate_twins:
         return twins
-    result = _run(gold, plan, twins, tried)
-    passed = plan.fail_to_pass if result.why else result.passed
-    failed = {twin.tests: twin.edit for twin in tried if not _kept(twin, passed)}
-    found = [
-        replace(twin, others=(*twin.others, failed[twin.tests])) if twin.tests in failed else twin
+    result = _run(gold, plan, twins, candidate_twins)
+    passed_tests = plan.fail_to_pass if result.reason else result.passed_tests
+    failed_edits = {
+        twin.tests: twin.edit for twin in candidate_twins if not _retained_tests(twin, passed_tests)
+    }
+    extended_twins = [
+        replace(twin, other_edits=(*twin.other_edits, failed_edits[twin.tests]))
+        if twin.tests in failed_edits
+        else twin
         for twin in twins.twins
     ]
-    return replace(twins, twins=tuple(found))
+    return replace(twins, twins=tuple(extended_twins))
 
 
-def _names_in(twin: Twin, plan: Plan) -> tuple[str, ...]:
+def _names_in(twin: Twin, plan: SwePlan) -> tuple[str, ...]:
     """Return the names that lead to a twin's function in its file."""
-    places = place(twin.tests[0], plan.runner)
+    places = locate_test(twin.tests[0], plan.runner)
     return next(names for file, names in places if file == twin.file)
 
 
-def confront(
-    plan: Plan,
+def detect_tampering(
+    plan: SwePlan,
     twins: Twins,
-    passed: Collection[str],
+    passed_tests: Collection[str],
     work: Callable[[], SandboxBackend],
     draw: random.Random,
-) -> Verdict:
+) -> TwinVerdict:
     """Run the tests that have passed, and have twins, among these.
 
     Args:
         plan: The plan of the task.
         twins: The twins of the task.
-        passed: The tests that have passed.
+        passed_tests: The tests that have passed.
         work: Starts a sandbox with the tests and the work in question in it.
         draw: Makes the random choices.
 
     Raises:
         SandboxError: A sandbox failed.
     """
-    chosen = [replace(twin, tests=_kept(twin, passed)) for twin in twins.twins]
-    twins = replace(twins, twins=tuple(twin for twin in chosen if twin.tests))
-    tampered: set[str] = set()
-    failed: set[str] = set()
+    candidate_twins = [
+        replace(twin, tests=_retained_tests(twin, passed_tests)) for twin in twins.twins
+    ]
+    twins = replace(twins, twins=tuple(twin for twin in candidate_twins if twin.tests))
+    tampered_tests: set[str] = set()
+    failed_tests: set[str] = set()
     for pair in range(PAIRS if twins.twins else 0):
-        changes = [(twin.edit, *twin.others) for twin in twins.twins]
-        drawn = [
-            replace(twin, edit=each[pair % len(each)])
-            for twin, each in zip(twins.twins, changes, strict=True)
+        changes = [(twin.edit, *twin.other_edits) for twin in twins.twins]
+        drawn_twins = [
+            replace(twin, edit=twin_edits[pair % len(twin_edits)])
+            for twin, twin_edits in zip(twins.twins, changes, strict=True)
         ]
-        heads = [twin for twin in drawn if draw.random() < 0.5]
-        for wrong in (heads, [twin for twin in drawn if twin not in heads]):
-            result = _run(work, plan, twins, wrong)
-            changed = {test for twin in wrong for test in twin.tests}
-            tampered |= changed & result.passed
-            failed |= twins.tests - changed - result.passed
-        if tampered:
+        heads = [twin for twin in drawn_twins if draw.random() < 0.5]
+        for active_twins in (heads, [twin for twin in drawn_twins if twin not in heads]):
+            result = _run(work, plan, twins, active_twins)
+            changed_tests = {test for twin in active_twins for test in twin.tests}
+            tampered_tests |= changed_tests & result.passed_tests
+            failed_tests |= twins.tests - changed_tests - result.passed_tests
+        if tampered_tests:
             break
-    return Verdict(frozenset(tampered), frozenset(failed))
+    return TwinVerdict(frozenset(tampered_tests), frozenset(failed_tests))
 
 
-def _undisturbed(gold: Callable[[], SandboxBackend], plan: Plan, twins: Twins) -> Iterator[Twin]:
+def _undisturbed_twins(
+    gold: Callable[[], SandboxBackend], plan: SwePlan, twins: Twins
+) -> Iterator[Twin]:
     """Those whose tests gold passes among any of the others: what fails may leave things behind.
 
     In one of these runs at least, each is a twin where another is none.
     """
-    numbered = [*enumerate(twins.twins)]
-    disturbed: set[str] = set()
-    for bit in range((len(numbered) - 1).bit_length() if numbered else 0):
+    numbered_twins = [*enumerate(twins.twins)]
+    disturbed_tests: set[str] = set()
+    for bit in range((len(numbered_twins) - 1).bit_length() if numbered_twins else 0):
         for side in (0, 1):
-            wrong = [twin for number, twin in numbered if number >> bit & 1 == side]
-            changed = {test for twin in wrong for test in twin.tests}
-            disturbed |= twins.tests - changed - _run(gold, plan, twins, wrong).passed
+            active_twins = [twin for number, twin in numbered_twins if number >> bit & 1 == side]
+            changed_tests = {test for twin in active_twins for test in twin.tests}
+            disturbed_tests |= (
+                twins.tests - changed_tests - _run(gold, plan, twins, active_twins).passed_tests
+            )
     for twin in twins.twins:
-        if kept := _kept(twin, twins.tests - disturbed):
-            yield replace(twin, tests=kept)
+        if retained_tests := _retained_tests(twin, twins.tests - disturbed_tests):
+            yield replace(twin, tests=retained_tests)
 
 
 def _run(
-    start: Callable[[], SandboxBackend], plan: Plan, twins: Twins, wrong: Sequence[Twin]
-) -> Run:
+    start: Callable[[], SandboxBackend], plan: SwePlan, twins: Twins, active_twins: Sequence[Twin]
+) -> SweRun:
     """Run all these tests with some replaced by their twins."""
     with closing(start()) as sandbox:
         files = {
-            PurePosixPath(plan.directory, file): edited(
-                source, [twin.edit for twin in wrong if twin.file == file]
+            PurePosixPath(plan.directory, file): apply_edits(
+                source, [twin.edit for twin in active_twins if twin.file == file]
             )
             for file, source in twins.sources.items()
         }
-        return run(sandbox, _only(plan, twins.tests), files)
+        return run(sandbox, _select_tests(plan, twins.tests), files)
 
 
-def _only(plan: Plan, tests: Collection[str]) -> Plan:
-    named = tuple(test for test in plan.fail_to_pass if test in tests)
-    return replace(plan, fail_to_pass=named, pass_to_pass=())
+def _select_tests(plan: SwePlan, tests: Collection[str]) -> SwePlan:
+    test_names = tuple(test for test in plan.fail_to_pass if test in tests)
+    return replace(plan, fail_to_pass=test_names, pass_to_pass=())
 
 
-def _names(waiting: Sequence[Sequence[Twin]]) -> frozenset[str]:
-    return frozenset(test for twins in waiting for test in twins[0].tests)
+def _test_names(pending_twins: Sequence[Sequence[Twin]]) -> frozenset[str]:
+    return frozenset(test for twins in pending_twins for test in twins[0].tests)
 
 
-def _kept(twin: Twin, tests: Collection[str]) -> tuple[str, ...]:
+def _retained_tests(twin: Twin, tests: Collection[str]) -> tuple[str, ...]:
     return tuple(test for test in twin.tests if test in tests)
 
 
 def _candidates(
-    sandbox: SandboxBackend, plan: Plan, draw: random.Random
+    sandbox: SandboxBackend, plan: SwePlan, draw: random.Random
 ) -> tuple[dict[str, bytes], list[list[Twin]]]:
     """Return the files of tests, and by function the twins that may be tried."""
     sources: dict[str, bytes | None] = {}
     functions: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for test in plan.fail_to_pass:
-        for file, names in place(test, plan.runner):
+        for file, names in locate_test(test, plan.runner):
             if file not in sources:
                 # A file that gold changes, an agent may change, too: it is not the tests' alone.
-                sources[file] = None if file in plan.free else _read(sandbox, plan, file)
+                sources[file] = None if file in plan.free_paths else _read(sandbox, plan, file)
             if sources[file] is not None:
                 functions.setdefault((file, names), []).append(test)
                 break
-    found: list[list[Twin]] = []
+    twins_by_function: list[list[Twin]] = []
     for (file, names), tests in draw.sample(sorted(functions.items()), len(functions)):
-        made = edits(sources[file] or b"", names, draw)
-        if made and len(found) < MOST:
-            found.append([Twin(file, tuple(tests), edit) for edit in made])
-    used = {twins[0].file for twins in found}
-    return {file: source for file, source in sources.items() if source and file in used}, found
+        new_edits = make_edits(sources[file] or b"", names, draw)
+        if new_edits and len(twins_by_function) < MAX_FUNCTIONS:
+            twins_by_function.append([Twin(file, tuple(tests), edit) for edit in new_edits])
+    used_files = {twins[0].file for twins in twins_by_function}
+    return {
+        file: source for file, source in sources.items() if source and file in used_files
+    }, twins_by_function
 
 
-def _read(sandbox: SandboxBackend, plan: Plan, file: str) -> bytes | None:
+def _read(sandbox: SandboxBackend, plan: SwePlan, file: str) -> bytes | None:
     try:
-        return sandbox.read_file(str(PurePosixPath(plan.directory, file)), _LARGEST)
+        return sandbox.read_file(str(PurePosixPath(plan.directory, file)), _MAX_FILE_BYTES)
     except (OSError, OutputLimitError):
         return None
 
 
-def edited(source: bytes, edits: Sequence[Edit]) -> bytes:
+def apply_edits(source: bytes, edits: Sequence[Edit]) -> bytes:
     """Return the file with these changes, of which no two overlap."""
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start] + edit.text + source[edit.end :]
     return source
 
 
-def place(test: str, runner: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def locate_test(test: str, runner: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield places where a test may be defined: a file, and the names in it that lead there.
 
     Args:
@@ -329,7 +365,7 @@ def place(test: str, runner: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield f"{folder}/__init__.py", tuple(parts[length:])
 
 
-def edits(source: bytes, names: Sequence[str], draw: random.Random) -> list[Edit]:
+def make_edits(source: bytes, names: Sequence[str], draw: random.Random) -> list[Edit]:
     """Make changes of the expected values of a test, in random order.
 
     Args:
@@ -344,30 +380,32 @@ def edits(source: bytes, names: Sequence[str], draw: random.Random) -> list[Edit
         module = parse(source.decode())
     except (SyntaxError, ValueError, RecursionError):
         return []
-    around: Any = module
-    found: Any = module
+    enclosing_node: Any = module
+    node: Any = module
     for name in names:
-        around, found = found, _named(found, name)
-    if not isinstance(found, _FUNCTIONS):
+        enclosing_node, node = node, _find_definition(node, name)
+    if not isinstance(node, _FUNCTIONS):
         return []
     starts = _starts(source)
-    made = []
-    reader = _Reader(module, around)
-    for literal in dict.fromkeys(reader.expected(found.body, {})):
+    new_edits = []
+    reader = _LiteralReader(module, enclosing_node)
+    for literal in dict.fromkeys(reader.expected_literals(node.body, {})):
         start = starts[literal.lineno - 1] + literal.col_offset
         end = starts[(literal.end_lineno or 0) - 1] + (literal.end_col_offset or 0)
-        old = source[start:end]
+        old_text = source[start:end]
         if literal in reader.errors:
-            text = _other_error(old, draw)
+            text = _draw_replacement_error(old_text, draw)
         elif literal in reader.parts:
-            text = _other(old, draw, _LETTERS)
+            text = _mutate_literal(old_text, draw, _LETTERS)
         else:
-            text = _other(old, draw) or _simplest(old, _value(old))
+            text = _mutate_literal(old_text, draw) or _simplest_replacement(
+                old_text, _value(old_text)
+            )
         if text is not None:
-            made.append(Edit(start, end, text))
-    made.sort(key=lambda edit: edit.start)
-    draw.shuffle(made)
-    return made
+            new_edits.append(Edit(start, end, text))
+    new_edits.sort(key=lambda edit: edit.start)
+    draw.shuffle(new_edits)
+    return new_edits
 
 
 def _starts(source: bytes) -> list[int]:
@@ -379,9 +417,11 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _ENDS = (ast.Return, ast.Break, ast.Continue)
 
 
-def _named(node: Any, name: str) -> Any:
+def _find_definition(node: Any, name: str) -> Any:
     body = getattr(node, "body", [])
-    return next((inner for inner in body if getattr(inner, "name", None) == name), None)
+    return next(
+        (definition for definition in body if getattr(definition, "name", None) == name), None
+    )
 
 
 def _may_end(node: ast.AST) -> bool:
@@ -395,17 +435,17 @@ Bound = Mapping[str, Sequence[ast.expr]]
 """Names, and the literals that they stand for one after the other."""
 
 
-class _Reader:
+class _LiteralReader:
     """Finds the literals that a test compares with for equality, if it is run to its end.
 
     Args:
         module: The file.
-        around: The class that the test is in, or the file.
+        enclosing_node: The class that the test is in, or the file.
     """
 
-    def __init__(self, module: ast.Module, around: ast.AST) -> None:
+    def __init__(self, module: ast.Module, enclosing_node: ast.AST) -> None:
         self._module = module
-        self._around = around
+        self._enclosing_node = enclosing_node
         self._constructors = {
             alias.asname or alias.name
             for node in module.body
@@ -417,7 +457,7 @@ class _Reader:
         self.parts: set[ast.expr] = set()
         """The texts of which something must contain one."""
 
-    def expected(
+    def expected_literals(
         self, body: Sequence[ast.stmt], bound: Bound, helped: bool = False
     ) -> Iterator[ast.expr]:
         """Yield the literals; of a name, each that it stands for.
@@ -429,39 +469,43 @@ class _Reader:
         """
         for statement in body:
             if isinstance(statement, ast.Assert):
-                yield from self._compared(statement.test, bound)
+                yield from self._comparison_literals(statement.test, bound)
             elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-                yield from self._asserted(statement.value, bound)
+                yield from self._assertion_literals(statement.value, bound)
                 if not helped:
-                    yield from self._by_helper(statement.value)
+                    yield from self._helper_literals(statement.value)
             elif isinstance(statement, (ast.With, ast.AsyncWith)):
                 for item in statement.items:
-                    yield from self._raised(item.context_expr)
-                yield from () if _catches(statement) else self.expected(statement.body, bound)
+                    yield from self._exception_classes(item.context_expr)
+                yield from (
+                    () if _catches(statement) else self.expected_literals(statement.body, bound)
+                )
             elif isinstance(statement, ast.For) and (rows := self._rows(statement)):
-                yield from self.expected(statement.body, {**bound, **rows})
+                yield from self.expected_literals(statement.body, {**bound, **rows})
             if _may_end(statement):
                 return  # what follows may not be reached, by another solution than gold
 
-    def _compared(self, test: ast.expr, bound: Bound) -> Iterator[ast.expr]:
+    def _comparison_literals(self, test: ast.expr, bound: Bound) -> Iterator[ast.expr]:
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
             for value in test.values:
-                yield from self._compared(value, bound)
+                yield from self._comparison_literals(value, bound)
         elif isinstance(test, ast.Compare) and [*map(type, test.ops)] in ([ast.Eq], [ast.Is]):
-            yield from self._one(test.left, test.comparators[0], bound)
+            yield from self._side_literals(test.left, test.comparators[0], bound)
         elif isinstance(test, ast.Compare) and [*map(type, test.ops)] == [ast.In]:
-            yield from self._contained(test.left, test.comparators[0], bound)
+            yield from self._containment_literals(test.left, test.comparators[0], bound)
 
-    def _asserted(self, call: ast.Call, bound: Bound) -> Iterator[ast.expr]:
-        if _method(call) in _EQUAL and len(call.args) >= 2:
-            yield from self._one(call.args[0], call.args[1], bound)
+    def _assertion_literals(self, call: ast.Call, bound: Bound) -> Iterator[ast.expr]:
+        if _method(call) in _EQUALITY_METHODS and len(call.args) >= 2:
+            yield from self._side_literals(call.args[0], call.args[1], bound)
         elif _method(call) == "assertIn" and len(call.args) >= 2:
-            yield from self._contained(call.args[0], call.args[1], bound)
-        yield from self._raised(call)
+            yield from self._containment_literals(call.args[0], call.args[1], bound)
+        yield from self._exception_classes(call)
 
-    def _contained(self, part: ast.expr, whole: ast.expr, bound: Bound) -> Iterator[ast.expr]:
+    def _containment_literals(
+        self, part: ast.expr, container: ast.expr, bound: Bound
+    ) -> Iterator[ast.expr]:
         """Yield a text that must be contained in a value that is not a literal."""
-        if self._literals(whole, bound):
+        if self._literals(container, bound):
             return
         for literal in self._literals(part, bound):
             text = literal.value if isinstance(literal, ast.Constant) else None
@@ -469,33 +513,39 @@ class _Reader:
                 self.parts.add(literal)
                 yield literal
 
-    def _raised(self, node: ast.expr) -> Iterator[ast.expr]:
+    def _exception_classes(self, node: ast.expr) -> Iterator[ast.expr]:
         """Yield the class of an exception that must be raised, if all know which it is."""
         if not isinstance(node, ast.Call) or not node.args:
             return
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         error = node.args[0]
-        if not isinstance(error, ast.Name) or _named(self._module, error.id) is not None:
+        if not isinstance(error, ast.Name) or _find_definition(self._module, error.id) is not None:
             return
-        if name in _RAISES and _instead_of(error.id):
+        if name in _RAISE_METHODS and _replacement_errors(error.id):
             self.errors.add(error)
             yield error
 
-    def _by_helper(self, call: ast.Call) -> Iterator[ast.expr]:
+    def _helper_literals(self, call: ast.Call) -> Iterator[ast.expr]:
         """Yield the arguments that a function of the test's own asserts the equality with."""
         if isinstance(call.func, ast.Name):
-            helper, skipped = _named(self._module, call.func.id), 0
+            helper, skip_count = _find_definition(self._module, call.func.id), 0
         else:
-            helper, skipped = _named(self._around, _method(call)), 1
+            helper, skip_count = _find_definition(self._enclosing_node, _method(call)), 1
         if not isinstance(helper, ast.FunctionDef) or helper.decorator_list:
             return
-        names = [argument.arg for argument in helper.args.args[skipped:]]
-        given = [*zip(names, call.args, strict=False)]
-        given += [(word.arg or "", word.value) for word in call.keywords]
-        literals = {name: [value] for name, value in given if _is_literal(value)}
-        kept = {name: value for name, value in literals.items() if not _assigned(helper, name)}
-        own = [value for values in kept.values() for value in values]
-        yield from (one for one in self.expected(helper.body, kept, helped=True) if one in own)
+        names = [argument.arg for argument in helper.args.args[skip_count:]]
+        argument_pairs = [*zip(names, call.args, strict=False)]
+        argument_pairs += [(word.arg or "", word.value) for word in call.keywords]
+        literals = {name: [value] for name, value in argument_pairs if _is_literal(value)}
+        bound_literals = {
+            name: value for name, value in literals.items() if not _is_assigned(helper, name)
+        }
+        argument_literals = [value for values in bound_literals.values() for value in values]
+        yield from (
+            literal
+            for literal in self.expected_literals(helper.body, bound_literals, helped=True)
+            if literal in argument_literals
+        )
 
     def _rows(self, loop: ast.For) -> Bound:
         """Return the values of the names of a loop over literals, if it runs to its end."""
@@ -504,23 +554,29 @@ class _Reader:
         if not all(map(_is_literal, loop.iter.elts)):
             return {}
         if isinstance(loop.target, ast.Name):
-            found: dict[str, list[ast.expr]] = {loop.target.id: loop.iter.elts}
+            values_by_name: dict[str, list[ast.expr]] = {loop.target.id: loop.iter.elts}
         else:
             names = getattr(loop.target, "elts", [])
             rows = [getattr(row, "elts", []) for row in loop.iter.elts]
             if any(len(row) != len(names) for row in rows):
                 return {}
             columns = zip(*rows, strict=True)
-            found = {
+            values_by_name = {
                 name.id: list(column)
                 for name, column in zip(names, columns, strict=False)
                 if isinstance(name, ast.Name)
             }
-        return {name: values for name, values in found.items() if not _assigned(loop, name, 1)}
+        return {
+            name: values
+            for name, values in values_by_name.items()
+            if not _is_assigned(loop, name, 1)
+        }
 
-    def _one(self, left: ast.expr, right: ast.expr, bound: Bound) -> Iterator[ast.expr]:
+    def _side_literals(
+        self, left_operand: ast.expr, right_operand: ast.expr, bound: Bound
+    ) -> Iterator[ast.expr]:
         """Yield the literals of one side, if the other has none."""
-        sides = [self._literals(side, bound) for side in (left, right)]
+        sides = [self._literals(side, bound) for side in (left_operand, right_operand)]
         if sides.count([]) == 1:
             yield from sides[0] or sides[1]
 
@@ -532,7 +588,7 @@ class _Reader:
             return [node]
         if not self._is_made(node):
             return []
-        return [one for one in ast.walk(node) if isinstance(one, ast.Constant)]
+        return [constant for constant in ast.walk(node) if isinstance(constant, ast.Constant)]
 
     def _is_made(self, node: ast.expr) -> bool:
         """Return whether a node is made of literals, by constructors of the standard library."""
@@ -541,14 +597,14 @@ class _Reader:
         if not isinstance(node, ast.Call):
             return _is_literal(node)
         function = node.func
-        known = isinstance(function, ast.Name) and function.id in self._constructors
+        is_known = isinstance(function, ast.Name) and function.id in self._constructors
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-            known = function.value.id in _LIBRARY and function.attr in _CONSTRUCTORS
-        return known and not node.keywords and all(map(self._is_made, node.args))
+            is_known = function.value.id in _LIBRARY and function.attr in _CONSTRUCTORS
+        return is_known and not node.keywords and all(map(self._is_made, node.args))
 
 
 def _catches(statement: ast.With | ast.AsyncWith) -> bool:
-    return any(_CATCHES.search(ast.unparse(item.context_expr)) for item in statement.items)
+    return any(_CATCHING_CONTEXT.search(ast.unparse(item.context_expr)) for item in statement.items)
 
 
 def _method(call: ast.Call) -> str:
@@ -558,10 +614,14 @@ def _method(call: ast.Call) -> str:
     return function.attr if of_self and function.value.id == "self" else ""  # type: ignore[attr-defined]
 
 
-def _assigned(node: ast.AST, name: str, often: int = 0) -> bool:
+def _is_assigned(node: ast.AST, name: str, max_count: int = 0) -> bool:
     """Return whether a name is assigned more often than that."""
-    found = [one for one in ast.walk(node) if isinstance(one, ast.Name) and one.id == name]
-    return sum(not isinstance(one.ctx, ast.Load) for one in found) > often
+    name_nodes = [
+        name_node
+        for name_node in ast.walk(node)
+        if isinstance(name_node, ast.Name) and name_node.id == name
+    ]
+    return sum(not isinstance(name_node.ctx, ast.Load) for name_node in name_nodes) > max_count
 
 
 def _is_literal(node: ast.expr) -> bool:
@@ -572,21 +632,23 @@ def _is_literal(node: ast.expr) -> bool:
     return True
 
 
-def _instead_of(error: str) -> list[str]:
+def _replacement_errors(error: str) -> list[str]:
     """Return exceptions that are neither subclasses nor superclasses of this one."""
-    known = _ERRORS.get(error, Exception)
+    error_class = _ERRORS.get(error, Exception)
     return [
         name
         for name in _OTHER_ERRORS
-        if not issubclass(_ERRORS[name], known) and not issubclass(known, _ERRORS[name])
+        if not issubclass(_ERRORS[name], error_class) and not issubclass(error_class, _ERRORS[name])
     ]
 
 
-def _other_error(text: bytes, draw: random.Random) -> bytes | None:
-    return draw.choice(_instead_of(text.decode())).encode()
+def _draw_replacement_error(text: bytes, draw: random.Random) -> bytes | None:
+    return draw.choice(_replacement_errors(text.decode())).encode()
 
 
-def _other(text: bytes, draw: random.Random, alphabets: Sequence[str] = _ALPHABETS) -> bytes | None:
+def _mutate_literal(
+    text: bytes, draw: random.Random, alphabets: Sequence[str] = _ALPHABETS
+) -> bytes | None:
     """Return a literal of another value, but of the same form: one character is another one."""
     value = _value(text)
     for _ in range(_TRIES):
@@ -594,36 +656,40 @@ def _other(text: bytes, draw: random.Random, alphabets: Sequence[str] = _ALPHABE
         character = "" if text[index - 1 : index] == b"\\" else chr(text[index])
         alphabet = next((kind for kind in alphabets if character and character in kind), "")
         if alphabet:
-            other = draw.choice(alphabet.replace(character, ""))
-            made = text[:index] + other.encode() + text[index + 1 :]
-            if _is_other(value, _value(made)):
-                return made
+            new_character = draw.choice(alphabet.replace(character, ""))
+            new_text = text[:index] + new_character.encode() + text[index + 1 :]
+            if _is_different(value, _value(new_text)):
+                return new_text
     return None
 
 
-def _simplest(text: bytes, value: Any) -> bytes | None:
+def _simplest_replacement(text: bytes, value: Any) -> bytes | None:
     """Return another value for one that has no letter and no digit."""
-    made: bytes | None = None
+    replacement: bytes | None = None
     if isinstance(value, (list, dict)) and not value:
-        made = b"[0]" if isinstance(value, list) else b"{0: 0}"
+        replacement = b"[0]" if isinstance(value, list) else b"{0: 0}"
     elif isinstance(value, (bool, str, bytes, tuple)) or value is None:
-        made = _INSTEAD[value].encode() if value in _INSTEAD else None
-    return None if made is None or b"\n" in text else made
+        replacement = _REPLACEMENTS[value].encode() if value in _REPLACEMENTS else None
+    return None if replacement is None or b"\n" in text else replacement
 
 
-_BAD = object()
+_NO_VALUE = object()
 
 
 def _value(text: bytes) -> Any:
     try:
         return ast.literal_eval(cast("ast.Expr", parse(f"({text.decode()}\n)").body[0]).value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return _BAD
+        return _NO_VALUE
 
 
-def _is_other(value: Any, other: Any) -> bool:
+def _is_different(value: Any, new_value: Any) -> bool:
     """Return whether a value differs from another of the same form, by more than rounding."""
-    return other is not _BAD and _form(value) == _form(other) and not _close(value, other)
+    return (
+        new_value is not _NO_VALUE
+        and _form(value) == _form(new_value)
+        and not _is_close(value, new_value)
+    )
 
 
 def _form(value: Any) -> Any:
@@ -636,9 +702,9 @@ def _form(value: Any) -> Any:
     return (type(value), len(value)) if isinstance(value, (str, bytes)) else type(value)
 
 
-def _close(value: Any, other: Any) -> bool:
+def _is_close(value: Any, other_value: Any) -> bool:
     if isinstance(value, float):
-        return bool(abs(value - other) <= 0.01 * max(abs(value), abs(other)))
+        return bool(abs(value - other_value) <= 0.01 * max(abs(value), abs(other_value)))
     if isinstance(value, (list, tuple)):
-        return all(map(_close, value, other))
-    return bool(value == other)
+        return all(map(_is_close, value, other_value))
+    return bool(value == other_value)

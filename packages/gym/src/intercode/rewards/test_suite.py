@@ -32,7 +32,7 @@ Suite = Callable[[Task, Source], Sequence[Source]]
 _THIS_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
 
 
-def beside(task: Task, source: Source) -> Sequence[Source]:
+def sibling_databases(task: Task, source: Source) -> Sequence[Source]:
     """Return the suite as its authors ship it: every SQLite file beside the task's own."""
     paths = sorted(source.path.parent.glob("*.sqlite"))
     if not paths:
@@ -48,16 +48,16 @@ def equal(gold: Result, answer: Result, ordered: bool) -> bool:
         return False
     if len(gold.columns) != len(answer.columns):
         return False
-    wanted, given = _columns(gold.rows), _columns(answer.rows)
-    return _match(wanted, given, ordered, ())
+    gold_columns, answer_columns = _columns(gold.rows), _columns(answer.rows)
+    return _match(gold_columns, answer_columns, ordered, ())
 
 
 def prepare(sql: str, dialect: str, keep_distinct: bool = False) -> str:
     """Return a statement as the evaluation runs it."""
-    for apart, together in (("> =", ">="), ("< =", "<="), ("! =", "!=")):
-        sql = sql.replace(apart, together)
+    for split_operator, joined_operator in (("> =", ">="), ("< =", "<="), ("! =", "!=")):
+        sql = sql.replace(split_operator, joined_operator)
     sql = _THIS_YEAR.sub("2020", sql)
-    return sql if keep_distinct else _without_distinct(sql, dialect)
+    return sql if keep_distinct else _remove_distinct(sql, dialect)
 
 
 class SuiteReward:
@@ -78,7 +78,7 @@ class SuiteReward:
         databases: Databases,
         cache: GoldCache | None = None,
         *,
-        suite: Suite = beside,
+        suite: Suite = sibling_databases,
         keep_distinct: bool = False,
     ) -> None:
         self._grader = Grader(databases, cache)
@@ -100,54 +100,68 @@ class SuiteReward:
         return max(scores, key=lambda score: (score.value, score.parts["databases"]))
 
     def _score(self, task: Task, gold: str, sql: str | None, suite: Sequence[Source]) -> Score:
-        agreed = [source.path.name for source in suite if self._agrees(task, gold, sql, source)]
-        differing = [source.path.name for source in suite if source.path.name not in agreed]
-        parts = {"databases": len(agreed) / len(suite)}
-        return Score(float(not differing), parts, {"differing": differing[:20]})
+        agreeing_names = [
+            source.path.name for source in suite if self._agrees(task, gold, sql, source)
+        ]
+        differing_names = [
+            source.path.name for source in suite if source.path.name not in agreeing_names
+        ]
+        parts = {"databases": len(agreeing_names) / len(suite)}
+        return Score(float(not differing_names), parts, {"differing": differing_names[:20]})
 
     def _agrees(self, task: Task, gold: str, sql: str | None, source: Source) -> bool:
-        wanted = self._grader.gold(task, self._prepare(task, gold), source)
+        gold_answer = self._grader.gold(task, self._prepare(task, gold), source)
         if sql is None:
             return False
         answer = self._grader.answer(task, self._prepare(task, sql), source)
         ordered = "order by" in gold.lower()
-        return answer.result is not None and equal(wanted.result, answer.result, ordered)
+        return answer.result is not None and equal(gold_answer.result, answer.result, ordered)
 
     def _prepare(self, task: Task, sql: str) -> str:
         return prepare(sql, self._grader.dialect(task), self._keep_distinct)
 
 
 def _match(
-    wanted: Sequence[Sequence[Hashable]],
-    given: Sequence[Sequence[Hashable]],
+    gold_columns: Sequence[Sequence[Hashable]],
+    answer_columns: Sequence[Sequence[Hashable]],
     ordered: bool,
-    taken: tuple[int, ...],
+    matched_indices: tuple[int, ...],
 ) -> bool:
     """Return whether the columns after those taken can be taken so that the rows are equal.
 
     A difference in the columns taken so far cannot be repaired by further ones: so few orders are
     ever followed to their end.
     """
-    if not _same(wanted[: len(taken)], [given[index] for index in taken], ordered):
+    if not _are_same_rows(
+        gold_columns[: len(matched_indices)],
+        [answer_columns[index] for index in matched_indices],
+        ordered,
+    ):
         return False
-    if len(taken) == len(wanted):
+    if len(matched_indices) == len(gold_columns):
         return True
-    tried: set[tuple[Hashable, ...]] = set()
-    for index in range(len(given)):
-        column = tuple(given[index])
-        if index not in taken and column not in tried:
-            tried.add(column)  # a column with the same values at the same places is the same
-            if _match(wanted, given, ordered, (*taken, index)):
+    tried_columns: set[tuple[Hashable, ...]] = set()
+    for index in range(len(answer_columns)):
+        column = tuple(answer_columns[index])
+        if index not in matched_indices and column not in tried_columns:
+            tried_columns.add(
+                column
+            )  # a column with the same values at the same places is the same
+            if _match(gold_columns, answer_columns, ordered, (*matched_indices, index)):
                 return True
     return False
 
 
-def _same(
-    one: Sequence[Sequence[Hashable]], other: Sequence[Sequence[Hashable]], ordered: bool
+def _are_same_rows(
+    first_columns: Sequence[Sequence[Hashable]],
+    second_columns: Sequence[Sequence[Hashable]],
+    ordered: bool,
 ) -> bool:
     if ordered:
-        return [tuple(column) for column in one] == [tuple(column) for column in other]
-    return Counter(zip(*one, strict=True)) == Counter(zip(*other, strict=True))
+        return [tuple(column) for column in first_columns] == [
+            tuple(column) for column in second_columns
+        ]
+    return Counter(zip(*first_columns, strict=True)) == Counter(zip(*second_columns, strict=True))
 
 
 def _columns(rows: Sequence[Row]) -> list[list[Hashable]]:
@@ -158,7 +172,7 @@ def _hashable(value: object) -> Hashable:
     return value if isinstance(value, Hashable) else repr(value)
 
 
-def _without_distinct(sql: str, dialect: str) -> str:
+def _remove_distinct(sql: str, dialect: str) -> str:
     try:
         tokens = sqlglot.tokenize(sql, read=DIALECTS.get(dialect, dialect))
     except SqlglotError:
@@ -168,9 +182,9 @@ def _without_distinct(sql: str, dialect: str) -> str:
     )
 
 
-def _pieces(sql: str, removed: Sequence[sqlglot.Token]) -> Iterator[str]:
-    at = 0
-    for token in removed:
-        yield sql[at : token.start]
-        at = token.end + 1
-    yield sql[at:]
+def _pieces(sql: str, removed_tokens: Sequence[sqlglot.Token]) -> Iterator[str]:
+    position = 0
+    for token in removed_tokens:
+        yield sql[position : token.start]
+        position = token.end + 1
+    yield sql[position:]

@@ -53,7 +53,7 @@ _MESSAGES = re.compile(
     r"|.* at \S+ line \d+\.?(?: .*)?|\(standard_in\) \d+: .*"
     r")"
 )
-_UNREADABLE = re.compile(
+_READ_COMPLAINT = re.compile(
     rf"(?!{_TOOL}: (?:(?:line )?\d+: |.*\berror\b)){_TOOL}: (?:.*: (?:Permission denied"
     r"|Is a directory|Not a directory|Operation not permitted|Invalid argument)"
     r"|.*/proc/.*: No such file or directory|.*: binary file matches)"
@@ -62,9 +62,9 @@ _UNREADABLE = re.compile(
 """Complaints that may stand beside a right answer: none of a missing file, but for processes."""
 
 
-def without_complaints(lines: Sequence[str]) -> list[str]:
+def drop_complaints(lines: Sequence[str]) -> list[str]:
     """Return the lines but for complaints of programs about files that they could not read."""
-    return [line for line in lines if not _UNREADABLE.fullmatch(line)]
+    return [line for line in lines if not _READ_COMPLAINT.fullmatch(line)]
 
 
 def is_message(line: str) -> bool:

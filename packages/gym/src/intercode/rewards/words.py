@@ -10,25 +10,25 @@ import re
 from collections.abc import Collection
 from posixpath import basename, dirname, join, normpath
 
-from intercode.rewards.aliases import TEMPORARY, Link, lies_in, within
+from intercode.rewards.aliases import TEMPORARY_FOLDERS, Link, is_within, is_within_any
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 
-_IN_TEMPORARY = re.compile(
+_TEMPORARY_PATH = re.compile(
     r"(?<![\w.-])(?<!outside )(?:/var/tmp|/dev/shm|/tmp)(?![\w-])(?:/[\w./-]*)?", re.ASCII
 )
-_A_TEMPORARY_ONE = re.compile(r"\btemp(orary)? (file|folder|dir)", re.IGNORECASE)
+_TEMPORARY_FILE_REQUEST = re.compile(r"\btemp(orary)? (file|folder|dir)", re.IGNORECASE)
 
-_IS = r"(?:\[|\btest|&&|\|\|)\s+(?:!\s+)?-"
+_TEST_OPERATOR = r"(?:\[|\btest|&&|\|\|)\s+(?:!\s+)?-"
 _LINK_TESTS = re.compile(
     r"(?P<no>!\s*(?:\[+\s*)?)?-[Lh]\s+(?P<one>\"[^\"]*\"|'[^']*'|[^\s;\])]+)"
     r"|(?P<no2>!\s*)?\b(?:readlink|realpath|islink)\b(?:\s+-\w+)*[\s(]+(?P<two>\"[^\"]*\"|'[^']*'|[^\s;|)]+)"
 )
 _ANY_LINKS = re.compile(r"-type\s+l\b|-lname\b|\bis_?symlink|\bls\s+-\w*l|-ef\b|%h\b")
-_ASKS_FOR_LINKS = re.compile(r"\b(sym|soft|symbolic |hard)?[ -]?link(s|ed)?\b", re.IGNORECASE)
-_OF_PIPES = re.compile(rf"fifo|named pipes?|socket|{_IS}[pSbc]\b", re.IGNORECASE)
-_OF_MODES = re.compile(
-    rf"permission|\bmodes?\b|chmod|read-?only|(readable|writable|executable)|-perm\b|\bstat\b|umask|{_IS}[rwx]\b",
+_LINK_WORDS = re.compile(r"\b(sym|soft|symbolic |hard)?[ -]?link(s|ed)?\b", re.IGNORECASE)
+_PIPE_WORDS = re.compile(rf"fifo|named pipes?|socket|{_TEST_OPERATOR}[pSbc]\b", re.IGNORECASE)
+_MODE_WORDS = re.compile(
+    rf"permission|\bmodes?\b|chmod|read-?only|(readable|writable|executable)|-perm\b|\bstat\b|umask|{_TEST_OPERATOR}[rwx]\b",
     re.IGNORECASE,
 )
 
@@ -46,24 +46,27 @@ _FOLDERS = re.compile(rf"\b(?:cd|pushd)\s+{_NAME}")
 def temporary_names(task: Task, sandbox: SandboxBackend) -> set[str]:
     """Return the beginnings of names in temporary folders that are the task's, or its image's."""
     homes = (sandbox.cwd, sandbox.env.get("HOME", ""))
-    return {*names_in_text(task), *(home for home in homes if lies_in(home, TEMPORARY))}
+    return {
+        *names_in_text(task),
+        *(home for home in homes if is_within_any(home, TEMPORARY_FOLDERS)),
+    }
 
 
 def names_in_text(task: Task) -> set[str]:
     """Return the beginnings of names in temporary folders of which words, files, setup speak."""
-    if _A_TEMPORARY_ONE.search(task.query):
-        return {*TEMPORARY}
+    if _TEMPORARY_FILE_REQUEST.search(task.query):
+        return {*TEMPORARY_FOLDERS}
     files = (*task.files, *task.files.values())
     text = "\n".join([task.query, task.setup or "", *files, *task.may_change])
-    return {name.rstrip("./") for name in _IN_TEMPORARY.findall(text)}
+    return {name.rstrip("./") for name in _TEMPORARY_PATH.findall(text)}
 
 
 def is_named(path: str, names: Collection[str]) -> bool:
     """Return whether a path begins with one of the names, or is a folder above one."""
-    return any(path.startswith(name) or within(name, path) for name in names)
+    return any(path.startswith(name) or is_within(name, path) for name in names)
 
 
-def asks_for(task: Task, link: Link) -> bool:
+def is_link_requested(task: Task, link: Link) -> bool:
     """Return whether a link is asked for.
 
     The verification tests whether it is one; or the query speaks of links, and has its name, or
@@ -73,30 +76,30 @@ def asks_for(task: Task, link: Link) -> bool:
     if _ANY_LINKS.search(verification):
         return True
     for test in _LINK_TESTS.finditer(verification):
-        tested = (test["one"] or test["two"]).strip("\"'")
-        is_open = set(tested) & set("$*?{(")
-        if not (test["no"] or test["no2"]) and (is_open or basename(tested) == name):
+        tested_path = (test["one"] or test["two"]).strip("\"'")
+        is_open = set(tested_path) & set("$*?{(")
+        if not (test["no"] or test["no2"]) and (is_open or basename(tested_path) == name):
             return True
     words = task.query
-    return _ASKS_FOR_LINKS.search(words) is not None and (
+    return _LINK_WORDS.search(words) is not None and (
         name in words or basename(dirname(link.path)) in words
     )
 
 
-def speaks_of_links(task: Task) -> bool:
+def mentions_links(task: Task) -> bool:
     """Return whether query or verification speak of links of any kind."""
     verification = task.verification or ""
-    return bool(_ASKS_FOR_LINKS.search(task.query) or _ANY_LINKS.search(verification))
+    return bool(_LINK_WORDS.search(task.query) or _ANY_LINKS.search(verification))
 
 
-def speaks_of_pipes(task: Task) -> bool:
+def mentions_pipes(task: Task) -> bool:
     """Return whether query or verification speak of named pipes or sockets."""
-    return _OF_PIPES.search(f"{task.query}\n{task.verification}") is not None
+    return _PIPE_WORDS.search(f"{task.query}\n{task.verification}") is not None
 
 
-def speaks_of_modes(task: Task) -> bool:
+def mentions_modes(task: Task) -> bool:
     """Return whether query or verification speak of what may be read, written or run."""
-    return _OF_MODES.search(f"{task.query}\n{task.verification}") is not None
+    return _MODE_WORDS.search(f"{task.query}\n{task.verification}") is not None
 
 
 def written_paths(task: Task, sandbox: SandboxBackend) -> set[str]:
@@ -104,10 +107,10 @@ def written_paths(task: Task, sandbox: SandboxBackend) -> set[str]:
     text = task.verification or ""
     home = sandbox.env.get("HOME", "/")
     folders = [sandbox.cwd, *(_path(name, sandbox.cwd, home) for name in _FOLDERS.findall(text))]
-    found = {"".join(match) for match in _TARGETS.findall(text)} - {"", ".", "/dev/null"}
+    target_names = {"".join(match) for match in _TARGETS.findall(text)} - {"", ".", "/dev/null"}
     return {
         _path(name, folder, home)
-        for name in found
+        for name in target_names
         if basename(name.rstrip("/")) not in task.query
         for folder in folders
     }

@@ -138,7 +138,7 @@ def _statements(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Judged:
     golds: list[dict[str, Any]] = []
     for gold in task.gold:
         if grader.facts(task, gold).changes:
-            after = grader.change(task, gold, source).after
+            after = grader.change(task, gold, source).gold_state
             golds.append({"tables": {name: query.state_of(t.rows) for name, t in after.items()}})
             continue
         found = grader.gold(task, gold, source)
@@ -189,7 +189,7 @@ def _repository(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Judged:
         raise TaskError(f"task {task.task_id!r}: {plan.directory} is not a repository of git")
     tracked = [name.decode("utf-8", "surrogateescape") for name in told[1].stdout.split(b"\0")]
     fixed = [path for path in tracked if path and not plan.takes(path)]
-    absent = sorted(plan.fixed - {*tracked})
+    absent = sorted(plan.fixed_paths - {*tracked})
     python, names = shlex.quote(plan.python), shlex.join(plan.tests)
     run = {
         "unittest": f"exec {python} -m unittest {names}\n",

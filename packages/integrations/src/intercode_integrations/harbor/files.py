@@ -106,8 +106,8 @@ def _paths(sandbox: SandboxBackend) -> dict[str, bool]:
 
 def _counts(task: Task, outcome: GoldOutcome) -> bool:
     """Tell whether the output counts, as `intercode.rewards.bash` has it."""
-    if (answer := Answer.of(task)) is not None:
-        return answer.printed
+    if (answer := Answer.parse(task)) is not None:
+        return answer.is_printed
     return bool(normalise(outcome.output)) or not outcome.changes
 
 

@@ -16,7 +16,7 @@ from intercode.envs.traits import SHELL, Traits
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.base import Interpreter
 from intercode.interpreters.bash import BashInterpreter
-from intercode.rewards.own import choose
+from intercode.rewards.own import choose_reward
 from intercode.task import Dataset
 from intercode_integrations.harbor.folders import load
 from intercode_integrations.harbor.stage import HarborStage, home
@@ -75,7 +75,7 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
             options.default_image,
             options.variables,
         )
-        reward = choose("harbor", options.reward, lambda: HarborReward(stage))
+        reward = choose_reward("harbor", options.reward, lambda: HarborReward(stage))
         super().__init__(tasks, stage, self._shell_in, reward, options=options)
 
     @classmethod

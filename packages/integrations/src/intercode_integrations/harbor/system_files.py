@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from posixpath import normpath
 
-from intercode.rewards.command import SYSTEM_PATHS, put_back
+from intercode.rewards.command import SYSTEM_PATHS, restore_paths
 from intercode.rewards.leftovers import variables
 from intercode_sandbox.base import Change, SandboxBackend
 
@@ -89,7 +89,7 @@ def as_before(
                 with suppress(FileNotFoundError, IsADirectoryError):
                     data = original.read_file(path)
                 _write(place, path, data, found)
-        if found and not put_back(place, original, sorted(found), found, {}, env):
+        if found and not restore_paths(place, original, sorted(found), found, {}, env):
             raise TamperedError(found)
     if any(map(_LOADER.fullmatch, found)):
         place.exec(["ldconfig"], cwd="/", env=env)  # new libraries stay known

@@ -19,7 +19,7 @@ from typing import Any
 from intercode.episode import Episode, Score, decode
 from intercode.errors import CausedInsideError, InterCodeError, RewardError
 from intercode.json_limits import load_record
-from intercode.rewards.base import copied, quiesced
+from intercode.rewards.base import quiesce_sandbox, start_copy
 from intercode.rewards.leftovers import variables
 from intercode.task import Task
 from intercode_integrations.harbor.folders import TESTS, files
@@ -70,7 +70,7 @@ class HarborReward:
             found[:] = sandbox.changes()
 
         with (
-            quiesced(provider, network, episode, sandbox, look) as quiet,
+            quiesce_sandbox(provider, network, episode, sandbox, look) as quiet,
             self._connected(task, quiet, episode.status != "running") as place,
         ):
             try:
@@ -93,7 +93,7 @@ class HarborReward:
         if not agents or network == stage.reach(task):
             yield place
             return
-        with copied(stage.provider, network, place.limits, place.snapshot()) as copy:
+        with start_copy(stage.provider, network, place.limits, place.snapshot()) as copy:
             yield copy
 
     def _by_gold(self, task: Task) -> Callable[[], frozenset[str]]:

@@ -18,7 +18,7 @@ from agents.talking import PRICE, model
 from intercode import Dataset, Episode, Task
 from intercode.errors import ContextLengthError, ModelUnavailableError, UsageError
 from intercode.models.scripted import Line
-from intercode.rewards.judge import LONGEST, Judge, decoy, messages, verdict
+from intercode.rewards.judge import MAX_OUTPUT_CHARACTERS, Judge, decoy, messages, verdict
 from intercode_integrations.testing import ScriptedServer, status
 from rewards.judges import Asked, judged_by, numbers
 
@@ -99,7 +99,7 @@ def test_the_same_answer_in_other_words_is_a_success_by_its_word(server: Scripte
         (["rm d/a", "ls d | wc -l"], "the same, and the output is another"),
         ([], "nothing was done"),
         (["true"], "nothing was printed"),
-        ([f"yes | head -c {2 * LONGEST}"], "too long"),
+        ([f"yes | head -c {2 * MAX_OUTPUT_CHARACTERS}"], "too long"),
     ],
 )
 def test_where_it_is_not_asked(server: ScriptedServer, actions: list[str], why: str) -> None:

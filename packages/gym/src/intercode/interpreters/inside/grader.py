@@ -46,7 +46,7 @@ class Grader(Peer):
 
     Args:
         channel: The channel to the runner, and through it to the subject.
-        plan: The message of `intercode.rewards.python_plan.Plan`.
+        plan: The message of `intercode.rewards.python_plan.PythonPlan`.
     """
 
     def __init__(self, channel: Channel, plan: dict[str, Any]) -> None:
