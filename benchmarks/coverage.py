@@ -51,7 +51,7 @@ def pair(n: int, gain: float, differing: float) -> Callable[[np.random.Generator
 
     def holds(draw: np.random.Generator) -> bool:
         first, second = _pair(draw, n, gain, differing)
-        return has(difference(first, second, most=1.0), gain)
+        return has(difference(first, second, max_difference=1.0), gain)
 
     return holds
 
@@ -66,7 +66,9 @@ def pair_at_places(places: int, each: int, how: str) -> Callable[[np.random.Gene
         clusters = list(np.arange(places).repeat(each))
         if how == "bootstrap":
             return has(bootstrap(list(changes), clusters, resamples=500), 0.1)
-        return has(difference([0.0] * len(changes), list(changes), clusters, most=1.0), 0.1)
+        return has(
+            difference([0.0] * len(changes), list(changes), clusters, max_difference=1.0), 0.1
+        )
 
     return holds
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from intercode import Episode, load_dataset
-from intercode.evaluate.exclusion import not_gradable
+from intercode.evaluate.exclusion import ungradable_tasks
 from intercode.evaluate.statistics import wilson
 from intercode.failure_modes import is_repeat
 from intercode.report.runs import read_runs
@@ -72,7 +72,7 @@ def command(row: Row, model: str, out: Path) -> list[str]:
     told += ["--max-turns", str(TURNS), "--reply-tokens", str(REPLY), "--workers", "2"]
     if row.count is not None:
         dataset = load_dataset(row.data, **reviewed)
-        skipped = not_gradable(dataset)
+        skipped = ungradable_tasks(dataset)
         ids = sorted(task.task_id for task in dataset if task.task_id not in skipped)
         drawn = random.Random(SEED).sample(ids, min(row.count, len(ids)))
         told += [part for task_id in sorted(drawn) for part in ("--task", task_id)]

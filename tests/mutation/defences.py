@@ -742,13 +742,13 @@ DEFENCES = [
     ),
     _one(
         "fixes_in_objects", "cheating", FIXES,
-        "self._told(path, self._look_in_pack(pack))", 'self._told(path, "")',
+        "self._report_place(path, self._search_pack(pack))", 'self._report_place(path, "")',
     ),
     _one(
         "fixes_in_archives", "cheating", FIXES,
-        " if depth < _DEEPEST else ()", " if False else ()",
+        " if depth < _MAX_DEPTH else ()", " if False else ()",
     ),
-    _one("fixes_that_are_compiled", "cheating", FIXES, "in self._with_code():", "in ():"),
+    _one("fixes_that_are_compiled", "cheating", FIXES, "in self._find_compiled_code():", "in ():"),
     _one(
         "tests_that_pass_before", "cheating", "intercode/evaluate/checks.py",
         "    _tests_are_as_listed,\n", "",
@@ -1076,7 +1076,7 @@ DEFENCES = [
         "view_link", "lateral", "intercode/cli/view.py",
         "link.resolve().as_uri()", "url",
     ),
-    _one("view_guard", "lateral", VIEWER, "if refused is not None:", "if False:"),
+    _one("view_guard", "lateral", VIEWER, "if refusal is not None:", "if False:"),
     _one("view_hidden_gold", "cheating", EPISODES, "if not hide_gold:", "if True:"),
     _one(
         "view_hidden_gold_of_agents", "cheating", EPISODES,
@@ -1084,7 +1084,7 @@ DEFENCES = [
     ),
     _one(
         "view_search_of_hidden_gold", "cheating", "intercode/report/live.py",
-        " and self._has(rows[at], line, words)", "",
+        " and self._has_words(rows[row_number], line, words)", "",
     ),
     _one(
         "view_end_of_an_element", "lateral", "intercode/report/page.py",
@@ -1112,7 +1112,7 @@ DEFENCES = [
         '        self._admission.enter(self, transport.get_extra_info("socket"), drop)\n', "",
     ),
     _one(
-        "view_head", "host DoS", VIEWER, "        if self._remaining < 0:", "        if False:",
+        "view_head", "host DoS", VIEWER, "        if self._remainder < 0:", "        if False:",
     ),
     _one(
         "serve_wishes", "host leak", "intercode_integrations/serve/wire.py",

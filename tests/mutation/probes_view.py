@@ -14,11 +14,11 @@ from unittest import mock
 from intercode import records
 from intercode.cli import view
 from intercode.episode import Episode, Score, Turn
-from intercode.report.episodes import body_of
+from intercode.report.episodes import make_body
 from intercode.report.live import Library
 from intercode.report.page import page
 from intercode.report.server import Viewer
-from intercode.report.text import without_formula
+from intercode.report.text import escape_formula
 from waiting import eventually
 
 from .tools import one_of
@@ -56,7 +56,7 @@ def view_link() -> bool:
 
 
 def tables_without_formulas() -> bool:
-    return one_of(without_formula(" =1+1"), holds="' =1+1", gone=" =1+1")
+    return one_of(escape_formula(" =1+1"), holds="' =1+1", gone=" =1+1")
 
 
 def view_guard() -> bool:
@@ -83,12 +83,12 @@ def _episode() -> Episode:
 
 
 def view_hidden_gold() -> bool:
-    return GOLD not in json.dumps(body_of(_episode(), hide_gold=True))
+    return GOLD not in json.dumps(make_body(_episode(), hide_gold=True))
 
 
 def view_hidden_gold_of_agents() -> bool:
     told = Episode("t", "q", "bash", turns=[Turn(GOLD, "")], status="submitted", score=Score(1.0))
-    return GOLD not in json.dumps(body_of(told, hide_gold=True, shown_gold=True))
+    return GOLD not in json.dumps(make_body(told, hide_gold=True, shown_gold=True))
 
 
 def view_search_of_hidden_gold() -> bool:

@@ -42,7 +42,7 @@ def manifest(**env: Any) -> dict[str, Any]:
         agent={"name": "noop", "options": {}, "digest": ""},
         needs_gold=False,
         seed=0,
-        excluded={},
+        excluded_tasks={},
     )
 
 

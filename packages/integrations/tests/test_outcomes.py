@@ -30,7 +30,7 @@ from intercode.evaluate import RunResult, evaluate, summarize
 from intercode.models import get_model
 from intercode.outcomes import ENDED_BY, OUTCOMES, UNSCORED, OutcomeKind, failure_kind
 from intercode.records import Outcome, read_episodes
-from intercode.report.episodes import row_of
+from intercode.report.episodes import make_row
 from intercode.report.export import episode_row, to_chat, turn_rows
 from intercode_integrations.trl.environments import environments
 from intercode_integrations.trl.rollouts import env_reward
@@ -132,7 +132,7 @@ def test_each_kind_of_a_run_has_one_name_everywhere(
     (outcome,) = result.outcomes
     counts = {name: int(name == kind) for name in OUTCOMES}
     assert outcome.kind == kind and result.statistics.outcomes == counts
-    assert row_of(0, episode, outcome).outcome == to_chat(episode)["outcome"] == kind
+    assert make_row(0, episode, outcome).outcome == to_chat(episode)["outcome"] == kind
     assert main(["export", str(tmp_path / "run"), "--to", "csv"]) == 0
     (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
     assert row["outcome"] == kind

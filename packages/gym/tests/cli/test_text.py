@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.cli.terminal import duration, one_line, safe, shortened, table
-from intercode.report.text import without_formula
+from intercode.report.text import escape_formula
 from intercode.spec import positive, seconds, size
 
 
@@ -50,12 +50,12 @@ def test_safe(text: str, shown: str) -> None:
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
 @pytest.mark.parametrize("before", ["", " ", "\t", "\r\n ", "\u00a0"])
 def test_no_cell_is_a_formula(before: str, sign: str) -> None:
-    assert without_formula(f"{before}{sign}SUM(A1)") == f"'{before}{sign}SUM(A1)"
+    assert escape_formula(f"{before}{sign}SUM(A1)") == f"'{before}{sign}SUM(A1)"
 
 
 @pytest.mark.parametrize("text", ["", "-5", "+1.25", "a=b", "'=b", "5-3", "x\n-rw-r--r--"])
 def test_cells_that_are_no_formula(text: str) -> None:
-    assert without_formula(text) == text
+    assert escape_formula(text) == text
 
 
 @given(st.text(), st.integers(1, 40))

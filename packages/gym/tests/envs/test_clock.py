@@ -15,7 +15,7 @@ import pytest
 from intercode.envs.bash import BashEnv
 from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError
-from intercode.evaluate.moved_clock import asks_for_time
+from intercode.evaluate.moved_clock import find_time_words
 from intercode.evaluate.validate import validate
 from intercode.task import Dataset, Task
 from intercode_sandbox import get_provider
@@ -126,4 +126,4 @@ def test_validate_moves_the_clock() -> None:
     ],
 )
 def test_words_that_ask_for_the_time(language: str, gold: str, words: str) -> None:
-    assert asks_for_time(Task("t", "?", gold=(gold,)), language) == words
+    assert find_time_words(Task("t", "?", gold=(gold,)), language) == words

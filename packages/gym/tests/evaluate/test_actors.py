@@ -29,7 +29,9 @@ class Sayings(AgentProvider):
         if spec.how.workers > 1:
             raise UsageError("one at a time")
         return Actors(
-            lambda task: ScriptedAgent([f"echo {word}"] * 9), self.name, asks={"max_turns": TURNS}
+            lambda task: ScriptedAgent([f"echo {word}"] * 9),
+            self.name,
+            required_options={"max_turns": TURNS},
         )
 
 

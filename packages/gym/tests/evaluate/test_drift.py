@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from intercode.evaluate import manifest
-from intercode.evaluate.drift import differences, of_machine
-from intercode.evaluate.manifest import own_versions
+from intercode.evaluate.drift import differences, find_machine_drift
+from intercode.evaluate.manifest import package_versions
 from intercode.evaluate.tools import TOOLS, tool_versions
 from intercode_sandbox import get_provider
 from intercode_sandbox.images.cache import ImageCache
@@ -116,9 +116,9 @@ def test_only_the_image_host_follows_the_machine(image: str, followed: bool) -> 
     before = manifest("1", "6.1", "2.39")
     found = differences(before, manifest("2", "6.2", "2.40"))
     assert len(found) == 3
-    assert of_machine(found, before) == (found if followed else [])
+    assert find_machine_drift(found, before) == (found if followed else [])
     before["sessions"][0]["host"]["machine"] = "y"
-    assert of_machine(differences(before, manifest("1", "6.1", "2.39")), before) == []
+    assert find_machine_drift(differences(before, manifest("1", "6.1", "2.39")), before) == []
 
 
 def test_changes_of_packages_come_before_those_of_programs(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(manifest, "_PACKAGES", (package,))
 
     def versions() -> dict[str, str]:
-        return own_versions.__wrapped__()
+        return package_versions.__wrapped__()
 
     one = versions()
     (package / "a.pyc").write_bytes(b"made")
@@ -210,4 +210,4 @@ def test_the_commit_of_anothers_repository_is_not_ours(
     subprocess.run([*git, "add", committed], check=True)
     subprocess.run([*git, "commit", "-qm", "one"], check=True)
     monkeypatch.setattr(manifest, "_PACKAGES", (package,))
-    assert "commit" not in own_versions.__wrapped__()
+    assert "commit" not in package_versions.__wrapped__()

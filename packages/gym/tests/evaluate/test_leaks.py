@@ -14,7 +14,7 @@ import intercode
 from intercode.episode import Turn
 from intercode.errors import RewardError
 from intercode.evaluate import leaks as module
-from intercode.evaluate.leaks import how_shown, leaks, telling
+from intercode.evaluate.leaks import find_gold_form, leaks, telling_lines
 from intercode.evaluate.validate import validate
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
@@ -27,7 +27,7 @@ SLEEPS = "grep -qsa ^intercode /proc/[0-9]*/cmdline"
 
 
 def shown(gold: str, text: bytes, *, flags: bool = False, short: bool = False) -> str:
-    return how_shown([gold], text, flags=flags, short=short)
+    return find_gold_form([gold], text, flags=flags, short=short)
 
 
 blanks = st.text(" \n\t", max_size=3)
@@ -84,8 +84,8 @@ def test_short_lines_count_in_a_query_only() -> None:
 
 def test_of_a_patch_what_it_adds() -> None:
     patch = "--- a/x.py\n+++ b/x.py\n@@ -1 +1,2 @@\n context = 'c'\n-old\n+added = 'one more'\n+x\n"
-    assert telling(patch, short=True) == [b"added = 'one more'", b"x"]
-    assert telling(patch, short=False) == [b"added = 'one more'"]
+    assert telling_lines(patch, short=True) == [b"added = 'one more'", b"x"]
+    assert telling_lines(patch, short=False) == [b"added = 'one more'"]
 
 
 @pytest.mark.parametrize(
@@ -200,11 +200,11 @@ def test_gold_must_do_the_same_elsewhere() -> None:
         return RewardError("not here") if (task_id, action) == ("t1", "submit") else None
 
     found = validate(
-        tasks, Factory(tasks), timeout=10.0, also_on={"afar": lambda: Elsewhere(tasks, fail=fail)}
+        tasks, Factory(tasks), timeout=10.0, backends={"afar": lambda: Elsewhere(tasks, fail=fail)}
     )
     assert found.complete and not found.valid
     assert [(p.task_id, p.kind) for p in found.problems] == [("t1", "error"), ("t2", "varies")]
     assert found.problems[0].problem == "on afar gold cannot be scored: not here"
     assert found.problems[1].problem.startswith("what gold shows in turn 1 differs on afar: '")
-    same = validate(tasks, Factory(tasks), timeout=10.0, also_on={"here": Factory(tasks)})
+    same = validate(tasks, Factory(tasks), timeout=10.0, backends={"here": Factory(tasks)})
     assert same.valid and same.statistics[0].episodes == 4

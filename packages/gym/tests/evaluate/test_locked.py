@@ -12,7 +12,7 @@ from intercode.cli.main import main
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.evaluate.drift import DriftError, differences
-from intercode.evaluate.manifest import own_versions
+from intercode.evaluate.manifest import package_versions
 from intercode.evaluate.tools import tool_versions
 from intercode.records import read_manifest
 from intercode_sandbox import get_provider
@@ -76,7 +76,7 @@ def test_what_a_run_was_made_of_is_recorded(made: Path) -> None:
     }
     assert session["sandbox"] == get_provider().facts()  # type: ignore[attr-defined]
     assert session["tools"] == tool_versions(get_provider(), ["host"])
-    assert session["versions"].items() >= own_versions().items()
+    assert session["versions"].items() >= package_versions().items()
 
 
 def test_the_same_again(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

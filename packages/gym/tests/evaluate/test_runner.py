@@ -27,7 +27,7 @@ from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.loop import episode_seed
 from intercode.records import RecordWriter
 from intercode.report.runs import read_runs
-from intercode.report.tables import of_run
+from intercode.report.tables import run_tables
 from intercode.task import Dataset, Task
 
 from .fakes import Factory, FakeEnv, dataset
@@ -502,7 +502,7 @@ def test_an_agent_is_shown_no_gold_unless_it_says_that_it_needs_it(tmp_path: Pat
         manifest = json.loads((tmp_path / str(asks) / "run.json").read_text())
         assert manifest["needs_gold"] is asks
         [run] = read_runs([tmp_path / str(asks)])
-        assert ("Shown gold" in of_run(run)[0].note) is asks
+        assert ("Shown gold" in run_tables(run)[0].note) is asks
 
 
 def vars_of(seen: object) -> object:

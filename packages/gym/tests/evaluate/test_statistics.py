@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from intercode.evaluate.comparison import (
     bootstrap,
-    detectable,
     detectable_mean,
+    detectable_rate_difference,
     difference,
     holm,
     mcnemar,
@@ -96,7 +96,7 @@ def test_equal_clusters_count_as_their_means(generator: np.random.Generator) -> 
     expected = scipy.stats.sem(values.mean(axis=1))
     assert clustered_error(list(values.ravel()), clusters) == pytest.approx(expected)
     found = mean(list(values.ravel()), clusters)
-    assert found.clusters == 12 and found.few
+    assert found.clusters == 12 and found.has_few_clusters
     assert found.high - found.value == pytest.approx(scipy.stats.t.ppf(0.975, 11) * expected)
 
 
@@ -116,7 +116,7 @@ def test_a_clustered_rate_is_less_sure() -> None:
     assert (mixed.low, mixed.high) == pytest.approx((plain.low, plain.high), abs=0.02)
     # Ten clusters of one kind are worth ten results.
     assert (whole.low, whole.high) == pytest.approx(wilson(5, 10))
-    assert whole.few and not rate(results, list(range(100))).few
+    assert whole.has_few_clusters and not rate(results, list(range(100))).has_few_clusters
     # All alike: a cluster is worth one result; less, where they differ in size.
     assert rate([True] * 100, [n // 10 for n in range(100)]).low == wilson(10, 10)[0]
     assert rate([True] * 100, [n // 12 for n in range(100)]).low < wilson(9, 9)[0]
@@ -261,7 +261,7 @@ def test_power_and_numbers_are_inverse(delta: float, more: float) -> None:
     n = paired_tasks(delta, share)
     assert paired_power(n, delta, share) >= 0.8
     assert n == 1 or paired_power(n - 1, delta, share) < 0.8
-    smallest = detectable(n, share)
+    smallest = detectable_rate_difference(n, share)
     assert smallest is not None and smallest <= delta + 1e-5
 
 
@@ -277,7 +277,9 @@ def test_numbers_for_means_are_inverse(delta: float, spread: float) -> None:
 
 
 def test_too_few_tasks_detect_nothing() -> None:
-    assert detectable(3, 0.3) is None and detectable(100, 0.0) is None
+    assert (
+        detectable_rate_difference(3, 0.3) is None and detectable_rate_difference(100, 0.0) is None
+    )
 
 
 def test_holm_against_a_worked_example() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intercode.datasets import load
-from intercode.evaluate.steered import steered
+from intercode.evaluate.steered import find_steered_assert
 
 STEERED = [
     "xs = [3, 1]\nassert f(xs) == sorted(xs)",
@@ -29,15 +29,15 @@ NOT_STEERED = [
 
 @pytest.mark.parametrize("source", STEERED)
 def test_what_a_submission_steers(source: str) -> None:
-    text = steered(source)
+    text = find_steered_assert(source)
     assert text is not None and text.startswith("assert ")
 
 
 @pytest.mark.parametrize("source", NOT_STEERED)
 def test_what_it_does_not(source: str) -> None:
-    assert steered(source) is None
+    assert find_steered_assert(source) is None
 
 
 def test_no_bundled_task_has_such_an_assert() -> None:
     tasks = [*load("python"), *load("python-starter")]
-    assert not [task.task_id for task in tasks if any(map(steered, task.tests))]
+    assert not [task.task_id for task in tasks if any(map(find_steered_assert, task.tests))]

@@ -17,11 +17,11 @@ from intercode.evaluate.summary import (
     by_tag,
     by_turn,
     errors_by_type,
-    spending,
+    spending_by_outcome,
     summarize,
 )
 from intercode.records import Outcome
-from intercode.report.runs import covered
+from intercode.report.runs import compute_coverage
 
 
 def outcome(
@@ -181,7 +181,7 @@ def test_what_was_said_before_a_sandbox_died_was_paid_for() -> None:
 
 
 def test_where_it_went() -> None:
-    found = spending(
+    found = spending_by_outcome(
         [
             outcome(1.0, turns=2, cost=0.25, tokens_in=10),
             outcome(0.0, turns=3, cost=0.5, invalid=2),
@@ -204,12 +204,12 @@ def test_coverage() -> None:
         ],
     }
     outcomes = [outcome(1.0), outcome(0.0), outcome(None, "error")]
-    found = covered(manifest, outcomes)
+    found = compute_coverage(manifest, outcomes)
     assert (found.planned, found.scored, found.errored, found.missing) == (16, 2, 1, 13)
     assert (found.excluded, found.coverage) == (2, 0.1)
     chosen = [{"settings": {"tasks": ["t0", "t1", "t3"], "limit": None, "epochs": 1}}]
-    assert covered({**manifest, "sessions": chosen}, []).planned == 2
-    assert covered({}, outcomes).coverage is None
+    assert compute_coverage({**manifest, "sessions": chosen}, []).planned == 2
+    assert compute_coverage({}, outcomes).coverage is None
 
 
 # Forks

@@ -16,7 +16,7 @@ from intercode import load_dataset
 from intercode.envs.traits import environment_for
 from intercode.errors import RewardError, SandboxError, UsageError
 from intercode.evaluate import checks, evaluate
-from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, NOTHING, WRONG, Trial
+from intercode.evaluate.checks import CHECKS, GARBAGE, GOLD, GOLD_REPEAT, NOOP, Trial
 from intercode.evaluate.exclusion import Exclusion, read_exclusion
 from intercode.evaluate.validate import Clock, Validation, validate
 from intercode.records import latest, read_manifest
@@ -105,7 +105,7 @@ def test_alternative_solutions() -> None:
 def test_sound_tasks() -> None:
     found = validate(TASKS, Factory(TASKS), timeout=10.0, workers=2)
     assert found.valid and found.complete and found.reasons() == {}
-    successes = [found.statistics[trial].successes for trial in (GOLD, AGAIN, NOTHING, WRONG)]
+    successes = [found.statistics[trial].successes for trial in (GOLD, GOLD_REPEAT, NOOP, GARBAGE)]
     assert successes == [4, 4, 0, 0]
 
 
@@ -114,7 +114,7 @@ def of_bash() -> Validation:
     """A hundredth of its limit makes a task slow: for one 0.6 seconds, a minute for the others."""
     limits = Limits(timeout=6000.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checks, "SLOW", 0.01)
+        patch.setattr(checks, "SLOW_SHARE", 0.01)
         return validate(
             BASH,
             lambda: intercode.make("bash", data=BASH, limits=limits),
@@ -188,20 +188,20 @@ def test_gold_begins_an_odd_number_of_seconds_later(
     hands = Hands(start)
     clock = Clock(hands, hands.sleep)
     begun = []
-    for trial in (AGAIN, GOLD) if backwards else (GOLD, AGAIN):
+    for trial in (GOLD_REPEAT, GOLD) if backwards else (GOLD, GOLD_REPEAT):
         before = hands.now
         assert clock.wait("one", trial) == hands.now - before < 2.4
-        assert hands.now % 1 <= Clock.LATEST
+        assert hands.now % 1 <= Clock.LATEST_START
         begun.append(int(hands.now))
         hands.now += between
     assert (begun[1] - begun[0]) % 2 == 1
     before = hands.now
-    clock.wait("another", AGAIN)
+    clock.wait("another", GOLD_REPEAT)
     assert hands.now - before < 0.4, "another task's"
 
 
 def test_what_is_slow(of_bash: Validation) -> None:
-    slow = {found.task_id: found for found in of_bash.slow}
+    slow = {found.task_id: found for found in of_bash.slow_tasks}
     assert set(slow) == {"late", "slow"}
     assert slow["slow"].limit == 60.0
     assert slow["slow"].suggested_timeout >= 70.0
@@ -247,12 +247,12 @@ def test_tests_that_are_slow() -> None:
     """How long tests take is what doing nothing, which they fail, does not take."""
     trials = {
         number: Trial(reward, None, None, "", (), slowest=2.0, rest=rest, timed_out=False)
-        for number, reward, rest in ((GOLD, 1.0, 40.0), (AGAIN, 1.0, 37.0), (NOTHING, 0.0, 3.0))
+        for number, reward, rest in ((GOLD, 1.0, 40.0), (GOLD_REPEAT, 1.0, 37.0), (NOOP, 0.0, 3.0))
     }
     used = checks.usage(TASKS[0], trials, None)
     assert (used.seconds, used.suggested_timeout) == (34.0, 136.0)
-    assert [found.limit for found in checks.slow(TASKS[0], used, 100.0)] == [100.0]
-    assert list(checks.slow(TASKS[0], used, 136.0)) == []
+    assert [found.limit for found in checks.find_slow_tasks(TASKS[0], used, 100.0)] == [100.0]
+    assert list(checks.find_slow_tasks(TASKS[0], used, 136.0)) == []
 
 
 def test_what_tests_take_is_no_actions_time(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_each_environment_has_a_wrong_answer_of_its_own(env: str, task: Task) ->
     tasks = Dataset([task])
     found = validate(tasks, lambda: intercode.make(env, data=tasks), timeout=10.0)
     assert found.valid, found.problems
-    assert found.statistics[WRONG].mean_turns == 1.0
+    assert found.statistics[GARBAGE].mean_turns == 1.0
 
 
 STORE = """

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from intercode.errors import UsageError
 from intercode.evaluate.statistics import Estimate
-from intercode.report.text import LEAST, MARKS, ROWS, chart
+from intercode.report.text import MARKS, MIN_WIDTH, ROWS, chart
 
 RATES = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 NAMES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60)
@@ -78,10 +78,10 @@ def test_nothing_to_draw() -> None:
 
 def test_too_narrow() -> None:
     with pytest.raises(UsageError, match="at least 40 columns"):
-        chart({"a": points([0.5])}, width=LEAST - 1)
+        chart({"a": points([0.5])}, width=MIN_WIDTH - 1)
 
 
-@given(st.dictionaries(NAMES, RATES, max_size=12), st.integers(LEAST, 200), st.booleans())
+@given(st.dictionaries(NAMES, RATES, max_size=12), st.integers(MIN_WIDTH, 200), st.booleans())
 def test_no_line_is_too_wide(series: dict[str, list[float]], width: int, ascii_only: bool) -> None:
     drawn = {name: points(rates) for name, rates in series.items()}
     text = chart(drawn, width=width, ascii_only=ascii_only)
@@ -91,7 +91,7 @@ def test_no_line_is_too_wide(series: dict[str, list[float]], width: int, ascii_o
 
 
 @settings(max_examples=50)
-@given(RATES, st.integers(LEAST, 200))
+@given(RATES, st.integers(MIN_WIDTH, 200))
 def test_what_rises_rises(rates: list[float], width: int) -> None:
     rows = rows_of(body(chart({"a": points(sorted(rates))}, width=width)), MARKS[0])
     assert rows == sorted(rows, reverse=True)

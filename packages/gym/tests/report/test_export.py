@@ -57,7 +57,7 @@ def write(folder: Path, found: list[Episode], **more: Any) -> Path:
             agent={"name": "noop", "options": {}, "digest": ""},
             needs_gold=False,
             seed=0,
-            excluded={},
+            excluded_tasks={},
         ),
         **more,
     }

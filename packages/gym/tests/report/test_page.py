@@ -21,7 +21,7 @@ from intercode.cli.main import main
 from intercode.cli.terminal import table
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate.manifest import session
-from intercode.report.episodes import LONGEST
+from intercode.report.episodes import MAX_TEXT_LENGTH
 from intercode.report.page import CHUNK, MODULES, app
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e\udcff|&quot;"
@@ -59,7 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         lines = [episode(n, good=n % solved == 0).to_json() for n in range(COUNT)]
         failed = Episode("t0", "q", "bash", status="error", error=EVIL, metadata={"image": "db0"})
         huge = episode(1, good=False)
-        huge.turns = [Turn("cat", "head" + "x" * 2 * LONGEST + "tail")]
+        huge.turns = [Turn("cat", "head" + "x" * 2 * MAX_TEXT_LENGTH + "tail")]
         # t0 was tried again; t1, of the second run, has a long text.
         lines = [failed.to_json(), *lines, huge.to_json()]
         (folder / records.EPISODES).write_text("".join(f"{line}\n" for line in lines))
@@ -196,9 +196,9 @@ def test_the_page_has_every_episode(page: str) -> None:
             assert bool(found["why"]) != rows["success"][row]
         else:
             [turn] = found["turns"]
-            assert len(turn["observation"]) < LONGEST + 100
+            assert len(turn["observation"]) < MAX_TEXT_LENGTH + 100
             assert turn["observation"].startswith("head") and turn["observation"].endswith("tail")
-            assert f"{LONGEST + 8} characters more" in turn["observation"]
+            assert f"{MAX_TEXT_LENGTH + 8} characters more" in turn["observation"]
 
 
 def test_the_page_has_verdicts_tables_and_curves(page: str) -> None:

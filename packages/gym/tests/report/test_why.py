@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from intercode.episode import Episode, Score, Status, Turn
-from intercode.report.why import why
+from intercode.report.why import explain_reward
 
 JUDGE = {"model": "openai/m", "same": False, "by_execution": 0.5}
 
@@ -23,7 +23,7 @@ def reasons(
     score = Score(value, parts, detail)
     episode = Episode("t", "q", "bash", turns=[Turn("ls", "")], status=status, score=score)
     episode.answer = answer
-    return "\n".join(f"{sentence} {text}".strip() for sentence, text in why(episode))
+    return "\n".join(f"{sentence} {text}".strip() for sentence, text in explain_reward(episode))
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_what_decides_alone() -> None:
     assert reasons({"flag": 0.0}, {}, answer="x") == "'x' is not the flag"
     assert reasons({}, {}, status="skipped") == "the agent gave up, which is worth 0"
     assert reasons({"files": 1.0}, {"missing": []}, value=1.0) == ""
-    assert why(Episode("t", "q", "bash", status="error")) == []
+    assert explain_reward(Episode("t", "q", "bash", status="error")) == []

@@ -15,7 +15,7 @@ from intercode.envs.swe import SweEnv
 from intercode.episode import Score
 from intercode.errors import TaskError
 from intercode.evaluate import evaluate
-from intercode.evaluate.exclusion import not_gradable
+from intercode.evaluate.exclusion import ungradable_tasks
 from intercode.evaluate.validate import validate
 from intercode.records import read_manifest
 from intercode.task import Dataset
@@ -87,7 +87,9 @@ def test_an_odd_name_excludes_its_task_alone(repository: str, tmp_path: Path, od
         task("odd", repository=repository, PASS_TO_PASS=json.dumps([odd])),
     ]
     tasks = Dataset(rows, "names")
-    assert not_gradable(tasks)["odd"].startswith(f"metadata.PASS_TO_PASS: {odd!r} is not a test of")
+    assert ungradable_tasks(tasks)["odd"].startswith(
+        f"metadata.PASS_TO_PASS: {odd!r} is not a test of"
+    )
     result = evaluate(tasks, "oracle", lambda: SweEnv(tasks), out=tmp_path / "run")
     assert [(o.task_id, o.reward) for o in result.outcomes] == [("good", 1.0)]
     assert list(read_manifest(tmp_path / "run")["excluded"]) == ["odd"]

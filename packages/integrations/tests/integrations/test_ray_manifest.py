@@ -14,7 +14,7 @@ import yaml
 from intercode.cli import main
 from intercode.cli.commands import run
 from intercode.errors import UsageError
-from intercode.evaluate.executor import executor_of
+from intercode.evaluate.executor import resolve_executor
 from intercode.spec import RunSpec
 from sources import ROOT
 
@@ -43,4 +43,4 @@ def test_the_script_is_shells() -> None:
 
 def test_there_is_no_such_place() -> None:
     with pytest.raises(UsageError, match="no place to run on 'raj'"):
-        executor_of(RunSpec.of({"env": "bash", "on": "raj"}))
+        resolve_executor(RunSpec.of({"env": "bash", "on": "raj"}))

@@ -20,7 +20,7 @@ from intercode.cli.terminal import (
     tell,
 )
 from intercode.errors import TaskNotFoundError, UsageError
-from intercode.evaluate.prepare import provider_of
+from intercode.evaluate.prepare import find_provider
 from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _bash(
             task: image_for(args.upstream.resolve(), suite)
             for task, suite in suites_by_episode(recorded_run).items()
         }
-    provider = provider_of("bash", say=tell)
+    provider = find_provider("bash", say=tell)
     for name in dict.fromkeys([image, *task_images.values()]):
         provider.digest(name)  # found or built before the workers start, and the clock
     report = replay_bash(tasks, recorded_run, provider, image, args.workers, progress, task_images)
@@ -138,7 +138,7 @@ def _python(
 ) -> ReplayOutput:
     from intercode_paper.python import replay_python
 
-    provider = provider_of("python", say=tell)
+    provider = find_provider("python", say=tell)
     report: PythonReplayReport = replay_python(
         tasks, recorded_run, provider, args.image, args.workers, progress
     )
@@ -150,7 +150,7 @@ def _ctf(
 ) -> ReplayOutput:
     from intercode_paper.ctf import replay_ctf
 
-    provider = provider_of("bash", say=tell)
+    provider = find_provider("bash", say=tell)
     if args.image is not None:
         provider.digest(args.image)  # found or built before the workers start, and the clock
     report: CtfReplayReport = replay_ctf(

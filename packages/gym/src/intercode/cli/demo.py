@@ -23,8 +23,8 @@ from intercode.cli.run import fresh_folder
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate import Outcome, Progress, RunResult, evaluate
-from intercode.evaluate.exclusion import select
-from intercode.evaluate.prepare import Plan, load, narrowed, secret_of, setting
+from intercode.evaluate.exclusion import select_tasks
+from intercode.evaluate.prepare import Plan, find_secret, load, narrow_dataset, setting
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import by_turn
 from intercode.models import keys
@@ -229,9 +229,9 @@ def _plan(
     env: str, folders: Iterable[Path], limit: int | None, progress: Progress
 ) -> tuple[Plan, int]:
     """Choose the tasks of an environment; return their plan, and how many the environment has."""
-    spec, everything = load(RunSpec.of({"env": env, "secret": secret_of(*folders)}))
-    dataset = narrowed(spec, everything, progress)
-    return Plan(spec, dataset, select(dataset, None, limit)), len(everything)
+    spec, everything = load(RunSpec.of({"env": env, "secret": find_secret(*folders)}))
+    dataset = narrow_dataset(spec, everything, progress)
+    return Plan(spec, dataset, select_tasks(dataset, None, limit)), len(everything)
 
 
 def _named(plan: Plan, factory: str | AgentFactory, label: str) -> Plan:
@@ -252,7 +252,7 @@ def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
         "runs": [
             {
                 "run": str(run.folder),
-                "env": run.where,
+                "env": run.env_label,
                 "agent": run.label,
                 **results.as_json(run.outcomes),
             }

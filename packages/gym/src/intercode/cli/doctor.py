@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from intercode import __version__, make
 from intercode.cli.terminal import indented, print_json, safe
 from intercode.errors import SandboxError, UsageError
-from intercode.evaluate.manifest import output_of, own_versions, version
+from intercode.evaluate.manifest import package_versions, read_output, version
 from intercode.registry import INTEGRATIONS, PAPER
 from intercode_console import clash
 from intercode_sandbox.doctor import (
@@ -125,7 +125,7 @@ def _package(name: str, content: str) -> Check:
 
 
 def _intercode() -> Check:
-    commit = own_versions().get("commit", "")
+    commit = package_versions().get("commit", "")
     detail = f"{__version__}{commit and f', commit {commit[:12]}'}"
     if found := clash():
         return Check("intercode", False, f"{detail}; {found.meaning}", " && ".join(found.commands))
@@ -230,7 +230,7 @@ def _program(program: _Program) -> Check:
 
 def _says_version(path: str | Path) -> str:
     """A program's version, as it says itself."""
-    match = _VERSION.search(output_of([path, "--version"]))
+    match = _VERSION.search(read_output([path, "--version"]))
     return match[0] if match else ""
 
 

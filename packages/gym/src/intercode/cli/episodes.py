@@ -21,7 +21,7 @@ from intercode.envs.traits import prompt_of
 from intercode.episode import Episode, Turn, TurnChanges
 from intercode.evaluate.summary import UNKNOWN
 from intercode.records import Judged, ending_of
-from intercode.report.why import why
+from intercode.report.why import explain_reward
 from intercode.talks import Call, RecordedMessage, Talk, branch_of, talk_of
 from intercode_sandbox.units import format_count
 
@@ -46,7 +46,7 @@ def render(
     parts += _tree(episode)
     parts.append(f"  {ending(episode)}")
     if reasons:
-        for sentence, text in why(episode):
+        for sentence, text in explain_reward(episode):
             parts.append(indented(safe(sentence), "    "))
             parts += [indented(_cut(text, lines), "      ")] if text.strip() else []
     if lines is None and (trace := episode.metadata.get("traceback")):

@@ -19,7 +19,7 @@ from intercode.records import last_attempts, read_manifest
 from intercode.redaction import Redactor
 from intercode.registry import EXPORTS
 from intercode.report import export
-from intercode.report.text import without_formula
+from intercode.report.text import escape_formula
 from intercode_sandbox.files import atomic_file
 from intercode_sandbox.units import format_count
 
@@ -165,7 +165,7 @@ def _write(
 def _harmless(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row that steers neither a spreadsheet nor a terminal."""
     return {
-        name: without_formula(safe(value)) if isinstance(value, str) else value
+        name: escape_formula(safe(value)) if isinstance(value, str) else value
         for name, value in row.items()
     }
 

@@ -13,9 +13,9 @@ from intercode.cli.terminal import Patience, print_json
 from intercode.envs.traits import traits_in
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
-from intercode.evaluate.exclusion import select
+from intercode.evaluate.exclusion import select_tasks
 from intercode.evaluate.loop import EpisodeEnv
-from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
+from intercode.evaluate.prepare import Plan, environment, load, narrow_dataset, setting
 from intercode.interpreters.base import INTERACTIVE
 from intercode.spec import (
     RunSpec,
@@ -32,8 +32,8 @@ def execute(args: argparse.Namespace) -> int:
     watcher = Watcher()
     spec, everything = load(RunSpec.of(given(args)))
     environment(spec)
-    dataset = narrowed(spec, everything, watcher)
-    tasks = select(dataset, spec.tasks, spec.limit)
+    dataset = narrow_dataset(spec, everything, watcher)
+    tasks = select_tasks(dataset, spec.tasks, spec.limit)
     env = setting(Plan(spec, dataset, tasks), watcher).make()
     with suppress(ImportError):  # line editing and history, where Python has them
         import readline  # noqa: F401

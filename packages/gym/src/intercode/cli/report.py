@@ -13,14 +13,21 @@ from intercode.cli.results import of_each_environment
 from intercode.cli.terminal import print_json, safe, tell
 from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference
-from intercode.evaluate.summary import by_attempts, by_level, by_place, by_turn, spending
+from intercode.evaluate.summary import by_attempts, by_level, by_place, by_turn, spending_by_outcome
 from intercode.records import read_manifest, run_folders
 from intercode.registry import TABLES
 from intercode.report.page import Episodes, write_page
 from intercode.report.runs import Run, as_data, read_runs
-from intercode.report.tables import of_run, of_runs
-from intercode.report.text import escaped, to_csv, to_list, to_markdown
-from intercode.report.verdict import Held, drifted, facts, held, title, verdicts
+from intercode.report.tables import run_tables, side_by_side_tables
+from intercode.report.text import escape_markdown, to_csv, to_list, to_markdown
+from intercode.report.verdict import (
+    BaselineComparison,
+    compare_with_baselines,
+    describe_drift,
+    facts,
+    title,
+    verdicts,
+)
 from intercode_sandbox.units import format_count
 
 _NAMED = 20
@@ -39,14 +46,14 @@ def execute(args: argparse.Namespace) -> int:
     shown_gold = [n for n, run in enumerate(args.run) if read_manifest(run).get("needs_gold")]
     episodes = Episodes(hide_gold=args.hide_gold, shown_gold=shown_gold)
     runs = read_runs(args.run, episodes.add if args.html else lambda run, episode: None)
-    compared = held(runs)
+    compared = compare_with_baselines(runs)
     if args.html:
         write_page(args.html, runs, episodes, compared)
     if args.json:
         print_json(_as_json(runs, compared))
         return 0
     print(_text(args, runs, compared), end="")
-    for warning in (warning for one in compared for warning in drifted(one)):
+    for warning in (warning for one in compared for warning in describe_drift(one)):
         print(f"\nintercode: warning: {safe(warning)}", file=sys.stderr)
     if args.html:
         print(f"written: {args.html}", file=sys.stderr)
@@ -75,7 +82,9 @@ def _paper(args: argparse.Namespace) -> int:
     return 0
 
 
-def _text(args: argparse.Namespace, runs: Sequence[Run], compared: Sequence[Held]) -> str:
+def _text(
+    args: argparse.Namespace, runs: Sequence[Run], compared: Sequence[BaselineComparison]
+) -> str:
     if args.csv:
         return to_csv(runs)
     if args.plot:
@@ -84,26 +93,31 @@ def _text(args: argparse.Namespace, runs: Sequence[Run], compared: Sequence[Held
     listed = to_list if args.markdown else str
     lead = _lead(runs, compared, listed)
     if args.markdown:
-        lead = f"## {escaped(title(runs))}\n\n{lead}"
+        lead = f"## {escape_markdown(title(runs))}\n\n{lead}"
     if len(runs) == 1:
-        made = "\n".join(filter(None, (results.facts(runs[0].manifest), runs[0].unfinished)))
+        made = "\n".join(filter(None, (results.facts(runs[0].manifest), runs[0].unfinished_note)))
         errors = results.errors(runs[0].outcomes)
         return "\n".join(
-            [lead, f"{listed(safe(made)).rstrip()}\n", *map(form, of_run(runs[0])), listed(errors)]
+            [
+                lead,
+                f"{listed(safe(made)).rstrip()}\n",
+                *map(form, run_tables(runs[0])),
+                listed(errors),
+            ]
         )
     heads = [
         f"{safe(str(run.folder))}: {results.facts(run.manifest)}\n"
-        + safe(f"  {run.unfinished}\n" if run.unfinished else "")
+        + safe(f"  {run.unfinished_note}\n" if run.unfinished_note else "")
         + results.errors(run.outcomes)
         for run in runs
     ]
-    tables = [*of_runs(runs), *(table for one in compared for table in one.tables())]
+    tables = [*side_by_side_tables(runs), *(table for one in compared for table in one.tables())]
     flips = "".join(f"{line}\n" for line in _flips(compared))
     parts = [lead, listed("".join(heads)), *map(form, tables), *([listed(flips)] if flips else [])]
     return "\n".join(parts)
 
 
-def _flips(compared: Sequence[Held]) -> Iterator[str]:
+def _flips(compared: Sequence[BaselineComparison]) -> Iterator[str]:
     """Name the tasks at which two runs differ."""
     for one in compared:
         for run, found in one.pairs:
@@ -116,7 +130,9 @@ def _flips(compared: Sequence[Held]) -> Iterator[str]:
                     yield safe(f"{text}: {', '.join(tasks[:_NAMED])}{rest}")
 
 
-def _lead(runs: Sequence[Run], compared: Sequence[Held], listed: Callable[[str], str]) -> str:
+def _lead(
+    runs: Sequence[Run], compared: Sequence[BaselineComparison], listed: Callable[[str], str]
+) -> str:
     """Return when and by which model the runs were made, then who is better, and how sure."""
     lines = [f"{name} {text}" for name, text in facts(runs).items()]
     for verdict in verdicts(runs, compared):
@@ -124,7 +140,7 @@ def _lead(runs: Sequence[Run], compared: Sequence[Held], listed: Callable[[str],
     return listed("".join(f"{safe(line)}\n" for line in lines))
 
 
-def _as_json(runs: Sequence[Run], compared: Sequence[Held]) -> dict[str, Any]:
+def _as_json(runs: Sequence[Run], compared: Sequence[BaselineComparison]) -> dict[str, Any]:
     if len(runs) == 1:
         return _run(runs[0])
     return {
@@ -134,7 +150,11 @@ def _as_json(runs: Sequence[Run], compared: Sequence[Held]) -> dict[str, Any]:
             for one in compared
             for run, found in one.pairs
         },
-        "differences": {run: _plain(found) for one in compared for run, found in one.apart.items()},
+        "differences": {
+            run: _plain(found)
+            for one in compared
+            for run, found in one.differences_by_folder.items()
+        },
     }
 
 
@@ -150,7 +170,7 @@ def _run(run: Run) -> dict[str, Any]:
         "places": {place: as_data(stats, judge) for place, stats in by_place(outcomes).items()},
         f"{judged}turns": [asdict(point) for point in by_turn(outcomes)],
         f"{judged}attempts": [asdict(found) for found in by_attempts(outcomes)],
-        "spending": {end: asdict(found) for end, found in spending(outcomes).items()},
+        "spending": {end: asdict(found) for end, found in spending_by_outcome(outcomes).items()},
     }
 
 

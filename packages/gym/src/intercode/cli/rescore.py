@@ -19,15 +19,22 @@ from intercode.cli.recorded import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_spec
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
-from intercode.evaluate.budget_spent import budget_of
+from intercode.evaluate.budget_spent import make_budget
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.prepare import ASKED, Setting, plan, run_folder, setting
-from intercode.evaluate.rescore import DEFAULT, Rescored, Result, rescore
-from intercode.evaluate.rewards import JUDGES_TOO, ModelReward
+from intercode.evaluate.prepare import REQUESTABLE_OPTIONS, Setting, plan, run_folder, setting
+from intercode.evaluate.rescore import DEFAULT, RescoreResult, Result, rescore
+from intercode.evaluate.rewards import SHARED_MODEL_OPTIONS, ModelReward
 from intercode.evaluate.summary import summarize
 from intercode.records import MANIFEST, read_manifest
-from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
-from intercode.report.tables import groups, judge_tables, shown
+from intercode.report.runs import (
+    PairedComparison,
+    add_judge,
+    as_data,
+    compare,
+    count_judgements,
+    find_judge,
+)
+from intercode.report.tables import format_value, group_table, judge_tables
 from intercode.spec import (
     RunSpec,
     given,
@@ -48,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
     asked = plan(spec, watcher)
     # The agent has asked for some options, which are taken over.
     env = manifest["env"]
-    asks = {name: env[name] for name in ASKED if env.get(name) is not None}
+    asks = {name: env[name] for name in REQUESTABLE_OPTIONS if env.get(name) is not None}
     actor = manifest["agent"].get("language_model") or {}
     needs = actor.get("profile", {}).get("limits", {})
     # No privilege comes from a record.
@@ -56,8 +63,8 @@ def execute(args: argparse.Namespace) -> int:
 
     @cache
     def where() -> Setting:
-        budget = budget_of(spec.merge(out=str(out))) if spec.reward == ModelReward.KIND else None
-        return setting(asked, watcher, asks=asks, budget=budget)
+        budget = make_budget(spec.merge(out=str(out))) if spec.reward == ModelReward.KIND else None
+        return setting(asked, watcher, required_options=asks, budget=budget)
 
     try:
         result = rescore(
@@ -105,10 +112,12 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
     # What a judge may take is for this one, not for the recorded agent.
     spec = spec.merge(max_cost=args.max_cost, max_tokens=args.max_tokens)
     if spec.reward != ModelReward.KIND:
-        for name in (*JUDGE_OPTIONS, *JUDGES_TOO):
+        for name in (*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS):
             if name in options:
                 raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
-        spec = spec.merge(**dict.fromkeys((*JUDGE_OPTIONS, *JUDGES_TOO)))  # the recorded run's
+        spec = spec.merge(
+            **dict.fromkeys((*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS))
+        )  # the recorded run's
     return spec.merge(reward=None) if spec.reward == DEFAULT else spec
 
 
@@ -152,7 +161,7 @@ _WAYS = {
 }
 
 
-def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
+def _show(as_json: bool, run: Path, out: Path, result: RescoreResult) -> None:
     """Print it."""
     if as_json:
         print_json(_as_json(run, out, result))
@@ -160,11 +169,11 @@ def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
     before, now = read_manifest(run), read_manifest(out)
     rewards = [str(manifest["env"].get("reward", "default")) for manifest in (before, now)]
     print(results.facts(now), end="\n\n")
-    judges = judge_of(before, result.before), judge_of(now, result.outcomes)
-    names = [with_judge(*pair) for pair in zip(("recorded", "rescored"), judges, strict=True)]
+    judges = find_judge(before, result.before), find_judge(now, result.outcomes)
+    names = [add_judge(*pair) for pair in zip(("recorded", "rescored"), judges, strict=True)]
     rows = dict(zip(names, (summarize(result.before), result.statistics), strict=True))
-    judge = judge_tables({names[1]: judging(judges[1], result.outcomes)})
-    print("\n".join(map(results.written, (groups("", rows), *judge))))
+    judge = judge_tables({names[1]: count_judgements(judges[1], result.outcomes)})
+    print("\n".join(map(results.written, (group_table("", rows), *judge))))
     print(f"reward: recorded {safe(rewards[0])}, now {safe(rewards[1])}")
     print(_ways(result), _compared(compare(result.before, result.outcomes)), sep="\n")
     for text in (_changes(result.changes), results.errors(result.outcomes)):
@@ -187,20 +196,20 @@ def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
         print(f"compare: intercode report {shlex.quote(str(run))} {shlex.quote(str(out))}")
 
 
-def _ways(result: Rescored) -> str:
+def _ways(result: RescoreResult) -> str:
     ways = result.ways
     found = [f"{ways[way]} {text}" for way, text in _WAYS.items() if way in ways]
     return "scored: " + ", ".join(found) if found else "scored: none"
 
 
-def _compared(paired: Paired | None) -> str:
+def _compared(paired: PairedComparison | None) -> str:
     """Say how the success rate has changed, on the tasks that have both rewards."""
     if paired is None:
         return "no task has both a recorded reward and a new one"
     seen = paired.difference
     text = (
         f"on {format_count(paired.tasks, 'task')}: success "
-        f"{percent(paired.first)} → {percent(paired.second)}, {shown(seen.value, 'points')} points"
+        f"{percent(paired.first)} → {percent(paired.second)}, {format_value(seen.value, 'points')} points"
     )
     if math.isfinite(seen.low):
         text += f" [{100 * seen.low:.1f}, {100 * seen.high:.1f}]"
@@ -236,7 +245,7 @@ def _verdict(change: Result) -> str:
     return "solved now" if change.after.success else "no longer solved"
 
 
-def _as_json(run: Path, out: Path, result: Rescored) -> dict[str, Any]:
+def _as_json(run: Path, out: Path, result: RescoreResult) -> dict[str, Any]:
     paired = compare(result.before, result.outcomes)
     manifest = read_manifest(out)
     return {
@@ -249,7 +258,7 @@ def _as_json(run: Path, out: Path, result: Rescored) -> dict[str, Any]:
         "ran": result.ran,
         "seconds": result.seconds,
         "interrupted": result.cut_short,
-        "before": as_data(summarize(result.before), judge_of(read_manifest(run), result.before)),
+        "before": as_data(summarize(result.before), find_judge(read_manifest(run), result.before)),
         "paired": None if paired is None else asdict(paired),
         "changes": [
             {
@@ -260,5 +269,5 @@ def _as_json(run: Path, out: Path, result: Rescored) -> dict[str, Any]:
             }
             for change in result.changes
         ],
-        **results.as_json(result.outcomes, judge_of(manifest, result.outcomes)),
+        **results.as_json(result.outcomes, find_judge(manifest, result.outcomes)),
     }

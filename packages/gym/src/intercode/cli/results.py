@@ -35,9 +35,9 @@ from intercode.evaluate.summary import (
     summarize,
 )
 from intercode.records import Judged, Outcome
-from intercode.report.runs import Run, as_data, benchmark, judging, rate_name
-from intercode.report.tables import Table, groups, judge_tables
-from intercode.report.text import LEAST, chart
+from intercode.report.runs import Run, as_data, benchmark, count_judgements, rate_name
+from intercode.report.tables import Table, group_table, judge_tables
+from intercode.report.text import MIN_WIDTH, chart
 from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, 
         outcomes: The episodes.
         judge: The model whose word some of the successes may be.
     """
-    found = judging(judge, outcomes)
+    found = count_judgements(judge, outcomes)
     return {
         **({} if found is None else {"judge": asdict(found)}),
         "statistics": as_data(summarize(outcomes), judge),
@@ -295,10 +295,10 @@ def as_text(
     """
     named = list(by_tag(outcomes).items())
     rows = {"all": summarize(outcomes), **{f"  {tag}": found for tag, found in named[:tags]}}
-    text = written(groups("", rows, rate=rate_name(judge))).rstrip("\n")
+    text = written(group_table("", rows, rate=rate_name(judge))).rstrip("\n")
     if len(named) > tags:
         text += f"\n  … {format_count(len(named) - tags, 'more tag')}: see 'intercode report'"
-    for found in judge_tables({judge or "": judging(judge, outcomes)}):
+    for found in judge_tables({judge or "": count_judgements(judge, outcomes)}):
         text += f"\n\n{written(found)}".rstrip("\n")
     if remarks := _remarks(outcomes):
         text += "\n\n" + "\n".join(remarks)
@@ -311,7 +311,7 @@ def written(found: Table) -> str:
     """Return a table for the terminal, with its title above it and its note below."""
     rows = [[safe(cell) for cell in row] for row in found.cells()]
     width = terminal_width()
-    text = table([safe(name) for name, _ in found.columns], rows, found.left, width) + "\n"
+    text = table([safe(name) for name, _ in found.columns], rows, found.left_count, width) + "\n"
     title = f"{found.title}\n" if found.title else ""
     note = [textwrap.fill(line, width) if width else line for line in safe(found.note).splitlines()]
     return title + text + "".join(f"{line}\n" for line in note)
@@ -426,7 +426,7 @@ def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
     return chart(
         {safe(name): points for name, points in series.items()},
-        width=max(LEAST, min(WIDEST, width) - 1),
+        width=max(MIN_WIDTH, min(WIDEST, width) - 1),
         ascii_only=encoding != "utf8",
     )
 
@@ -434,11 +434,11 @@ def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
 def of_each_environment(runs: Sequence[Run]) -> str:
     """Return a chart for each environment, of the runs in it."""
     texts = []
-    for where in dict.fromkeys(run.where for run in runs):
-        series = {run.label: by_turn(run.outcomes) for run in runs if run.where == where}
+    for where in dict.fromkeys(run.env_label for run in runs):
+        series = {run.label: by_turn(run.outcomes) for run in runs if run.env_label == where}
         drawn = for_terminal(series) or "no episode has a result yet\n"
         # A name that is too long is cut, and with it who judged.
-        judges = dict.fromkeys(run.judge for run in runs if run.where == where and run.judge)
+        judges = dict.fromkeys(run.judge for run in runs if run.env_label == where and run.judge)
         notes = "".join(f"successes judged by {safe(judge)} are among them\n" for judge in judges)
         texts.append(f"{safe(where)}: success within so many turns\n\n{drawn}{notes}")
     return "\n".join(texts)

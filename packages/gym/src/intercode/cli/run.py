@@ -21,7 +21,7 @@ from intercode.evaluate.drift import DriftError
 from intercode.evaluate.prepare import Plan, plan, run_folder
 from intercode.evaluate.runner import run
 from intercode.records import MANIFEST, read_manifest
-from intercode.report.runs import judge_of, rate_name
+from intercode.report.runs import find_judge, rate_name
 from intercode.spec import (
     Options,
     RunSpec,
@@ -205,14 +205,14 @@ def _print_json(out: Path, result: RunResult) -> None:
             "episodes_per_second": _rate(result),
             "interrupted": result.cut_short,
             "stopped": result.stopped,
-            **results.as_json(result.outcomes, judge_of(manifest, result.outcomes)),
+            **results.as_json(result.outcomes, find_judge(manifest, result.outcomes)),
         }
     )
 
 
 def _print(workers: int, out: Path, result: RunResult) -> None:
     manifest = read_manifest(out)
-    judge = judge_of(manifest, result.outcomes)
+    judge = find_judge(manifest, result.outcomes)
     text = results.as_text(result.outcomes, TAGS, judge, result.stopped)
     print(results.facts(manifest), text, sep="\n\n", end="\n\n")
     if bill := results.bill(result.outcomes):

@@ -16,11 +16,11 @@ from intercode.cli import results as shown, run
 from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
-from intercode.evaluate.actors import actors, agent_provider, options_without_model
-from intercode.evaluate.budget_spent import budget_of
-from intercode.evaluate.prepare import Plan, check_tasks, plan, secret_of
-from intercode.report.runs import Paired, Run, compare, read_runs
-from intercode.report.tables import of_pairs, of_runs
+from intercode.evaluate.actors import actors, agent_provider, unused_model_options
+from intercode.evaluate.budget_spent import make_budget
+from intercode.evaluate.prepare import Plan, check_tasks, find_secret, plan
+from intercode.report.runs import PairedComparison, Run, compare, read_runs
+from intercode.report.tables import pair_tables, side_by_side_tables
 from intercode.spec import RunSpec, given
 
 NO_SKILL = "none"
@@ -35,7 +35,7 @@ def execute(args: argparse.Namespace) -> int:
     plans = _planned(specs)
     for one in plans:
         _check(one)
-    budget = budget_of(RunSpec.of(given(args)), specs)
+    budget = make_budget(RunSpec.of(given(args)), specs)
     results: list[tuple[Plan, RunResult]] = []
     for number, one in enumerate(plans, 1):
         if not args.quiet:
@@ -64,7 +64,7 @@ def _combinations(args: argparse.Namespace, out: str) -> Iterator[RunSpec]:
     if args.skills and not any(agent_provider(name).reads_skills for name in args.agents):
         raise UsageError(f"of {', '.join(args.agents)} none reads a skill: leave --skill")
     shared = given(args)
-    no_model = dict.fromkeys(options_without_model(RunSpec.of(shared)))
+    no_model = dict.fromkeys(unused_model_options(RunSpec.of(shared)))
     for what in args.what:
         env, _, data = what.partition("=")
         for agent in args.agents:
@@ -81,7 +81,7 @@ def _combinations(args: argparse.Namespace, out: str) -> Iterator[RunSpec]:
 def _planned(specs: Sequence[RunSpec]) -> list[Plan]:
     """Plan each run: all agents are to find the same flags."""
     plans: list[Plan] = []
-    secret = secret_of(*(spec.how.out for spec in specs))
+    secret = find_secret(*(spec.how.out for spec in specs))
     for spec in specs:
         if spec.env.secret is None and secret is not None:
             spec = spec.merge(secret=secret)
@@ -127,7 +127,7 @@ def _check(asked: Plan) -> None:
 
 def _pairs(
     specs: Sequence[RunSpec], runs: Sequence[Run]
-) -> list[tuple[Run, list[tuple[Run, Paired]]]]:
+) -> list[tuple[Run, list[tuple[Run, PairedComparison]]]]:
     """Pair the first run of an agent with its others, which differ from it in the skill alone."""
     alike: dict[str, list[Run]] = {}
     for spec, one in zip(specs, runs, strict=True):
@@ -155,7 +155,7 @@ def _print(
         found = [
             {
                 "run": str(one.folder),
-                "where": one.where,
+                "where": one.env_label,
                 "agent": one.label,
                 "planned": result.planned,
                 "finished": len(result.outcomes),
@@ -170,7 +170,10 @@ def _print(
         ]
         print_json({"sweep": out, "planned": planned, "runs": found, "comparisons": compared})
         return
-    tables = [*of_runs(runs), *(table for pair in pairs for table in of_pairs(*pair))]
+    tables = [
+        *side_by_side_tables(runs),
+        *(table for pair in pairs for table in pair_tables(*pair)),
+    ]
     print("\n".join(map(shown.written, tables)), end="")
     bill = shown.bill([outcome for one in runs for outcome in one.outcomes])
     print(*filter(None, ("", bill, f"runs: {safe(out)}")), sep="\n")

@@ -17,9 +17,9 @@ from intercode.datasets import name_in
 from intercode.envs.traits import Guess, environment_for
 from intercode.episode import Episode
 from intercode.errors import UsageError
-from intercode.evaluate.checks import GOLD, NOTHING, WRONG, guesses
-from intercode.evaluate.exclusion import Exclusion, not_gradable, select
-from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
+from intercode.evaluate.checks import GARBAGE, GOLD, NOOP, guesses
+from intercode.evaluate.exclusion import Exclusion, select_tasks, ungradable_tasks
+from intercode.evaluate.prepare import Plan, environment, load, narrow_dataset, setting
 from intercode.evaluate.validate import Validation, validate as run
 from intercode.registry import DATASETS, scheme_of
 from intercode.spec import (
@@ -81,8 +81,8 @@ def execute(args: argparse.Namespace) -> int:
     watcher = _Counts(quiet=args.quiet)
     spec, everything = load(spec_of(args))
     environment(spec)
-    dataset = narrowed(spec, everything, watcher)
-    tasks = select(dataset, spec.tasks, spec.limit, not_gradable(dataset))
+    dataset = narrow_dataset(spec, everything, watcher)
+    tasks = select_tasks(dataset, spec.tasks, spec.limit, ungradable_tasks(dataset))
     watcher.tried = guesses(spec.env.name, tasks)
     where = setting(Plan(spec, dataset, tasks), watcher)
     also_on = {
@@ -151,7 +151,7 @@ def _write(args: argparse.Namespace, dataset: Dataset, found: Validation) -> Non
 
 
 def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
-    gold, nothing, wrong = (found.statistics[trial] for trial in (GOLD, NOTHING, WRONG))
+    gold, nothing, wrong = (found.statistics[trial] for trial in (GOLD, NOOP, GARBAGE))
     return {
         "dataset": dataset.name,
         "digest": dataset.digest,
@@ -171,7 +171,7 @@ def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
         "seconds": found.seconds,
         "problems": [asdict(problem) for problem in found.problems],
         "doubts": [asdict(doubt) for doubt in found.doubts],
-        "slow": [asdict(slow) for slow in found.slow],
+        "slow": [asdict(slow) for slow in found.slow_tasks],
         "leaks": [asdict(leak) for leak in found.leaks],
         "usage": [asdict(used) for used in found.usage],
     }
@@ -188,7 +188,7 @@ def _print(found: Validation, *, has_gold: bool) -> None:
     warnings += [
         f"{safe(slow.task_id)}: slow: {slow.seconds:.1f} s of {slow.limit:g} s; "
         f"a timeout of {slow.suggested_timeout:g} would leave room"
-        for slow in found.slow
+        for slow in found.slow_tasks
     ]
     warnings += [
         f"{safe(leak.task_id)}: leak: {one_line(leak.text, 400)}"
@@ -202,7 +202,7 @@ def _print(found: Validation, *, has_gold: bool) -> None:
     tasks = {kind: {p.task_id for p in found.problems if p.kind == kind} for kind in _SAID}
     counts = Counter({kind: len(ids) for kind, ids in tasks.items()})
     said = [_SAID[kind].format(count) for kind, count in counts.items() if count]
-    gold, nothing, wrong = (found.statistics[trial] for trial in (GOLD, NOTHING, WRONG))
+    gold, nothing, wrong = (found.statistics[trial] for trial in (GOLD, NOOP, GARBAGE))
     print(
         f"mean rewards: gold {number(gold.mean_reward)}, doing nothing "
         f"{number(nothing.mean_reward)}, a wrong answer {number(wrong.mean_reward)}"

@@ -25,7 +25,7 @@ __all__ = [
     "run_episode",
     "summarize",
 ]
-_ELSEWHERE = {
+_SUBMODULES = {
     "Progress": "progress",
     "RunResult": "runner",
     "evaluate": "runner",
@@ -38,6 +38,6 @@ def __getattr__(name: str) -> Any:
     """Import a public name."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place = _ELSEWHERE.get(name, "summary")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{place}"), name)
+    submodule = _SUBMODULES.get(name, "summary")
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{submodule}"), name)
     return value

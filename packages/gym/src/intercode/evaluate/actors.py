@@ -51,7 +51,7 @@ class Actors:
     """The agent's name, for the record."""
     options: dict[str, Any] = field(default_factory=dict)
     """The options that go with the name."""
-    asks: dict[str, Any] = field(default_factory=dict)
+    required_options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment without which it cannot act."""
     skills: tuple[Skill, ...] = ()
     """The skills that it is offered."""
@@ -108,19 +108,21 @@ class AgentProvider:
             if recording is None and "recording" in parameters:
                 raise UsageError(f"--agent {name} needs --recording PATH")
             if recording is not None and "recording" not in parameters:
-                takers = ", ".join(registry.agents_with("recording"))
+                agent_names = ", ".join(registry.agents_with("recording"))
                 raise UsageError(
-                    f"agent {name} takes no --recording; agents that take it: {takers}"
+                    f"agent {name} takes no --recording; agents that take it: {agent_names}"
                 )
-        offered = skills.read_all(spec.agent.skill)
-        if unused := [option for option in options_without_model(spec) if option in spec.flat()]:
-            flag = AGENT_OPTIONS[unused[0]].flag
+        offered_skills = skills.read_all(spec.agent.skill)
+        if unused_options := [
+            option for option in unused_model_options(spec) if option in spec.flat()
+        ]:
+            flag = AGENT_OPTIONS[unused_options[0]].flag
             raise UsageError(
                 f"agent {name} is not a language model: it takes no {flag}; name one that is, such "
                 "as --agent try-again"
             )
         options: dict[str, Any] = {} if recording is None else {"recording": Path(recording)}
-        return Actors(registry.get(name, **options), name, options, skills=offered)
+        return Actors(registry.get(name, **options), name, options, skills=offered_skills)
 
     def layers(self, spec: RunSpec) -> list[str]:
         """Return the layers of an image that hold the agent's skills.
@@ -134,9 +136,9 @@ class AgentProvider:
             raise UsageError("--skill goes with the default protocol only: in 2023 there were none")
         if not spec.agent.skill or not takes_layers(spec):
             return []
-        offered = skills.read_all(spec.agent.skill)
+        offered_skills = skills.read_all(spec.agent.skill)
         homes = dict.fromkeys(self.skill_homes)
-        return [str(skill.layer(home)) for home in homes for skill in offered]
+        return [str(skill.layer(home)) for home in homes for skill in offered_skills]
 
 
 def agent_provider(name: str) -> AgentProvider:
@@ -150,9 +152,13 @@ def agent_provider(name: str) -> AgentProvider:
         if EXTERNAL not in PROVIDERS:
             raise missing_package_error(f"agent {name!r}", INTEGRATIONS)
         return cast(AgentProvider, PROVIDERS.get(EXTERNAL)(name))
-    own = [one for one in PROVIDERS.names(packages=False) if not PROVIDERS.is_foreign(one)]
+    builtin_names = [
+        provider_name
+        for provider_name in PROVIDERS.names(packages=False)
+        if not PROVIDERS.is_foreign(provider_name)
+    ]
     kinds: list[type[AgentProvider]] = [
-        kind for kind in map(PROVIDERS.get, own) if kind.claims(name)
+        kind for kind in map(PROVIDERS.get, builtin_names) if kind.claims(name)
     ]
     head, _ = split(name, ":")
     if not kinds and is_reference(name):
@@ -168,16 +174,16 @@ def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None =
     return agent_provider(spec.agent.name).make(spec, budget, pace)
 
 
-def calls_at_once(spec: RunSpec) -> int:
+def max_concurrent_calls(spec: RunSpec) -> int:
     """Return the number of calls that a run makes at a time, at most."""
     return spec.how.max_connections or spec.how.workers
 
 
-def options_without_model(spec: RunSpec) -> list[str]:
+def unused_model_options(spec: RunSpec) -> list[str]:
     """List the options of language models of which neither the agent nor the reward makes use."""
-    used = {"agent", "recording", "preset", "observation_tail", *model_options(spec)}
-    used |= {"skill"} if registry.AGENTS.is_foreign(spec.agent.name) else set()
-    return [name for name in AGENT_OPTIONS if name not in used]
+    used_options = {"agent", "recording", "preset", "observation_tail", *model_options(spec)}
+    used_options |= {"skill"} if registry.AGENTS.is_foreign(spec.agent.name) else set()
+    return [name for name in AGENT_OPTIONS if name not in used_options]
 
 
 def takes_layers(spec: RunSpec) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from intercode.spec import RunSpec
 
 
-def spent_by(
+def read_spending(
     folder: Path,
     price: Price | None = None,
     reply_tokens: int | None = None,
@@ -43,11 +43,11 @@ def spent_by(
     Raises:
         RecordError: The run cannot be read.
     """
-    found = Spending()
+    total_spending = Spending()
     if not (folder / EPISODES).exists():
-        return found
+        return total_spending
     for episode in read_episodes(folder / EPISODES):
-        for talks, known, limit in (
+        for talks, reply_price, limit in (
             ([] if judge_only else talks_of(episode), price, reply_tokens),
             (judge_talks(episode), judge_price, REPLY_TOKENS),
         ):
@@ -55,38 +55,38 @@ def spent_by(
                 usage = _usage(talk, call, limit)
                 cost = call.get("cost")
                 if cost is None:
-                    cost = known.of(usage) if known else 0.0
-                found.add(cost, usage.total)
-    return found
+                    cost = reply_price.of(usage) if reply_price else 0.0
+                total_spending.add(cost, usage.total)
+    return total_spending
 
 
-def budget_of(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
+def make_budget(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
     """Return what models may take, all episodes together, and what they have taken before.
 
     Args:
         spec: The spec that says it.
         runs: Those of the runs that share it; default: the same.
     """
-    before = Spending()
+    previous_spending = Spending()
     limits = spec.model.max_cost, spec.model.max_tokens
     for run in runs or (spec,):
         names = run.model.name, run.env.judge_model
         if run.how.out is None or not any(names) or limits == (None, None):
             continue
-        known = Prices(run.model.prices)
-        price, judge_price = (known.find(name) if name else None for name in names)
-        found = spent_by(
+        prices = Prices(run.model.prices)
+        price, judge_price = (prices.find(name) if name else None for name in names)
+        run_spending = read_spending(
             Path(run.how.out),
             price,
             run.model.reply_tokens,
             judge_price=judge_price,
             judge_only=run.model.name is None,
         )
-        before.add(found.cost, found.tokens)
-    return Budget(*limits, before=before)
+        previous_spending.add(run_spending.cost, run_spending.tokens)
+    return Budget(*limits, before=previous_spending)
 
 
-def patience_of(spec: RunSpec) -> Retry:
+def retry_policy(spec: RunSpec) -> Retry:
     """Return the patience of a run with the servers of its models."""
     seconds = spec.how.model_timeout
     return Retry() if seconds is None else Retry(timeout=seconds)
@@ -107,5 +107,5 @@ def _usage(talk: Talk, call: Call, reply_tokens: int | None) -> Usage:
     if usage.total:
         return usage
     messages = [talk["messages"][number] for number in call.get("sent", ())]
-    sent = tuple(Message(message["role"], message["content"]) for message in messages)
-    return Usage(Request(sent).most_input_tokens(), reply_tokens or ASSUMED_OUTPUT)
+    sent_messages = tuple(Message(message["role"], message["content"]) for message in messages)
+    return Usage(Request(sent_messages).most_input_tokens(), reply_tokens or ASSUMED_OUTPUT)

@@ -17,8 +17,15 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from intercode.envs.traits import Guess, always, environment_for, traits_of
-from intercode.evaluate.moved_clock import AS_IT_IS, TIMES, ZONE, Move, asks_for_time, moves
-from intercode.evaluate.steered import steered
+from intercode.evaluate.moved_clock import (
+    TIMES,
+    UNCHANGED_CLOCK,
+    ZONE,
+    Move,
+    clock_guesses,
+    find_time_words,
+)
+from intercode.evaluate.steered import find_steered_assert
 from intercode.evaluate.tricks import NO_PROGRAM, alternatives, tricks
 from intercode.rewards.swe_plan import APPLY, make_plan
 
@@ -26,17 +33,17 @@ if TYPE_CHECKING:
     from intercode.episode import Episode, Turn
     from intercode.task import Task
 
-GOLD, AGAIN = 0, 1
+GOLD, GOLD_REPEAT = 0, 1
 """The trials of gold."""
-NOTHING, WRONG, FIRST_CONSTANT = 2, 3, 4
+NOOP, GARBAGE, FIRST_CONSTANT = 2, 3, 4
 """The trials of guesses; the constants are followed by the others: see `guesses`."""
-WAITED = "waited"
+WAIT_FIELD = "waited"
 """In an episode's metadata: the seconds for which gold was held back, to get another clock."""
-SLOW = 0.25
+SLOW_SHARE = 0.25
 """The share of its time limit from which on an action of gold's is called slow."""
-_KEPT = 1000
-_SHOWN = 160
-_NAMED = 5
+_MAX_OBSERVATION = 1000
+_MAX_TEXT = 160
+_MAX_NAMES = 5
 
 Kind = Literal[
     "gold",
@@ -67,15 +74,19 @@ def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
     """
     traits = traits_of(env)
     verified = any(task.verification is not None for task in tasks)
-    more = [
+    further_guesses = [
         *traits.constants,
         *(tricks(traits.language) if verified else ()),
         *alternatives(tasks),
-        *moves(traits.language, tasks),
+        *clock_guesses(traits.language, tasks),
     ]
-    wrong = Guess("a wrong answer", always(*traits.wrong))
-    nothing = Guess("doing nothing", always(), idle=True)
-    return {NOTHING: nothing, WRONG: wrong, **dict(enumerate(more, FIRST_CONSTANT))}
+    wrong_answer = Guess("a wrong answer", always(*traits.wrong))
+    noop_guess = Guess("doing nothing", always(), idle=True)
+    return {
+        NOOP: noop_guess,
+        GARBAGE: wrong_answer,
+        **dict(enumerate(further_guesses, FIRST_CONSTANT)),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowTask:
     """A task whose gold comes near the time limit."""
 
     task_id: str
@@ -154,28 +165,29 @@ class Trial:
     """The message of git about a patch that it refuses."""
 
     @classmethod
-    def of(cls, episode: Episode, tried: Mapping[int, Guess]) -> Trial:
+    def of(cls, episode: Episode, guesses_by_trial: Mapping[int, Guess]) -> Trial:
         """Return the trial of an episode.
 
         Args:
             episode: The episode.
-            tried: The guesses, by trial.
+            guesses_by_trial: The guesses, by trial.
         """
         detail = episode.score.detail if episode.score is not None else {}
-        busy = sum(turn.seconds for turn in episode.turns)
+        action_seconds = sum(turn.seconds for turn in episode.turns)
         return cls(
             reward=episode.reward,
             error=episode.error,
             error_type=episode.metadata.get("error_type"),
             why="" if episode.success else _one_line(detail),
             observations=tuple(
-                (hash(turn.observation), turn.observation[:_KEPT]) for turn in episode.turns
+                (hash(turn.observation), turn.observation[:_MAX_OBSERVATION])
+                for turn in episode.turns
             ),
             slowest=max((turn.seconds for turn in episode.turns), default=0.0),
-            rest=episode.seconds - episode.metadata.get(WAITED, 0.0) - busy,
+            rest=episode.seconds - episode.metadata.get(WAIT_FIELD, 0.0) - action_seconds,
             timed_out=any(turn.info.get("timed_out") for turn in episode.turns),
             without_twin=tuple(detail.get("without_twin", ())),
-            guess=tried.get(episode.epoch),
+            guess=guesses_by_trial.get(episode.epoch),
             no_rows=detail.get("gold_rows") == [],
             parts=episode.score.parts if episode.score is not None else {},
             failed=tuple(detail.get("failed", ())),
@@ -188,7 +200,7 @@ class Trial:
         return "gold" if self.guess is None else self.guess.name
 
     @property
-    def prints(self) -> bool:
+    def has_output(self) -> bool:
         """Whether any observation has text."""
         return any(text for _, text in self.observations)
 
@@ -213,8 +225,8 @@ def _shortfall(trial: Trial) -> str:
         return ""
     if trial.patch_error:
         return f"{trial.name}'s patch does not apply: {trial.patch_error}"
-    late = ", it ran into the time limit" if trial.timed_out else ""
-    return f"{trial.name} scores {trial.reward:.2f}{late}{f' ({trial.why})' if trial.why else ''}"
+    note = ", it ran into the time limit" if trial.timed_out else ""
+    return f"{trial.name} scores {trial.reward:.2f}{note}{f' ({trial.why})' if trial.why else ''}"
 
 
 def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
@@ -222,7 +234,7 @@ def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
     if not task.gold:
         yield Problem(task.task_id, "gold", "it has no gold: nothing shows that it can be solved")
         return
-    for number in (GOLD, AGAIN):
+    for number in (GOLD, GOLD_REPEAT):
         trial = trials.get(number)
         if trial is not None and (text := _shortfall(trial)):
             yield Problem(task.task_id, "gold", text, trial.reward)
@@ -233,14 +245,14 @@ def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report guesses that score 1.0."""
     for number, trial in sorted(trials.items()):
         # A task that is solved by doing nothing is solved by every constant, too.
-        said = number < FIRST_CONSTANT or not _free(trials.get(NOTHING))
+        should_report = number < FIRST_CONSTANT or not _is_free(trials.get(NOOP))
         if trial.guess is None or trial.guess.role in ("alternative", "clock"):
             continue
         if any(NO_PROGRAM in text for _, text in trial.observations):
             continue  # it is gold
-        if not trial.guess.by_chance and _free(trial) and said:
+        if not trial.guess.by_chance and _is_free(trial) and should_report:
             text = f"{trial.name} scores 1.00"
-            if trial.guess.idle and GOLD in trials and not trials[GOLD].prints:
+            if trial.guess.idle and GOLD in trials and not trials[GOLD].has_output:
                 text += (
                     ": its verification lets everything pass"
                     if task.verification
@@ -259,99 +271,120 @@ def _alternatives_solve(task: Task, trials: Trials) -> Iterator[Problem]:
             yield Problem(task.task_id, "refused", text, trial.reward)
 
 
-def _free(trial: Trial | None) -> bool:
+def _is_free(trial: Trial | None) -> bool:
     return trial is not None and trial.reward == 1.0
 
 
 def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold whose rewards or observations differ from trial to trial."""
-    one, other = trials.get(GOLD), trials.get(AGAIN)
-    if one is None or other is None:
+    first_trial, second_trial = trials.get(GOLD), trials.get(GOLD_REPEAT)
+    if first_trial is None or second_trial is None:
         return
     # Where the reward runs gold, too, and found no difference at about the same time, the clock has
     # made the difference.
-    if one.reward == 1.0 and not task.verification and not task.tests:
-        yield from varies(task, one, other, "an odd number of seconds later", "with the clock")
+    if first_trial.reward == 1.0 and not task.verification and not task.tests:
+        yield from find_variation(
+            task, first_trial, second_trial, "an odd number of seconds later", "with the clock"
+        )
     else:
-        yield from varies(task, one, other, "the second time", "from run to run")
+        yield from find_variation(
+            task, first_trial, second_trial, "the second time", "from run to run"
+        )
 
 
 def _at_other_times(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that differs when the clock is moved."""
-    for problem in _moved(task, trials, TIMES):
+    for problem in _find_clock_effect(task, trials, TIMES):
         text = f"{problem.problem}; if its words depend on the clock, mark it (metadata 'clock')"
         yield replace(problem, problem=text)
 
 
-def _moved(task: Task, trials: Trials, several: Sequence[Move]) -> Iterator[Problem]:
+def _find_clock_effect(
+    task: Task, trials: Trials, clock_moves: Sequence[Move]
+) -> Iterator[Problem]:
     """Report the first of several moves of the clock that makes a difference."""
-    tried = {t.name: replace(t, observations=t.observations[1:]) for t in trials.values()}
-    base = tried.get(AS_IT_IS.name)
+    trials_by_name = {t.name: replace(t, observations=t.observations[1:]) for t in trials.values()}
+    base = trials_by_name.get(UNCHANGED_CLOCK.name)
     if base is None or not base.guess or not base.guess.actions(task):
         return  # it is marked, or the clock cannot be moved
     if any(_does_not_vary(task, trials)):
         return
-    for move in several:
-        if move.name in tried:
-            for problem in varies(task, base, tried[move.name], move.name, move.name):
+    for move in clock_moves:
+        if move.name in trials_by_name:
+            for problem in find_variation(
+                task, base, trials_by_name[move.name], move.name, move.name
+            ):
                 yield replace(problem, kind="clock")
                 return
 
 
-def varies(task: Task, one: Trial, other: Trial, when: str, between: str) -> Iterator[Problem]:
+def find_variation(
+    task: Task, first_trial: Trial, second_trial: Trial, condition: str, cause: str
+) -> Iterator[Problem]:
     """Report the first difference between two trials of gold, if both have a score.
 
     Args:
         task: The task.
-        one: The one trial.
-        other: The other one.
-        when: How the other one differs, after its reward: ``the second time``.
-        between: The cause of a difference between observations: ``from run to run``.
+        first_trial: The one trial.
+        second_trial: The other one.
+        condition: How the other one differs, after its reward: ``the second time``.
+        cause: The cause of a difference between observations: ``from run to run``.
     """
-    if one.reward is None or other.reward is None:
+    if first_trial.reward is None or second_trial.reward is None:
         return
-    if one.reward != other.reward:
-        text = f"gold scores {one.reward:.2f}, and {when} {other.reward:.2f}"
-        yield Problem(task.task_id, "varies", text, min(one.reward, other.reward))
+    if first_trial.reward != second_trial.reward:
+        text = f"gold scores {first_trial.reward:.2f}, and {condition} {second_trial.reward:.2f}"
+        yield Problem(task.task_id, "varies", text, min(first_trial.reward, second_trial.reward))
         return
-    for turn, (first, second) in enumerate(zip_longest(one.observations, other.observations), 1):
-        if first != second:
-            text = f"what gold shows in turn {turn} differs {between}"
-            if first and second:
-                text += _difference(first[1], second[1])
-            yield Problem(task.task_id, "varies", text, one.reward)
+    for turn, (first_observation, second_observation) in enumerate(
+        zip_longest(first_trial.observations, second_trial.observations), 1
+    ):
+        if first_observation != second_observation:
+            text = f"what gold shows in turn {turn} differs {cause}"
+            if first_observation and second_observation:
+                text += _difference(first_observation[1], second_observation[1])
+            yield Problem(task.task_id, "varies", text, first_trial.reward)
             return
 
 
-def elsewhere(task: Task, here: Trials, there: Trials, name: str) -> Iterator[Problem]:
+def compare_backends(
+    task: Task, main_trials: Trials, backend_trials: Trials, name: str
+) -> Iterator[Problem]:
     """Report gold that behaves differently on another back end, of this name."""
-    other = there.get(GOLD)
-    if other is None or GOLD not in here:
+    gold_trial = backend_trials.get(GOLD)
+    if gold_trial is None or GOLD not in main_trials:
         return
-    if other.reward is None:
-        text = f"on {name} gold cannot be scored: {other.error}"
-        yield Problem(task.task_id, "error", text, error_type=other.error_type)
+    if gold_trial.reward is None:
+        text = f"on {name} gold cannot be scored: {gold_trial.error}"
+        yield Problem(task.task_id, "error", text, error_type=gold_trial.error_type)
     else:
-        yield from varies(task, here[GOLD], other, f"on {name}", f"on {name}")
+        yield from find_variation(task, main_trials[GOLD], gold_trial, f"on {name}", f"on {name}")
 
 
 def _tests_are_as_listed(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report tests of a repository that pass or fail before anything was done, and should not."""
-    nothing = trials.get(NOTHING)
-    if nothing is None or "fail_to_pass" not in nothing.parts:
+    noop_trial = trials.get(NOOP)
+    if noop_trial is None or "fail_to_pass" not in noop_trial.parts:
         return
     plan = make_plan(task)
-    passing, failing = nothing.parts["fail_to_pass"], 1 - nothing.parts["pass_to_pass"]
+    passing_share, failing_share = (
+        noop_trial.parts["fail_to_pass"],
+        1 - noop_trial.parts["pass_to_pass"],
+    )
     for name, tests, share, state in (
-        ("FAIL_TO_PASS", plan.fail_to_pass, passing, "pass"),
-        ("PASS_TO_PASS", plan.pass_to_pass, failing, "fail"),
+        ("FAIL_TO_PASS", plan.fail_to_pass, passing_share, "pass"),
+        ("PASS_TO_PASS", plan.pass_to_pass, failing_share, "fail"),
     ):
         if count := round(share * len(tests)):
-            shown = [one for one in tests if (one in nothing.failed) == (state == "fail")]
+            test_names = [
+                test for test in tests if (test in noop_trial.failed) == (state == "fail")
+            ]
             text = f"{count} of {len(tests)} tests of {name} {state} before anything was done"
-            if len(shown) == count:  # else there are more than the record has
-                text += f": {', '.join(shown[:_NAMED])}{', …' if count > _NAMED else ''}"
-            yield Problem(task.task_id, "tests", text, nothing.reward)
+            if len(test_names) == count:  # else there are more than the record has
+                text += (
+                    f": {', '.join(test_names[:_MAX_NAMES])}{', …' if count > _MAX_NAMES else ''}"
+                )
+            yield Problem(task.task_id, "tests", text, noop_trial.reward)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -376,18 +409,18 @@ def _has_twins(task: Task, trials: Trials) -> Iterator[Problem]:
 
 def _is_no_constant(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report constants that are the answer."""
-    names = [t.name for t in trials.values() if t.guess and t.guess.by_chance and _free(t)]
-    if names and not _free(trials.get(NOTHING)):
+    names = [t.name for t in trials.values() if t.guess and t.guess.by_chance and _is_free(t)]
+    if names and not _is_free(trials.get(NOOP)):
         text = f"{' and '.join(names)} scores 1.00: a constant, perhaps by chance"
         yield Problem(task.task_id, "constant", text, 1.0)
 
 
 def _in_another_zone(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that differs in another time zone, or whose words ask for the time."""
-    yield from _moved(task, trials, [ZONE])
+    yield from _find_clock_effect(task, trials, [ZONE])
     if task.depends_on_clock or any(_does_not_vary(task, trials)):
         return
-    if words := asks_for_time(task, environment_for([task])):
+    if words := find_time_words(task, environment_for([task])):
         text = f"gold or its tests ask for the time ({words}), and the task is not marked"
         yield Problem(task.task_id, "clock", text)
 
@@ -401,8 +434,8 @@ def _has_rows(task: Task, trials: Trials) -> Iterator[Problem]:
 def _is_not_steered(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report an assert whose expected value a submission can change."""
     for test in task.tests:
-        if text := steered(test):
-            text = f"the submission can change what it is compared with: {text[:_SHOWN]}"
+        if text := find_steered_assert(test):
+            text = f"the submission can change what it is compared with: {text[:_MAX_TEXT]}"
             yield Problem(task.task_id, "steered", text)
             return
 
@@ -432,25 +465,29 @@ def usage(task: Task, trials: Trials, memory: int | None) -> Usage:
 
     The time of gold's tests is the time by which it is slower than doing nothing, which fails them.
     """
-    golds = [trials[number] for number in (GOLD, AGAIN) if number in trials]
-    seconds = max((trial.slowest for trial in golds), default=0.0)
-    if golds and NOTHING in trials:
-        seconds = max(seconds, min(trial.rest for trial in golds) - trials[NOTHING].rest)
-    return Usage(task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW))))
+    gold_trials = [trials[number] for number in (GOLD, GOLD_REPEAT) if number in trials]
+    seconds = max((trial.slowest for trial in gold_trials), default=0.0)
+    if gold_trials and NOOP in trials:
+        seconds = max(seconds, min(trial.rest for trial in gold_trials) - trials[NOOP].rest)
+    return Usage(task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW_SHARE))))
 
 
-def slow(task: Task, used: Usage, timeout: float) -> Iterator[Slow]:
+def find_slow_tasks(task: Task, gold_usage: Usage, timeout: float) -> Iterator[SlowTask]:
     """Report gold whose actions, or tests, come near the time limit."""
     limit = timeout if task.timeout is None else task.timeout
-    if used.seconds > SLOW * limit:
-        yield Slow(task.task_id, used.seconds, limit, max(limit, used.suggested_timeout))
+    if gold_usage.seconds > SLOW_SHARE * limit:
+        yield SlowTask(
+            task.task_id, gold_usage.seconds, limit, max(limit, gold_usage.suggested_timeout)
+        )
 
 
-def _difference(one: str, other: str) -> str:
+def _difference(first_text: str, second_text: str) -> str:
     """Show the first lines that differ, if they are in the beginnings that were kept."""
-    for mine, theirs in zip_longest(one.split("\n"), other.split("\n"), fillvalue=""):
-        if mine != theirs:
-            return f": {mine[:_SHOWN]!r}, then {theirs[:_SHOWN]!r}"
+    for first_line, second_line in zip_longest(
+        first_text.split("\n"), second_text.split("\n"), fillvalue=""
+    ):
+        if first_line != second_line:
+            return f": {first_line[:_MAX_TEXT]!r}, then {second_line[:_MAX_TEXT]!r}"
     return ""
 
 
@@ -473,4 +510,4 @@ def _one_line(detail: Mapping[str, Any]) -> str:
 
 def _cut(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"

@@ -33,17 +33,25 @@ class McNemar:
     """Two-sided."""
 
 
-def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> McNemar:
+def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -> McNemar:
     """Whether one solves more of the same tasks than the other: the exact, two-sided test.
 
     McNemar, Note on the Sampling Error of the Difference between Correlated Proportions or
     Percentages, 1947; exact by the binomial distribution of the pairs that differ (Fagerland,
     Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data, 2013, equation 2).
     """
-    pairs = list(zip(first, second, strict=True))
-    b = sum(bool(one) and not other for one, other in pairs)
-    c = sum(bool(other) and not one for one, other in pairs)
-    return McNemar(b, c, min(1.0, 2 * binomial_tail(min(b, c), b + c)))
+    pairs = list(zip(first_successes, second_successes, strict=True))
+    first_wins = sum(
+        bool(first_success) and not second_success for first_success, second_success in pairs
+    )
+    second_wins = sum(
+        bool(second_success) and not first_success for first_success, second_success in pairs
+    )
+    return McNemar(
+        first_wins,
+        second_wins,
+        min(1.0, 2 * binomial_tail(min(first_wins, second_wins), first_wins + second_wins)),
+    )
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -51,18 +59,18 @@ def holm(values: Sequence[float]) -> list[float]:
 
     Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
     """
-    found, last = [0.0] * len(values), 0.0
-    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        last = max(last, min(1.0, (len(values) - rank) * values[place]))
-        found[place] = last
-    return found
+    adjusted_values, running_maximum = [0.0] * len(values), 0.0
+    for rank, position in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        running_maximum = max(running_maximum, min(1.0, (len(values) - rank) * values[position]))
+        adjusted_values[position] = running_maximum
+    return adjusted_values
 
 
 def difference(
-    first: Sequence[float],
-    second: Sequence[float],
+    first_values: Sequence[float],
+    second_values: Sequence[float],
     clusters: Sequence[Hashable] | None = None,
-    most: float = math.inf,
+    max_difference: float = math.inf,
 ) -> Estimate:
     """Second minus first on the same tasks: the mean of the paired differences, with t interval.
 
@@ -70,15 +78,17 @@ def difference(
     each task is, cancels out.
 
     Args:
-        first: The values of the one, by task.
-        second: Those of the other.
+        first_values: The values of the one, by task.
+        second_values: Those of the other.
         clusters: The cluster of each task.
-        most: The greatest difference that there can be: of rates, 1. No end lies beyond.
+        max_difference: The greatest difference that there can be: of rates, 1. No end lies beyond.
     """
-    found = mean([b - a for a, b in zip(first, second, strict=True)], clusters)
-    if math.isinf(found.low):
-        return found  # one task tells nothing
-    return replace(found, low=max(found.low, -most), high=min(found.high, most))
+    estimate = mean([b - a for a, b in zip(first_values, second_values, strict=True)], clusters)
+    if math.isinf(estimate.low):
+        return estimate  # one task tells nothing
+    return replace(
+        estimate, low=max(estimate.low, -max_difference), high=min(estimate.high, max_difference)
+    )
 
 
 def bootstrap(
@@ -109,18 +119,20 @@ def bootstrap(
     _, inverse = np.unique([str(cluster) for cluster in clusters], return_inverse=True)
     sizes = np.bincount(inverse)
     sums = np.bincount(inverse, weights=np.asarray(values, dtype=float))
-    groups = len(sizes)
+    cluster_count = len(sizes)
     # How often each cluster is drawn; row by row, so that memory stays flat.
     generator = np.random.default_rng(seed)
     means = np.empty(resamples)
     for row in range(resamples):
-        drawn = np.bincount(generator.integers(groups, size=groups), minlength=groups)
-        means[row] = drawn @ sums / (drawn @ sizes)
+        draw_counts = np.bincount(
+            generator.integers(cluster_count, size=cluster_count), minlength=cluster_count
+        )
+        means[row] = draw_counts @ sums / (draw_counts @ sizes)
     low, high = np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2])
-    return Estimate(math.fsum(values) / len(values), float(low), float(high), groups)
+    return Estimate(math.fsum(values) / len(values), float(low), float(high), cluster_count)
 
 
-def paired_power(n: int, difference: float, discordant: float, alpha: float = ALPHA) -> float:
+def paired_power(n: int, difference: float, discordance: float, alpha: float = ALPHA) -> float:
     """The chance that `mcnemar` finds a difference of two success rates on `n` tasks.
 
     Exact: the sum over all numbers of tasks that may differ (Duffy, Asymptotic and Exact Power for
@@ -131,41 +143,47 @@ def paired_power(n: int, difference: float, discordant: float, alpha: float = AL
     Args:
         n: Tasks that both try.
         difference: Of the success rates.
-        discordant: The share of the tasks that one of the two solves and the other does not; at
+        discordance: The share of the tasks that one of the two solves and the other does not; at
             least the difference.
         alpha: The level of the test, two-sided; for one of several comparisons, its share of it.
     """
-    delta = _checked(difference, discordant)
+    delta = _check_difference(difference, discordance)
     if n > _ASYMPTOTIC:
-        spread = max(discordant - delta**2, _TINY)
-        z = normal_quantile(1 - alpha / 2)
-        return normal_cdf((delta * math.sqrt(n) - z * math.sqrt(discordant)) / math.sqrt(spread))
-    better = (discordant + delta) / (2 * discordant)
+        spread = max(discordance - delta**2, _MIN_VARIANCE)
+        critical_value = normal_quantile(1 - alpha / 2)
+        return normal_cdf(
+            (delta * math.sqrt(n) - critical_value * math.sqrt(discordance)) / math.sqrt(spread)
+        )
+    better_share = (discordance + delta) / (2 * discordance)
     return math.fsum(
-        chance * (binomial_cdf(few, pairs, better) + binomial_cdf(few, pairs, 1 - better))
-        for pairs, chance, few in _likely(n, discordant, alpha)
+        chance
+        * (
+            binomial_cdf(critical_count, pairs, better_share)
+            + binomial_cdf(critical_count, pairs, 1 - better_share)
+        )
+        for pairs, chance, critical_count in _discordant_counts(n, discordance, alpha)
     )
 
 
 def paired_tasks(
-    difference: float, discordant: float, power: float = POWER, alpha: float = ALPHA
+    difference: float, discordance: float, power: float = POWER, alpha: float = ALPHA
 ) -> int:
     """How many tasks it takes to find a difference with that power: the inverse of it."""
-    delta = _checked(difference, discordant)
+    delta = _check_difference(difference, discordance)
 
-    return _smallest(lambda n: paired_power(n, delta, discordant, alpha) >= power)
+    return _find_minimum(lambda n: paired_power(n, delta, discordance, alpha) >= power)
 
 
-def detectable(
-    n: int, discordant: float, power: float = POWER, alpha: float = ALPHA
+def detectable_rate_difference(
+    n: int, discordance: float, power: float = POWER, alpha: float = ALPHA
 ) -> float | None:
     """The smallest difference that `n` tasks find with that power; None: not even the greatest."""
-    if discordant <= 0 or paired_power(n, discordant, discordant, alpha) < power:
+    if discordance <= 0 or paired_power(n, discordance, discordance, alpha) < power:
         return None
-    low, high = 0.0, discordant
+    low, high = 0.0, discordance
     for _ in range(20):
         middle = (low + high) / 2
-        if paired_power(n, middle, discordant, alpha) < power:
+        if paired_power(n, middle, discordance, alpha) < power:
             low = middle
         else:
             high = middle
@@ -186,7 +204,7 @@ def mean_tasks(difference: float, spread: float, power: float = POWER, alpha: fl
     """
     if difference == 0:
         raise ValueError("no number of tasks shows that there is no difference")
-    return _smallest(lambda n: detectable_mean(n, spread, power, alpha) <= abs(difference))
+    return _find_minimum(lambda n: detectable_mean(n, spread, power, alpha) <= abs(difference))
 
 
 def detectable_mean(n: int, spread: float, power: float = POWER, alpha: float = ALPHA) -> float:
@@ -197,32 +215,34 @@ def detectable_mean(n: int, spread: float, power: float = POWER, alpha: float = 
 
 
 _ASYMPTOTIC = 5000
-_TINY = 1e-12
+_MIN_VARIANCE = 1e-12
 _SIGMAS = 6
 
 
 @lru_cache(maxsize=100)
-def _likely(n: int, discordant: float, alpha: float) -> list[tuple[int, float, int]]:
-    """List numbers of tasks that may differ: each with its chance, and `_few` of it."""
-    middle, reach = n * discordant, _SIGMAS * math.sqrt(n * discordant * (1 - discordant)) + 1
-    first, last = max(0, math.floor(middle - reach)), min(n, math.ceil(middle + reach))
+def _discordant_counts(n: int, discordance: float, alpha: float) -> list[tuple[int, float, int]]:
+    """List numbers of tasks that may differ: each with its chance, and `_critical_count` of it."""
+    middle, reach = n * discordance, _SIGMAS * math.sqrt(n * discordance * (1 - discordance)) + 1
+    low, high = max(0, math.floor(middle - reach)), min(n, math.ceil(middle + reach))
     return [
-        (pairs, binomial_mass(pairs, n, discordant), _few(pairs, alpha))
-        for pairs in range(first, last + 1)
+        (pairs, binomial_mass(pairs, n, discordance), _critical_count(pairs, alpha))
+        for pairs in range(low, high + 1)
     ]
 
 
-def _few(pairs: int, alpha: float) -> int:
+def _critical_count(pairs: int, alpha: float) -> int:
     """Return how many of the differing pairs the worse one may win so that `mcnemar` rejects."""
-    few = min(pairs, math.ceil(pairs / 2))
+    high = min(pairs, math.ceil(pairs / 2))
     low = -1
-    while few - low > 1:
-        middle = (low + few) // 2
-        low, few = (middle, few) if 2 * binomial_cdf(middle, pairs, 0.5) < alpha else (low, middle)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (
+            (middle, high) if 2 * binomial_cdf(middle, pairs, 0.5) < alpha else (low, middle)
+        )
     return low
 
 
-def _smallest(suffices: Callable[[int], bool]) -> int:
+def _find_minimum(suffices: Callable[[int], bool]) -> int:
     """Return the smallest number that suffices, where all greater ones do."""
     high = 1
     while not suffices(high):
@@ -234,8 +254,8 @@ def _smallest(suffices: Callable[[int], bool]) -> int:
     return high
 
 
-def _checked(difference: float, discordant: float) -> float:
+def _check_difference(difference: float, discordance: float) -> float:
     delta = abs(difference)
-    if delta == 0 or not delta <= discordant <= 1:
-        raise ValueError(f"a difference of {difference} with a share of {discordant} that differ")
+    if delta == 0 or not delta <= discordance <= 1:
+        raise ValueError(f"a difference of {difference} with a share of {discordance} that differ")
     return delta

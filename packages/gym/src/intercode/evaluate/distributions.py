@@ -6,10 +6,10 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
-Z95 = NormalDist().inv_cdf(0.975)
+Z_SCORE_95 = NormalDist().inv_cdf(0.975)
 """The 97.5 % quantile of the normal distribution: 1.96, of the 95 % intervals."""
 _STEPS = 300
-_TINY = 1e-300
+_MIN_MAGNITUDE = 1e-300
 
 
 def normal_quantile(p: float) -> float:
@@ -88,22 +88,22 @@ def _beta(a: float, b: float, x: float) -> float:
 
 def _fraction(a: float, b: float, x: float) -> float:
     """Its continued fraction, by Lentz's method (ibid.)."""
-    c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
-    value = d
-    for m in range(1, _STEPS):
+    numerator_ratio, denominator_ratio = 1.0, 1 / _avoid_zero(1 - (a + b) * x / (a + 1))
+    value = denominator_ratio
+    for index in range(1, _STEPS):
         step = 1.0
         for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+            index * (b - index) * x / ((a + 2 * index - 1) * (a + 2 * index)),
+            -(a + index) * (a + b + index) * x / ((a + 2 * index) * (a + 2 * index + 1)),
         ):
-            d = 1 / _nonzero(1 + term * d)
-            c = _nonzero(1 + term / c)
-            step = c * d
+            denominator_ratio = 1 / _avoid_zero(1 + term * denominator_ratio)
+            numerator_ratio = _avoid_zero(1 + term / numerator_ratio)
+            step = numerator_ratio * denominator_ratio
             value *= step
         if abs(step - 1) < 1e-15:
             break
     return value
 
 
-def _nonzero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+def _avoid_zero(value: float) -> float:
+    return value if abs(value) > _MIN_MAGNITUDE else _MIN_MAGNITUDE

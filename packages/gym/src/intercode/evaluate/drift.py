@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError, RecordError, UsageError
-from intercode.evaluate.manifest import flat
+from intercode.evaluate.manifest import flatten
 from intercode.records import diff
 from intercode.redaction import Redactor
 from intercode.spec import identified
@@ -23,7 +23,7 @@ RUN = ("dataset", "env", "agent", "seed", "excluded")
 """Facts of a run as a whole that are compared."""
 SESSION = ("versions", "host", "sandbox", "tools")
 """Facts of each session that are compared."""
-_NOT_COMPARED = (
+_IGNORED_FACTS = (
     *("dataset.name", "dataset.source", "dataset.tasks", "host.cpus"),
     "versions.commit",
 )
@@ -33,7 +33,7 @@ _OPTIONS = "env.options"
 _ENV_CODE = "env.code.env"
 _RESCORED = "rescored"
 _IMAGES = "env.images."
-_NAME_OF = {
+_NAME_BY_DIGEST = {
     "agent.digest": "agent.name",
     "env.reward_digest": "env.reward",
     f"{_RESCORED}.digest": f"{_RESCORED}.reward",
@@ -44,7 +44,7 @@ _FILES = ("agent.name", "agent.options", "env.reward")
 _FOLDERS = re.compile(r"(?:^|(?<=\+)|(?<=[a-z]:))(?!//)(?:~|\.{1,2})?/(?:[^+/]+/)*")
 _MACHINE = re.compile(r"(?:env\.images|tools)\.host(?:[+.].*)?|host\.release")
 """The differences of a machine that was updated, where the image is ``host``."""
-_SHOWN = 20
+_MAX_ITEMS = 20
 
 VERSIONS = ("env.rules", "dataset.version")
 """Versions: scores are not comparable where these differ."""
@@ -96,7 +96,9 @@ class Difference:
     """How to bring back the recorded value."""
 
     def __str__(self) -> str:
-        return f"{self.what}: recorded {_said(self.recorded)}, now {_said(self.now)}"
+        return (
+            f"{self.what}: recorded {_format_value(self.recorded)}, now {_format_value(self.now)}"
+        )
 
 
 class DriftError(UsageError):
@@ -108,9 +110,11 @@ class DriftError(UsageError):
 
     def __init__(self, differences: Collection[Difference]) -> None:
         self.differences = list(differences)
-        lines = [f"  {found}\n    to fix it: {found.advice}" for found in self.differences]
-        if len(lines) > _SHOWN:
-            lines[_SHOWN:] = [f"  … and {len(lines) - _SHOWN} more (--json has them all)"]
+        lines = [
+            f"  {difference}\n    to fix it: {difference.advice}" for difference in self.differences
+        ]
+        if len(lines) > _MAX_ITEMS:
+            lines[_MAX_ITEMS:] = [f"  … and {len(lines) - _MAX_ITEMS} more (--json has them all)"]
         count = format_count(len(self.differences), "thing")
         text = "\n".join(lines)
         super().__init__(
@@ -121,7 +125,9 @@ class DriftError(UsageError):
 
 
 def differences(
-    recorded: Mapping[str, Any], now: Mapping[str, Any], accept: Collection[str] = ()
+    recorded_manifest: Mapping[str, Any],
+    current_manifest: Mapping[str, Any],
+    accept: Collection[str] = (),
 ) -> list[Difference]:
     """List what differs between two runs, by their ``run.json``.
 
@@ -129,138 +135,187 @@ def differences(
     themselves, nothing is the same as all of it.
 
     Args:
-        recorded: The ``run.json`` of one.
-        now: That of the other.
+        recorded_manifest: The ``run.json`` of one.
+        current_manifest: That of the other.
         accept: Names that may differ, or beginnings of names: ``host``, ``tools.host.git``.
     """
-    found: dict[tuple[str, str], Difference] = {}
-    clean = Redactor().facts  # what is recorded has no secrets
-    for one, other in product(_facts(clean(recorded)), _facts(clean(now))):
+    differences_by_key: dict[tuple[str, str], Difference] = {}
+    redact = Redactor().facts  # what is recorded has no secrets
+    for recorded_facts, current_facts in product(
+        _facts(redact(recorded_manifest)), _facts(redact(current_manifest))
+    ):
         # What another back end says of itself would only repeat that it is another one.
-        same = one.get(_BACKEND) == other.get(_BACKEND)
-        may_differ = accept if same else (*accept, "sandbox")
-        if one.get("env.reward") != other.get("env.reward"):  # another reward has other rules
+        is_same_backend = recorded_facts.get(_BACKEND) == current_facts.get(_BACKEND)
+        may_differ = accept if is_same_backend else (*accept, "sandbox")
+        if recorded_facts.get("env.reward") != current_facts.get(
+            "env.reward"
+        ):  # another reward has other rules
             may_differ = (*may_differ, "env.rules")
         digests, versions = (
-            [facts.get(f"dataset.{name}") for facts in (one, other)]
+            [facts.get(f"dataset.{name}") for facts in (recorded_facts, current_facts)]
             for name in ("digest", "version")
         )
         if None in versions and digests[0] == digests[1]:  # a record from before versions
             may_differ = (*may_differ, "dataset.version")
-        if None in (one.get(_ENV_CODE), other.get(_ENV_CODE)):  # one from before that digest
+        if None in (
+            recorded_facts.get(_ENV_CODE),
+            current_facts.get(_ENV_CODE),
+        ):  # one from before that digest
             may_differ = (*may_differ, _ENV_CODE)
-        for what, before, after in diff(one, other):
-            if not _accepted(what, may_differ):
-                advice = _advice(what, before, recorded)
-                difference = Difference(what, before, after, advice)
-                found.setdefault((what, repr(before)), difference)
-    return [difference for _, difference in sorted(found.items())]
+        for fact_name, recorded_value, current_value in diff(recorded_facts, current_facts):
+            if not _matches_any(fact_name, may_differ):
+                advice = _advice(fact_name, recorded_value, recorded_manifest)
+                difference = Difference(fact_name, recorded_value, current_value, advice)
+                differences_by_key.setdefault((fact_name, repr(recorded_value)), difference)
+    return [difference for _, difference in sorted(differences_by_key.items())]
 
 
-def of_machine(found: Collection[Difference], recorded: Mapping[str, Any]) -> list[Difference]:
+def find_machine_drift(
+    all_differences: Collection[Difference], recorded_manifest: Mapping[str, Any]
+) -> list[Difference]:
     """Pick the differences that only say that this machine, and its image ``host``, has changed."""
-    images = (recorded.get("env") or {}).get("images") or {}
-    if not any(_canonical(name).partition("+")[0] == HOST for name in images):
+    images = (recorded_manifest.get("env") or {}).get("images") or {}
+    if not any(_canonical_name(name).partition("+")[0] == HOST for name in images):
         return []
-    return [difference for difference in found if _MACHINE.fullmatch(difference.what)]
+    return [difference for difference in all_differences if _MACHINE.fullmatch(difference.what)]
 
 
-def of_versions(found: Collection[Difference]) -> list[Difference]:
+def find_version_drift(all_differences: Collection[Difference]) -> list[Difference]:
     """Pick the differences between versions of rules or of datasets."""
-    return [difference for difference in found if _accepted(difference.what, VERSIONS)]
+    return [difference for difference in all_differences if _matches_any(difference.what, VERSIONS)]
 
 
-def what_changed(found: Sequence[Difference]) -> list[str]:
-    """Say what has changed on this machine, given differences that `of_machine` picked.
+def describe_changes(machine_differences: Sequence[Difference]) -> list[str]:
+    """Say what has changed on this machine, given differences that `find_machine_drift` picked.
 
     Packages or programs are named if the image cache still has the machine's former image.
     """
     cache = ImageCache.default()
-    images = [one for one in found if one.what.startswith("env.images.")]
-    both = (changes(one.recorded, one.now, cache) for one in images if one.recorded and one.now)
-    named = next(filter(None, both), [])
-    rest = [one for one in found if not named or one.what.startswith("host.")]
-    return [*named, *map(str, rest)]
+    images = [
+        difference
+        for difference in machine_differences
+        if difference.what.startswith("env.images.")
+    ]
+    image_changes = (
+        changes(difference.recorded, difference.now, cache)
+        for difference in images
+        if difference.recorded and difference.now
+    )
+    package_changes = next(filter(None, image_changes), [])
+    remaining_differences = [
+        difference
+        for difference in machine_differences
+        if not package_changes or difference.what.startswith("host.")
+    ]
+    return [*package_changes, *map(str, remaining_differences)]
 
 
-def refuse(
-    recorded: Mapping[str, Any], now: Mapping[str, Any], accept: Collection[str] = ()
+def refuse_differences(
+    recorded_manifest: Mapping[str, Any],
+    current_manifest: Mapping[str, Any],
+    accept: Collection[str] = (),
 ) -> None:
     """Refuse two runs that `differences` tells apart.
 
     Raises:
         DriftError: There are differences.
     """
-    if found := differences(recorded, now, accept):
-        raise DriftError(found)
+    if run_differences := differences(recorded_manifest, current_manifest, accept):
+        raise DriftError(run_differences)
 
 
-def refuse_another(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: object) -> None:
+def refuse_other_run(
+    recorded_manifest: Mapping[str, Any], current_manifest: Mapping[str, Any], folder: object
+) -> None:
     """Refuse to mix two different runs in one folder.
 
     Raises:
         RecordError: It names each setting that differs, with both values.
     """
-    found = [one for one in differences(recorded, wanted) if one.what.partition(".")[0] in RUN]
-    told = [(one.what.removeprefix(f"{_OPTIONS}."), one.recorded, one.now) for one in found]
-    clean = Redactor().facts
-    scored = [flat({_RESCORED: clean(one).get(_RESCORED)}) for one in (recorded, wanted)]
-    if told := [*told, *diff(*scored)]:
+    run_differences = [
+        entry
+        for entry in differences(recorded_manifest, current_manifest)
+        if entry.what.partition(".")[0] in RUN
+    ]
+    changed_facts = [
+        (entry.what.removeprefix(f"{_OPTIONS}."), entry.recorded, entry.now)
+        for entry in run_differences
+    ]
+    redact = Redactor().facts
+    rescored_facts = [
+        flatten({_RESCORED: redact(entry).get(_RESCORED)})
+        for entry in (recorded_manifest, current_manifest)
+    ]
+    if changed_facts := [*changed_facts, *diff(*rescored_facts)]:
         texts = [
-            f"{what} was {before!r} and is now {after!r}"
-            for what, before, after in told
-            if _changed_file(what, recorded, wanted) is None
+            f"{fact_name} was {recorded_value!r} and is now {current_value!r}"
+            for fact_name, recorded_value, current_value in changed_facts
+            if _changed_file(fact_name, recorded_manifest, current_manifest) is None
         ]
-        files = (_changed_file(what, recorded, wanted) for what, _, _ in told)
+        files = (
+            _changed_file(fact_name, recorded_manifest, current_manifest)
+            for fact_name, _, _ in changed_facts
+        )
         texts += [f"{file} has changed since" for file in dict.fromkeys(filter(None, files))]
-        rules = any(_accepted(one.what, ["env.rules"]) for one in found)
-        again = "; a run of another version of a rule can be scored again by 'intercode rescore'"
+        has_other_rules = any(_matches_any(entry.what, ["env.rules"]) for entry in run_differences)
+        rescore_advice = (
+            "; a run of another version of a rule can be scored again by 'intercode rescore'"
+        )
         raise RecordError(
             f"{folder} holds another run: {'; '.join(texts)}. Choose another folder (--out NEW), "
-            f"or the settings that it was made with{again if rules else ''}"
+            f"or the settings that it was made with{rescore_advice if has_other_rules else ''}"
         )
 
 
-def _changed_file(what: str, recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
+def _changed_file(
+    fact_name: str, recorded_manifest: Mapping[str, Any], current_manifest: Mapping[str, Any]
+) -> str | None:
     """Return the file of a digest that has changed; None if the file is another one, or no file."""
-    if what.startswith(_IMAGES) and "engine" in recorded.get("env", {}):
-        return f"database {what.removeprefix(_IMAGES)!r} ({what})"
-    name = _NAME_OF.get(what)
+    if fact_name.startswith(_IMAGES) and "engine" in recorded_manifest.get("env", {}):
+        return f"database {fact_name.removeprefix(_IMAGES)!r} ({fact_name})"
+    name = _NAME_BY_DIGEST.get(fact_name)
     if name is None:
         return None
-    before, now = (flat(run).get(name) for run in (recorded, wanted))
-    if not isinstance(before, str) or not isinstance(now, str):
+    recorded_value, current_value = (
+        flatten(run).get(name) for run in (recorded_manifest, current_manifest)
+    )
+    if not isinstance(recorded_value, str) or not isinstance(current_value, str):
         return None
-    files = [Path(reference.rpartition(":")[0] or reference).name for reference in (before, now)]
+    files = [
+        Path(reference.rpartition(":")[0] or reference).name
+        for reference in (recorded_value, current_value)
+    ]
     return files[0] if files[0] == files[1] else None
 
 
-def warning(changed: Sequence[str]) -> str:
+def warning(drift_texts: Sequence[str]) -> str:
     """Return the warning that this machine, and the image ``host``, has changed."""
     return (
         f"warning: this machine has changed since the run began, and its image 'host' with it: "
-        f"{format_names(changed, _SHOWN)}. The record says so; --strict refuses it, and the "
+        f"{format_names(drift_texts, _MAX_ITEMS)}. The record says so; --strict refuses it, and the "
         "image 'base' follows no machine"
     )
 
 
-def of_run(
-    recorded: Mapping[str, Any], now: Mapping[str, Any], machine: Collection[str] = ()
+def session_differences(
+    recorded_manifest: Mapping[str, Any],
+    current_manifest: Mapping[str, Any],
+    machine: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return, for a session, the accepted differences in what the record says only once.
 
     Args:
-        recorded: The run's ``run.json``.
-        now: The one that a new run would have.
-        machine: What has changed on this machine; see `what_changed`.
+        recorded_manifest: The run's ``run.json``.
+        current_manifest: The one that a new run would have.
+        machine: What has changed on this machine; see `describe_changes`.
     """
-    found = {
+    current_values = {
         difference.what: difference.now
-        for difference in differences(recorded, now)
+        for difference in differences(recorded_manifest, current_manifest)
         if difference.what.partition(".")[0] in RUN
     }
-    found |= {"machine": list(machine)} if machine else {}
-    return {"differs": found} if found else {}
+    current_values |= {"machine": list(machine)} if machine else {}
+    return {"differs": current_values} if current_values else {}
 
 
 def _facts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -268,17 +323,17 @@ def _facts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     run = {name: identified(manifest).get(name) for name in RUN}
     env = run["env"] or {}
     if "images" in env:  # with digests, beside which the name that was given says nothing
-        known = {name: fact for name, fact in env.items() if name != "image"}
-        run["env"] = {**known, "images": _without_folders(env["images"])}
+        env_facts = {name: fact for name, fact in env.items() if name != "image"}
+        run["env"] = {**env_facts, "images": _without_folders(env["images"])}
     sessions = manifest.get("sessions") or [{}]
-    every = [flat({**run, **_of_session(session)}) for session in sessions]
+    session_facts = [flatten({**run, **_of_session(session)}) for session in sessions]
     return [
         {
-            name: Path(value).name if _accepted(name, _FILES) and value else value
+            name: Path(value).name if _matches_any(name, _FILES) and value else value
             for name, value in facts.items()
-            if not _accepted(name, _NOT_COMPARED)
+            if not _matches_any(name, _IGNORED_FACTS)
         }
-        for facts in every
+        for facts in session_facts
     ]
 
 
@@ -289,13 +344,13 @@ def _of_session(session: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_folders(images: Mapping[str, Any]) -> dict[str, Any]:
     """Strip the folders of this machine from the images' names."""
-    names = {name: _FOLDERS.sub("", _canonical(name)) for name in images}
+    names = {name: _FOLDERS.sub("", _canonical_name(name)) for name in images}
     if len(set(names.values())) < len(names):
         return dict(images)
     return {names[name]: value for name, value in images.items()}
 
 
-def _canonical(image: str) -> str:
+def _canonical_name(image: str) -> str:
     """Return one of several ways to write an image's name."""
     try:
         return str(parse(image))
@@ -303,27 +358,27 @@ def _canonical(image: str) -> str:
         return image
 
 
-def _accepted(what: str, names: Collection[str]) -> bool:
-    return any(what == name or what.startswith(f"{name}.") for name in names)
+def _matches_any(fact_name: str, names: Collection[str]) -> bool:
+    return any(fact_name == name or fact_name.startswith(f"{name}.") for name in names)
 
 
-def _advice(what: str, before: object, recorded: Mapping[str, Any]) -> str:
-    if before is None and not _accepted(what, (*VERSIONS, _OPTIONS)):
+def _advice(fact_name: str, recorded_value: object, recorded_manifest: Mapping[str, Any]) -> str:
+    if recorded_value is None and not _matches_any(fact_name, (*VERSIONS, _OPTIONS)):
         return "none: the recorded run has nothing of the kind"
-    dataset = recorded.get("dataset", {})
-    sessions = recorded.get("sessions") or [{}]
+    dataset = recorded_manifest.get("dataset", {})
+    sessions = recorded_manifest.get("sessions") or [{}]
     options = sessions[-1].get("options", {})
     commit = sessions[-1].get("versions", {}).get("commit", "the commit that it was made with")
-    if what.startswith(_IMAGES) and "engine" in recorded.get("env", {}):
+    if fact_name.startswith(_IMAGES) and "engine" in recorded_manifest.get("env", {}):
         return "take the database's file as it was, or name that one with --databases"
-    advice = next(text for name, text in _ADVICE if _accepted(what, [name]))
+    advice = next(text for name, text in _ADVICE if _matches_any(fact_name, [name]))
     return advice.format(
-        name=what.rpartition(".")[2],
-        recorded=before,
+        name=fact_name.rpartition(".")[2],
+        recorded=recorded_value,
         commit=str(commit).removesuffix("+"),
         source=options.get("data") or dataset.get("source") or dataset.get("name"),
     )
 
 
-def _said(value: object) -> str:
+def _format_value(value: object) -> str:
     return "nothing" if value is None else str(value)

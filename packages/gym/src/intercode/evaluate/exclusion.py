@@ -54,11 +54,11 @@ class Exclusion:
         Raises:
             UsageError: It names tasks that are not among them.
         """
-        known = {task.task_id for task in dataset}
-        if unknown := [task_id for task_id in self.tasks if task_id not in known]:
+        task_ids = {task.task_id for task in dataset}
+        if unknown_ids := [task_id for task_id in self.tasks if task_id not in task_ids]:
             raise UsageError(
                 f"the exclusion list names tasks that {dataset.name} does not have: "
-                f"{format_names(unknown, 5)}"
+                f"{format_names(unknown_ids, 5)}"
             )
         if self.digest and self.digest != dataset.digest:
             return (
@@ -94,20 +94,20 @@ def read_exclusion(path: Path) -> Exclusion:
     return _from_json(path, text) if text.lstrip().startswith("{") else _from_lines(path, text)
 
 
-def not_gradable(dataset: Dataset) -> dict[str, str]:
+def ungradable_tasks(dataset: Dataset) -> dict[str, str]:
     """Return the tasks that cannot be graded, and why: they say so, or a test has an odd name."""
     reasons = ((task.task_id, task.metadata.get(CANNOT)) for task in dataset)
-    told = {task_id: str(reason) for task_id, reason in reasons if reason is not None}
-    return {**no_tests(dataset), **told}
+    stated_reasons = {task_id: str(reason) for task_id, reason in reasons if reason is not None}
+    return {**tasks_with_odd_tests(dataset), **stated_reasons}
 
 
-def no_tests(dataset: Dataset) -> dict[str, str]:
+def tasks_with_odd_tests(dataset: Dataset) -> dict[str, str]:
     """Return the tasks of repositories with a name that cannot be a test, and why."""
     tasks = (task for task in dataset if "FAIL_TO_PASS" in task.metadata)
     return {task.task_id: reason for task in tasks if (reason := task_name_problem(task))}
 
 
-def select(
+def select_tasks(
     dataset: Dataset,
     ids: Sequence[str] | None,
     limit: int | None,
@@ -122,18 +122,18 @@ def select(
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
     if ids:
-        wanted = {dataset.by_id(task_id).task_id for task_id in ids}
-        chosen = [task for task in dataset if task.task_id in wanted]
+        selected_ids = {dataset.by_id(task_id).task_id for task_id in ids}
+        selected_tasks = [task for task in dataset if task.task_id in selected_ids]
     else:
-        chosen = list(dataset)
-    if not chosen:
+        selected_tasks = list(dataset)
+    if not selected_tasks:
         raise UsageError(f"the dataset {dataset.source or dataset.name} has no tasks")
-    chosen = [task for task in chosen if task.task_id not in exclude]
-    if not chosen:
+    selected_tasks = [task for task in selected_tasks if task.task_id not in exclude]
+    if not selected_tasks:
         reason = next(iter(exclude.values())) if isinstance(exclude, Mapping) else ""
-        why = f": {reason}" if reason and len(exclude) == 1 else ""
-        raise UsageError(f"all of the tasks that were asked for are excluded{why}")
-    return chosen[:limit]
+        reason_text = f": {reason}" if reason and len(exclude) == 1 else ""
+        raise UsageError(f"all of the tasks that were asked for are excluded{reason_text}")
+    return selected_tasks[:limit]
 
 
 def _from_json(path: Path, text: str) -> Exclusion:
@@ -144,11 +144,11 @@ def _from_json(path: Path, text: str) -> Exclusion:
     if data.get("format", FORMAT) != FORMAT:
         raise UsageError(f"{path}: format {data['format']!r}, which this version does not know")
     tasks = data.get("tasks")
-    if not isinstance(tasks, dict) or not all(isinstance(why, str) for why in tasks.values()):
+    if not isinstance(tasks, dict) or not all(isinstance(reason, str) for reason in tasks.values()):
         raise UsageError(f"{path}: field 'tasks' must be an object, task id → reason")
     facts = {name: data.get(name, "") for name in ("dataset", "digest", "intercode", "date")}
-    if wrong := [name for name, value in facts.items() if not isinstance(value, str)]:
-        raise UsageError(f"{path}: field {wrong[0]!r} must be text")
+    if malformed_fields := [name for name, value in facts.items() if not isinstance(value, str)]:
+        raise UsageError(f"{path}: field {malformed_fields[0]!r} must be text")
     return Exclusion(tasks, **facts)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from intercode.spec import RunSpec
 
 
-def _nowhere(*episodes: Any) -> None:
+def _discard(*episodes: Any) -> None:
     """Keep no record."""
 
 
@@ -34,43 +34,43 @@ class Work:
     """A prepared run: what is to be tried, who acts, and where."""
 
     plan: Plan
-    who: Actors
-    where: Setting
+    agent: Actors
+    setting: Setting
     progress: Progress
     budget: Budget | None = None
     """The money and tokens that models may take; None: the agent has a budget of its own."""
-    record: Callable[..., None] = _nowhere
+    record: Callable[..., None] = _discard
     """Takes episodes, and returns when they are safe."""
 
-    def orders(self, shared: Shared | None = None) -> Orders:
+    def orders(self, resources: Shared | None = None) -> Orders:
         """Return the instructions of workers in this process.
 
         Args:
-            shared: What limits their concurrency; default: what the spec says.
+            resources: What limits their concurrency; default: what the spec says.
         """
-        who, how, seed = self.who, self.plan.spec.how, self.plan.spec.seed
-        shared = shared or Shared(
-            calls=Semaphore(how.max_connections),
-            sandboxes=Semaphore(how.max_sandboxes or default_sandboxes()),
+        agent, run_options, seed = self.agent, self.plan.spec.how, self.plan.spec.seed
+        resources = resources or Shared(
+            calls=Semaphore(run_options.max_connections),
+            sandboxes=Semaphore(run_options.max_sandboxes or default_sandboxes()),
             on_action=self.progress.action,
         )
         return Orders(
             attempt=lambda job, env: run_episode(
                 env(),
-                who.factory,
+                agent.factory,
                 job.task,
                 seed=episode_seed(seed, job.epoch, job.task.task_id),
                 epoch=job.epoch,
-                name=who.name,
-                shared=shared,
+                name=agent.name,
+                shared=resources,
             ),
-            env_factory=self.where.make,
-            max_retries=how.retries,
-            agent_name=who.name,
-            env_name=str(self.where.facts.get("env", "")),
+            env_factory=self.setting.make,
+            max_retries=run_options.retries,
+            agent_name=agent.name,
+            env_name=str(self.setting.facts.get("env", "")),
             record=self.record,
-            shared=shared,
-            delay=who.delay,
+            resources=resources,
+            delay=agent.delay,
         )
 
 
@@ -100,11 +100,11 @@ class Threads:
     def start(self, jobs: Sequence[Job], work: Work) -> Pool:
         """See `Executor`."""
         if jobs:
-            work.who.start()
+            work.agent.start()
         return Pool(jobs, work.orders(), work.plan.spec.how.workers)
 
 
-def executor_of(spec: RunSpec) -> Executor:
+def resolve_executor(spec: RunSpec) -> Executor:
     """Return the executor that a spec names.
 
     Raises:

@@ -27,13 +27,13 @@ _SIGPIPE = 141
 _DIFFERS = 1
 """The exit code of `grep`, `diff`, `cmp` and `test` where nothing has failed."""
 _REMARK = re.compile(r"(?i:.*\b(?:warning|note|hint)): ?.*")
-_FAILED = 98
+_FAILURE_CODE = 98
 # Lines keep their numbers. A pipe whose reader has enough, as `head`, has not failed.
 _EACH_LINE = (
     "exec 9>&2; set -o pipefail; "
     f"trap 'code=$?; [ $code = {_SIGPIPE} ] || {{ "
     'echo "line $LINENO (exit code $code): $BASH_COMMAND" >&9; '
-    f"exit {_FAILED}; }}' ERR; "
+    f"exit {_FAILURE_CODE}; }}' ERR; "
 )
 
 
@@ -55,23 +55,27 @@ def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> tupl
         if turn.exit_code is None or turn.info.get("timed_out"):
             continue
         lines = str(turn.info.get("output", turn.observation)).splitlines()  # without our notes
-        ends = f"gold ends with exit code {turn.exit_code}"
+        exit_message = f"gold ends with exit code {turn.exit_code}"
         has_failed = turn.exit_code not in (0, _DIFFERS, _SIGPIPE)
         if not has_failed and not lines:
             continue
         if turn.exit_code == 0 and not any(_errors(lines)):
             continue
-        printed = _printed(task, [each.action for each in turns[: number + 1]], stage)
-        said = [*(Counter(lines) - Counter(printed)).elements()]
+        stdout_lines = _stdout_lines(
+            task, [earlier_turn.action for earlier_turn in turns[: number + 1]], stage
+        )
+        error_lines = [*(Counter(lines) - Counter(stdout_lines)).elements()]
         if turn.exit_code in _NOT_RUN:
-            return ("command" if said and not printed else "fails"), f"{ends}{_quoted(lines)}"
-        if errors := [*_errors(said)]:
+            return (
+                "command" if error_lines and not stdout_lines else "fails"
+            ), f"{exit_message}{_quote_line(lines)}"
+        if errors := [*_errors(error_lines)]:
             code = f" (exit code {turn.exit_code})" if turn.exit_code else ""
-            return "fails", f"an error message is part of gold's output{code}{_quoted(errors)}"
-        if turn.exit_code and said and not printed:
-            return "fails", f"{ends}, and prints errors{_quoted(said)}"
+            return "fails", f"an error message is part of gold's output{code}{_quote_line(errors)}"
+        if turn.exit_code and error_lines and not stdout_lines:
+            return "fails", f"{exit_message}, and prints errors{_quote_line(error_lines)}"
         if has_failed:
-            return "fails", ends
+            return "fails", exit_message
     return None
 
 
@@ -83,23 +87,23 @@ def setup_failure(task: Task, stage: SandboxStage) -> str | None:
     """
     if task.setup is None:
         return None
-    done = stage.try_setup(task, _EACH_LINE + task.setup)
-    lines = decode(done.stderr).splitlines()
-    if done.exit_code == _FAILED and lines:
-        *before, line = lines
-        return f"the setup goes on after a failure: {line}{_quoted(before[-1:])}"
+    result = stage.try_setup(task, _EACH_LINE + task.setup)
+    lines = decode(result.stderr).splitlines()
+    if result.exit_code == _FAILURE_CODE and lines:
+        *earlier_lines, line = lines
+        return f"the setup goes on after a failure: {line}{_quote_line(earlier_lines[-1:])}"
     if errors := [*_errors(lines)]:
-        return f"the setup goes on after an error{_quoted(errors)}"
+        return f"the setup goes on after an error{_quote_line(errors)}"
     return None
 
 
-def _printed(task: Task, actions: Sequence[str], stage: SandboxStage) -> list[str]:
+def _stdout_lines(task: Task, actions: Sequence[str], stage: SandboxStage) -> list[str]:
     """Return the lines of the last action's output, without its errors."""
-    *before, last = actions
+    *earlier_actions, last_action = actions
     with closing(stage.open(task)) as sandbox, closing(BashInterpreter(sandbox)) as shell:
-        for action in [*before, "exec 2>/dev/null"]:
+        for action in [*earlier_actions, "exec 2>/dev/null"]:
             shell.execute(action, task.timeout)
-        return decode(shell.execute(last, task.timeout).output).splitlines()
+        return decode(shell.execute(last_action, task.timeout).output).splitlines()
 
 
 def _errors(lines: Sequence[str]) -> Iterator[str]:
@@ -109,5 +113,5 @@ def _errors(lines: Sequence[str]) -> Iterator[str]:
             yield line
 
 
-def _quoted(lines: Sequence[str]) -> str:
+def _quote_line(lines: Sequence[str]) -> str:
     return f": {lines[0]}" if lines else ""

@@ -13,8 +13,8 @@ from intercode.agents.language import EpisodeLimits, LanguageAgents, Options, Se
 from intercode.agents.skills import Skill
 from intercode.envs.traits import traits_of
 from intercode.errors import UsageError
-from intercode.evaluate.actors import Actors, AgentProvider, calls_at_once, takes_layers
-from intercode.evaluate.budget_spent import budget_of, patience_of
+from intercode.evaluate.actors import Actors, AgentProvider, max_concurrent_calls, takes_layers
+from intercode.evaluate.budget_spent import make_budget, retry_policy
 from intercode.models import Settings, get_model
 from intercode.spec import RunSpec
 from intercode_sandbox.user_code import is_reference, split
@@ -40,7 +40,7 @@ class LanguageAgentProvider(AgentProvider):
     def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
         """Make the agent that a spec names: see `AgentProvider.make`."""
         strategy: Strategy = registry.AGENTS.resolve(self.name)
-        offered = skills.read_all(spec.agent.skill)
+        offered_skills = skills.read_all(spec.agent.skill)
         _check_context(spec)
         if spec.agent.recording is not None:
             raise UsageError(f"agent {strategy.name} takes no --recording")
@@ -51,14 +51,16 @@ class LanguageAgentProvider(AgentProvider):
             base_url=spec.model.base_url,
             cache=spec.model.cache,
             prices=spec.model.prices,
-            budget=budget or budget_of(spec),
+            budget=budget or make_budget(spec),
             rate_limit=pace,
-            retry=patience_of(spec),
+            retry=retry_policy(spec),
         )
-        agents = _language_agents(spec, strategy, model, offered)
+        agents = _language_agents(spec, strategy, model, offered_skills)
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
-        start = partial(model.start, calls_at_once(spec))
-        return Actors(agents, agents.name, {}, asks, offered, start, model.close, model.delay)
+        start = partial(model.start, max_concurrent_calls(spec))
+        return Actors(
+            agents, agents.name, {}, asks, offered_skills, start, model.close, model.delay
+        )
 
 
 def _check_context(spec: RunSpec) -> None:
@@ -73,27 +75,35 @@ def _check_context(spec: RunSpec) -> None:
 
 
 def _language_agents(
-    spec: RunSpec, strategy: Strategy, model: RemoteModel, offered: Sequence[Skill]
+    spec: RunSpec, strategy: Strategy, model: RemoteModel, offered_skills: Sequence[Skill]
 ) -> LanguageAgents:
-    told, asked = spec.agent, spec.model
+    agent_spec, model_spec = spec.agent, spec.model
     options = {
         option.name: value
         for option in fields(Options)
-        if (value := getattr(told, option.name, None)) is not None
+        if (value := getattr(agent_spec, option.name, None)) is not None
     }
-    if told.prompt is not None:
-        options["prompt"] = Path(told.prompt)
-    named = {option.name: f"search_{option.name}" for option in fields(Search)} | _SEARCH
-    search = {to: v for to, name in named.items() if (v := getattr(told, name)) is not None}
+    if agent_spec.prompt is not None:
+        options["prompt"] = Path(agent_spec.prompt)
+    option_names = {option.name: f"search_{option.name}" for option in fields(Search)} | _SEARCH
+    search = {
+        field_name: option_value
+        for field_name, name in option_names.items()
+        if (option_value := getattr(agent_spec, name)) is not None
+    }
     options["search"] = Search(**search) if search else None
     # Read in a turn of its own, which not every agent has, where files can be read.
-    readable = strategy.name != "single-turn" and takes_layers(spec)
-    options["skills"] = skills.offer(offered, readable=readable)
-    temperature = 0.0 if asked.temperature is None else asked.temperature
+    can_read_files = strategy.name != "single-turn" and takes_layers(spec)
+    options["skills"] = skills.offer(offered_skills, readable=can_read_files)
+    temperature = 0.0 if model_spec.temperature is None else model_spec.temperature
     return strategy(
         model,
-        settings=Settings(temperature, asked.top_p, asked.reply_tokens, trace=asked.record_tokens),
-        limits=EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost),
+        settings=Settings(
+            temperature, model_spec.top_p, model_spec.reply_tokens, trace=model_spec.record_tokens
+        ),
+        limits=EpisodeLimits(
+            agent_spec.episode_seconds, agent_spec.episode_tokens, agent_spec.episode_cost
+        ),
         **options,
     )
 

@@ -111,21 +111,21 @@ class Semaphore:
 
     def __init__(self, count: int | None = None) -> None:
         self._count: float = math.inf if count is None else count
-        self._held = 0
+        self._holders = 0
         self._lock = threading.Lock()
-        self._waiting: deque[threading.Lock] = deque()
+        self._waiters: deque[threading.Lock] = deque()
         self._closed = False
 
     def __enter__(self) -> float:
         with self._lock:
             if self._closed:
                 raise Stopped
-            if self._held < self._count:
-                self._held += 1
+            if self._holders < self._count:
+                self._holders += 1
                 return 0.0
             turn = threading.Lock()
             turn.acquire()
-            self._waiting.append(turn)
+            self._waiters.append(turn)
         start = time.monotonic()
         turn.acquire()
         if self._closed:
@@ -135,24 +135,24 @@ class Semaphore:
 
     def __exit__(self, *exception: object) -> None:
         with self._lock:
-            if self._waiting:
+            if self._waiters:
                 # Handed on, never put back in between: a later thread cannot snatch it.
-                self._waiting.popleft().release()
+                self._waiters.popleft().release()
             else:
-                self._held -= 1
+                self._holders -= 1
 
     @property
     def held(self) -> int:
         """The number of threads that hold it."""
-        return self._held
+        return self._holders
 
     def close(self) -> None:
         """Stop all waiting: threads that wait now, or enter later, raise `Stopped`."""
         with self._lock:
             self._closed = True
-            while self._waiting:
-                self._held += 1  # as if it had been handed on: the woken thread gives it back
-                self._waiting.popleft().release()
+            while self._waiters:
+                self._holders += 1  # as if it had been handed on: the woken thread gives it back
+                self._waiters.popleft().release()
 
 
 def default_sandboxes() -> int:
@@ -211,9 +211,9 @@ def run_episode(
         RewardError: The result could not be judged.
     """
     shared = shared or Shared()
-    acting = shared.calls
+    call_permits = shared.calls
     if isinstance(agent, CallsModel):
-        agent, acting = agent.calling(acting), Semaphore()
+        agent, call_permits = agent.calling(call_permits), Semaphore()
     with shared.sandboxes:
         observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
     episode = env.episode
@@ -221,24 +221,24 @@ def run_episode(
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
     with shared.sandboxes:  # it may look at the task's place, in another one
-        actor = _made(agent, env, task)
+        actor = _make_agent(agent, env, task)
     terms = Terms(on_action=partial(shared.on_action, task))
-    deciding = Deciding(acting, actor)
-    terms.working = partial(_working, shared.sandboxes, actor)
-    began = time.monotonic()
+    permit = DecisionPermit(call_permits, actor)
+    terms.working = partial(_hold_permit, shared.sandboxes, actor)
+    start_time = time.monotonic()
     facts: dict[str, Any] = {}
     try:
-        held = HeldEnv(env, terms, observation)
+        guarded_env = HeldEnv(env, terms, observation)
         if isinstance(actor, HoldsEnvironment):
-            terms.working = partial(deciding.paused, terms.working)
-            with deciding, scored_later(env):
-                chosen = _held(actor, held, terms)
-                facts = settle(chosen)
+            terms.working = partial(permit.pause, terms.working)
+            with permit, scored_later(env):
+                chosen_env = _play_by_agent(actor, guarded_env, terms)
+                facts = settle(chosen_env)
         else:
-            chosen = _acted(actor, held, deciding)
-        episode = chosen.recorded
-        if chosen is not held:
-            episode.seconds = time.monotonic() - began  # of all branches
+            chosen_env = _play_by_turns(actor, guarded_env, permit)
+        episode = chosen_env.recorded
+        if chosen_env is not guarded_env:
+            episode.seconds = time.monotonic() - start_time  # of all branches
         if episode.fork is not None:
             # In its run this is the one attempt at the task, whichever branch was chosen.
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
@@ -253,14 +253,14 @@ def run_episode(
 
 
 @contextmanager
-def _working(sandboxes: Semaphore, actor: object) -> Iterator[None]:
+def _hold_permit(sandboxes: Semaphore, actor: object) -> Iterator[None]:
     """Hold a permit while an environment works."""
-    with sandboxes as waited:
-        _leave_out(waited, actor)
+    with sandboxes as wait_seconds:
+        _leave_out(wait_seconds, actor)
         yield
 
 
-class Deciding:
+class DecisionPermit:
     """The permit of an agent that decides; it is given back while environments work for it.
 
     Args:
@@ -272,50 +272,50 @@ class Deciding:
         self._permits = permits
         self._actor = actor
         self._lock = threading.Lock()
-        self._works = 0
+        self._working_count = 0
         """The number of environments that work for it: an agent may have several threads."""
-        self._has = False
+        self._is_held = False
 
     def __enter__(self) -> None:
-        waited = self._permits.__enter__()
-        self._has = True
-        _leave_out(waited, self._actor)
+        wait_seconds = self._permits.__enter__()
+        self._is_held = True
+        _leave_out(wait_seconds, self._actor)
 
     def __exit__(self, *exception: object) -> None:
-        if self._has:
-            self._has = False
+        if self._is_held:
+            self._is_held = False
             self._permits.__exit__(None, None, None)
 
     @contextmanager
-    def paused(self, work: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    def pause(self, work: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
         """Give the permit back while an environment works, and take it again afterwards."""
         with self._lock:
-            self._works += 1
-            if self._works == 1:
+            self._working_count += 1
+            if self._working_count == 1:
                 self.__exit__()
         try:
             with work():
                 yield
         finally:
             with self._lock:
-                self._works -= 1
-                if not self._works:
+                self._working_count -= 1
+                if not self._working_count:
                     self.__enter__()
 
 
-def _acted(actor: Agent, held: HeldEnv, deciding: Deciding) -> HeldEnv:
+def _play_by_turns(actor: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -> HeldEnv:
     """Play an episode with an agent that says its next action."""
-    while held.running:
-        with deciding:
-            action = _act(actor, held.observation, held.episode.turns)
-        held.step(action)
-    return held
+    while guarded_env.running:
+        with permit:
+            action = _act(actor, guarded_env.observation, guarded_env.episode.turns)
+        guarded_env.step(action)
+    return guarded_env
 
 
-def _held(actor: HoldsEnvironment, held: HeldEnv, terms: Terms) -> HeldEnv:
+def _play_by_agent(actor: HoldsEnvironment, guarded_env: HeldEnv, terms: Terms) -> HeldEnv:
     """Let an agent play an episode that it holds; return the environment whose episode counts."""
     try:
-        returned = actor.run(held)
+        returned_episode = actor.run(guarded_env)
     except (ModelError, Stopped):
         raise
     except BaseException as error:
@@ -326,21 +326,21 @@ def _held(actor: HoldsEnvironment, held: HeldEnv, terms: Terms) -> HeldEnv:
         raise AgentError(f"the agent raised {describe_error(error)}") from error
     if terms.failure is not None:
         raise terms.failure
-    chosen = next((one for one in terms.held if returned is one.episode), None)
-    chosen = held if returned is None else chosen
-    if chosen is None:
+    chosen_env = next((env for env in terms.held if returned_episode is env.episode), None)
+    chosen_env = guarded_env if returned_episode is None else chosen_env
+    if chosen_env is None:
         raise AgentError(
             "the agent returned no episode of its environment: run(env) returns env.episode, or "
             "that of a fork"
         )
-    if chosen.episode.status == "error":
-        raise AgentError(f"the agent chose an episode that failed: {chosen.episode.error}")
-    if chosen.running:
-        chosen.step("submit")
-    return chosen
+    if chosen_env.episode.status == "error":
+        raise AgentError(f"the agent chose an episode that failed: {chosen_env.episode.error}")
+    if chosen_env.running:
+        chosen_env.step("submit")
+    return chosen_env
 
 
-def _made(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | HoldsEnvironment:
+def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | HoldsEnvironment:
     try:
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):
@@ -365,10 +365,10 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
     return action
 
 
-def _leave_out(waited: float, actor: object) -> None:
+def _leave_out(wait_seconds: float, actor: object) -> None:
     """Keep the time that an agent has waited for its turn out of its time limit."""
-    if waited and isinstance(actor, LeavesOutWaiting):
-        actor.leave_out(waited)
+    if wait_seconds and isinstance(actor, LeavesOutWaiting):
+        actor.leave_out(wait_seconds)
 
 
 def episode_seed(seed: int, epoch: int, task_id: str) -> int:
@@ -377,7 +377,7 @@ def episode_seed(seed: int, epoch: int, task_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
 
 
-def without_odd_data(episode: Episode) -> Episode:
+def unserialisable_episode(episode: Episode) -> Episode:
     """Make the record of an episode with data that is not JSON: an error that names it.
 
     Args:
@@ -385,36 +385,38 @@ def without_odd_data(episode: Episode) -> Episode:
     """
     places = []
     for index, turn in enumerate(episode.turns):
-        if wrong := not_json(turn.info):
-            places.append(f"info of turn {index + 1}{wrong}")
+        if json_error := not_json(turn.info):
+            places.append(f"info of turn {index + 1}{json_error}")
             episode.turns[index] = replace(turn, info={})
-    if wrong := not_json(episode.metadata):
-        places.append(f"metadata{wrong}")
+    if json_error := not_json(episode.metadata):
+        places.append(f"metadata{json_error}")
         episode.metadata = {}
-    if wrong := not_json(episode.score):
-        places.append(f"score{wrong}")
-    if not places or (wrong := not_json(replace(episode, score=None))):
-        places.append(f"the episode{wrong}")
+    if json_error := not_json(episode.score):
+        places.append(f"score{json_error}")
+    if not places or (json_error := not_json(replace(episode, score=None))):
+        places.append(f"the episode{json_error}")
         episode = Episode(episode.task_id, episode.query, episode.env, epoch=episode.epoch)
-    return failed(TypeError(f"not JSON, so that it cannot be recorded: {places[0]}"), episode)
+    return failed_episode(
+        TypeError(f"not JSON, so that it cannot be recorded: {places[0]}"), episode
+    )
 
 
-def failed(error: BaseException, partial: Episode) -> Episode:
+def failed_episode(error: BaseException, partial_episode: Episode) -> Episode:
     """Make the record of an episode without a result.
 
     Args:
         error: The reason.
-        partial: The episode with the turns that it got to; it is changed.
+        partial_episode: The episode with the turns that it got to; it is changed.
     """
-    partial.status = "error"
-    partial.score = None
+    partial_episode.status = "error"
+    partial_episode.score = None
     redactor = Redactor()
     message = str(error) if isinstance(error, InterCodeError) else describe_error(error)
-    partial.error = redactor.text(message) or type(error).__name__
-    partial.metadata["error_type"] = type(error).__name__
+    partial_episode.error = redactor.text(message) or type(error).__name__
+    partial_episode.metadata["error_type"] = type(error).__name__
     # A failure in code that is likely the user's own, who wants to find it.
-    written = error.__cause__ if isinstance(error, AgentError | ModelError) else error
-    if written is not None and not isinstance(written, InterCodeError):
-        text = "".join(traceback.format_exception(written))
-        partial.metadata["traceback"] = redactor.text(text)
-    return partial
+    user_error = error.__cause__ if isinstance(error, AgentError | ModelError) else error
+    if user_error is not None and not isinstance(user_error, InterCodeError):
+        text = "".join(traceback.format_exception(user_error))
+        partial_episode.metadata["traceback"] = redactor.text(text)
+    return partial_episode

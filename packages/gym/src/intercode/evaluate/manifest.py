@@ -38,7 +38,7 @@ def describe(
     agent: Mapping[str, Any],
     needs_gold: bool,
     seed: int,
-    excluded: Mapping[str, str],
+    excluded_tasks: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the first ``run.json`` of a run, with the facts that identify it, and no session."""
     return {
@@ -48,7 +48,7 @@ def describe(
         "agent": dict(agent),
         "needs_gold": needs_gold,
         "seed": seed,
-        "excluded": dict(excluded),
+        "excluded": dict(excluded_tasks),
         "sessions": [],
     }
 
@@ -95,19 +95,19 @@ def finish(session: dict[str, Any], *, episodes: int, seconds: float, interrupte
     )
 
 
-def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested objects into one, with dotted keys."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
-            found.update(flat(value, f"{prefix}{key}."))
+            entries.update(flatten(value, f"{prefix}{key}."))
         else:
-            found[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return found
+            entries[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return entries
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), **own_versions()}
+    versions = {"python": platform.python_version(), **package_versions()}
     return versions | {name: version(name) for name in ("gymnasium", "numpy")}
 
 
@@ -124,15 +124,15 @@ def _now() -> str:
 
 
 @cache
-def own_versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Return ``intercode``, ``code`` and, where it is known, ``commit``.
 
     The digest of the code says whether two are the same, also if both were changed and not
     committed; the commit says where to find one of them again.
     """
-    known = {"intercode": __version__, "code": _code()}
-    commit = _checkout() or _installed()
-    return known | ({"commit": commit} if commit else {})
+    versions = {"intercode": __version__, "code": _code()}
+    commit = _checkout_commit() or _installed_commit()
+    return versions | ({"commit": commit} if commit else {})
 
 
 def _code() -> str:
@@ -149,7 +149,7 @@ def _code() -> str:
     return hasher.hexdigest()
 
 
-def _checkout() -> str:
+def _checkout_commit() -> str:
     """Return the commit that is checked out, with a ``+`` if files were changed since.
 
     A repository in which InterCode is merely installed is another's, and its commit says nothing.
@@ -161,20 +161,20 @@ def _checkout() -> str:
     if not (root / ".git").exists() or not _git(root, "ls-files", "--", str(package)):
         return ""
     commit = _git(root, "rev-parse", "HEAD")
-    changed = commit and _git(root, "status", "--porcelain", "--", *map(str, _PACKAGES))
-    return f"{commit}+" if changed else commit
+    changes = commit and _git(root, "status", "--porcelain", "--", *map(str, _PACKAGES))
+    return f"{commit}+" if changes else commit
 
 
 def _git(root: Path, *arguments: str) -> str:
     """Return what git prints; "" without git, or if it refuses this folder."""
     env = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
-    return output_of(["git", "-C", str(root), *arguments], env)
+    return read_output(["git", "-C", str(root), *arguments], env)
 
 
-def output_of(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> str:
+def read_output(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> str:
     """Return the output of a program, stripped; "" if it fails, is not there or takes long."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             env=env,
@@ -186,10 +186,10 @@ def output_of(command: Sequence[str | Path], env: Mapping[str, str] | None = Non
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return result.stdout.strip() if result.returncode == 0 else ""
 
 
-def _installed() -> str:
+def _installed_commit() -> str:
     """Return the commit that pip has installed from, as ``pip install git+https://…`` leaves it."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")

@@ -50,7 +50,7 @@ class Move:
     """A value of ``TZ`` that needs no database of zones."""
 
 
-AS_IT_IS = Move("at the same time")
+UNCHANGED_CLOCK = Move("at the same time")
 TIMES = (
     Move("an hour later", 3600),
     Move("a day later", 86400),
@@ -58,7 +58,7 @@ TIMES = (
 )
 ZONE = Move("in another time zone", zone="ODD-13:45")
 
-_ASKS_FOR_TIME = {
+_TIME_PATTERNS = {
     "sql": re.compile(
         r"\b(?:CURRENT_(?:DATE|TIME|TIMESTAMP)|LOCALTIME(?:STAMP)?)\b"
         r"|\b(?:NOW|CURDATE|CURTIME|SYSDATE|GETDATE|TODAY|UTC_(?:DATE|TIME|TIMESTAMP)"
@@ -74,7 +74,7 @@ _ASKS_FOR_TIME = {
 }
 
 
-def moves(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
+def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
     """Return a guess for each move: its actions come before gold's.
 
     Args:
@@ -92,7 +92,7 @@ def moves(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
 
         return Guess(move.name, actions, role="clock")
 
-    return [guess(move) for move in (AS_IT_IS, *TIMES, ZONE)]
+    return [guess(move) for move in (UNCHANGED_CLOCK, *TIMES, ZONE)]
 
 
 def action_for(move: Move) -> str:
@@ -103,8 +103,8 @@ def action_for(move: Move) -> str:
 
 def library(seconds: int) -> bytes:
     """Return the library that moves the clock; empty: it cannot be built here."""
-    move, built = _MOVE.to_bytes(8, "little"), _build()
-    return built.replace(move, seconds.to_bytes(8, "little", signed=True))
+    move, library_data = _MOVE.to_bytes(8, "little"), _build()
+    return library_data.replace(move, seconds.to_bytes(8, "little", signed=True))
 
 
 @cache
@@ -113,15 +113,15 @@ def _build() -> bytes:
     if compiler is None:
         return b""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "clock.so")
-        argv = [compiler, *_FLAGS, "-o", str(out), str(_SOURCE)]
-        done = subprocess.run(argv, capture_output=True, check=False)
-        return out.read_bytes() if done.returncode == 0 else b""
+        library_path = Path(folder, "clock.so")
+        argv = [compiler, *_FLAGS, "-o", str(library_path), str(_SOURCE)]
+        result = subprocess.run(argv, capture_output=True, check=False)
+        return library_path.read_bytes() if result.returncode == 0 else b""
 
 
-def asks_for_time(task: Task, language: str) -> str:
+def find_time_words(task: Task, language: str) -> str:
     """Return the words by which a task's gold or tests ask for the time; empty: none do."""
-    pattern = _ASKS_FOR_TIME.get(language)
+    pattern = _TIME_PATTERNS.get(language)
     texts = (*task.gold, *task.tests, task.setup or "")
     matches = (pattern.search(text) for text in texts) if pattern else ()
     return next((match[0] for match in matches if match), "")

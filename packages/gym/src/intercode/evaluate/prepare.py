@@ -17,14 +17,19 @@ from intercode.envs.options import LimitOptions, taken
 from intercode.envs.traits import traits_of
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.actors import agent_provider
-from intercode.evaluate.exclusion import no_tests, not_gradable, read_exclusion, select
+from intercode.evaluate.exclusion import (
+    read_exclusion,
+    select_tasks,
+    tasks_with_odd_tests,
+    ungradable_tasks,
+)
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.rewards import ModelReward, model_reward
 from intercode.evaluate.tools import tool_versions
 from intercode.project import FILE, benchmark_of, create
 from intercode.records import MANIFEST, read_manifest
-from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES, environment as registered
+from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES, environment as find_environment
 from intercode.rewards.gold import GoldCache
 from intercode.spec import RunSpec, environments, in_any_folder, recorded_options
 from intercode.task import OF_ALL_TASKS, Dataset, Task
@@ -36,9 +41,9 @@ from intercode_sandbox.user_code import absolute, digest, is_reference
 if TYPE_CHECKING:
     from intercode.models import Budget
 
-ASKED = ("reward_every_turn", "max_turns", "ignore")
+REQUESTABLE_OPTIONS = ("reward_every_turn", "max_turns", "ignore")
 """The options of an environment that an agent may ask for."""
-_NAMED = 5
+_MAX_NAMES = 5
 """The most tasks that a warning names."""
 
 
@@ -75,20 +80,22 @@ def plan(spec: RunSpec, progress: Progress) -> Plan:
     """
     if spec.how.accept and not spec.how.locked:
         raise UsageError("--accept says what may differ from --locked RUN: name that, too")
-    locked = None if spec.how.locked is None else read_manifest(run_folder(spec.how.locked))
+    locked_manifest = (
+        None if spec.how.locked is None else read_manifest(run_folder(spec.how.locked))
+    )
     environment(spec)
     with preserve_working_directory():
-        spec, everything = load(spec)
-    exclude: Mapping[str, str] = (locked or {}).get("excluded", {})
+        spec, full_dataset = load(spec)
+    exclude: Mapping[str, str] = (locked_manifest or {}).get("excluded", {})
     if spec.exclude is not None:
         exclusion = read_exclusion(Path(spec.exclude))
-        if warning := exclusion.check(everything):
+        if warning := exclusion.check(full_dataset):
             progress.warn(f"warning: {warning}")
         exclude = exclusion.tasks or exclude
-    exclude = {**not_gradable(everything), **exclude}
-    dataset = narrowed(spec, everything, progress)
-    tasks = select(dataset, spec.tasks, spec.limit, exclude)
-    return Plan(spec, dataset, tasks, exclude, locked)
+    exclude = {**ungradable_tasks(full_dataset), **exclude}
+    dataset = narrow_dataset(spec, full_dataset, progress)
+    tasks = select_tasks(dataset, spec.tasks, spec.limit, exclude)
+    return Plan(spec, dataset, tasks, exclude, locked_manifest)
 
 
 def run_folder(run: str | Path) -> Path:
@@ -141,12 +148,12 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
         return spec, datasets.load(data, spec.env.split, reviewed=True)
     if datasets.takes(data, "secret") and spec.env.secret is None:
         # What a run is locked to would have told it, but is from before there were secrets.
-        secret = "" if spec.how.locked else secret_of(spec.how.out, spec.agent.recording)
+        secret = "" if spec.how.locked else find_secret(spec.how.out, spec.agent.recording)
         spec = spec.merge(secret=secrets.token_hex(8) if secret is None else secret)
     return spec, datasets.load_seeded(data, spec.seed, spec.env.secret, spec.env.split)
 
 
-def secret_of(*runs: str | Path | None) -> str | None:
+def find_secret(*runs: str | Path | None) -> str | None:
     """Return the secret of the first of these runs that was begun; None: none was."""
     for run in runs:
         if run is not None and (Path(run) / MANIFEST).is_file():
@@ -154,7 +161,7 @@ def secret_of(*runs: str | Path | None) -> str | None:
     return None
 
 
-def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
+def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
     """Leave out the tasks that cannot be tried with these options, and say how many.
 
     Unknown fields of tasks are told, too.
@@ -162,21 +169,25 @@ def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
     source = None if spec.env.benchmark else dataset.source
     if source is not None and (folder := benchmark_of(source)) is not None:
         progress.warn(f"{source}: without what {folder / FILE} says: for that give the folder")
-    read = {*OF_ALL_TASKS, *traits_of(spec.env.name, spec.env.protocol).fields}
-    if kept := [name for name in dataset.kept if name not in read]:
-        progress.warn(f"{dataset.source or dataset.name}: kept as metadata: {', '.join(kept)}")
-    odd = no_tests(dataset)
-    for task_id, reason in [*odd.items()][:_NAMED]:
+    read_fields = {*OF_ALL_TASKS, *traits_of(spec.env.name, spec.env.protocol).fields}
+    if metadata_fields := [name for name in dataset.kept if name not in read_fields]:
+        progress.warn(
+            f"{dataset.source or dataset.name}: kept as metadata: {', '.join(metadata_fields)}"
+        )
+    odd_tasks = tasks_with_odd_tests(dataset)
+    for task_id, reason in [*odd_tasks.items()][:_MAX_NAMES]:
         progress.warn(f"left out: {task_id}: {reason}")
-    if len(odd) > _NAMED:
-        progress.warn(f"left out: {len(odd) - _NAMED} more tasks whose tests have such names")
-    kind = registered(spec.env.name)
+    if len(odd_tasks) > _MAX_NAMES:
+        progress.warn(
+            f"left out: {len(odd_tasks) - _MAX_NAMES} more tasks whose tests have such names"
+        )
+    kind = find_environment(spec.env.name)
     if not hasattr(kind, "narrowed"):
         return dataset
     narrower: Dataset
-    narrower, told = kind.narrowed(dataset, spec.env.options)
-    if told:
-        progress.warn(told)
+    narrower, warning = kind.narrowed(dataset, spec.env.options)
+    if warning:
+        progress.warn(warning)
     return narrower
 
 
@@ -210,7 +221,7 @@ def setting(
     plan: Plan,
     progress: Progress,
     *,
-    asks: Mapping[str, Any] | None = None,
+    required_options: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
 ) -> Setting:
     """Find or build what a plan's tasks are tried in, and say what the environment is.
@@ -218,7 +229,7 @@ def setting(
     Args:
         plan: The plan.
         progress: Is told what is built.
-        asks: Options of the environment that the agent asks for.
+        required_options: Options of the environment that the agent asks for.
         budget: What a reward may spend, with all who share it; None: there is no limit.
 
     Raises:
@@ -229,36 +240,36 @@ def setting(
         DatabaseError: A database server cannot be reached or started.
     """
     spec, env = plan.spec, plan.spec.env
-    known = taken(registered(env.name, env.protocol))
-    limits = _LIMITS if "limits" in known else ()
-    given = {name: value for name, value in env.options.items() if name not in limits}
-    _check_options(spec, given, known)
+    option_parameters = taken(find_environment(env.name, env.protocol))
+    limits = _LIMITS if "limits" in option_parameters else ()
+    env_options = {name: value for name, value in env.options.items() if name not in limits}
+    _check_options(spec, env_options, option_parameters)
     reward = model_reward(spec, budget)
-    sandbox = given.get("sandbox", "native")
-    asked = {**(asks or {})}
-    needs, layered = asked.pop("limits", {}), asked.pop("layers", ())
+    sandbox = env_options.get("sandbox", "native")
+    agent_options = {**(required_options or {})}
+    agent_limits, agent_layers = agent_options.pop("limits", {}), agent_options.pop("layers", ())
     # Workers make environments, after an agent that may have changed the working directory.
-    options: dict[str, Any] = {"data": plan.dataset, **in_any_folder(given), **asked}
+    options: dict[str, Any] = {"data": plan.dataset, **in_any_folder(env_options), **agent_options}
     name, protocol = absolute(env.name), absolute(env.protocol)
-    facts = _facts(spec, needs)
-    if layers := [*layered, *agent_provider(spec.agent.name).layers(spec)]:
+    facts = _facts(spec, agent_limits)
+    if layers := [*agent_layers, *agent_provider(spec.agent.name).layers(spec)]:
         options["layers"] = layers
     provider = None
-    if "engine" in known:
-        engine = shared_engine(given.get("engine", "sqlite"), progress.say, sandbox)
+    if "engine" in option_parameters:
+        engine = shared_engine(env_options.get("engine", "sqlite"), progress.say, sandbox)
         options["engine"] = engine
         facts["engine"] = {"name": engine.name, **engine.facts()}
-        if is_reference(code := engine_name(given.get("engine", "sqlite"))):
+        if is_reference(code := engine_name(env_options.get("engine", "sqlite"))):
             facts["engine"]["code"] = code
-        facts |= {"sandbox": absolute(sandbox)} if "sandbox" in given else {}
+        facts |= {"sandbox": absolute(sandbox)} if "sandbox" in env_options else {}
     elif not traits_of(env.name).elsewhere:
-        provider = provider_of(env.name, sandbox, progress.say)
+        provider = find_provider(env.name, sandbox, progress.say)
         facts["sandbox"] = absolute(sandbox)
-    if "history" in known:
-        facts["history"] = given.get("history", known["history"].default)
-    if "limits" in known:
-        options["limits"] = _limits(spec, needs)
-    if "cache_gold" in known:
+    if "history" in option_parameters:
+        facts["history"] = env_options.get("history", option_parameters["history"].default)
+    if "limits" in option_parameters:
+        options["limits"] = _limits(spec, agent_limits)
+    if "cache_gold" in option_parameters:
         options.setdefault("cache_gold", GoldCache())  # one for all workers
     if reward is not None:
         options["reward"] = reward
@@ -268,28 +279,28 @@ def setting(
         return cast("InterCodeEnv[Any]", create(name, protocol=protocol, **options))
 
     facts["images"] = _digests(make, plan.tasks, progress)
-    return Setting(make, {**facts, **asked}, provider, reward)
+    return Setting(make, {**facts, **agent_options}, provider, reward)
 
 
-def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of an environment that its spec, and the needs of its agent, say."""
-    given, reward = spec.env.options, spec.reward
-    limits = _limits(spec, needs).to_dict()
-    engine = str(given.get("engine", ""))
+    env_options, reward = spec.env.options, spec.reward
+    limits = _limits(spec, agent_limits).to_dict()
+    engine = str(env_options.get("engine", ""))
     sources = {
         "engine": "" if "://" in engine else engine,
         "env": ENVS.file_reference(spec.env.name),
         "protocol": spec.env.protocol,
-        "sandbox": str(given.get("sandbox", "")),
+        "sandbox": str(env_options.get("sandbox", "")),
     }
     code = {name: text for name, source in sources.items() if (text := digest(source))}
     del limits["debugger"], limits["private"]  # an environment says what programs see
     return {
         "env": spec.env.name,
         "protocol": spec.env.protocol,
-        "image": given.get("image", given.get("default_image")),
+        "image": env_options.get("image", env_options.get("default_image")),
         "reward": reward or "default",
-        "max_turns": given.get("max_turns"),
+        "max_turns": env_options.get("max_turns"),
         "limits": limits,
         "options": spec.identity(),
         **({"reward_digest": digest(reward)} if reward and is_reference(reward) else {}),
@@ -297,20 +308,22 @@ def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _limits(spec: RunSpec, needs: Mapping[str, Any]) -> Limits:
+def _limits(spec: RunSpec, agent_limits: Mapping[str, Any]) -> Limits:
     """Return the limits of a spec: those that it names, then those that its agent needs."""
-    given = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
-    return replace(Limits.of({**needs, **given}), overrides=frozenset(given))
+    env_options = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
+    return replace(Limits.of({**agent_limits, **env_options}), overrides=frozenset(env_options))
 
 
 _LIMITS = LimitOptions.__struct_fields__
 
 
-def _check_options(spec: RunSpec, given: Mapping[str, Any], known: Collection[str]) -> None:
+def _check_options(
+    spec: RunSpec, env_options: Mapping[str, Any], option_parameters: Collection[str]
+) -> None:
     """Refuse options that the environment does not take, and rewards that it does not have."""
     name, reward = spec.env.name, spec.reward
-    if wrong := [option for option in given if option not in known]:
-        flag = "--" + wrong[0].replace("_", "-")
+    if unknown_options := [option for option in env_options if option not in option_parameters]:
+        flag = "--" + unknown_options[0].replace("_", "-")
         raise UsageError(f"environment {name!r}, protocol {spec.env.protocol!r}, takes no {flag}")
     if reward is not None and not is_reference(reward) and f"{name}:{reward}" not in REWARDS:
         rewards = [n.partition(":")[2] for n in REWARDS.names() if n.startswith(f"{name}:")]
@@ -325,20 +338,20 @@ def _digests(
 ) -> dict[str, str]:
     """Find or build the images of the tasks: name → digest."""
     with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
-        first = {env.image(task): task for task in reversed(tasks)}
+        task_by_image = {env.image(task): task for task in reversed(tasks)}
         try:
             for task in tasks:  # before the first image is built
                 env.check(task)
         except ImageError as error:
             raise UsageError(str(error)) from error
         digests = {}
-        for image in sorted(first):
-            digests[image] = env.digest(first[image])
+        for image in sorted(task_by_image):
+            digests[image] = env.digest(task_by_image[image])
             progress.built()
     return digests
 
 
-def provider_of(
+def find_provider(
     env: str, sandbox: str = "native", say: Callable[[str], None] = lambda text: None
 ) -> Provider:
     """Return an environment's provider of sandboxes, which says what it builds."""

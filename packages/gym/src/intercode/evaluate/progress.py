@@ -22,8 +22,8 @@ class Progress:
     All methods are called in the thread that called `evaluate`, except `action`.
     """
 
-    def begin(self, total: int, earlier: Sequence[Outcome]) -> None:
-        """Handle the start of the run: `total` episodes, of which `earlier` are finished."""
+    def begin(self, total: int, outcomes: Sequence[Outcome]) -> None:
+        """Handle the start of the run: `total` episodes, of which `outcomes` are finished."""
 
     def action(self, task: Task, action: str) -> None:
         """Handle an action before it is taken. Called in a worker's thread: keep it short."""
@@ -47,7 +47,7 @@ class Progress:
         """Handle a model's server that has not answered for long."""
         log.warning(text)
 
-    def stopping(self, in_flight: int) -> None:
+    def stopping(self, running_count: int) -> None:
         """Handle an interrupt; the run stops when the episodes in flight have ended."""
 
     def end(self) -> None:

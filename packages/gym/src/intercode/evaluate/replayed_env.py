@@ -39,7 +39,7 @@ class _NoSandbox:
 
 
 def score_record(
-    task: Task, recorded: Episode, reward: Reward[Any], every_turn: bool = False
+    task: Task, recorded_episode: Episode, reward: Reward[Any], every_turn: bool = False
 ) -> Episode:
     """Score an episode from its record alone.
 
@@ -47,7 +47,7 @@ def score_record(
 
     Args:
         task: The episode's task.
-        recorded: The recorded episode.
+        recorded_episode: The recorded episode.
         reward: The reward.
         every_turn: Whether to score every turn.
 
@@ -58,67 +58,69 @@ def score_record(
     episode = Episode(
         task.task_id,
         task.query,
-        recorded.env,
-        agent=recorded.agent,
-        seed=recorded.seed,
-        epoch=recorded.epoch,
-        started=recorded.started,
+        recorded_episode.env,
+        agent=recorded_episode.agent,
+        seed=recorded_episode.seed,
+        epoch=recorded_episode.epoch,
+        started=recorded_episode.started,
     )
     for name in ("image", "tags"):
-        if name in recorded.metadata:
-            episode.metadata[name] = recorded.metadata[name]
-    accessed: list[bool] = []
+        if name in recorded_episode.metadata:
+            episode.metadata[name] = recorded_episode.metadata[name]
+    accesses: list[bool] = []
 
     def score() -> Score:
-        found = reward(task, episode, _NoSandbox(lambda: accessed.append(True)))
-        if accessed:  # and the reward has caught the exception
+        new_score = reward(task, episode, _NoSandbox(lambda: accesses.append(True)))
+        if accesses:  # and the reward has caught the exception
             raise NeedsSandboxError("the reward looks at the sandbox, which is not recorded")
-        return found
+        return new_score
 
-    for turn in recorded.turns:
+    for turn in recorded_episode.turns:
         episode.turns.append(replace(turn, reward=0.0))
-        last = len(episode.turns) == len(recorded.turns)
-        if last and recorded.status in ("truncated", "ended"):
+        is_last = len(episode.turns) == len(recorded_episode.turns)
+        if is_last and recorded_episode.status in ("truncated", "ended"):
             break
         if every_turn:
             episode.turns[-1] = replace(turn, reward=score().value)
-    episode.status, episode.answer = recorded.status, recorded.answer
-    episode.score = Score(0.0) if recorded.status == "skipped" else score()
+    episode.status, episode.answer = recorded_episode.status, recorded_episode.answer
+    episode.score = Score(0.0) if recorded_episode.status == "skipped" else score()
     if episode.turns and episode.status in ("truncated", "ended"):
         episode.turns[-1] = replace(episode.turns[-1], reward=episode.score.value)
     return episode
 
 
 def replay(
-    open_env: Callable[[], EpisodeEnv], task: Task, recorded: Episode, shared: Shared
+    open_env: Callable[[], EpisodeEnv], task: Task, recorded_episode: Episode, resources: Shared
 ) -> Episode:
     """Take the recorded actions in a fresh environment, for as long as it behaves as recorded.
 
     Args:
         open_env: Gives the environment; called only if the episode can be replayed.
         task: The episode's task.
-        recorded: The recorded episode.
-        shared: See `run_episode`.
+        recorded_episode: The recorded episode.
+        resources: See `run_episode`.
 
     Raises:
         NotReproducibleError: An observation differs, an action ran into the time limit then, or
             none of an agent from outside is recorded.
         InterCodeError: As for `run_episode`.
     """
-    if "outside" in recorded.metadata and not recorded.turns:  # it may have edited files by itself
+    if (
+        "outside" in recorded_episode.metadata and not recorded_episode.turns
+    ):  # it may have edited files by itself
         raise NotReproducibleError("not reproducible: none of its agent's actions is recorded")
-    for number, turn in enumerate(recorded.turns, 1):
+    for number, turn in enumerate(recorded_episode.turns, 1):
         if turn.info.get("timed_out"):  # it may get further now, or less far
             raise NotReproducibleError(f"not reproducible: turn {number} ran into the time limit")
-    actions = [*map(action_of, recorded.turns), ending_of(recorded)]
+    actions = [*map(action_of, recorded_episode.turns), ending_of(recorded_episode)]
     return run_episode(
-        ReplayedEnv(open_env(), recorded),
+        ReplayedEnv(open_env(), recorded_episode),
         lambda task: ScriptedAgent(actions),
         task,
-        seed=recorded.seed,
-        epoch=recorded.epoch,
-        name=recorded.agent,
-        shared=shared,
+        seed=recorded_episode.seed,
+        epoch=recorded_episode.epoch,
+        name=recorded_episode.agent,
+        shared=resources,
     )
 
 
@@ -127,12 +129,12 @@ class ReplayedEnv(WrappedEnv):
 
     Args:
         env: The environment that acts.
-        recorded: The episode that is replayed in it.
+        recorded_episode: The episode that is replayed in it.
     """
 
-    def __init__(self, env: EpisodeEnv, recorded: Episode) -> None:
+    def __init__(self, env: EpisodeEnv, recorded_episode: Episode) -> None:
         super().__init__(env)
-        self._recorded = recorded
+        self._recorded_episode = recorded_episode
 
     def step(self, action: str, /) -> Step:
         """Take an action, and compare its turn with the recorded one.
@@ -141,17 +143,27 @@ class ReplayedEnv(WrappedEnv):
             NotReproducibleError: They differ, or the episode ends at another turn.
         """
         result = self._env.step(action)
-        recorded, turns, ended = self._recorded, self.episode.turns, result[2] or result[3]
-        number, count = len(turns), len(recorded.turns)
-        if 0 < number <= count and (found := difference(recorded.turns[number - 1], turns[-1])):
-            raise NotReproducibleError(f"not reproducible: turn {number} differs: {found}")
-        if ended and (number != count or self.episode.status != recorded.status):
+        reference, turns, is_over = (
+            self._recorded_episode,
+            self.episode.turns,
+            result[2] or result[3],
+        )
+        number, count = len(turns), len(reference.turns)
+        if 0 < number <= count and (
+            difference_text := difference(reference.turns[number - 1], turns[-1])
+        ):
+            raise NotReproducibleError(
+                f"not reproducible: turn {number} differs: {difference_text}"
+            )
+        if is_over and (number != count or self.episode.status != reference.status):
             raise NotReproducibleError(
                 f"not reproducible: it ends after {format_count(number, 'turn')}, "
-                f"{self.episode.status}; recorded: after {count}, {recorded.status}"
+                f"{self.episode.status}; recorded: after {count}, {reference.status}"
             )
-        if not ended and (number > count or (number == count and recorded.status == "truncated")):
+        if not is_over and (
+            number > count or (number == count and reference.status == "truncated")
+        ):
             raise NotReproducibleError(
-                f"not reproducible: it goes on after turn {count}; recorded: {recorded.status}"
+                f"not reproducible: it goes on after turn {count}; recorded: {reference.status}"
             )
         return result

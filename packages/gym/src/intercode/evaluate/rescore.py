@@ -49,7 +49,7 @@ DEFAULT = "default"
 """The name of an environment's own reward."""
 FIELD = "rescored"
 """In a rescored run's ``run.json``, and in the metadata of its episodes."""
-_OF_THE_REWARD = {"reward": "reward", "reward_digest": "digest", "judge": "judge"}
+_REWARD_FIELDS = {"reward": "reward", "reward_digest": "digest", "judge": "judge"}
 """Name in a record's ``env`` → name in ``rescored``."""
 
 Way = Literal["record", "again", "not reproducible", "no result", "failed"]
@@ -79,7 +79,7 @@ class Result:
 
 
 @dataclass(slots=True)
-class Rescored(RunResult):
+class RescoreResult(RunResult):
     """The result of `rescore`; outcomes are in the order of the recorded run."""
 
     results: list[Result] = field(default_factory=list)
@@ -98,8 +98,8 @@ class Rescored(RunResult):
     @property
     def changes(self) -> list[Result]:
         """The episodes that have another reward now."""
-        scored = (r for r in self.results if not (r.before.failed or r.after.failed))
-        return [result for result in scored if result.before.reward != result.after.reward]
+        scored_results = (r for r in self.results if not (r.before.failed or r.after.failed))
+        return [result for result in scored_results if result.before.reward != result.after.reward]
 
     @property
     def lost(self) -> list[Result]:
@@ -122,7 +122,7 @@ def rescore(
     context: Callable[[], Mapping[str, Any]] | None = None,
     accept: Collection[str] = (),
     trust: bool = False,
-) -> Rescored:
+) -> RescoreResult:
     """Score a recorded run's episodes again. The run itself is not touched.
 
     A reward that looks at no sandbox is computed from the record. For any other the recorded
@@ -161,13 +161,13 @@ def rescore(
     if workers < 1 or max_retries < 0:
         raise UsageError("workers must be at least 1, retries at least 0")
     record, target = Record(Path(run)), None if out is None else Path(out).absolute()
-    _refuse(record, target)
+    _refuse_run(record, target)
     env = record.manifest["env"]
     check_imported(str(env.get("env", "")), str(env.get("protocol", DEFAULT)), trust=trust)
     setting = _Setting(record, env_factory, settings, context, accept)
     setting.compare("dataset", manifest.dataset_facts(dataset))
-    work = _Work(record, dataset, reward, every_turn, setting, progress or Progress())
-    written = work.resume(target)
+    work = _RescoreWork(record, dataset, reward, every_turn, setting, progress or Progress())
+    rescored_manifest = work.resume(target)
     if work.needs_sandbox():
         setting.factory()  # refuses what it must before anything is written
     session = _session(record, workers, max_retries) | setting.facts()
@@ -175,19 +175,19 @@ def rescore(
         return work.run(workers, max_retries)
     with RecordWriter(target) as log:
         work.write = log.append
-        written["sessions"].append(session)
-        log.write_manifest(written)
+        rescored_manifest["sessions"].append(session)
+        log.write_manifest(rescored_manifest)
         result = work.run(workers, max_retries)
         result.folder = target
         session |= setting.facts()
         manifest.finish(
             session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short
         )
-        log.write_manifest(written)
+        log.write_manifest(rescored_manifest)
     return result
 
 
-class _Work:
+class _RescoreWork:
     """The episodes that are to be scored, and the results so far.
 
     Raises:
@@ -206,18 +206,20 @@ class _Work:
     ) -> None:
         env = record.manifest["env"]
         self._record = record
-        self._reward = _on_the_record(env.get("env", ""), env.get("protocol", DEFAULT), reward)
-        self._rules = versions.rules_of({**env, "reward": reward})
+        self._reward = _record_reward(env.get("env", ""), env.get("protocol", DEFAULT), reward)
+        self._rules = versions.rule_versions({**env, "reward": reward})
         self._version = {} if dataset.version is None else {"version": dataset.version}
         self._facts = {"run": str(record.folder.absolute()), **_facts(reward)}
         self._every_turn = bool(env.get("reward_every_turn")) if every_turn is None else every_turn
         self._setting = setting
         self._progress = progress
         self._tasks = {key: dataset.by_id(key[1]) for key in record.outcomes}
-        self._shared = Shared(sandboxes=Semaphore(default_sandboxes()), on_action=progress.action)
-        self._kept: list[Episode] = []
+        self._resources = Shared(
+            sandboxes=Semaphore(default_sandboxes()), on_action=progress.action
+        )
+        self._retained_episodes: list[Episode] = []
         self.results: dict[Key, Result] = {}
-        self.write: Callable[[Episode], None] = self._kept.append
+        self.write: Callable[[Episode], None] = self._retained_episodes.append
         """Writes an episode; called from any thread."""
 
     def resume(self, folder: Path | None) -> dict[str, Any]:
@@ -229,41 +231,45 @@ class _Work:
         Raises:
             RecordError: The folder holds another run.
         """
-        before = self._record.outcomes
+        recorded_outcomes = self._record.outcomes
         env = {
             name: fact
             for name, fact in self._record.manifest["env"].items()
-            if name not in (*_OF_THE_REWARD, versions.FIELD)
+            if name not in (*_REWARD_FIELDS, versions.FIELD)
         }
-        env |= {k: self._facts[name] for k, name in _OF_THE_REWARD.items() if name in self._facts}
-        recorded = self._record.manifest
-        wanted = {
-            **recorded,
-            "dataset": {**recorded["dataset"], **self._version},
+        env |= {k: self._facts[name] for k, name in _REWARD_FIELDS.items() if name in self._facts}
+        recorded_manifest = self._record.manifest
+        current_manifest = {
+            **recorded_manifest,
+            "dataset": {**recorded_manifest["dataset"], **self._version},
             "env": {**env, **self._rules},
             FIELD: self._facts,
             "sessions": [],
         }
         if folder is None or not (folder / MANIFEST).exists():
-            return wanted
-        written = read_manifest(folder)
-        drift.refuse_another(written, wanted, folder)
-        known = latest(folder, lambda episode: (Outcome.of(episode), _way_of(episode)))
-        if strange := known.keys() - before.keys():
-            raise RecordError(f"{folder} has episodes that {self._facts['run']} has not: {strange}")
-        results = {key: Result(before[key], *found) for key, found in known.items()}
+            return current_manifest
+        rescored_manifest = read_manifest(folder)
+        drift.refuse_other_run(rescored_manifest, current_manifest, folder)
+        earlier_results = latest(folder, lambda episode: (Outcome.of(episode), _read_way(episode)))
+        if unknown_keys := earlier_results.keys() - recorded_outcomes.keys():
+            raise RecordError(
+                f"{folder} has episodes that {self._facts['run']} has not: {unknown_keys}"
+            )
+        results = {
+            key: Result(recorded_outcomes[key], *entry) for key, entry in earlier_results.items()
+        }
         self.results = {key: result for key, result in results.items() if result.final}
-        return written
+        return rescored_manifest
 
     def needs_sandbox(self) -> bool:
         """Whether the reward looks at the sandbox, in the first episode that it is called for."""
         for job in self._jobs():
             if self._reward is None:
                 return True
-            recorded = self._record.read(job.key)
-            if recorded.status != "skipped":
+            recorded_episode = self._record.read(job.key)
+            if recorded_episode.status != "skipped":
                 try:
-                    score_record(job.task, recorded, self._reward, self._every_turn)
+                    score_record(job.task, recorded_episode, self._reward, self._every_turn)
                 except NeedsSandboxError:
                     return True
                 except InterCodeError:
@@ -271,21 +277,23 @@ class _Work:
                 return False
         return False
 
-    def run(self, workers: int, max_retries: int) -> Rescored:
+    def run(self, workers: int, max_retries: int) -> RescoreResult:
         """Score all episodes that have no new result yet."""
-        start, progress, earlier = time.monotonic(), self._progress, len(self.results)
-        recorded = self._record.manifest
+        start, progress, earlier_count = time.monotonic(), self._progress, len(self.results)
+        recorded_manifest = self._record.manifest
         orders = Orders(
             attempt=self._attempt,
             env_factory=lambda: self._setting.factory()(),
             max_retries=max_retries,
-            agent_name=recorded["agent"]["name"],
-            env_name=recorded["env"].get("env", ""),
+            agent_name=recorded_manifest["agent"]["name"],
+            env_name=recorded_manifest["env"].get("env", ""),
             record=self._keep,
-            shared=self._shared,
+            resources=self._resources,
         )
         pool = Pool(self._jobs(), orders, workers)
-        progress.begin(len(self._tasks), [one.after for one in self.results.values()])
+        progress.begin(
+            len(self._tasks), [earlier_result.after for earlier_result in self.results.values()]
+        )
         with ExitStack() as stack:
             stack.callback(progress.end)
             interrupts = stack.enter_context(Interrupts())
@@ -294,14 +302,14 @@ class _Work:
             for episode in stack.enter_context(closing(pool.run(interrupts, progress))):
                 self._note(episode)
         results = [self.results[key] for key in self._tasks if key in self.results]
-        return Rescored(
+        return RescoreResult(
             outcomes=[result.after for result in results],
             planned=len(self._tasks),
-            ran=len(self.results) - earlier,
+            ran=len(self.results) - earlier_count,
             seconds=time.monotonic() - start,
             interrupted=interrupts.count > 0,
             stopped=pool.stopped,
-            kept=self._kept,
+            kept=self._retained_episodes,
             results=results,
         )
 
@@ -321,26 +329,26 @@ class _Work:
         ]
 
     def _attempt(self, job: Job, open_env: Callable[[], EpisodeEnv]) -> Episode:
-        recorded = self._record.read(job.key)
+        recorded_episode = self._record.read(job.key)
         if self._reward is not None:
             with suppress(NeedsSandboxError):
-                episode = score_record(job.task, recorded, self._reward, self._every_turn)
+                episode = score_record(job.task, recorded_episode, self._reward, self._every_turn)
                 episode.metadata[FIELD] = "record"
                 return episode
-        episode = replay(open_env, job.task, recorded, self._shared)
-        episode.fork = recorded.fork
+        episode = replay(open_env, job.task, recorded_episode, self._resources)
+        episode.fork = recorded_episode.fork
         return episode
 
     def _keep(self, episode: Episode, way: Way = "again") -> None:
         """Complete an episode and write it. Called from any thread."""
-        recorded = self._record.read(key_of(episode))
-        _complete(episode, recorded, self._facts, episode.metadata.get(FIELD, way))
+        recorded_episode = self._record.read(key_of(episode))
+        _complete(episode, recorded_episode, self._facts, episode.metadata.get(FIELD, way))
         self.write(episode)
 
     def _note(self, episode: Episode) -> None:
         key = key_of(episode)
-        before = self._record.outcomes[key]
-        self.results[key] = Result(before, Outcome.of(episode), _way_of(episode))
+        recorded_outcome = self._record.outcomes[key]
+        self.results[key] = Result(recorded_outcome, Outcome.of(episode), _read_way(episode))
         self._progress.episode(episode)
 
 
@@ -355,15 +363,17 @@ class _Setting:
         context: Callable[[], Mapping[str, Any]] | None,
         accept: Collection[str],
     ) -> None:
-        self._recorded = {name: identified(record.manifest).get(name) for name in drift.RUN}
-        self._locked = {"run": str(record.folder.absolute()), "accepted": sorted(accept)}
+        self._recorded_facts = {name: identified(record.manifest).get(name) for name in drift.RUN}
+        self._lock_facts = {"run": str(record.folder.absolute()), "accepted": sorted(accept)}
         # For episodes that are scored from the record, the recorded sandbox and tools count.
-        last = (record.manifest.get("sessions") or [{}])[-1]
-        self._facts = {name: last[name] for name in ("sandbox", "tools") if name in last}
+        last_session = (record.manifest.get("sessions") or [{}])[-1]
+        self._facts = {
+            name: last_session[name] for name in ("sandbox", "tools") if name in last_session
+        }
         self._context = context
         self._make = make
         self._settings = settings
-        self._differs: dict[str, Any] = {}
+        self._differing_facts: dict[str, Any] = {}
         self._lock = Lock()
 
     def factory(self) -> Callable[[], EpisodeEnv]:
@@ -373,7 +383,7 @@ class _Setting:
             UsageError: There is none, or the run's protocol permits no replay.
             DriftError: The environments would not be as recorded.
         """
-        env = self._recorded["env"] or {}
+        env = self._recorded_facts["env"] or {}
         name, protocol = str(env.get("env")), str(env.get("protocol"))
         if not traits_of(name, protocol).separable:
             raise UsageError(
@@ -398,19 +408,21 @@ class _Setting:
         Raises:
             DriftError: They differ where it is not accepted.
         """
-        changed = {**self._recorded, name: {**now}}
-        of_the_reward = [f"env.{name}" for name in (*_OF_THE_REWARD, versions.FIELD)]
-        drift.refuse(self._recorded, changed, [*self._locked["accepted"], *of_the_reward])
-        found = drift.differences(self._recorded, changed, of_the_reward)
-        self._differs |= {difference.what: difference.now for difference in found}
+        current_facts = {**self._recorded_facts, name: {**now}}
+        reward_facts = [f"env.{name}" for name in (*_REWARD_FIELDS, versions.FIELD)]
+        drift.refuse_differences(
+            self._recorded_facts, current_facts, [*self._lock_facts["accepted"], *reward_facts]
+        )
+        differences = drift.differences(self._recorded_facts, current_facts, reward_facts)
+        self._differing_facts |= {difference.what: difference.now for difference in differences}
 
     def facts(self) -> dict[str, Any]:
         """Return the facts for the session's record."""
-        differs = {"differs": self._differs} if self._differs else {}
-        return {**self._facts, "locked": self._locked, **differs}
+        differs = {"differs": self._differing_facts} if self._differing_facts else {}
+        return {**self._facts, "locked": self._lock_facts, **differs}
 
 
-def _on_the_record(
+def _record_reward(
     env: str, protocol: str, reward: str | Function | Judge | None
 ) -> Reward[Any] | None:
     """Return a reward to try on the record; None if it is known to look at the sandbox.
@@ -419,17 +431,17 @@ def _on_the_record(
         UsageError: There is no such reward, or it does not take the arguments of one.
     """
     make = traits_of(env, protocol).pure_reward
-    own: Reward[Any] | None = None if make is None else CustomReward(make())
+    default_reward: Reward[Any] | None = None if make is None else CustomReward(make())
     if reward is None or isinstance(reward, Judge):
-        return None if reward else own
+        return None if reward else default_reward
     if isinstance(reward, str) and not is_reference(reward):
         name = f"{env}:{reward}"
         if name not in REWARDS or isinstance(REWARDS.get(name), type):
-            return own if reward == DEFAULT else None
-    return choose_reward(env, reward, lambda: own or _of_the_sandbox)
+            return default_reward if reward == DEFAULT else None
+    return choose_reward(env, reward, lambda: default_reward or _score_sandbox)
 
 
-def _of_the_sandbox(task: Task, episode: Episode, sandbox: Any) -> Score:
+def _score_sandbox(task: Task, episode: Episode, sandbox: Any) -> Score:
     """Stand in for a reward that looks at the sandbox."""
     score: Score = sandbox.score
     return score
@@ -440,14 +452,14 @@ def _facts(reward: str | Function | Judge | None) -> dict[str, Any]:
     if isinstance(reward, Judge):
         return {"reward": "judge", "judge": dict(reward.facts())}
     if isinstance(reward, str):
-        own = {"digest": digest(reward)} if is_reference(reward) else {}
-        return {"reward": reward, **own}
+        digest_facts = {"digest": digest(reward)} if is_reference(reward) else {}
+        return {"reward": reward, **digest_facts}
     if reward is None:
         return {"reward": DEFAULT}
     return {"reward": getattr(reward, "__qualname__", type(reward).__qualname__)}
 
 
-def _refuse(record: Record, target: Path | None) -> None:
+def _refuse_run(record: Record, target: Path | None) -> None:
     """Refuse a run that cannot be rescored, or not to this folder.
 
     Raises:
@@ -462,46 +474,51 @@ def _refuse(record: Record, target: Path | None) -> None:
 
 def _session(record: Record, workers: int, max_retries: int) -> dict[str, Any]:
     """Return the record of this call, with the scope of the recorded run's last session."""
-    asked = (record.manifest.get("sessions") or [{}])[-1].get("settings", {})
+    settings = (record.manifest.get("sessions") or [{}])[-1].get("settings", {})
     return manifest.session(
         workers=workers,
-        limit=asked.get("limit"),
-        tasks=asked.get("tasks"),
-        epochs=asked.get("epochs", 1),
+        limit=settings.get("limit"),
+        tasks=settings.get("tasks"),
+        epochs=settings.get("epochs", 1),
         max_retries=max_retries,
     )
 
 
-def _way_of(episode: Episode) -> Way:
+def _read_way(episode: Episode) -> Way:
     way: Way = episode.metadata[FIELD]["way"]
     return way
 
 
-def _complete(episode: Episode, recorded: Episode, facts: Mapping[str, Any], way: Way) -> None:
+def _complete(
+    episode: Episode, recorded_episode: Episode, facts: Mapping[str, Any], way: Way
+) -> None:
     """Take over from the record all but the score, the turns' rewards, and the judge's talks.
 
     The messages, tokens, cost and time of the agent are those of the recorded run.
 
     Args:
         episode: The new episode; it is changed.
-        recorded: The recorded one.
+        recorded_episode: The recorded one.
         facts: The recorded run, and the new reward.
         way: How it was scored, if it has a score.
     """
     failed, kind = episode.status == "error", episode.metadata.get("error_type")
     if failed and way != "no result":
         way = "not reproducible" if kind == NotReproducibleError.__name__ else "failed"
-    rewards = [0.0] * len(recorded.turns) if failed else [turn.reward for turn in episode.turns]
+    rewards = (
+        [0.0] * len(recorded_episode.turns) if failed else [turn.reward for turn in episode.turns]
+    )
     episode.turns = [
-        replace(turn, reward=reward) for turn, reward in zip(recorded.turns, rewards, strict=True)
+        replace(turn, reward=reward)
+        for turn, reward in zip(recorded_episode.turns, rewards, strict=True)
     ]
     for name in ("env", "agent", "seed", "answer", "started", "seconds"):
-        setattr(episode, name, getattr(recorded, name))
-    metadata = {name: value for name, value in recorded.metadata.items() if name != "judge"}
+        setattr(episode, name, getattr(recorded_episode, name))
+    metadata = {name: value for name, value in recorded_episode.metadata.items() if name != "judge"}
     if "judge" in episode.metadata:
         metadata["judge"] = episode.metadata["judge"]
     if failed and kind:
         metadata["error_type"] = kind
-    was = recorded.to_dict()
-    was = {"status": was["status"], "score": was["score"]}
-    episode.metadata = {**metadata, FIELD: {**facts, "way": way, "was": was}}
+    recorded_result = recorded_episode.to_dict()
+    recorded_result = {"status": recorded_result["status"], "score": recorded_result["score"]}
+    episode.metadata = {**metadata, FIELD: {**facts, "way": way, "was": recorded_result}}

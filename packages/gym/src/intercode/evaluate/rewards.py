@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 ModelReward = Judge
 """A reward that asks a model; there is one."""
-JUDGES_TOO = ("prices", "max_cost", "max_tokens")
+SHARED_MODEL_OPTIONS = ("prices", "max_cost", "max_tokens")
 """The options of language models that a judge takes as well, with any agent."""
 
 
 def model_options(spec: RunSpec) -> tuple[str, ...]:
     """Return the options of language models that the reward of a spec takes."""
-    return JUDGES_TOO if spec.reward == Judge.KIND else ()
+    return SHARED_MODEL_OPTIONS if spec.reward == Judge.KIND else ()
 
 
 def model_reward(spec: RunSpec, budget: Budget | None = None) -> ModelReward | None:
@@ -34,22 +34,22 @@ def model_reward(spec: RunSpec, budget: Budget | None = None) -> ModelReward | N
     """
     env = spec.env
     votes, model = env.judge_votes, env.judge_model
-    given = {"judge-model": model, "judge-url": env.judge_url, "judge-votes": votes}
+    judge_options = {"judge-model": model, "judge-url": env.judge_url, "judge-votes": votes}
     if spec.reward != Judge.KIND:
-        for name, value in given.items():
+        for name, value in judge_options.items():
             if value is not None:
                 raise UsageError(f"--{name} is for --reward judge")
         return None
     if model is None:
         raise UsageError("--reward judge needs --judge-model PROVIDER/NAME")
-    from intercode.evaluate.budget_spent import patience_of
+    from intercode.evaluate.budget_spent import retry_policy
     from intercode.models import get_model
 
-    asked = get_model(
+    judge_model = get_model(
         model,
         base_url=env.judge_url,
         prices=spec.model.prices,
         budget=budget,
-        retry=patience_of(spec),
+        retry=retry_policy(spec),
     )
-    return Judge(asked, votes or VOTES)
+    return Judge(judge_model, votes or VOTES)

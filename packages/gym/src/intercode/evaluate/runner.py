@@ -14,24 +14,24 @@ from intercode.agents.base import AgentFactory, HasFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate.actors import Actors, actors
-from intercode.evaluate.budget_spent import budget_of
+from intercode.evaluate.budget_spent import make_budget
 from intercode.evaluate.drift import (
     DriftError,
+    describe_changes,
     differences,
-    of_machine,
-    of_run,
-    refuse_another,
+    find_machine_drift,
+    refuse_other_run,
+    session_differences,
     warning,
-    what_changed,
 )
-from intercode.evaluate.exclusion import not_gradable, select
-from intercode.evaluate.executor import Executor, Threads, Work, executor_of
+from intercode.evaluate.exclusion import select_tasks, ungradable_tasks
+from intercode.evaluate.executor import Executor, Threads, Work, resolve_executor
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
 from intercode.evaluate.prepare import Plan, Setting, check, check_tasks, plan, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
-from intercode.evaluate.versions import rules_of
+from intercode.evaluate.versions import rule_versions
 from intercode.evaluate.worker import Interrupts, Job
 from intercode.models.local import PROVIDER as LOCAL
 from intercode.records import (
@@ -175,11 +175,13 @@ def evaluate(
         RunLockedError: Another process is writing to `out`.
         SandboxUnavailableError: This machine permits no sandbox.
     """
-    if unknown := options.keys() - Options.__annotations__.keys():
-        known = ", ".join(sorted(Options.__annotations__))
-        raise TypeError(f"evaluate() takes no {', '.join(sorted(unknown))}; it takes {known}")
+    if unknown_options := options.keys() - Options.__annotations__.keys():
+        option_names = ", ".join(sorted(Options.__annotations__))
+        raise TypeError(
+            f"evaluate() takes no {', '.join(sorted(unknown_options))}; it takes {option_names}"
+        )
     progress = Progress() if progress is None else progress
-    _refuse_wrong(dataset, agent, env_factory, progress)
+    _check_arguments(dataset, agent, env_factory, progress)
     if isinstance(dataset, RunSpec):
         if options or env_factory is not None:
             raise UsageError("a RunSpec says everything: put the other arguments into it")
@@ -189,23 +191,23 @@ def evaluate(
     if env_factory is None:
         raise UsageError("evaluate() needs an env_factory, or a RunSpec instead of a dataset")
     names = ("workers", "max_connections", "max_sandboxes", "out", "limit", "tasks", "epochs")
-    how = {name: options.get(name) for name in (*names, "seed", "accept")}
-    spec = RunSpec.of(how, {"retries": options.get("max_retries")})
-    exclude = {**not_gradable(dataset), **(options.get("exclude") or {})}
-    tasks = select(dataset, spec.tasks, spec.limit, exclude)
-    given = dict(options.get("agent_options") or {})
-    factory = registry.get(agent, **given) if isinstance(agent, str) else agent
+    run_options = {name: options.get(name) for name in (*names, "seed", "accept")}
+    spec = RunSpec.of(run_options, {"retries": options.get("max_retries")})
+    exclude = {**ungradable_tasks(dataset), **(options.get("exclude") or {})}
+    tasks = select_tasks(dataset, spec.tasks, spec.limit, exclude)
+    agent_options = dict(options.get("agent_options") or {})
+    factory = registry.get(agent, **agent_options) if isinstance(agent, str) else agent
     name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
     if isinstance(factory, HasFacts):
         name = factory.name
-    asked = Plan(spec, dataset, tasks, exclude, options.get("locked"))
-    check_tasks(asked.tasks, factory)
-    where = Setting(env_factory, dict(options.get("settings") or {}))
-    work = Work(asked, Actors(factory, name, given), where, progress)
+    run_plan = Plan(spec, dataset, tasks, exclude, options.get("locked"))
+    check_tasks(run_plan.tasks, factory)
+    env_setting = Setting(env_factory, dict(options.get("settings") or {}))
+    work = Work(run_plan, Actors(factory, name, agent_options), env_setting, progress)
     return _run(work, options.get("context"), Threads())
 
 
-def _refuse_wrong(dataset: object, agent: object, env_factory: object, progress: object) -> None:
+def _check_arguments(dataset: object, agent: object, env_factory: object, progress: object) -> None:
     """Refuse arguments of `evaluate` that are of other types.
 
     Raises:
@@ -232,7 +234,7 @@ def _refuse_wrong(dataset: object, agent: object, env_factory: object, progress:
 
 @preserve_working_directory()
 def run(
-    asked: RunSpec | Plan,
+    spec_or_plan: RunSpec | Plan,
     progress: Progress,
     budget: Budget | None = None,
     executor: Executor | None = None,
@@ -240,7 +242,7 @@ def run(
     """Carry out what is asked for.
 
     Args:
-        asked: A spec, or what `intercode.evaluate.prepare.plan` has made of one.
+        spec_or_plan: A spec, or what `intercode.evaluate.prepare.plan` has made of one.
         progress: Is told how it goes.
         budget: One that several runs share; default: the run's own.
         executor: As for `evaluate`.
@@ -248,25 +250,27 @@ def run(
     Raises:
         InterCodeError: As `evaluate`.
     """
-    planned = plan(asked, progress) if isinstance(asked, RunSpec) else asked
+    run_plan = plan(spec_or_plan, progress) if isinstance(spec_or_plan, RunSpec) else spec_or_plan
     # Before an agent's file is run, which may change the working directory. Names of code are
     # recorded as they were given.
-    paths = {**planned.spec.flat()}
+    paths = {**run_plan.spec.flat()}
     for name in CODE & paths.keys():
         remember(str(paths.pop(name)))
-    planned = replace(planned, spec=planned.spec.merge(**in_any_folder(paths)))
-    budget = budget or budget_of(planned.spec)
-    executor = executor or executor_of(planned.spec)
-    executor.check(planned.spec)
-    fetch_models(planned.spec, progress)
-    who = actors(planned.spec, budget)
+    run_plan = replace(run_plan, spec=run_plan.spec.merge(**in_any_folder(paths)))
+    budget = budget or make_budget(run_plan.spec)
+    executor = executor or resolve_executor(run_plan.spec)
+    executor.check(run_plan.spec)
+    fetch_models(run_plan.spec, progress)
+    agent = actors(run_plan.spec, budget)
     with ExitStack() as stack:
-        stack.callback(who.close)
-        check(planned, who.factory, progress)
-        where = setting(planned, progress, asks=who.asks, budget=budget)
-        stack.callback(where.close)
-        context = {**planned.context(), **where.context()}
-        work = Work(planned, who, where, progress, budget)
+        stack.callback(agent.close)
+        check(run_plan, agent.factory, progress)
+        env_setting = setting(
+            run_plan, progress, required_options=agent.required_options, budget=budget
+        )
+        stack.callback(env_setting.close)
+        context = {**run_plan.context(), **env_setting.context()}
+        work = Work(run_plan, agent, env_setting, progress, budget)
         return _run(work, context, executor)
 
 
@@ -289,30 +293,30 @@ def fetch_models(spec: RunSpec, progress: Progress) -> None:
 def _run(work: Work, context: Mapping[str, Any] | None, executor: Executor) -> RunResult:
     """Run the episodes that have no result yet, and keep the record."""
     plan = work.plan
-    out = plan.spec.how.out
-    wanted = _wanted(plan, work.who, work.where.facts)
+    folder = plan.spec.how.out
+    current_manifest = _describe_run(plan, work.agent, work.setting.facts)
     session = _session(plan.spec, context)
-    changed = _hold(plan, {**wanted, "sessions": [session]}, work.progress)
+    machine_changes = _check_lock(plan, {**current_manifest, "sessions": [session]}, work.progress)
     with ExitStack() as stack:
-        hide(out)
-        if out is None:
-            kept: list[Episode] = []
-            work = replace(work, record=lambda *episodes: kept.extend(episodes))
-            return replace(_work(work, executor, {}), kept=kept)
-        log = stack.enter_context(RecordWriter(Path(out)))
-        record, finished = _resumed(log.folder, wanted, plan.locked)
+        hide(folder)
+        if folder is None:
+            retained_episodes: list[Episode] = []
+            work = replace(work, record=lambda *episodes: retained_episodes.extend(episodes))
+            return replace(_work(work, executor, {}), kept=retained_episodes)
+        log = stack.enter_context(RecordWriter(Path(folder)))
+        record, finished_outcomes = _resume_run(log.folder, current_manifest, plan.locked)
         if plan.locked is not None and plan.locked == record:
-            session |= of_run(plan.locked, wanted, changed)
+            session |= session_differences(plan.locked, current_manifest, machine_changes)
         record["sessions"].append(session)
         log.write_manifest(record)
-        result = _work(replace(work, record=log.append), executor, finished)
+        result = _work(replace(work, record=log.append), executor, finished_outcomes)
         result.folder = log.folder
         finish(session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short)
         log.write_manifest(record)
     return result
 
 
-def _hold(plan: Plan, now: Mapping[str, Any], progress: Progress) -> list[str]:
+def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progress) -> list[str]:
     """Hold a run to what it is locked to; warn of changes of the machine that it may follow.
 
     Returns:
@@ -323,60 +327,64 @@ def _hold(plan: Plan, now: Mapping[str, Any], progress: Progress) -> list[str]:
     """
     if plan.locked is None:
         return []
-    found = differences(plan.locked, now, plan.spec.how.accept)
-    machine = of_machine(found, plan.locked) if plan.follows_machine else []
-    if rest := [one for one in found if one not in machine]:
-        raise DriftError(rest)
-    changed = what_changed(machine)
-    if changed:
-        progress.warn(warning(changed))
-    return changed
+    run_differences = differences(plan.locked, current_manifest, plan.spec.how.accept)
+    machine_differences = (
+        find_machine_drift(run_differences, plan.locked) if plan.follows_machine else []
+    )
+    if refused_differences := [
+        difference for difference in run_differences if difference not in machine_differences
+    ]:
+        raise DriftError(refused_differences)
+    machine_changes = describe_changes(machine_differences)
+    if machine_changes:
+        progress.warn(warning(machine_changes))
+    return machine_changes
 
 
-def _work(work: Work, executor: Executor, finished: Mapping[Key, Outcome]) -> RunResult:
+def _work(work: Work, executor: Executor, finished_outcomes: Mapping[Key, Outcome]) -> RunResult:
     """Run the episodes that are not finished."""
     plan, progress = work.plan, work.progress
     jobs = [Job(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
-    done = {job.key: finished[job.key] for job in jobs if job.key in finished}
-    pool = executor.start([job for job in jobs if job.key not in done], work)
-    progress.begin(len(jobs), list(done.values()))
+    outcomes = {job.key: finished_outcomes[job.key] for job in jobs if job.key in finished_outcomes}
+    pool = executor.start([job for job in jobs if job.key not in outcomes], work)
+    progress.begin(len(jobs), list(outcomes.values()))
     with ExitStack() as stack:
         stack.callback(progress.end)
         interrupts = stack.enter_context(Interrupts())
-        start, ran = time.monotonic(), 0
+        start, episode_count = time.monotonic(), 0
         with closing(pool.run(interrupts, progress)) as episodes:
             for episode in episodes:
-                ran += 1
-                done[key_of(episode)] = Outcome.of(episode)
+                episode_count += 1
+                outcomes[key_of(episode)] = Outcome.of(episode)
                 progress.episode(episode)
         return RunResult(
-            outcomes=[done[job.key] for job in jobs if job.key in done],
+            outcomes=[outcomes[job.key] for job in jobs if job.key in outcomes],
             planned=len(jobs),
-            ran=ran,
+            ran=episode_count,
             seconds=time.monotonic() - start,
             interrupted=interrupts.count > 0,
             stopped=pool.stopped,
         )
 
 
-def _wanted(plan: Plan, who: Actors, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_run(plan: Plan, agent: Actors, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The record that a new run has."""
     model: dict[str, Any] = {}
-    if isinstance(who.factory, HasFacts):
-        model = {"language_model": who.factory.facts()}
+    if isinstance(agent.factory, HasFacts):
+        model = {"language_model": agent.factory.facts()}
     return describe(
         dataset=dataset_facts(plan.dataset),
-        env={**facts, **rules_of(facts)},
+        env={**facts, **rule_versions(facts)},
         agent={
-            "name": who.name,
-            "options": {key: str(value) for key, value in who.options.items()},
-            "digest": registry.digest(who.name),
-            **({"skills": {s.name: s.digest for s in who.skills}} if who.skills else {}),
+            "name": agent.name,
+            "options": {key: str(value) for key, value in agent.options.items()},
+            "digest": registry.digest(agent.name),
+            **({"skills": {s.name: s.digest for s in agent.skills}} if agent.skills else {}),
             **model,
         },
-        needs_gold=sees_gold(who.factory),
+        needs_gold=sees_gold(agent.factory),
         seed=plan.spec.seed,
-        excluded=plan.exclude,
+        excluded_tasks=plan.exclude,
     )
 
 
@@ -396,16 +404,18 @@ def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]
     )
 
 
-def _resumed(
-    folder: Path, wanted: dict[str, Any], locked: Mapping[str, Any] | None
+def _resume_run(
+    folder: Path, current_manifest: dict[str, Any], locked_manifest: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[Key, Outcome]]:
     """Return the run's ``run.json`` and what it has finished, if it was begun before."""
     if not (folder / MANIFEST).exists():
         if (folder / EPISODES).stat().st_size:
             raise RecordError(f"{folder} has episodes but no {MANIFEST}: it cannot be resumed")
-        return wanted, {}
-    recorded = read_manifest(folder)
-    if recorded != locked:  # else it was compared already
-        refuse_another(recorded, wanted, folder)
+        return current_manifest, {}
+    recorded_manifest = read_manifest(folder)
+    if recorded_manifest != locked_manifest:  # else it was compared already
+        refuse_other_run(recorded_manifest, current_manifest, folder)
     outcomes = latest(folder, Outcome.of)
-    return recorded, {key: outcome for key, outcome in outcomes.items() if not outcome.failed}
+    return recorded_manifest, {
+        key: outcome for key, outcome in outcomes.items() if not outcome.failed
+    }

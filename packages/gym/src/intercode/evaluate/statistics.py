@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from intercode.evaluate.distributions import Z95, t_quantile
+from intercode.evaluate.distributions import Z_SCORE_95, t_quantile
 
 FEW_CLUSTERS = 20
 """With fewer clusters their spread is hardly known: clustered intervals are too narrow.
@@ -32,12 +32,12 @@ class Estimate:
     """The number of clusters that the interval accounts for; None: it accounts for none."""
 
     @property
-    def few(self) -> bool:
+    def has_few_clusters(self) -> bool:
         """Whether there are so few clusters that the interval is likely to be too narrow."""
         return self.clusters is not None and self.clusters < FEW_CLUSTERS
 
 
-def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float]:
+def wilson(successes: float, total: float, z: float = Z_SCORE_95) -> tuple[float, float]:
     """Return the score interval of a proportion; by default the 95 % one.
 
     Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927. `total` may
@@ -45,10 +45,12 @@ def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float
     """
     if total == 0:
         return 0.0, 1.0
-    p = successes / total
+    proportion = successes / total
     scale = 1 + z * z / total
-    centre = (p + z * z / (2 * total)) / scale
-    half = z / scale * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    centre = (proportion + z * z / (2 * total)) / scale
+    half = (
+        z / scale * math.sqrt(proportion * (1 - proportion) / total + z * z / (4 * total * total))
+    )
     # At p = 0 and p = 1 the ends are exact; rounding must not move them past.
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     high = 1.0 if successes == total else min(1.0, centre + half)
@@ -82,26 +84,28 @@ def rate(
         raise ValueError("rate of an empty sequence")
     if weights is not None and clusters is None:
         raise ValueError("weights need clusters")
-    p = _centre([float(x) for x in successes], weights)
+    proportion = _centre([float(x) for x in successes], weights)
     if clusters is None:
-        return Estimate(p, *wilson(sum(successes), n))
-    groups = len(set(clusters))
-    if groups < 2:
-        return Estimate(p, 0.0, 1.0, groups)  # one cluster tells nothing about others
+        return Estimate(proportion, *wilson(sum(successes), n))
+    cluster_count = len(set(clusters))
+    if cluster_count < 2:
+        return Estimate(
+            proportion, 0.0, 1.0, cluster_count
+        )  # one cluster tells nothing about others
     error = clustered_error([float(x) for x in successes], clusters, weights)
     totals = _totals(clusters, weights or [1.0] * len(successes))
-    alike = _kish(totals)
+    kish_size = _kish(totals)
     if weights is not None:
         n = max(2.0, _kish(weights))
-    freedom = (t_quantile(0.975, n - 1) / t_quantile(0.975, groups - 1)) ** 2
-    raw = p * (1 - p) / error**2 if error > 0 else n
-    if p in (0, 1):
-        effective = alike
+    correction = (t_quantile(0.975, n - 1) / t_quantile(0.975, cluster_count - 1)) ** 2
+    design_size = proportion * (1 - proportion) / error**2 if error > 0 else n
+    if proportion in (0, 1):
+        effective_size = kish_size
     elif min(totals) == max(totals):
-        effective = min(n, max(alike, raw * freedom))
+        effective_size = min(n, max(kish_size, design_size * correction))
     else:
-        effective = min(n, raw * freedom)
-    return Estimate(p, *wilson(p * effective, effective), groups)
+        effective_size = min(n, design_size * correction)
+    return Estimate(proportion, *wilson(proportion * effective_size, effective_size), cluster_count)
 
 
 def _totals(clusters: Sequence[Hashable], weights: Sequence[float]) -> list[float]:
@@ -133,13 +137,13 @@ def mean(
     if n == 0:
         raise ValueError("mean of an empty sequence")
     centre = _centre(values, weights)
-    groups = None if clusters is None else len(set(clusters))
-    independent = n if groups is None else groups
+    cluster_count = None if clusters is None else len(set(clusters))
+    independent = n if cluster_count is None else cluster_count
     if independent < 2:
-        return Estimate(centre, -math.inf, math.inf, groups)
+        return Estimate(centre, -math.inf, math.inf, cluster_count)
     error = clustered_error(values, range(n) if clusters is None else clusters, weights)
     half = t_quantile(0.975, independent - 1) * error
-    return Estimate(centre, centre - half, centre + half, groups)
+    return Estimate(centre, centre - half, centre + half, cluster_count)
 
 
 def _centre(values: Sequence[float], weights: Sequence[float] | None) -> float:
@@ -165,9 +169,9 @@ def clustered_error(
     sums: dict[Hashable, float] = {}
     for value, cluster, weight in zip(values, clusters, weights, strict=True):
         sums[cluster] = sums.get(cluster, 0.0) + weight * (value - centre)
-    groups = len(sums)
+    cluster_count = len(sums)
     squares = math.fsum(residual * residual for residual in sums.values())
-    return math.sqrt(squares * groups / (groups - 1)) / math.fsum(weights)
+    return math.sqrt(squares * cluster_count / (cluster_count - 1)) / math.fsum(weights)
 
 
 def pass_of_attempts(rates: Sequence[float], k: int) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from intercode.syntax import parse
 _CONSTANTS = (ast.Constant, ast.JoinedStr)
 
 
-def steered(source: str) -> str | None:
+def find_steered_assert(source: str) -> str | None:
     """Return the first assert of a test that a submission steers, as its source.
 
     Args:
@@ -26,7 +26,7 @@ def steered(source: str) -> str | None:
         tree = parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    reader = _Reader(_own_names(tree))
+    reader = _Reader(_find_defined_names(tree))
     for statement in tree.body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):
@@ -42,34 +42,34 @@ class _Reader:
     """The names of a test whose values depend on the submission.
 
     Args:
-        own: The names that the test itself, or Python, defines as functions or modules.
+        defined_names: The names that the test itself, or Python, defines as functions or modules.
     """
 
-    def __init__(self, own: set[str]) -> None:
-        self._own = own
+    def __init__(self, defined_names: set[str]) -> None:
+        self._defined_names = defined_names
         self._constants: set[str] = set()
         self._results: set[str] = set()
-        self._handed: set[str] = set()
+        self._passed_names: set[str] = set()
 
     def bind(self, node: ast.Assign) -> None:
         """Note the names that an assignment gives another value."""
         names = {part.id for target in node.targets for part in _names(target)}
-        self._handed -= names
-        for known, is_so in (
+        self._passed_names -= names
+        for name_set, is_so in (
             (self._constants, isinstance(node.value, _CONSTANTS)),
             (self._results, any(self._calls(node.value))),
         ):
-            known -= names
-            known |= names if is_so else set()
+            name_set -= names
+            name_set |= names if is_so else set()
 
     def hand_over(self, node: ast.AST) -> None:
         """Note the names that a call, if it is one of the submission's, may change."""
-        self._handed |= {
+        self._passed_names |= {
             part.id
             for call in self._calls(node)
             for argument in (*call.args, *(word.value for word in call.keywords))
             for part in ([argument] if isinstance(argument, ast.Name) else [])
-            if part.id not in self._constants | self._own
+            if part.id not in self._constants | self._defined_names
         }
 
     def is_steered(self, test: ast.Compare) -> bool:
@@ -77,11 +77,11 @@ class _Reader:
         expected = judged = False
         for side in (test.left, *test.comparators):
             # A name alone, such as a list to be sorted in place, is what is judged.
-            handed = not isinstance(side, ast.Name) and any(
-                part.id in self._handed for part in _names(side)
+            has_passed_name = not isinstance(side, ast.Name) and any(
+                part.id in self._passed_names for part in _names(side)
             )
             calls = any(self._calls(side)) or any(part.id in self._results for part in _names(side))
-            expected |= handed and not calls
+            expected |= has_passed_name and not calls
             judged |= calls or isinstance(side, ast.Name)
             self.hand_over(side)
         return expected and judged
@@ -89,7 +89,7 @@ class _Reader:
     def _calls(self, node: ast.AST) -> Iterator[ast.Call]:
         calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
         for call in calls:
-            if isinstance(call.func, ast.Name) and call.func.id not in self._own:
+            if isinstance(call.func, ast.Name) and call.func.id not in self._defined_names:
                 yield call
 
 
@@ -97,11 +97,13 @@ def _names(node: ast.AST) -> list[ast.Name]:
     return [part for part in ast.walk(node) if isinstance(part, ast.Name)]
 
 
-def _own_names(tree: ast.Module) -> set[str]:
-    own = set(dir(builtins))
+def _find_defined_names(tree: ast.Module) -> set[str]:
+    defined_names = set(dir(builtins))
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            own.add(node.name)
+            defined_names.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            own |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-    return own
+            defined_names |= {
+                (alias.asname or alias.name).partition(".")[0] for alias in node.names
+            }
+    return defined_names

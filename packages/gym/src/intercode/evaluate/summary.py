@@ -22,7 +22,7 @@ Number = TypeVar("Number", int, float)
 
 UNKNOWN = "unknown"
 """The group of episodes whose record stops before their end."""
-_K = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
+_ATTEMPT_COUNTS = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,42 +92,44 @@ class Statistics:
 
 def summarize(outcomes: Iterable[Outcome]) -> Statistics:
     """Compute the statistics of outcomes."""
-    everything = list(outcomes)
-    scored = [outcome for outcome in everything if not outcome.failed]
-    n, turns = len(scored), sum(outcome.turns for outcome in scored)
+    all_outcomes = list(outcomes)
+    scored_outcomes = [outcome for outcome in all_outcomes if not outcome.failed]
+    n, turns = len(scored_outcomes), sum(outcome.turns for outcome in scored_outcomes)
 
-    def share(amount: float, of: int) -> float | None:
-        return amount / of if of else None
+    def share(amount: float, denominator: int) -> float | None:
+        return amount / denominator if denominator else None
 
     return Statistics(
         episodes=n,
-        errors=len(everything) - n,
-        error_rate=share(len(everything) - n, len(everything)),
-        successes=sum(outcome.success for outcome in scored),
-        **_intervals(scored),
+        errors=len(all_outcomes) - n,
+        error_rate=share(len(all_outcomes) - n, len(all_outcomes)),
+        successes=sum(outcome.success for outcome in scored_outcomes),
+        **_intervals(scored_outcomes),
         mean_turns=share(turns, n),
-        mean_seconds=share(math.fsum(outcome.seconds for outcome in scored), n),
-        invalid_rate=share(sum(outcome.invalid for outcome in scored), turns),
-        unexecuted_rate=share(sum(outcome.unexecuted for outcome in scored), turns),
-        outcomes={kind: sum(outcome.kind == kind for outcome in everything) for kind in OUTCOMES},
-        restarts=sum(outcome.restarts for outcome in everything),
-        permuted=sum(outcome.permuted and outcome.success for outcome in scored),
-        explained=sum(outcome.explained and outcome.success for outcome in scored),
-        hard_coded=sum(outcome.hard_coded and outcome.success for outcome in scored),
-        tokens_in=total(outcome.tokens_in for outcome in everything),
-        tokens_out=total(outcome.tokens_out for outcome in everything),
-        cost=total(outcome.cost for outcome in everything),
+        mean_seconds=share(math.fsum(outcome.seconds for outcome in scored_outcomes), n),
+        invalid_rate=share(sum(outcome.invalid for outcome in scored_outcomes), turns),
+        unexecuted_rate=share(sum(outcome.unexecuted for outcome in scored_outcomes), turns),
+        outcomes={kind: sum(outcome.kind == kind for outcome in all_outcomes) for kind in OUTCOMES},
+        restarts=sum(outcome.restarts for outcome in all_outcomes),
+        permuted=sum(outcome.permuted and outcome.success for outcome in scored_outcomes),
+        explained=sum(outcome.explained and outcome.success for outcome in scored_outcomes),
+        hard_coded=sum(outcome.hard_coded and outcome.success for outcome in scored_outcomes),
+        tokens_in=total(outcome.tokens_in for outcome in all_outcomes),
+        tokens_out=total(outcome.tokens_out for outcome in all_outcomes),
+        cost=total(outcome.cost for outcome in all_outcomes),
     )
 
 
-def _intervals(scored: Sequence[Outcome]) -> dict[str, Any]:
+def _intervals(scored_outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Estimate the success rate, also with places as clusters, and the mean reward."""
-    places, attempts = _places(scored), _attempts(scored)
-    weights = _weights(scored)
-    success, low, high = _parts(_rate(scored, attempts, weights))
-    clustered = _rate(scored, places, weights) if places else None
-    rewards = [outcome.reward or 0.0 for outcome in scored]
-    reward, reward_low, reward_high = _parts(mean(rewards, attempts, weights) if scored else None)
+    places, attempts = _places(scored_outcomes), _attempts(scored_outcomes)
+    weights = _weights(scored_outcomes)
+    success, low, high = _parts(_rate(scored_outcomes, attempts, weights))
+    clustered_rate = _rate(scored_outcomes, places, weights) if places else None
+    rewards = [outcome.reward or 0.0 for outcome in scored_outcomes]
+    reward, reward_low, reward_high = _parts(
+        mean(rewards, attempts, weights) if scored_outcomes else None
+    )
     if reward_low == reward_high:  # all are alike, of which t would be sure without reason
         reward_low = reward_high = None
     elif (
@@ -136,7 +138,7 @@ def _intervals(scored: Sequence[Outcome]) -> dict[str, Any]:
         and 0 <= min(rewards) <= max(rewards) <= 1
     ):
         reward_low, reward_high = max(0.0, reward_low), min(1.0, reward_high)
-    _, clustered_low, clustered_high = _parts(clustered)
+    _, clustered_low, clustered_high = _parts(clustered_rate)
     return {
         "success_rate": success,
         "success_low": low,
@@ -144,7 +146,7 @@ def _intervals(scored: Sequence[Outcome]) -> dict[str, Any]:
         "clusters": len(set(places)) if places else None,
         "clustered_low": clustered_low,
         "clustered_high": clustered_high,
-        "few_clusters": clustered is not None and clustered.few,
+        "few_clusters": clustered_rate is not None and clustered_rate.has_few_clusters,
         "mean_reward": reward,
         "reward_low": reward_low,
         "reward_high": reward_high,
@@ -153,18 +155,20 @@ def _intervals(scored: Sequence[Outcome]) -> dict[str, Any]:
 
 def by_tag(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
     """Map each tag to the statistics of the episodes whose task has it; most episodes first."""
-    return _grouped(outcomes, lambda outcome: outcome.tags)
+    return _summarize_groups(outcomes, lambda outcome: outcome.tags)
 
 
 def by_level(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
     """Map each level of difficulty to the statistics of its episodes, from the easiest on."""
-    found = _grouped(outcomes, lambda outcome: [outcome.level] if outcome.level else [])
-    return {level: found[level] for level in LEVELS if level in found}
+    statistics_by_level = _summarize_groups(
+        outcomes, lambda outcome: [outcome.level] if outcome.level else []
+    )
+    return {level: statistics_by_level[level] for level in LEVELS if level in statistics_by_level}
 
 
 def by_place(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
     """Map each image or database to the statistics of its episodes."""
-    return _grouped(outcomes, lambda outcome: [outcome.place] if outcome.place else [])
+    return _summarize_groups(outcomes, lambda outcome: [outcome.place] if outcome.place else [])
 
 
 def errors_by_type(outcomes: Iterable[Outcome]) -> dict[str, int]:
@@ -188,14 +192,18 @@ def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estim
         outcomes: Outcomes; those with errors are left out.
         turns: The number of turns; default: as many as any episode took.
     """
-    scored = [outcome for outcome in outcomes if not outcome.failed]
-    if not scored:
+    scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]
+    if not scored_outcomes:
         return []
-    clusters, weights = _attempts(scored), _weights(scored)
-    last = turns or max(outcome.turns for outcome in scored)
+    clusters, weights = _attempts(scored_outcomes), _weights(scored_outcomes)
+    last_turn = turns or max(outcome.turns for outcome in scored_outcomes)
     return [
-        rate([o.solved_at is not None and o.solved_at <= turn for o in scored], clusters, weights)
-        for turn in range(1, max(1, last) + 1)
+        rate(
+            [o.solved_at is not None and o.solved_at <= turn for o in scored_outcomes],
+            clusters,
+            weights,
+        )
+        for turn in range(1, max(1, last_turn) + 1)
     ]
 
 
@@ -213,19 +221,23 @@ class Attempts:
 def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
     """Compute the means of pass@k and pass^k over the tasks; empty with one attempt at each."""
     forks: dict[str, dict[int, list[bool]]] = {}
-    scored = [outcome for outcome in outcomes if not outcome.failed]
-    forked = _weights(scored) is not None
-    for number, outcome in enumerate(scored):
+    scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]
+    has_forks = _weights(scored_outcomes) is not None
+    for number, outcome in enumerate(scored_outcomes):
         attempts = forks.setdefault(outcome.task_id, {})
-        attempts.setdefault(outcome.epoch if forked else number, []).append(outcome.success)
-    rates = [[sum(one) / len(one) for one in task.values()] for task in forks.values()]
-    most = max(map(len, rates), default=0)
-    found = []
-    for k in [k for k in _K if k <= most] if most > 1 else []:
+        attempts.setdefault(outcome.epoch if has_forks else number, []).append(outcome.success)
+    rates = [
+        [sum(successes) / len(successes) for successes in task.values()] for task in forks.values()
+    ]
+    max_attempts = max(map(len, rates), default=0)
+    attempt_rates = []
+    for k in [k for k in _ATTEMPT_COUNTS if k <= max_attempts] if max_attempts > 1 else []:
         tasks = [pass_of_attempts(task, k) for task in rates if len(task) >= k]
-        at, hat = (math.fsum(values) / len(tasks) for values in zip(*tasks, strict=True))
-        found.append(Attempts(k, len(tasks), at, hat))
-    return found
+        pass_at_mean, pass_hat_mean = (
+            math.fsum(values) / len(tasks) for values in zip(*tasks, strict=True)
+        )
+        attempt_rates.append(Attempts(k, len(tasks), pass_at_mean, pass_hat_mean))
+    return attempt_rates
 
 
 def _rate(
@@ -245,10 +257,10 @@ def _weights(outcomes: Sequence[Outcome]) -> list[float] | None:
     return [1 / attempts[outcome.task_id, outcome.epoch] for outcome in outcomes]
 
 
-def _parts(found: Estimate | None) -> tuple[float | None, float | None, float | None]:
-    if found is None:
+def _parts(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    if estimate is None:
         return None, None, None
-    return found.value, _finite(found.low), _finite(found.high)
+    return estimate.value, _finite_value(estimate.low), _finite_value(estimate.high)
 
 
 def _attempts(outcomes: Sequence[Outcome]) -> Sequence[Hashable] | None:
@@ -267,34 +279,38 @@ def _places(outcomes: Sequence[Outcome]) -> list[str] | None:
     return None if len(set(places)) in (0, 1, len(places)) else places
 
 
-def _grouped(
+def _summarize_groups(
     outcomes: Iterable[Outcome], names: Callable[[Outcome], Iterable[str]]
 ) -> dict[str, Statistics]:
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         for name in names(outcome):
             groups.setdefault(name, []).append(outcome)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    sorted_groups = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     tasks = len({outcome.task_id for group in groups.values() for outcome in group})
-    return {name: _of_group(group, tasks) for name, group in ordered}
+    return {name: _summarize_group(group, tasks) for name, group in sorted_groups}
 
 
-def _of_group(outcomes: Sequence[Outcome], tasks: int) -> Statistics:
+def _summarize_group(outcomes: Sequence[Outcome], tasks: int) -> Statistics:
     """Summarize a group; attempts at a single task tell no interval for others like it."""
-    found = summarize(outcomes)
-    if found.episodes > 1 and tasks > 1 and len({outcome.task_id for outcome in outcomes}) == 1:
+    statistics = summarize(outcomes)
+    if (
+        statistics.episodes > 1
+        and tasks > 1
+        and len({outcome.task_id for outcome in outcomes}) == 1
+    ):
         return replace(
-            found, success_low=None, success_high=None, reward_low=None, reward_high=None
+            statistics, success_low=None, success_high=None, reward_low=None, reward_high=None
         )
-    return found
+    return statistics
 
 
-def _finite(value: float) -> float | None:
+def _finite_value(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Spending:
+class SpendingTotals:
     """The turns, time and money of some episodes together."""
 
     episodes: int
@@ -309,13 +325,13 @@ class Spending:
     cost: float | None
 
 
-def spending(outcomes: Iterable[Outcome]) -> dict[str, Spending]:
+def spending_by_outcome(outcomes: Iterable[Outcome]) -> dict[str, SpendingTotals]:
     """Group the turns, time and money of a run by the outcome of its episodes."""
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.kind or UNKNOWN, []).append(outcome)
     return {
-        name: Spending(
+        name: SpendingTotals(
             episodes=len(group),
             turns=sum(outcome.turns for outcome in group),
             invalid=sum(outcome.invalid for outcome in group),
@@ -333,5 +349,5 @@ def spending(outcomes: Iterable[Outcome]) -> dict[str, Spending]:
 
 def total(values: Iterable[Number | None]) -> Number | None:
     """Sum the known values; None if all are unknown."""
-    known = [value for value in values if value is not None]
-    return sum(known[1:], known[0]) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers[1:], numbers[0]) if numbers else None

@@ -29,18 +29,18 @@ TOOLS = {
     "sqlite": "sqlite3",
 }
 """Name → the program that is asked for it."""
-MOST = 16
+LIMIT = 16
 """Images are asked before a run begins."""
 _VERSION = re.compile(rb"\d+(?:\.\d+)+")
 _NAME = re.compile(rb'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
-_KEPT = 2000
+_OUTPUT_LIMIT = 2000
 
 
 def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[str, str]]:
     """Find the tools of each image; of images that differ only in what is laid over them, once.
 
     That may bring tools, too; but an image's digest tells of it, and hundreds of tasks have each
-    their own files laid over the same image. Nor are more than `MOST` asked, for the same reason.
+    their own files laid over the same image. Nor are more than `LIMIT` asked, for the same reason.
 
     Args:
         provider: Starts the sandboxes in which they are asked.
@@ -54,7 +54,7 @@ def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[s
         SandboxError: The sandbox cannot be started, or died.
     """
     bases = sorted({_base(name) for name in images})
-    return {base: _tools(provider, base) for base in bases[:MOST]}
+    return {base: _tools(provider, base) for base in bases[:LIMIT]}
 
 
 def _base(name: str) -> str:
@@ -68,15 +68,15 @@ def _base(name: str) -> str:
 
 def _tools(provider: Provider, image: str) -> dict[str, str]:
     with closing(provider.start(image)) as sandbox:
-        found = {name: _version(sandbox, program) for name, program in TOOLS.items()}
-        found["system"] = _system(sandbox)
-    return {name: text for name, text in found.items() if text}
+        versions = {name: _version(sandbox, program) for name, program in TOOLS.items()}
+        versions["system"] = _system(sandbox)
+    return {name: text for name, text in versions.items() if text}
 
 
 def _version(sandbox: SandboxBackend, program: str) -> str:
     """Return a program's version; "" if the image has no such program, or it does not say."""
-    done = sandbox.exec([program, "--version"], cwd="/", output_limit=_KEPT)
-    match = _VERSION.search(done.stdout) if done.ok else None
+    result = sandbox.exec([program, "--version"], cwd="/", output_limit=_OUTPUT_LIMIT)
+    match = _VERSION.search(result.stdout) if result.ok else None
     return match[0].decode() if match else ""
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"[\w./~+@%-]+", re.ASCII)
 _TEMPORARY = re.compile(r"/(tmp|var/tmp|dev/shm)/")
-_MADE = """
+_SCRIPT = """
 shopt -s nullglob
 for name in {names}; do
     case $name in "~/"*) name=$HOME/${{name#"~/"}};; esac
@@ -66,7 +66,7 @@ done 2> /dev/null
 [ "$is_spied" ] || echo "{nothing}"
 """
 _LINKS = ("/proc/self/cmdline", "/dev/stdin", "/dev/fd/63")
-_MOST = 100
+_MAX_NAMES = 100
 """Words of a verification that are taken for names."""
 
 
@@ -79,7 +79,9 @@ def tricks(language: str) -> Sequence[Guess]:
     def guess(name: str, make: str) -> Guess:
         return Guess(name, lambda task: _actions(task, make, language), role="trick")
 
-    links = [guess(f"links to {at} at its names", _LINK.format(target=at)) for at in _LINKS]
+    links = [
+        guess(f"links to {target} at its names", _LINK.format(target=target)) for target in _LINKS
+    ]
     return (
         *links,
         guess("links to its temporary file at its names", _LINK.format(target="{temporary}")),
@@ -102,7 +104,7 @@ def _spy(task: Task) -> tuple[str, ...]:
 
 def alternatives(tasks: Sequence[Task]) -> Sequence[Guess]:
     """Return a guess for the first alternative solution of each task, for the second, and so on."""
-    most = max((len(_solutions(task)) for task in tasks), default=0)
+    max_solutions = max((len(_solutions(task)) for task in tasks), default=0)
 
     def guess(number: int) -> Guess:
         def actions(task: Task) -> tuple[str, ...]:
@@ -111,7 +113,7 @@ def alternatives(tasks: Sequence[Task]) -> Sequence[Guess]:
 
         return Guess(f"alternative solution {number + 1}", actions, role="alternative")
 
-    return [guess(number) for number in range(most)]
+    return [guess(number) for number in range(max_solutions)]
 
 
 def _solutions(task: Task) -> list[tuple[str, ...]]:
@@ -122,17 +124,17 @@ def _solutions(task: Task) -> list[tuple[str, ...]]:
     alternatives = task.metadata.get("alternatives")
     if not isinstance(alternatives, list | tuple):
         return []
-    solutions = [(one,) if isinstance(one, str) else one for one in alternatives]
+    solutions = [(entry,) if isinstance(entry, str) else entry for entry in alternatives]
     are_actions = all(
-        isinstance(solution, list | tuple) and all(isinstance(one, str) for one in solution)
+        isinstance(solution, list | tuple) and all(isinstance(entry, str) for entry in solution)
         for solution in solutions
     )
     return [tuple(solution) for solution in solutions] if are_actions else []
 
 
 def _words(verification: str) -> list[str]:
-    found = _WORD.findall(verification)
-    return [*dict.fromkeys(one for one in found if one[0] != "-" and not one.isdecimal())]
+    matches = _WORD.findall(verification)
+    return [*dict.fromkeys(word for word in matches if word[0] != "-" and not word.isdecimal())]
 
 
 def _actions(task: Task, make: str, language: str) -> tuple[str, ...]:
@@ -144,8 +146,8 @@ def _actions(task: Task, make: str, language: str) -> tuple[str, ...]:
         if temporary is None:
             return ()
         make = make.format(temporary=shlex.quote(temporary))
-    names = [word for word in words if word != temporary or make == _PROGRAM][:_MOST]
-    script = _MADE.format(names=" ".join(map(shlex.quote, names)), make=make)
+    names = [word for word in words if word != temporary or make == _PROGRAM][:_MAX_NAMES]
+    script = _SCRIPT.format(names=" ".join(map(shlex.quote, names)), make=make)
     if language == "bash":
         return (script,)
     return (f"import subprocess\nsubprocess.run(['bash', '-c', {script!r}])",)

@@ -20,26 +20,26 @@ from intercode.agents.builtin import Oracle, ScriptedAgent
 from intercode.envs.stage import SandboxStage
 from intercode.envs.traits import Guess, traits_in
 from intercode.evaluate.checks import (
-    AGAIN,
     CHECKS,
     DOUBTS,
     FIRST_CONSTANT,
     GOLD,
-    NOTHING,
-    WAITED,
+    GOLD_REPEAT,
+    NOOP,
+    WAIT_FIELD,
     Check,
     Kind,
     Problem,
-    Slow,
+    SlowTask,
     Trial,
     Trials,
     Usage,
-    elsewhere,
+    compare_backends,
+    find_slow_tasks,
     guesses,
-    slow,
     usage,
 )
-from intercode.evaluate.exclusion import not_gradable, select
+from intercode.evaluate.exclusion import select_tasks, ungradable_tasks
 from intercode.evaluate.failing import gold_failure, setup_failure
 from intercode.evaluate.leaks import Leak, leaks
 from intercode.evaluate.loop import EpisodeEnv, Step, WrappedEnv
@@ -69,8 +69,8 @@ class Validation:
     """The number of tasks that any of them solves."""
     problems: list[Problem]
     doubts: list[Problem]
-    """Warnings, like `slow` and `leaks`: a task may be meant to be like that."""
-    slow: list[Slow]
+    """Warnings, like `slow_tasks` and `leaks`: a task may be meant to be like that."""
+    slow_tasks: list[SlowTask]
     leaks: list[Leak]
     usage: list[Usage]
     """One for each task."""
@@ -85,10 +85,10 @@ class Validation:
 
     def reasons(self) -> dict[str, str]:
         """Return task id → its problems, for those that have any."""
-        found: dict[str, list[str]] = {}
+        texts_by_task: dict[str, list[str]] = {}
         for problem in self.problems:
-            found.setdefault(problem.task_id, []).append(problem.problem)
-        return {task_id: "; ".join(texts) for task_id, texts in found.items()}
+            texts_by_task.setdefault(problem.task_id, []).append(problem.problem)
+        return {task_id: "; ".join(texts) for task_id, texts in texts_by_task.items()}
 
 
 def validate(
@@ -99,7 +99,7 @@ def validate(
     tasks: Sequence[str] | None = None,
     workers: int = 1,
     progress: Progress | None = None,
-    also_on: Mapping[str, Callable[[], EpisodeEnv]] | None = None,
+    backends: Mapping[str, Callable[[], EpisodeEnv]] | None = None,
 ) -> Validation:
     """Try every task in all ways, and check the trials.
 
@@ -110,44 +110,65 @@ def validate(
         tasks: The ids of the tasks to try; None: all that can be graded.
         workers: Threads, each with an environment of its own.
         progress: Observes the work.
-        also_on: Name → factory of the same environment on another back end, where gold must behave
+        backends: Name → factory of the same environment on another back end, where gold must behave
             in the same way.
 
     Raises:
         UsageError: The arguments make no sense.
         SandboxUnavailableError: This machine permits no sandbox.
     """
-    chosen = select(dataset, tasks, None, not_gradable(dataset))
-    seen = Seen(dataset)
+    selected_tasks = select_tasks(dataset, tasks, None, ungradable_tasks(dataset))
+    probe_findings = ProbeFindings(dataset)
     with closing(env_factory()) as env:
         name = getattr(env, "name", "")
-    tried = guesses(name, chosen)
+    guesses_by_trial = guesses(name, selected_tasks)
     options = {"tasks": tasks, "workers": workers, "progress": progress, "settings": {"env": name}}
-    probing = seen.probing(env_factory)
-    first, trials = _attempt(dataset, _Prober(tried), probing, tried, options)
-    runs, problems = [first], _findings(CHECKS, chosen, trials)
-    for place, make in (also_on or {}).items():
+    probed_factory = probe_findings.wrap_factory(env_factory)
+    first_result, trials = _attempt(
+        dataset, _Prober(guesses_by_trial), probed_factory, guesses_by_trial, options
+    )
+    runs, problems = [first_result], _findings(CHECKS, selected_tasks, trials)
+    for place, make in (backends or {}).items():
         if runs[-1].interrupted:
             break
-        other, there = _attempt(dataset, Oracle(), make, {}, options)
-        runs.append(other)
-        for task in chosen:
-            problems += elsewhere(task, trials[task.task_id], there[task.task_id], place)
-    readable = [leak for task in chosen for leak in seen.leaks.get(task.task_id, ())]
-    problems += [Problem(one.task_id, "leak", one.text) for one in readable if one.is_problem]
-    failures = [one for task in chosen for one in seen.failures.get(task.task_id, ())]
-    problems += [one for one in failures if one.kind == "command"]
-    complete = len(runs) == 1 + len(also_on or {})
-    used = [usage(task, trials[task.task_id], seen.memory.get(task.task_id)) for task in chosen]
+        backend_result, backend_trials = _attempt(dataset, Oracle(), make, {}, options)
+        runs.append(backend_result)
+        for task in selected_tasks:
+            problems += compare_backends(
+                task, trials[task.task_id], backend_trials[task.task_id], place
+            )
+    task_leaks = [
+        leak for task in selected_tasks for leak in probe_findings.leaks.get(task.task_id, ())
+    ]
+    problems += [
+        Problem(finding.task_id, "leak", finding.text)
+        for finding in task_leaks
+        if finding.is_problem
+    ]
+    failures = [
+        finding
+        for task in selected_tasks
+        for finding in probe_findings.failures.get(task.task_id, ())
+    ]
+    problems += [finding for finding in failures if finding.kind == "command"]
+    complete = len(runs) == 1 + len(backends or {})
+    usages = [
+        usage(task, trials[task.task_id], probe_findings.memory.get(task.task_id))
+        for task in selected_tasks
+    ]
     return Validation(
-        tasks=len(chosen),
-        **_statistics(first.outcomes, tried),
+        tasks=len(selected_tasks),
+        **_statistics(first_result.outcomes, guesses_by_trial),
         problems=problems,
-        doubts=_findings(DOUBTS, chosen, trials)
-        + [one for one in failures if one.kind != "command"],
-        slow=[one for pair in zip(chosen, used, strict=True) for one in slow(*pair, timeout)],
-        leaks=readable,
-        usage=used,
+        doubts=_findings(DOUBTS, selected_tasks, trials)
+        + [finding for finding in failures if finding.kind != "command"],
+        slow_tasks=[
+            finding
+            for pair in zip(selected_tasks, usages, strict=True)
+            for finding in find_slow_tasks(*pair, timeout)
+        ],
+        leaks=task_leaks,
+        usage=usages,
         seconds=sum(run.seconds for run in runs),
         complete=complete and all(len(run.outcomes) == run.planned for run in runs),
     )
@@ -157,42 +178,51 @@ def _attempt(
     dataset: Dataset,
     agent: AgentFactory,
     make: Callable[[], EpisodeEnv],
-    tried: Mapping[int, Guess],
+    guesses_by_trial: Mapping[int, Guess],
     options: Mapping[str, Any],
 ) -> tuple[RunResult, Mapping[str, Trials]]:
     """Run an agent, and return each task's trials. Without guesses, gold is tried once."""
     trials: dict[str, dict[int, Trial]] = defaultdict(dict)
     # On the disk, because observations may be large, and there may be many.
     with TemporaryDirectory(prefix="intercode-validate-") as folder:
-        epochs = max(tried, default=GOLD) + 1
+        epochs = max(guesses_by_trial, default=GOLD) + 1
         result = evaluate(dataset, agent, make, out=folder, epochs=epochs, **options)
         for episode in result.episodes():
-            trials[episode.task_id][episode.epoch] = Trial.of(episode, tried)
+            trials[episode.task_id][episode.epoch] = Trial.of(episode, guesses_by_trial)
     return result, trials
 
 
 def _findings(
     checks: Sequence[Check], tasks: Sequence[Task], trials: Mapping[str, Trials]
 ) -> list[Problem]:
-    return [one for task in tasks for check in checks for one in check(task, trials[task.task_id])]
+    return [
+        problem
+        for task in tasks
+        for check in checks
+        for problem in check(task, trials[task.task_id])
+    ]
 
 
-def _statistics(outcomes: Sequence[Outcome], tried: Mapping[int, Guess]) -> dict[str, Any]:
+def _statistics(
+    outcomes: Sequence[Outcome], guesses_by_trial: Mapping[int, Guess]
+) -> dict[str, Any]:
     """Return the statistics of a `Validation`, by trial and by constant."""
     statistics = {
-        trial: summarize(one for one in outcomes if one.epoch == trial)
-        for trial in (GOLD, AGAIN, *tried)
+        trial: summarize(outcome for outcome in outcomes if outcome.epoch == trial)
+        for trial in (GOLD, GOLD_REPEAT, *guesses_by_trial)
     }
     constants = {
         trial: guess
-        for trial, guess in tried.items()
+        for trial, guess in guesses_by_trial.items()
         if trial >= FIRST_CONSTANT and guess.role == "constant"
     }
-    solved = {one.task_id for one in outcomes if one.epoch in constants and one.success}
+    solved_ids = {
+        outcome.task_id for outcome in outcomes if outcome.epoch in constants and outcome.success
+    }
     return {
         "statistics": statistics,
         "constants": {guess.name: statistics[n].successes for n, guess in constants.items()},
-        "solved_by_constants": len(solved),
+        "solved_by_constants": len(solved_ids),
     }
 
 
@@ -200,13 +230,13 @@ class _Prober:
     """The factory of the agent of each trial.
 
     Args:
-        tried: The guesses, by trial.
+        guesses_by_trial: The guesses, by trial.
     """
 
     needs_gold = True
 
-    def __init__(self, tried: Mapping[int, Guess]) -> None:
-        self._tried = tried
+    def __init__(self, guesses_by_trial: Mapping[int, Guess]) -> None:
+        self._guesses_by_trial = guesses_by_trial
 
     def __call__(self, task: Task) -> Agent:
         """Return gold's agent, where no environment is known."""
@@ -214,13 +244,13 @@ class _Prober:
 
     def within(self, env: Any, task: Task) -> Agent:
         """Return the agent of the trial that the environment's episode is."""
-        guess = self._tried.get(env.episode.epoch)
+        guess = self._guesses_by_trial.get(env.episode.epoch)
         if guess is None or (guess.role == "clock" and guess.actions(task)):
-            return _Preceded(guess.actions(task) if guess else (), Oracle().within(env, task))
+            return _PrefixedAgent(guess.actions(task) if guess else (), Oracle().within(env, task))
         return ScriptedAgent(guess.actions(task))
 
 
-class _Preceded:
+class _PrefixedAgent:
     """An agent that takes some actions before another one acts.
 
     Args:
@@ -248,7 +278,7 @@ class Clock:
         sleep: Waits for some seconds.
     """
 
-    LATEST = 0.7
+    LATEST_START = 0.7
     """The part of a second in which a trial may begin: its actions have the rest of it."""
 
     def __init__(
@@ -256,7 +286,7 @@ class Clock:
     ) -> None:
         self._now = now
         self._sleep = sleep
-        self._begun: dict[tuple[str, int], int] = {}
+        self._start_seconds: dict[tuple[str, int], int] = {}
         self._lock = Lock()
 
     def wait(self, task_id: str, trial: int) -> float:
@@ -265,21 +295,25 @@ class Clock:
         Returns:
             The seconds for which it was held back.
         """
-        first = self._now()
-        while not self._begins(task_id, trial, now := self._now()):
+        start_time = self._now()
+        while not self._try_begin(task_id, trial, now := self._now()):
             self._sleep(1 - now % 1)
-        return now - first
+        return now - start_time
 
-    def _begins(self, task_id: str, trial: int, now: float) -> bool:
+    def _try_begin(self, task_id: str, trial: int, now: float) -> bool:
         with self._lock:
-            other = self._begun.get((task_id, GOLD if trial == AGAIN else AGAIN))
-            if now % 1 > self.LATEST or (other is not None and (int(now) - other) % 2 == 0):
+            paired_start = self._start_seconds.get(
+                (task_id, GOLD if trial == GOLD_REPEAT else GOLD_REPEAT)
+            )
+            if now % 1 > self.LATEST_START or (
+                paired_start is not None and (int(now) - paired_start) % 2 == 0
+            ):
                 return False
-            self._begun[task_id, trial] = int(now)
+            self._start_seconds[task_id, trial] = int(now)
             return True
 
 
-class Seen:
+class ProbeFindings:
     """The findings of all probes. Workers share it; each has other tasks, or another trial."""
 
     def __init__(self, dataset: Dataset) -> None:
@@ -291,7 +325,7 @@ class Seen:
         self.memory: dict[str, int] = {}
         """Task → the most bytes that a sandbox has used in which gold ran."""
 
-    def probing(self, make: Callable[[], EpisodeEnv]) -> Callable[[], EpisodeEnv]:
+    def wrap_factory(self, make: Callable[[], EpisodeEnv]) -> Callable[[], EpisodeEnv]:
         """Return a factory of probed environments, from one of environments."""
         return lambda: ProbedEnv(make(), self)
 
@@ -299,9 +333,9 @@ class Seen:
 class ProbedEnv(WrappedEnv):
     """An environment that is searched for leaks and measured, and in which gold begins on time."""
 
-    def __init__(self, env: EpisodeEnv, seen: Seen) -> None:
+    def __init__(self, env: EpisodeEnv, probe_findings: ProbeFindings) -> None:
         super().__init__(env)
-        self._seen = seen
+        self._probe_findings = probe_findings
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
@@ -309,27 +343,27 @@ class ProbedEnv(WrappedEnv):
     def step(self, action: str, /) -> Step:
         """Take an action. Doing nothing finds the sandbox as an agent finds it: it is searched."""
         episode, place = self.episode, getattr(self._env, "place", None)
-        task_id, is_gold = episode.task_id, episode.epoch in (GOLD, AGAIN)
-        if episode.epoch == NOTHING and not episode.turns:
+        task_id, is_gold = episode.task_id, episode.epoch in (GOLD, GOLD_REPEAT)
+        if episode.epoch == NOOP and not episode.turns:
             flags = traits_in(self._env).secret_gold
             image = episode.metadata.get("image", "")
-            task = self._seen.dataset.by_id(task_id)
-            self._seen.leaks[task_id] = leaks(task, place, image, flags=flags)
+            task = self._probe_findings.dataset.by_id(task_id)
+            self._probe_findings.leaks[task_id] = leaks(task, place, image, flags=flags)
         if is_gold and not episode.turns:
-            episode.metadata[WAITED] = self._seen.clock.wait(task_id, episode.epoch)
+            episode.metadata[WAIT_FIELD] = self._probe_findings.clock.wait(task_id, episode.epoch)
         result = self._env.step(action)
         is_last = result[2] or result[3]
         if episode.epoch == GOLD and is_last:
-            self._seen.failures[task_id] = self._failures(task_id)
+            self._probe_findings.failures[task_id] = self._failures(task_id)
         if is_gold and is_last and isinstance(place, CountsMemory):
-            used = max(place.memory_peak() or 0, self._seen.memory.get(task_id, 0))
-            if used:
-                self._seen.memory[task_id] = used
+            peak_memory = max(place.memory_peak() or 0, self._probe_findings.memory.get(task_id, 0))
+            if peak_memory:
+                self._probe_findings.memory[task_id] = peak_memory
         return result
 
     def _failures(self, task_id: str) -> list[Problem]:
         """Return what fails of a task's gold and its setup, in a shell."""
-        task, stage = self._seen.dataset.by_id(task_id), getattr(self._env, "stage", None)
+        task, stage = self._probe_findings.dataset.by_id(task_id), getattr(self._env, "stage", None)
         if not isinstance(stage, SandboxStage) or traits_in(self._env).language != "bash":
             return []
         failures: list[tuple[Kind, str]] = []

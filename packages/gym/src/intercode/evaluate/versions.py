@@ -19,7 +19,7 @@ FIELD = "rules"
 """The name of the field among the facts of an environment."""
 
 
-def rules_of(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def rule_versions(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return the field ``rules`` of an environment's facts: rule → version.
 
     Args:
@@ -34,11 +34,11 @@ def rules_of(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """
     name, protocol = str(env.get("env", "")), str(env.get("protocol", "default"))
     default = {rule: RULES.get(rule) for rule in traits_of(name, protocol).rules} if name else {}
-    rules = _of_reward(name, env.get("reward"), default)
+    rules = _reward_rules(name, env.get("reward"), default)
     return {FIELD: rules} if rules else {}
 
 
-def _of_reward(env: str, reward: Any, default: Mapping[str, int]) -> dict[str, int]:
+def _reward_rules(env: str, reward: Any, default: Mapping[str, int]) -> dict[str, int]:
     """Return the rules of a reward, with those of the environment's own if it uses that."""
     if reward in (None, "default"):
         return dict(default)
@@ -51,8 +51,8 @@ def _of_reward(env: str, reward: Any, default: Mapping[str, int]) -> dict[str, i
         elif f"{env}:{reward}" in REWARDS:
             reward = REWARDS.get(f"{env}:{reward}")
     version = getattr(reward, "VERSION", None)
-    own = {str(label): version} if isinstance(version, int) else {}
-    return {**(default if _uses_default(reward) else {}), **own}
+    custom_rules = {str(label): version} if isinstance(version, int) else {}
+    return {**(default if _uses_default(reward) else {}), **custom_rules}
 
 
 def _uses_default(reward: object) -> bool:

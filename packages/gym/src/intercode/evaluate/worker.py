@@ -24,7 +24,13 @@ from intercode.errors import (
     SandboxUnavailableError,
     UsageError,
 )
-from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed, without_odd_data
+from intercode.evaluate.loop import (
+    EpisodeEnv,
+    Shared,
+    Stopped,
+    failed_episode,
+    unserialisable_episode,
+)
 from intercode.evaluate.progress import Progress
 from intercode.models.drain import Drain, draining
 from intercode.records import Key
@@ -39,15 +45,15 @@ log = logging.getLogger(__name__)
 
 TICK = 0.1
 """Seconds between calls of `Progress.tick`."""
-SILENT = 30.0
+SILENCE_SECONDS = 30.0
 """Seconds without an answer of the model after which a run tells what it waits for."""
 PATIENCE = 5.0
 """Seconds that workers get to close their sandboxes after a second interrupt."""
-SAME_FOR_ALL = {BudgetError.__name__, ModelAccessError.__name__}
+FATAL_ERROR_NAMES = {BudgetError.__name__, ModelAccessError.__name__}
 """Errors of an episode that every other one would end in, too."""
-_SAME_FOR_ALL = (SandboxUnavailableError, RecordError, UsageError)
+_FATAL_ERRORS = (SandboxUnavailableError, RecordError, UsageError)
 """Exceptions that every other episode would meet, too. Any other is its own episode's."""
-_SOON = 0.01
+_POLL_SECONDS = 0.01
 
 
 class Interrupts:
@@ -60,9 +66,9 @@ class Interrupts:
     def __init__(self) -> None:
         self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.count = 0
-        self._previous: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Any] = {}
 
-    def _caught(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         # SIGTERM does not ask twice: its sender will send SIGKILL next.
         self.count += 2 if number == signal.SIGTERM else 1
         self.messages.put(None)
@@ -72,11 +78,11 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._caught)
+                self._previous_handlers[number] = signal.signal(number, self._handle_signal)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
 
@@ -107,7 +113,7 @@ class Orders:
     env_name: str
     record: Callable[..., None]
     """Returns when the episode is safe."""
-    shared: Shared = field(default_factory=Shared)
+    resources: Shared = field(default_factory=Shared)
     delay: Callable[[], tuple[float, str] | None] = lambda: None
     """Tells for how long the agent's model has not answered, and that in words."""
 
@@ -129,39 +135,39 @@ class Worker:
             SandboxUnavailableError, UsageError: Neither a retry nor another task can help.
             RecordError: The episode could not be recorded.
         """
-        lost: list[Episode] = []
+        lost_attempts: list[Episode] = []
         while True:
             try:
                 episode = self._orders.attempt(job, self._open)
                 break
-            except (Stopped, *_SAME_FOR_ALL):
+            except (Stopped, *_FATAL_ERRORS):
                 raise
             except BaseException as error:  # a callback, or an environment, may call sys.exit()
                 if is_handlers(error):
                     raise
                 if self._stopped:
                     raise Stopped from error
-                retried = isinstance(error, SandboxError)
-                if self._making and not retried:  # it is not the task's fault
+                should_retry = isinstance(error, SandboxError)
+                if self._making and not should_retry:  # it is not the task's fault
                     if isinstance(error, Exception):
                         raise
                     raise UsageError(
                         f"no environment can be made: {describe_error(error)}"
                     ) from error
-                partial = self._partial(job)
+                partial_episode = self._partial_episode(job)
                 self.close()
-                if not retried or len(lost) >= self._orders.max_retries:
-                    episode = failed(error, partial)
+                if not should_retry or len(lost_attempts) >= self._orders.max_retries:
+                    episode = failed_episode(error, partial_episode)
                     break
-                lost.append(partial)
-        if lost:
-            _add_lost(episode, lost)
+                lost_attempts.append(partial_episode)
+        if lost_attempts:
+            _add_lost_attempts(episode, lost_attempts)
         try:
             self._orders.record(episode)
         except RecordError:
             raise
         except (TypeError, ValueError, RecursionError):  # of an agent's or an interpreter's own
-            episode = without_odd_data(episode)
+            episode = unserialisable_episode(episode)
             self._orders.record(episode)
         return episode
 
@@ -174,15 +180,20 @@ class Worker:
             raise Stopped
         return self._env
 
-    def _partial(self, job: Job) -> Episode:
+    def _partial_episode(self, job: Job) -> Episode:
         """Return the episode that the environment was in when it failed, or an empty one."""
-        task, partial = job.task, None
+        task, partial_episode = job.task, None
         with suppress(EnvironmentStateError):  # it failed in its first reset
-            partial = None if self._env is None else self._env.episode
-        if partial is None or (partial.epoch, partial.task_id) != (job.epoch, job.task.task_id):
-            partial = Episode(task.task_id, task.query, self._orders.env_name, epoch=job.epoch)
-        partial.agent = self._orders.agent_name
-        return partial
+            partial_episode = None if self._env is None else self._env.episode
+        if partial_episode is None or (partial_episode.epoch, partial_episode.task_id) != (
+            job.epoch,
+            job.task.task_id,
+        ):
+            partial_episode = Episode(
+                task.task_id, task.query, self._orders.env_name, epoch=job.epoch
+            )
+        partial_episode.agent = self._orders.agent_name
+        return partial_episode
 
     def stop(self) -> None:
         """Close the sandbox of a running job; an error of its end is logged, and ends no run."""
@@ -203,13 +214,17 @@ def _close(env: EpisodeEnv | None) -> None:
         log.exception("an environment could not be closed")
 
 
-def _add_lost(episode: Episode, lost: Sequence[Episode]) -> None:
+def _add_lost_attempts(episode: Episode, lost_attempts: Sequence[Episode]) -> None:
     """Add what was said to models in lost attempts, which was paid for, to an episode's record."""
-    episode.metadata["attempts"] = len(lost) + 1
-    if earlier := [one.metadata["model"] for one in lost if "model" in one.metadata]:
-        episode.metadata["earlier"] = earlier
-    if judged := [*chain.from_iterable(one.metadata.get("judge", ()) for one in lost)]:
-        episode.metadata["judge"] = [*judged, *episode.metadata.get("judge", [])]
+    episode.metadata["attempts"] = len(lost_attempts) + 1
+    if model_records := [
+        attempt.metadata["model"] for attempt in lost_attempts if "model" in attempt.metadata
+    ]:
+        episode.metadata["earlier"] = model_records
+    if judge_records := [
+        *chain.from_iterable(attempt.metadata.get("judge", ()) for attempt in lost_attempts)
+    ]:
+        episode.metadata["judge"] = [*judge_records, *episode.metadata.get("judge", [])]
 
 
 class Runs(Protocol):
@@ -231,7 +246,7 @@ class Pool:
 
     def __init__(self, jobs: Sequence[Job], orders: Orders, workers: int) -> None:
         self._jobs = iter(jobs)
-        self._shared = orders.shared
+        self._resources = orders.resources
         self._workers = [Worker(orders) for _ in range(min(workers, len(jobs)))]
         # Daemons, so that a worker that hangs cannot keep the process from ending.
         self._threads = [
@@ -242,7 +257,7 @@ class Pool:
         self._draining = False
         self.stopped: str | None = None
         """The error of an episode after which no other was begun."""
-        self._delay, self._shown_delay = orders.delay, SILENT
+        self._delay, self._shown_delay = orders.delay, SILENCE_SECONDS
         self._messages: queue.SimpleQueue[Episode | BaseException | Worker | None]
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
@@ -258,12 +273,12 @@ class Pool:
         self, interrupts: Interrupts, progress: Progress, drain: Drain
     ) -> Generator[Episode, None, None]:
         self._messages = interrupts.messages
-        alive = len(self._threads)
+        alive_count = len(self._threads)
         failure: BaseException | None = None
         try:
             for thread in self._threads:
                 thread.start()
-            while alive:
+            while alive_count:
                 try:
                     message = self._messages.get(timeout=TICK)
                 except queue.Empty:
@@ -273,7 +288,7 @@ class Pool:
                 if isinstance(message, Episode):
                     yield message
                 elif isinstance(message, Worker):
-                    alive -= 1
+                    alive_count -= 1
                 elif message is not None:
                     failure = failure or message
                 elif interrupts.count > 1:
@@ -281,7 +296,7 @@ class Pool:
                 else:
                     self._draining = True
                     drain.interrupt()
-                    progress.stopping(alive)
+                    progress.stopping(alive_count)
         except BaseException:
             drain.interrupt()
             self._stop()
@@ -303,22 +318,24 @@ class Pool:
         not waited for.
         """
         self._draining = True
-        self._shared.stop()
+        self._resources.stop()
         deadline = time.monotonic() + PATIENCE
-        stops = [threading.Thread(target=one.stop, daemon=True) for one in self._workers]
-        for thread in stops:
+        stop_threads = [
+            threading.Thread(target=worker.stop, daemon=True) for worker in self._workers
+        ]
+        for thread in stop_threads:
             thread.start()
-        for thread in stops:
+        for thread in stop_threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        while self._shared.sandboxes.held and time.monotonic() < deadline:
-            time.sleep(_SOON)
+        while self._resources.sandboxes.held and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
 
     def _work(self, worker: Worker) -> None:
         try:
             try:
-                while (job := self._next()) is not None:
+                while (job := self._next_job()) is not None:
                     episode = worker.run(job)
-                    if episode.metadata.get("error_type") in SAME_FOR_ALL:
+                    if episode.metadata.get("error_type") in FATAL_ERROR_NAMES:
                         self._draining = True
                         self.stopped = self.stopped or episode.error
                     self._messages.put(episode)
@@ -332,6 +349,6 @@ class Pool:
         finally:
             self._messages.put(worker)
 
-    def _next(self) -> Job | None:
+    def _next_job(self) -> Job | None:
         with self._lock:
             return None if self._draining else next(self._jobs, None)

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 from intercode.episode import Episode
 from intercode.evaluate.summary import UNKNOWN
 from intercode.records import Outcome
-from intercode.report.why import why
+from intercode.report.why import explain_reward
 from intercode.talks import branch_of, talk_of
 
-LONGEST = 20_000
+MAX_TEXT_LENGTH = 20_000
 """Characters that are kept of each text: its head and its tail."""
 LINE = 160
 """Characters of a query in a list."""
 _TAGS = 20
-_APART = ("model", "search", "tags", "earlier", "judge")
+_SEPARATE_FIELDS = ("model", "search", "tags", "earlier", "judge")
 """Names in an episode's metadata that have places of their own, or may quote gold."""
 
 
@@ -52,7 +52,7 @@ class Row(NamedTuple):
     """The id of the episode that it was forked from."""
 
 
-def row_of(run: int, episode: Episode, outcome: Outcome) -> Row:
+def make_row(run: int, episode: Episode, outcome: Outcome) -> Row:
     """Return the row of an episode of the run of this number."""
     tokens = None
     if outcome.tokens_in is not None and outcome.tokens_out is not None:
@@ -65,11 +65,11 @@ def row_of(run: int, episode: Episode, outcome: Outcome) -> Row:
         query=_line(episode.query),
         outcome=outcome.kind or UNKNOWN,
         success=outcome.success,
-        reward=_finite(outcome.reward),
+        reward=_finite_value(outcome.reward),
         turns=outcome.turns,
         seconds=round(outcome.seconds, 3),
         tokens=tokens,
-        cost=_finite(outcome.cost),
+        cost=_finite_value(outcome.cost),
         level=outcome.level,
         tags=outcome.tags[:_TAGS],
         place=outcome.place,
@@ -84,7 +84,7 @@ def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
     return {name: [getattr(row, name) for row in rows] for name in Row._fields}
 
 
-def body_of(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = False) -> Any:
+def make_body(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = False) -> Any:
     """Return all of an episode, as plain data; long texts are cut.
 
     Args:
@@ -92,19 +92,19 @@ def body_of(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = Fal
         hide_gold: Whether to leave out all that may quote gold.
         shown_gold: Whether its agent was shown gold, so that what it did may quote it.
     """
-    found: dict[str, Any] = {"query": episode.query, "error": episode.error, "hidden": hide_gold}
-    found["metadata"] = {k: v for k, v in episode.metadata.items() if k not in _APART}
+    body: dict[str, Any] = {"query": episode.query, "error": episode.error, "hidden": hide_gold}
+    body["metadata"] = {k: v for k, v in episode.metadata.items() if k not in _SEPARATE_FIELDS}
     if episode.score is not None:
-        found["score"] = {"value": episode.score.value, "parts": dict(episode.score.parts)}
+        body["score"] = {"value": episode.score.value, "parts": dict(episode.score.parts)}
     if not hide_gold:
-        found["why"] = why(episode)
-        found["detail"] = {} if episode.score is None else episode.score.detail
-        found["judge"] = episode.metadata.get("judge")
+        body["why"] = explain_reward(episode)
+        body["detail"] = {} if episode.score is None else episode.score.detail
+        body["judge"] = episode.metadata.get("judge")
     if hide_gold and shown_gold:
-        found.update(turns=[], answer=None, metadata={})
-        return _cut(found)
-    found["answer"] = episode.answer
-    found["turns"] = [
+        body.update(turns=[], answer=None, metadata={})
+        return _cut(body)
+    body["answer"] = episode.answer
+    body["turns"] = [
         {
             "action": turn.action,
             "observation": turn.observation,
@@ -117,30 +117,32 @@ def body_of(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = Fal
         }
         for turn in episode.turns
     ]
-    found["talk"] = talk_of(episode)
-    found["search"] = _search(episode)
-    found["earlier"] = episode.metadata.get("earlier")
-    return _cut(found)
+    body["talk"] = talk_of(episode)
+    body["search"] = _search(episode)
+    body["earlier"] = episode.metadata.get("earlier")
+    return _cut(body)
 
 
-def texts_of(value: Any) -> Iterator[str]:
+def iterate_texts(value: Any) -> Iterator[str]:
     """Yield every text of a body, without the names of its fields."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from texts_of(inner)
+        for item in value.values():
+            yield from iterate_texts(item)
     elif isinstance(value, list):
-        for inner in value:
-            yield from texts_of(inner)
+        for item in value:
+            yield from iterate_texts(item)
 
 
 def _kinds(episode: Episode, outcome: Outcome) -> Iterator[str]:
     metadata, detail = episode.metadata, {} if episode.score is None else episode.score.detail
     if outcome.failed:
         yield outcome.error_type or "unknown"
-    late = any(turn.info.get("timed_out") for turn in episode.turns) or detail.get("timed_out")
-    if late or "timeout" in (outcome.error_type or "").lower():
+    has_timeout = any(turn.info.get("timed_out") for turn in episode.turns) or detail.get(
+        "timed_out"
+    )
+    if has_timeout or "timeout" in (outcome.error_type or "").lower():
         yield "timeout"
     if isinstance(limit := metadata.get("ended_by"), str):
         yield f"limit: {limit}"
@@ -159,28 +161,31 @@ def _search(episode: Episode) -> Any:
         return None
     names = ("parent", "action", "judgement", "lost")
     return [
-        {**{name: node.get(name) for name in names}, "led": at in branch}
-        for at, node in enumerate(episode.metadata["search"]["nodes"])
+        {**{name: node.get(name) for name in names}, "led": index in branch}
+        for index, node in enumerate(episode.metadata["search"]["nodes"])
         if isinstance(node, Mapping)
     ]
 
 
 def _cut(value: Any) -> Any:
     """Cut the texts in a value, which becomes one that JSON has."""
-    if isinstance(value, str) and len(value) > LONGEST:
-        head, tail = value[: LONGEST - LONGEST // 3], value[-(LONGEST // 3) :]
-        left = len(value) - len(head) - len(tail)
-        return f"{head}\n… {left} characters more: see 'intercode show' …\n{tail}"
+    if isinstance(value, str) and len(value) > MAX_TEXT_LENGTH:
+        head, tail = (
+            value[: MAX_TEXT_LENGTH - MAX_TEXT_LENGTH // 3],
+            value[-(MAX_TEXT_LENGTH // 3) :],
+        )
+        omitted_count = len(value) - len(head) - len(tail)
+        return f"{head}\n… {omitted_count} characters more: see 'intercode show' …\n{tail}"
     if isinstance(value, Mapping):
-        return {str(key): _cut(inner) for key, inner in value.items()}
+        return {str(key): _cut(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [_cut(inner) for inner in value]
+        return [_cut(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_value(value: float | None) -> float | None:
     return value if value is None or math.isfinite(value) else None
 
 

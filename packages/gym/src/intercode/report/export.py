@@ -82,8 +82,8 @@ def to_chat(
         TrustError: It does, and is not trusted; ``plain`` needs no environment.
     """
     model = talk_of(episode) or Talk()
-    messages = _recorded(model) or _told(episode, style, env, trust=trust)
-    told: dict[str, Any] = {
+    messages = _recorded_messages(model) or _render_messages(episode, style, env, trust=trust)
+    dialogue: dict[str, Any] = {
         "messages": messages,
         "task_id": episode.task_id,
         "epoch": episode.epoch,
@@ -91,38 +91,38 @@ def to_chat(
         **_result(episode),
     }
     if tools := model.get("tools"):
-        told["tools"] = [{"type": "function", "function": tool} for tool in tools]
-    return cleaned(told)
+        dialogue["tools"] = [{"type": "function", "function": tool} for tool in tools]
+    return escape_values(dialogue)
 
 
-def _told(
+def _render_messages(
     episode: Episode, style: str, env: Mapping[str, Any], *, trust: bool
 ) -> list[dict[str, Any]]:
     if style == "plain":  # bytes outside of any text stay readable
         return [*map(as_openai, as_said(episode))]
-    named = episode.env, str(env.get("protocol", "default"))
-    check_imported(*named, trust=trust)
-    turns = env.get("max_turns") or turns_of(*named)
-    facts = {"name": episode.env, "traits": traits_of(*named), "max_turns": turns}
+    env_key = episode.env, str(env.get("protocol", "default"))
+    check_imported(*env_key, trust=trust)
+    turns = env.get("max_turns") or turns_of(*env_key)
+    facts = {"name": episode.env, "traits": traits_of(*env_key), "max_turns": turns}
     task = Task(episode.task_id, episode.query)
-    told: list[dict[str, Any]] = MESSAGES.get(style)(
+    messages: list[dict[str, Any]] = MESSAGES.get(style)(
         SimpleNamespace(**facts, episode=episode), task
     )
-    return told
+    return messages
 
 
-def _recorded(model: Talk) -> list[dict[str, Any]]:
-    every = model.get("messages", [])
+def _recorded_messages(model: Talk) -> list[dict[str, Any]]:
+    messages = model.get("messages", [])
     for call in reversed(model.get("calls", [])):
         if "reply" in call:
-            return [_message(every[n]) for n in [*call.get("sent", ()), call["reply"]]]
+            return [_message(messages[n]) for n in [*call.get("sent", ()), call["reply"]]]
     return []
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    told = {"role": message["role"], "content": message["content"]}
+    chat_message = {"role": message["role"], "content": message["content"]}
     if calls := message.get("tool_calls"):
-        told["tool_calls"] = [
+        chat_message["tool_calls"] = [
             {
                 "id": call["call_id"],
                 "type": "function",
@@ -131,13 +131,13 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
             for call in calls
         ]
     if "call_id" in message:
-        told["tool_call_id"] = message["call_id"]
-    return told
+        chat_message["tool_call_id"] = message["call_id"]
+    return chat_message
 
 
 def _arguments(arguments: Mapping[str, Any]) -> str:
-    raw = arguments.get("_raw")
-    return raw if isinstance(raw, str) else json.dumps(arguments)
+    raw_arguments = arguments.get("_raw")
+    return raw_arguments if isinstance(raw_arguments, str) else json.dumps(arguments)
 
 
 def episode_row(episode: Episode) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def episode_row(episode: Episode) -> dict[str, Any]:
         for name in EPISODE_COLUMNS
         if name not in special
     }
-    return cleaned({name: {**row, **special}[name] for name in EPISODE_COLUMNS})
+    return escape_values({name: {**row, **special}[name] for name in EPISODE_COLUMNS})
 
 
 def _result(episode: Episode) -> dict[str, Any]:
@@ -161,11 +161,13 @@ def _result(episode: Episode) -> dict[str, Any]:
 
 def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     """Yield an episode's turns under `TURN_COLUMNS`; without a result none has a reward."""
-    own = [name for name in TURN_COLUMNS if name not in ("task_id", "epoch", "turn")]
+    turn_columns = [name for name in TURN_COLUMNS if name not in ("task_id", "epoch", "turn")]
     unscored = {"reward": None} if episode.reward is None else {}
     for number, turn in enumerate(episode.turns, 1):
         key = {"task_id": episode.task_id, "epoch": episode.epoch, "turn": number}
-        yield cleaned({**key, **{name: getattr(turn, name) for name in own}, **unscored})
+        yield escape_values(
+            {**key, **{name: getattr(turn, name) for name in turn_columns}, **unscored}
+        )
 
 
 def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
@@ -176,49 +178,53 @@ def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     that the model was not shown or has not made is in any.
     """
     calls = (talk_of(episode) or Talk()).get("calls", ())
-    told = [
+    token_calls = [
         call
         for call in calls
         if "prompt_token_ids" in call and "token_ids" in call and not call.get("discarded")
     ]
     key = {"task_id": episode.task_id, "epoch": episode.epoch}
     result = _result(episode)
-    for number, part in enumerate(_sequences(told), 1):
+    for number, part in enumerate(_sequences(token_calls), 1):
         row = {**key, **result, "part": number, **part}
-        yield cleaned({name: row[name] for name in TOKEN_COLUMNS})
+        yield escape_values({name: row[name] for name in TOKEN_COLUMNS})
 
 
 def _sequences(calls: Iterable[Call]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    sequences: list[dict[str, Any]] = []
     for call in calls:
         prompt, ids = call["prompt_token_ids"], call["token_ids"]
-        whole = [*found[-1]["prompt_ids"], *found[-1]["completion_ids"]] if found else []
-        if not found or prompt[: len(whole)] != whole:
-            whole = prompt
-            empty: dict[str, Any] = {"completion_ids": [], "logprobs": [], "env_mask": []}
-            found.append({"turns": [], "prompt_ids": prompt, **empty})
-        last, shown = found[-1], prompt[len(whole) :]
-        last["turns"].append(call.get("turn", 0) + 1)
-        last["completion_ids"] += [*shown, *ids]
-        last["env_mask"] += [0] * len(shown) + [1] * len(ids)
-        known = last["logprobs"] is not None and "logprobs" in call
-        last["logprobs"] = (
-            [*last["logprobs"], *[0.0] * len(shown), *call["logprobs"]] if known else None
+        token_prefix = (
+            [*sequences[-1]["prompt_ids"], *sequences[-1]["completion_ids"]] if sequences else []
         )
-    return found
+        if not sequences or prompt[: len(token_prefix)] != token_prefix:
+            token_prefix = prompt
+            empty_columns: dict[str, Any] = {"completion_ids": [], "logprobs": [], "env_mask": []}
+            sequences.append({"turns": [], "prompt_ids": prompt, **empty_columns})
+        sequence, shown_tokens = sequences[-1], prompt[len(token_prefix) :]
+        sequence["turns"].append(call.get("turn", 0) + 1)
+        sequence["completion_ids"] += [*shown_tokens, *ids]
+        sequence["env_mask"] += [0] * len(shown_tokens) + [1] * len(ids)
+        has_logprobs = sequence["logprobs"] is not None and "logprobs" in call
+        sequence["logprobs"] = (
+            [*sequence["logprobs"], *[0.0] * len(shown_tokens), *call["logprobs"]]
+            if has_logprobs
+            else None
+        )
+    return sequences
 
 
-def cleaned(values: dict[str, Any]) -> dict[str, Any]:
+def escape_values(values: dict[str, Any]) -> dict[str, Any]:
     """Escape halves of characters in all texts, as other programs refuse them."""
-    return {name: _clean(value) for name, value in values.items()}
+    return {name: _escape_value(value) for name, value in values.items()}
 
 
-def _clean(value: Any) -> Any:
+def _escape_value(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, dict):
-        return cleaned(value)
-    return [_clean(inner) for inner in value] if isinstance(value, list) else value
+        return escape_values(value)
+    return [_escape_value(item) for item in value] if isinstance(value, list) else value
 
 
 def write_parquet(
@@ -248,8 +254,8 @@ def write_parquet(
         lines.writelines(f"{json.dumps(row)}\n" for row in rows)
         lines.flush()
         try:
-            with atomic_file(path) as made, duckdb.connect() as connection:
-                source, target = quoted(lines.name, "'"), quoted(str(made), "'")
+            with atomic_file(path) as temporary_path, duckdb.connect() as connection:
+                source, target = quoted(lines.name, "'"), quoted(str(temporary_path), "'")
                 connection.execute(
                     f"COPY (SELECT * FROM read_json({source}, columns = {{{types}}}, "
                     "format = 'newline_delimited', maximum_object_size = 1073741824)) "

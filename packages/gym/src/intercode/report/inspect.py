@@ -21,8 +21,8 @@ from intercode.errors import RecordError
 from intercode.evaluate.statistics import clustered_error
 from intercode.evaluate.summary import Statistics, by_attempts, summarize
 from intercode.records import Outcome, ending_of
-from intercode.report.export import cleaned
-from intercode.report.runs import Coverage, covered, judge_of, rate_name
+from intercode.report.export import escape_values
+from intercode.report.runs import Coverage, compute_coverage, find_judge, rate_name
 from intercode.talks import Talk, talk_of, talks_of
 from intercode_sandbox.files import sha256
 
@@ -45,25 +45,25 @@ _LIMITS = {"seconds": "time", "tokens": "token", "cost": "cost"}
 
 
 def to_inspect(
-    episodes: Iterable[Episode], manifest: Mapping[str, Any], again: Iterable[Episode]
+    episodes: Iterable[Episode], manifest: Mapping[str, Any], repeated_episodes: Iterable[Episode]
 ) -> Iterator[str]:
     """Yield the log's text in pieces, so that memory stays flat.
 
     Args:
         episodes: The episodes of the run.
         manifest: The ``run.json`` of the run.
-        again: The same episodes a second time: the results stand before the samples.
+        repeated_episodes: The same episodes a second time: the results stand before the samples.
 
     Raises:
         RecordError: The record does not say when the run began, which Inspect must know.
     """
     eval_id = _id(manifest)
-    outcomes, spent = _counted(episodes)
-    head = _head(manifest, eval_id, outcomes, spent)
+    outcomes, usage_by_model = _count_usage(episodes)
+    head = _head(manifest, eval_id, outcomes, usage_by_model)
     yield json.dumps(head)[:-1] + ', "samples": ['
-    limits = _talks(manifest).get("limits") or {}
-    rate = rate_name(judge_of(manifest, outcomes))
-    for number, episode in enumerate(again):
+    limits = _model_facts(manifest).get("limits") or {}
+    rate = rate_name(find_judge(manifest, outcomes))
+    for number, episode in enumerate(repeated_episodes):
         yield (",\n" if number else "\n") + json.dumps(sample(episode, eval_id, limits, rate))
     yield "\n]}\n"
 
@@ -93,37 +93,41 @@ def _task(manifest: Mapping[str, Any]) -> str:
     return f"intercode/{manifest['env'].get('env') or manifest['dataset']['name']}"
 
 
-def _counted(episodes: Iterable[Episode]) -> tuple[list[Outcome], dict[str, dict[str, Any]]]:
+def _count_usage(episodes: Iterable[Episode]) -> tuple[list[Outcome], dict[str, dict[str, Any]]]:
     """Return the outcomes, and the tokens of each model."""
     outcomes: list[Outcome] = []
-    spent: dict[str, dict[str, Any]] = {}
+    usage_by_model: dict[str, dict[str, Any]] = {}
     for episode in episodes:
         outcomes.append(Outcome.of(episode))
-        for name, one in usage(episode).items():
-            spent[name] = added(spent[name], one) if name in spent else one
-    return outcomes, spent
+        for name, episode_usage in usage(episode).items():
+            usage_by_model[name] = (
+                add_usage(usage_by_model[name], episode_usage)
+                if name in usage_by_model
+                else episode_usage
+            )
+    return outcomes, usage_by_model
 
 
 def _head(
     manifest: Mapping[str, Any],
     eval_id: str,
     outcomes: list[Outcome],
-    spent: Mapping[str, Any],
+    usage_by_model: Mapping[str, Any],
 ) -> dict[str, Any]:
     sessions = manifest["sessions"]
-    coverage = covered(manifest, outcomes)
+    coverage = compute_coverage(manifest, outcomes)
     metadata = {"intercode": dict(manifest)}
-    return cleaned(
+    return escape_values(
         {
             "version": VERSION,
             "status": _status(sessions[-1], coverage),
             "eval": {**_spec(manifest, eval_id, coverage, outcomes), "metadata": metadata},
             "plan": _plan(manifest),
-            "results": _results(outcomes, coverage, rate_name(judge_of(manifest, outcomes))),
+            "results": _results(outcomes, coverage, rate_name(find_judge(manifest, outcomes))),
             "stats": {
                 "started_at": _utc(sessions[0]["started"]),
                 "completed_at": _utc(sessions[-1].get("finished") or ""),
-                "model_usage": dict(spent),
+                "model_usage": dict(usage_by_model),
                 "role_usage": {},
                 "connection_limit_history": [],
             },
@@ -160,16 +164,16 @@ def _spec(
         "solver": agent,
         "solver_args": options,
         "solver_args_passed": options,
-        "dataset": _some(
+        "dataset": _drop_unknown(
             name=dataset["name"],
             location=dataset.get("source"),
             samples=dataset.get("tasks"),
             sample_ids=list(dict.fromkeys(outcome.task_id for outcome in outcomes)),
         ),
-        "model": _talks(manifest).get("model") or NO_MODEL,
+        "model": _model_facts(manifest).get("model") or NO_MODEL,
         "model_generate_config": _sampling(manifest),
         "model_args": {},
-        "config": _some(
+        "config": _drop_unknown(
             epochs=coverage.epochs,
             limit=settings.get("limit"),
             sample_id=settings.get("tasks"),
@@ -181,8 +185,13 @@ def _spec(
 
 
 def _packages(versions: Mapping[str, str]) -> dict[str, str]:
-    named = {name: v for name, v in versions.items() if name not in ("python", "code", "commit")}
-    return {("intercode-gym" if name == "intercode" else name): v for name, v in named.items()}
+    package_versions = {
+        name: v for name, v in versions.items() if name not in ("python", "code", "commit")
+    }
+    return {
+        ("intercode-gym" if name == "intercode" else name): v
+        for name, v in package_versions.items()
+    }
 
 
 def _plan(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,34 +200,38 @@ def _plan(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": "plan", "steps": [step], "config": _sampling(manifest)}
 
 
-def _talks(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+def _model_facts(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the facts of the language model; empty if the agent has none."""
-    found = manifest["agent"].get("language_model")
-    return found if isinstance(found, Mapping) else {}
+    facts = manifest["agent"].get("language_model")
+    return facts if isinstance(facts, Mapping) else {}
 
 
 def _sampling(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    settings = _talks(manifest).get("settings") or {}
+    settings = _model_facts(manifest).get("settings") or {}
     stop = settings.get("stop") or None
     names = ("temperature", "top_p", "max_tokens", "seed")
-    return _some(stop_seqs=stop, **{name: settings.get(name) for name in names})
+    return _drop_unknown(stop_seqs=stop, **{name: settings.get(name) for name in names})
 
 
 def _results(outcomes: list[Outcome], coverage: Coverage, rate: str) -> dict[str, Any]:
     statistics = summarize(outcomes)
     attempts = by_attempts(outcomes)
-    scored = [outcome for outcome in outcomes if not outcome.failed]
-    success = _theirs("accuracy", scored, [float(outcome.success) for outcome in scored])
-    success |= _ours(statistics, "success_rate", "success_low", "success_high")
-    success |= _ours(statistics, "clustered_low", "clustered_high")
-    for of in attempts:
-        success |= {f"pass@{of.k}": of.pass_at_k, f"pass^{of.k}": of.pass_hat_k}
-    reward = _theirs("mean", scored, [outcome.reward or 0.0 for outcome in scored])
-    reward |= _ours(statistics, "mean_reward", "reward_low", "reward_high")
-    count = {"scored_samples": len(scored)} if coverage.epochs == 1 else {}
+    scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]
+    success = _inspect_metrics(
+        "accuracy", scored_outcomes, [float(outcome.success) for outcome in scored_outcomes]
+    )
+    success |= _statistics_metrics(statistics, "success_rate", "success_low", "success_high")
+    success |= _statistics_metrics(statistics, "clustered_low", "clustered_high")
+    for attempt in attempts:
+        success |= {f"pass@{attempt.k}": attempt.pass_at_k, f"pass^{attempt.k}": attempt.pass_hat_k}
+    reward = _inspect_metrics(
+        "mean", scored_outcomes, [outcome.reward or 0.0 for outcome in scored_outcomes]
+    )
+    reward |= _statistics_metrics(statistics, "mean_reward", "reward_low", "reward_high")
+    count = {"scored_samples": len(scored_outcomes)} if coverage.epochs == 1 else {}
     return {
         "total_samples": coverage.planned,
-        "completed_samples": len(scored),
+        "completed_samples": len(scored_outcomes),
         "scores": [
             {
                 "name": name,
@@ -234,33 +247,35 @@ def _results(outcomes: list[Outcome], coverage: Coverage, rate: str) -> dict[str
         ],
         "metadata": {
             "statistics": asdict(statistics),
-            "attempts": [asdict(of) for of in attempts],
+            "attempts": [asdict(attempt) for attempt in attempts],
             "coverage": asdict(coverage),
         },
     }
 
 
-def _theirs(name: str, scored: list[Outcome], values: list[float]) -> dict[str, float]:
+def _inspect_metrics(
+    name: str, scored_outcomes: list[Outcome], values: list[float]
+) -> dict[str, float]:
     """Return Inspect's mean and standard error: those of the means of each task's attempts.
 
     Inspect's mean is our mean, with its error clustered by task, where all tasks have as many
     attempts.
     """
-    tasks = [outcome.task_id for outcome in scored]
+    tasks = [outcome.task_id for outcome in scored_outcomes]
     counts = Counter(tasks)
     if len(set(counts.values())) != 1:
         return {}
-    found = {name: sum(values) / len(values)}
+    metrics = {name: sum(values) / len(values)}
     if len(counts) > 1:
-        found["stderr"] = clustered_error(values, tasks)
-    return found
+        metrics["stderr"] = clustered_error(values, tasks)
+    return metrics
 
 
-def _ours(statistics: Statistics, *names: str) -> dict[str, float]:
-    return _some(**{name: getattr(statistics, name) for name in names})
+def _statistics_metrics(statistics: Statistics, *names: str) -> dict[str, float]:
+    return _drop_unknown(**{name: getattr(statistics, name) for name in names})
 
 
-def _some(**values: Any) -> dict[str, Any]:
+def _drop_unknown(**values: Any) -> dict[str, Any]:
     """Return the known values."""
     return {name: value for name, value in values.items() if value is not None}
 
@@ -284,18 +299,18 @@ def sample(
     talk = _talk(talk_of(episode))
     fork = () if episode.fork is None else episode.fork.branch
     uuid = digest(eval_id, episode.epoch, episode.task_id, *fork)
-    spoken = list(_spoken(talk) if talk.get("calls") else _retold(episode))
-    for number, message in enumerate(spoken):
+    messages = list(_dialogue_messages(talk) if talk.get("calls") else _episode_messages(episode))
+    for number, message in enumerate(messages):
         message["id"] = digest(uuid, number)  # all of Inspect's own have one
-    replies = len(_replied(talk))
-    return cleaned(
+    replies = len(_answered_calls(talk))
+    return escape_values(
         {
             "id": episode.task_id,
             "epoch": episode.epoch + 1,  # theirs count from 1
             "input": episode.query,
             "target": "",  # gold is not in the record
-            "messages": spoken,
-            "output": _output(talk, spoken),
+            "messages": messages,
+            "output": _output(talk, messages),
             "metadata": _metadata(episode),
             "store": {},
             "events": [],
@@ -306,7 +321,7 @@ def sample(
             **_times(episode),
             **({"turn_count": replies} if replies else {}),
             **_result(episode, rate),
-            **_some(limit=_limit(episode, limits)),
+            **_drop_unknown(limit=_limit(episode, limits)),
         }
     )
 
@@ -327,23 +342,31 @@ def _result(episode: Episode, rate: str) -> dict[str, Any]:
     if episode.score is not None:
         return {"scores": _scores(episode, rate)}
     traceback = episode.metadata.get("traceback", "")
-    told = {"message": episode.error or "", "traceback": traceback, "traceback_ansi": traceback}
-    return {"error": told}
+    error_facts = {
+        "message": episode.error or "",
+        "traceback": traceback,
+        "traceback_ansi": traceback,
+    }
+    return {"error": error_facts}
 
 
 def usage(episode: Episode) -> dict[str, dict[str, Any]]:
     """Map each model to its tokens, also of attempts that a failing sandbox ended."""
-    found: dict[str, dict[str, Any]] = {}
+    usage_by_model: dict[str, dict[str, Any]] = {}
     for value in talks_of(episode):
         if talk := _talk(value):
-            one, name = _usage(talk), talk["name"]
-            found[name] = added(found[name], one) if name in found else one
-    return found
+            talk_usage, name = _usage(talk), talk["name"]
+            usage_by_model[name] = (
+                add_usage(usage_by_model[name], talk_usage)
+                if name in usage_by_model
+                else talk_usage
+            )
+    return usage_by_model
 
 
-def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def add_usage(first_usage: Mapping[str, Any], second_usage: Mapping[str, Any]) -> dict[str, Any]:
     """Add two usages; a cost that one of them does not know is left out."""
-    return {key: one[key] + other[key] for key in one if key in other}
+    return {key: first_usage[key] + second_usage[key] for key in first_usage if key in second_usage}
 
 
 def digest(*parts: object) -> str:
@@ -355,29 +378,31 @@ def _talk(talk: Talk | None) -> Mapping[str, Any]:
     """Return the dialogue with a model; empty if the record has none, or not all of it."""
     if talk is None or not talk.keys() >= _TALK:
         return {}
-    return talk if all(call.keys() >= _REPLY for call in _replied(talk)) else {}
+    return talk if all(call.keys() >= _REPLY for call in _answered_calls(talk)) else {}
 
 
 def _usage(counts: Mapping[str, Any]) -> dict[str, Any]:
-    read, cached = counts["input_tokens"], counts["cached_tokens"]
-    told = {
-        "input_tokens": read - cached,  # theirs are without those
+    input_tokens, cached_tokens = counts["input_tokens"], counts["cached_tokens"]
+    usage_facts = {
+        "input_tokens": input_tokens - cached_tokens,  # theirs are without those
         "output_tokens": counts["output_tokens"],
-        "total_tokens": read + counts["output_tokens"],
-        "input_tokens_cache_read": cached,
+        "total_tokens": input_tokens + counts["output_tokens"],
+        "input_tokens_cache_read": cached_tokens,
     }
     cost = counts["cost"]
-    return told if cost is None else {**told, "total_cost": cost}
+    return usage_facts if cost is None else {**usage_facts, "total_cost": cost}
 
 
-def _replied(talk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _answered_calls(talk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [call for call in talk.get("calls", ()) if "reply" in call]
 
 
-def _spoken(talk: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _dialogue_messages(talk: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the dialogue as it was last sent, and the reply."""
-    last = (_replied(talk) or talk["calls"])[-1]
-    numbers = [*last["sent"], last["reply"]] if "reply" in last else last["sent"]
+    last_call = (_answered_calls(talk) or talk["calls"])[-1]
+    numbers = (
+        [*last_call["sent"], last_call["reply"]] if "reply" in last_call else last_call["sent"]
+    )
     names: dict[str, str] = {}
     for number in numbers:
         message = talk["messages"][number]
@@ -387,31 +412,31 @@ def _spoken(talk: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _message(message: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     role = message["role"]
-    told: dict[str, Any] = {"role": role, "content": message["content"]}
+    inspect_message: dict[str, Any] = {"role": role, "content": message["content"]}
     if role == "assistant":
-        told["source"] = "generate"
+        inspect_message["source"] = "generate"
     if calls := message.get("tool_calls"):
-        told["tool_calls"] = [_call(call) for call in calls]
+        inspect_message["tool_calls"] = [_call(call) for call in calls]
     if (call_id := message.get("call_id")) is not None:
-        told["tool_call_id"] = call_id
+        inspect_message["tool_call_id"] = call_id
         if call_id in names:
-            told["function"] = names[call_id]
-    return told
+            inspect_message["function"] = names[call_id]
+    return inspect_message
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    told = {
+    tool_call = {
         "id": call["call_id"],
         "function": call["name"],
         "arguments": dict(call["arguments"]),
         "type": "function",
     }
     if isinstance(call["arguments"].get("_raw"), str):
-        told["parse_error"] = "the arguments are not a JSON object"
-    return told
+        tool_call["parse_error"] = "the arguments are not a JSON object"
+    return tool_call
 
 
-def _retold(episode: Episode) -> Iterator[dict[str, Any]]:
+def _episode_messages(episode: Episode) -> Iterator[dict[str, Any]]:
     """Yield the observations and actions of an agent that is not a language model."""
     yield {"role": "user", "content": episode.query, "source": "input"}
     for turn in episode.turns:
@@ -421,48 +446,50 @@ def _retold(episode: Episode) -> Iterator[dict[str, Any]]:
         yield {"role": "assistant", "content": ending_of(episode)}
 
 
-def _output(talk: Mapping[str, Any], spoken: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    if not (replied := _replied(talk)):
+def _output(talk: Mapping[str, Any], messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if not (answered_calls := _answered_calls(talk)):
         return {"model": "", "choices": [], "completion": ""}
-    last, message = replied[-1], spoken[-1]
+    last_call, message = answered_calls[-1], messages[-1]
     return {
-        "model": last["model"],
-        "choices": [{"message": message, "stop_reason": _STOP.get(last["finish"], last["finish"])}],
+        "model": last_call["model"],
+        "choices": [
+            {"message": message, "stop_reason": _STOP.get(last_call["finish"], last_call["finish"])}
+        ],
         "completion": message["content"],
-        "usage": _usage(last),
-        "time": last["seconds"],
+        "usage": _usage(last_call),
+        "time": last_call["seconds"],
     }
 
 
 def _metadata(episode: Episode) -> dict[str, Any]:
     fields = episode.to_dict()
     # At the top, so that Inspect finds what to cluster by: stderr(cluster="image").
-    more = fields.pop("metadata")
-    own = {key: value for key, value in fields.items() if key not in _PLACED}
-    return {**more, "intercode": own}
+    extra_metadata = fields.pop("metadata")
+    episode_fields = {key: value for key, value in fields.items() if key not in _PLACED}
+    return {**extra_metadata, "intercode": episode_fields}
 
 
 def _scores(episode: Episode, rate: str) -> dict[str, Any]:
     assert episode.score is not None
     score = episode.score
-    told: dict[str, Any] = {
+    scores: dict[str, Any] = {
         rate: {"value": "C" if episode.success else "I"},
         "reward": {
             "value": score.value,
             "metadata": {"parts": dict(score.parts), "detail": dict(score.detail)},
         },
     }
-    for one in told.values():
-        one["history"] = []
+    for entry in scores.values():
+        entry["history"] = []
         if episode.answer is not None:
-            one["answer"] = episode.answer
-    return told
+            entry["answer"] = episode.answer
+    return scores
 
 
 def _limit(episode: Episode, limits: Mapping[str, Any]) -> dict[str, Any] | None:
-    ended_by = episode.metadata.get("ended_by")
-    if ended_by in _LIMITS and limits.get(ended_by) is not None:
-        return {"type": _LIMITS[ended_by], "limit": float(limits[ended_by])}
+    limit_name = episode.metadata.get("ended_by")
+    if limit_name in _LIMITS and limits.get(limit_name) is not None:
+        return {"type": _LIMITS[limit_name], "limit": float(limits[limit_name])}
     if episode.status == "truncated":
         return {"type": "custom", "limit": float(len(episode.turns)), "reason": "max_turns"}
     return None

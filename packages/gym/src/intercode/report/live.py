@@ -23,15 +23,15 @@ from intercode.records import (
     record_line,
 )
 from intercode.redaction import Redactor
-from intercode.report.episodes import Row, body_of, row_of, texts_of
+from intercode.report.episodes import Row, iterate_texts, make_body, make_row
 from intercode.report.overview import overview
-from intercode.report.runs import Run, run_of, told_apart
+from intercode.report.runs import Run, distinguish_runs, make_run
 
 _BATCH = 500
 """Episodes that are read before others may have the lock."""
 _SHARE = 20
 """The statistics take at most one part in so many of the time."""
-_LEAST = 1.0
+_MIN_SECONDS = 1.0
 """Seconds between two readings of the statistics, at least."""
 
 
@@ -72,10 +72,10 @@ class Library:
         self._lock = threading.Lock()
         self._folders: list[_Folder] = []
         self._offsets: list[int] = []
-        self._damaged: dict[Path, str] = {}
-        self._changed = 0
+        self._damage_by_path: dict[Path, str] = {}
+        self._change_count = 0
         self._overview: tuple[int, str] = (-1, "")
-        self._due = 0.0
+        self._due_time = 0.0
         for place in places:
             if not place.is_dir():
                 raise RecordError(f"{place} is neither the folder of a run nor contains one")
@@ -87,16 +87,16 @@ class Library:
         """Read what is new, as much as one batch; return whether there may be more."""
         with self._lock:
             self._find()
-            left = _BATCH
+            remaining_count = _BATCH
             for number, folder in enumerate(self._folders):
-                left -= self._read(number, folder, left)
-                if left <= 0:
+                remaining_count -= self._read(number, folder, remaining_count)
+                if remaining_count <= 0:
                     return True
             return False
 
-    def body(self, at: int) -> Any:
+    def body(self, row_number: int) -> Any:
         """Return the body of the episode of a row."""
-        row, offset = self.rows[at], self._offsets[at]
+        row, offset = self.rows[row_number], self._offsets[row_number]
         return self._body(row, self._line(row, offset))
 
     def search(self, words: str, start: int = 0) -> Iterator[tuple[int, bool]]:
@@ -105,47 +105,54 @@ class Library:
         Case does not matter. What is hidden is not searched.
         """
         forms = {words, words.lower(), words.upper(), words.title()}
-        wanted = {json.dumps(form)[1:-1].lower().encode() for form in forms}
+        encoded_forms = {json.dumps(form)[1:-1].lower().encode() for form in forms}
         rows, offsets = self.rows, self._offsets  # others, once a file was replaced
-        for at in range(start, len(rows)):
-            line = self._line(rows[at], offsets[at])
-            lower = line.lower()
+        for row_number in range(start, len(rows)):
+            line = self._line(rows[row_number], offsets[row_number])
+            lower_line = line.lower()
             # The raw line has names of fields, too, and what is hidden or redacted.
-            yield at, any(one in lower for one in wanted) and self._has(rows[at], line, words)
+            yield (
+                row_number,
+                any(pattern in lower_line for pattern in encoded_forms)
+                and self._has_words(rows[row_number], line, words),
+            )
 
     def overview(self) -> tuple[int, str]:
         """Return the version of the report, and the report as JSON; it may be a little late."""
         with self._lock:
-            now, version = time.monotonic(), self._changed
-            if version == self._overview[0] or now < self._due:
+            now, version = time.monotonic(), self._change_count
+            if version == self._overview[0] or now < self._due_time:
                 return self._overview
-            runs = told_apart(
-                [run_of(one.path, one.manifest, [*one.outcomes.values()]) for one in self._folders]
+            runs = distinguish_runs(
+                [
+                    make_run(folder.path, folder.manifest, [*folder.outcomes.values()])
+                    for folder in self._folders
+                ]
             )
-        found = overview(runs)
-        found["warnings"] += [one.trouble for one in self._folders if one.trouble]
-        found["warnings"] += self._damaged.values()
+        report = overview(runs)
+        report["warnings"] += [folder.trouble for folder in self._folders if folder.trouble]
+        report["warnings"] += self._damage_by_path.values()
         with self._lock:
-            took = time.monotonic() - now
-            self._due = now + max(_LEAST, _SHARE * took)
-            self._overview = (version, json.dumps(found, separators=(",", ":")))
+            duration = time.monotonic() - now
+            self._due_time = now + max(_MIN_SECONDS, _SHARE * duration)
+            self._overview = (version, json.dumps(report, separators=(",", ":")))
             return self._overview
 
     def runs(self) -> list[dict[str, str]]:
         """Return what rows need to know of their runs."""
         with self._lock:
-            made = [Run(one.path, one.manifest, [], "") for one in self._folders]
-            labels = [run_of(run.folder, run.manifest, []).label for run in made]
+            runs = [Run(folder.path, folder.manifest, [], "") for folder in self._folders]
+            labels = [make_run(run.folder, run.manifest, []).label for run in runs]
         return [
             {
-                "name": named.name,
+                "name": named_run.name,
                 "label": label,
                 "agent": str(run.manifest.get("agent", {}).get("name", "")),
                 "model": run.model,
                 "env": run.env,
-                "where": run.where,
+                "where": run.env_label,
             }
-            for run, named, label in zip(made, told_apart(made), labels, strict=True)
+            for run, named_run, label in zip(runs, distinguish_runs(runs), labels, strict=True)
         ]
 
     def _line(self, row: Row, offset: int) -> bytes:
@@ -156,28 +163,28 @@ class Library:
     def _body(self, row: Row, line: bytes) -> Any:
         episode = self._redactor.episode(Episode.from_json(line))
         shown_gold = bool(self._folders[row.run].manifest.get("needs_gold"))
-        return body_of(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)
+        return make_body(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)
 
-    def _has(self, row: Row, line: bytes, words: str) -> bool:
+    def _has_words(self, row: Row, line: bytes, words: str) -> bool:
         try:
             body = self._body(row, line)
         except RecordError:  # the file was replaced meanwhile
             return False
-        lower = words.lower()
-        return any(lower in text.lower() for text in texts_of([row.task, body]))
+        lower_words = words.lower()
+        return any(lower_words in text.lower() for text in iterate_texts([row.task, body]))
 
     def _find(self) -> None:
         """Add runs that are new, and read each ``run.json`` that has changed."""
-        known = {one.path: one for one in self._folders}
+        folders_by_path = {known_folder.path: known_folder for known_folder in self._folders}
         for place in self._places:
-            inside = [place] if (place / MANIFEST).is_file() else _entries(place)
-            for path in inside:
+            paths = [place] if (place / MANIFEST).is_file() else _entries(place)
+            for path in paths:
                 try:
                     stat = (path / MANIFEST).lstat()
                 except OSError:
                     continue
                 stamp = (stat.st_mtime_ns, stat.st_ino)
-                if (folder := known.get(path)) is not None and folder.stamp == stamp:
+                if (folder := folders_by_path.get(path)) is not None and folder.stamp == stamp:
                     continue
                 self._learn(path, stamp, folder)
 
@@ -186,17 +193,17 @@ class Library:
         try:
             manifest = self._redactor.facts(read_manifest(path))
         except RecordError as error:
-            self._changed += self._damaged.get(path) != str(error)
-            self._damaged[path] = str(error)
+            self._change_count += self._damage_by_path.get(path) != str(error)
+            self._damage_by_path[path] = str(error)
             return
-        self._damaged.pop(path, None)
-        self._changed += 1
+        self._damage_by_path.pop(path, None)
+        self._change_count += 1
         if folder is None:
             self._folders.append(_Folder(path, manifest, stamp))
         else:
             folder.manifest, folder.stamp = manifest, stamp
 
-    def _read(self, number: int, folder: _Folder, most: int) -> int:
+    def _read(self, number: int, folder: _Folder, limit: int) -> int:
         """Read what a run has more; return how many episodes."""
         path = folder.path / EPISODES
         try:
@@ -205,7 +212,7 @@ class Library:
             return 0  # it has only begun
         if folder.offset and (stat.st_size < folder.offset or stat.st_ino != folder.inode):
             self._begin_again()
-            return most
+            return limit
         folder.inode = stat.st_ino
         if folder.trouble or stat.st_size == folder.offset:
             return 0
@@ -214,18 +221,18 @@ class Library:
             file = open_record(path)
         except (RecordError, OSError) as error:
             folder.trouble = str(error)
-            self._changed += 1
+            self._change_count += 1
             return 0
         with file:
             file.seek(folder.offset)
-            while count < most:
+            while count < limit:
                 try:
                     if not (line := record_line(file)).endswith(b"\n"):
                         break
                     episode = self._redactor.episode(Episode.from_json(line))
                 except RecordError as error:
                     folder.trouble = f"{path}, byte {folder.offset}: {error}"
-                    self._changed += 1
+                    self._change_count += 1
                     break
                 self._add(number, folder, episode)
                 folder.offset += len(line)
@@ -237,13 +244,13 @@ class Library:
         folder.outcomes.pop(key_of(episode), None)
         folder.outcomes[key_of(episode)] = outcome
         self._offsets.append(folder.offset)
-        self.rows.append(row_of(number, episode, outcome))
-        self._changed += 1
+        self.rows.append(make_row(number, episode, outcome))
+        self._change_count += 1
 
     def _begin_again(self) -> None:
         """Forget all rows: a file is another one than it was."""
         self.generation += 1
-        self._changed += 1
+        self._change_count += 1
         self.rows, self._offsets = [], []
         for folder in self._folders:
             folder.offset, folder.outcomes, folder.trouble = 0, {}, ""

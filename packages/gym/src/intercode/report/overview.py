@@ -12,12 +12,28 @@ from urllib.parse import urlencode
 from intercode import __version__
 from intercode.evaluate.summary import by_turn, summarize
 from intercode.report.runs import Run
-from intercode.report.tables import Link, Row, Table, errors_of, made_of, of_run, of_runs
-from intercode.report.verdict import Held, Verdict, facts, held, title, verdicts, warnings
+from intercode.report.tables import (
+    Link,
+    Row,
+    Table,
+    error_tables,
+    run_tables,
+    settings_table,
+    side_by_side_tables,
+)
+from intercode.report.verdict import (
+    BaselineComparison,
+    Verdict,
+    compare_with_baselines,
+    facts,
+    title,
+    verdicts,
+    warnings,
+)
 
 _ALL_PAIRS = 6
 """Runs of one environment of which every two are compared; of more, each with the first."""
-_REFINED: Mapping[str, Link] = {
+_COLUMN_FILTERS: Mapping[str, Link] = {
     "errors": {"state": "error"},
     "reward": {"sort": "reward"},
     "turns": {"sort": "-turns"},
@@ -31,45 +47,51 @@ _REFINED: Mapping[str, Link] = {
 """Name of a column → the choice among a row's episodes that its numbers are about."""
 
 
-def overview(runs: Sequence[Run], compared: Sequence[Held] | None = None) -> dict[str, Any]:
+def overview(
+    runs: Sequence[Run], comparisons: Sequence[BaselineComparison] | None = None
+) -> dict[str, Any]:
     """Return what the viewer says of some runs: verdicts, tables, curves, comparisons.
 
     Args:
         runs: The runs; their names tell them apart.
-        compared: What `held` returns for them, if that is known. Else an agent that was shown gold
+        comparisons: What `held` returns for them, if that is known. Else an agent that was shown gold
             is not what others are held against, wherever it stands.
     """
-    if compared is None:
-        compared = held(sorted(runs, key=lambda run: run.shown_gold))
-    sections = [("Side by side", of_runs(runs))] if len(runs) > 1 else []
-    if tables := [table for one in compared for table in one.tables()]:
+    if comparisons is None:
+        comparisons = compare_with_baselines(sorted(runs, key=lambda run: run.shown_gold))
+    sections = [("Side by side", side_by_side_tables(runs))] if len(runs) > 1 else []
+    if tables := [table for entry in comparisons for table in entry.tables()]:
         sections.append(("Compared", tables))
     details = [
-        (f"{run.label}: {run.where}", [*of_run(run), *errors_of(run), made_of(run)]) for run in runs
+        (
+            f"{run.label}: {run.env_label}",
+            [*run_tables(run), *error_tables(run), settings_table(run)],
+        )
+        for run in runs
     ]
     if len(runs) == 1:
         sections, details = [("The run", details[0][1])], []
     return {
         "title": title(runs),
         "facts": {**facts(runs), "viewer": f"intercode {__version__}"},
-        "warnings": warnings(runs, compared),
-        "verdicts": [_verdict(one) for one in verdicts(runs, compared)],
-        "sections": [_section(*one) for one in sections],
-        "details": [_section(*one) for one in details],
+        "warnings": warnings(runs, comparisons),
+        "verdicts": [_verdict(entry) for entry in verdicts(runs, comparisons)],
+        "sections": [_section(*entry) for entry in sections],
+        "details": [_section(*entry) for entry in details],
         "curves": list(_curves(runs)),
-        "pairs": list(_pairs(runs, compared)),
-        "runs": [run_of(run) for run in runs],
+        "pairs": list(_pairs(runs, comparisons)),
+        "runs": [run_facts(run) for run in runs],
     }
 
 
-def run_of(run: Run) -> dict[str, Any]:
+def run_facts(run: Run) -> dict[str, Any]:
     """Return the facts of a run that lists show, sort and filter."""
     stats, coverage = summarize(run.outcomes), run.coverage
     tokens = (stats.tokens_in, stats.tokens_out)
     return {
         "name": run.name,
         "label": run.label,
-        "where": run.where,
+        "where": run.env_label,
         "agent": str(run.manifest.get("agent", {}).get("name", "")),
         "model": run.model,
         "env": run.env,
@@ -108,17 +130,19 @@ def _section(heading: str, tables: Sequence[Table]) -> dict[str, Any]:
 
 def _table(table: Table) -> dict[str, Any]:
     kinds = [kind for _, kind in table.columns]
-    left = [kind == "words" or number < table.left for number, kind in enumerate(kinds)]
+    left_columns = [
+        kind == "words" or number < table.left_count for number, kind in enumerate(kinds)
+    ]
     links = table.links or (None,) * len(table.rows)
     return {
         "title": table.title,
         "note": table.note,
         "head": [name for name, _ in table.columns],
-        "left": left,
+        "left": left_columns,
         "rows": [
             [
-                [text, *(_tail(address(link) if link else None, at))]
-                for text, link, at in zip(
+                [text, *(_tail(address(link) if link else None, interval))]
+                for text, link, interval in zip(
                     cells, _cell_links(table, row_links), _intervals(row, kinds), strict=True
                 )
             ]
@@ -127,9 +151,9 @@ def _table(table: Table) -> dict[str, Any]:
     }
 
 
-def _tail(link: str | None, at: Any) -> list[Any]:
+def _tail(link: str | None, interval: Any) -> list[Any]:
     """Return what follows a cell's text: its link and its picture, if there are any."""
-    return [link, at] if at else [link] if link else []
+    return [link, interval] if interval else [link] if link else []
 
 
 def _cell_links(table: Table, links: Link | Sequence[Link | None] | None) -> Iterator[Link | None]:
@@ -138,8 +162,10 @@ def _cell_links(table: Table, links: Link | Sequence[Link | None] | None) -> Ite
         if links is None or (number == 0 and kind == "text") or kind == "words":
             yield None
         elif isinstance(links, Mapping):
-            more = {"state": "solved"} if name.startswith("success") else _REFINED.get(name, {})
-            yield {**more, **links}
+            column_filter = (
+                {"state": "solved"} if name.startswith("success") else _COLUMN_FILTERS.get(name, {})
+            )
+            yield {**column_filter, **links}
         else:
             yield links[number]
 
@@ -149,54 +175,69 @@ def _intervals(row: Row, kinds: Sequence[str]) -> Iterator[Any]:
     rate: Any = None
     for value, kind in zip(row, kinds, strict=True):
         rate = value if kind == "rate" else rate
-        known = kind in ("interval", "estimate") and value is not None
-        yield ((rate, *value) if kind == "interval" else value) if known else None
+        has_interval = kind in ("interval", "estimate") and value is not None
+        yield ((rate, *value) if kind == "interval" else value) if has_interval else None
 
 
 def _curves(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """Yield success against turns for each environment, in each with the same colours."""
     colours = {label: n for n, label in enumerate(dict.fromkeys(run.label for run in runs))}
-    for where in dict.fromkeys(run.where for run in runs):
-        found = [
+    for env_label in dict.fromkeys(run.env_label for run in runs):
+        series = [
             {
                 "name": run.label,
                 "colour": colours[run.label],
                 "points": [[point.value, point.low, point.high] for point in points],
             }
             for run in runs
-            if run.where == where and (points := by_turn(run.outcomes))
+            if run.env_label == env_label and (points := by_turn(run.outcomes))
         ]
-        if found:
-            yield {"where": where, "series": found}
+        if series:
+            yield {"where": env_label, "series": series}
 
 
-def _pairs(runs: Sequence[Run], compared: Sequence[Held]) -> Iterator[dict[str, Any]]:
+def _pairs(
+    runs: Sequence[Run], comparisons: Sequence[BaselineComparison]
+) -> Iterator[dict[str, Any]]:
     """Yield comparisons of two runs each: sentences, statistics, and the tasks that flipped."""
-    known = {(one.first.name, run.name) for one in compared for run, _ in one.pairs}
-    more = []
+    compared_pairs = {
+        (comparison.first.name, run.name)
+        for comparison in comparisons
+        for run, _ in comparison.pairs
+    }
+    further_comparisons = []
     for env in dict.fromkeys(run.env for run in runs):
-        mine = [run for run in runs if run.env == env]
-        if len(mine) <= _ALL_PAIRS:
-            more += [
-                Held(a, [b]) for a, b in combinations(mine, 2) if (a.name, b.name) not in known
+        env_runs = [run for run in runs if run.env == env]
+        if len(env_runs) <= _ALL_PAIRS:
+            further_comparisons += [
+                BaselineComparison(a, [b])
+                for a, b in combinations(env_runs, 2)
+                if (a.name, b.name) not in compared_pairs
             ]
-    for one in (*compared, *more):
-        tables = one.tables()
-        for (run, found), verdict in zip(one.pairs, one.verdicts(), strict=True):
+    for comparison in (*comparisons, *further_comparisons):
+        tables = comparison.tables()
+        for (run, paired_result), verdict in zip(
+            comparison.pairs, comparison.verdicts(), strict=True
+        ):
             yield {
-                "first": one.first.name,
+                "first": comparison.first.name,
                 "second": run.name,
                 "verdict": _verdict(verdict),
-                "better": {"first": found.better_first, "second": found.better_second},
-                "tables": [_table(_about(table, run)) for table in tables],
+                "better": {
+                    "first": paired_result.better_first,
+                    "second": paired_result.better_second,
+                },
+                "tables": [_table(_filter_table(table, run)) for table in tables],
             }
 
 
-def _about(table: Table, run: Run) -> Table:
+def _filter_table(table: Table, run: Run) -> Table:
     """Return the rows of a comparison that are about this run."""
-    kept = []
+    entries = []
     for row, links in zip(table.rows, table.links, strict=True):
-        some = [links] if isinstance(links, Mapping) else links or []
-        if any(link.get("second") == run.name for link in some if link):
-            kept.append((row, links))
-    return replace(table, rows=tuple(row for row, _ in kept), links=tuple(link for _, link in kept))
+        row_links = [links] if isinstance(links, Mapping) else links or []
+        if any(link.get("second") == run.name for link in row_links if link):
+            entries.append((row, links))
+    return replace(
+        table, rows=tuple(row for row, _ in entries), links=tuple(link for _, link in entries)
+    )

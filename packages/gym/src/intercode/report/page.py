@@ -24,11 +24,11 @@ from intercode import __version__
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError
 from intercode.records import Key, Outcome, key_of
-from intercode.report.episodes import Row, body_of, columns, row_of
+from intercode.report.episodes import Row, columns, make_body, make_row
 from intercode.report.overview import overview
 from intercode.report.runs import Run
-from intercode.report.text import printable
-from intercode.report.verdict import Held
+from intercode.report.text import escape_unprintable
+from intercode.report.verdict import BaselineComparison
 from intercode_sandbox.files import write_atomically
 
 CHUNK = 100
@@ -60,29 +60,32 @@ class Episodes:
         """Add an episode; it replaces an earlier record of the same one."""
         key = (run, key_of(episode))
         self._rows.pop(key, None)
-        at = len(self._chunks) * CHUNK + len(self._open)
-        self._rows[key] = (at, row_of(run, episode, Outcome.of(episode)))
+        row_number = len(self._chunks) * CHUNK + len(self._open)
+        self._rows[key] = (row_number, make_row(run, episode, Outcome.of(episode)))
         shown_gold = run in self._shown_gold
-        self._open.append(body_of(episode, hide_gold=self._hide_gold, shown_gold=shown_gold))
+        self._open.append(make_body(episode, hide_gold=self._hide_gold, shown_gold=shown_gold))
         if len(self._open) == CHUNK:
             self._close()
 
-    def packed(self) -> dict[str, str]:
+    def page_data(self) -> dict[str, str]:
         """Return the page's data: the id of each element that holds some, and its text."""
         self._close()
-        index = {"at": [at for at, _ in self._rows.values()], "chunk": CHUNK}
+        index = {"at": [row_number for row_number, _ in self._rows.values()], "chunk": CHUNK}
         index["columns"] = columns([row for _, row in self._rows.values()])
         chunks = {f"chunk-{number}": text for number, text in enumerate(self._chunks)}
-        return {"index": _packed(index), **chunks}
+        return {"index": _pack(index), **chunks}
 
     def _close(self) -> None:
         if self._open:
-            self._chunks.append(_packed(self._open))
+            self._chunks.append(_pack(self._open))
             self._open = []
 
 
 def write_page(
-    path: Path, runs: Sequence[Run], episodes: Episodes, compared: Sequence[Held] | None = None
+    path: Path,
+    runs: Sequence[Run],
+    episodes: Episodes,
+    comparisons: Sequence[BaselineComparison] | None = None,
 ) -> None:
     """Write a page that needs nothing else: no network, no other file.
 
@@ -90,37 +93,37 @@ def write_page(
         path: The file.
         runs: The runs that it reports on.
         episodes: The episodes of the runs.
-        compared: What `intercode.report.verdict.held` returns for the runs, if that is known.
+        comparisons: What `intercode.report.verdict.compare_with_baselines` returns for the runs, if that is known.
 
     Raises:
         RecordWriteError: The file cannot be written.
     """
-    found = overview(runs, compared)
+    report = overview(runs, comparisons)
     try:
-        write_atomically(path, page(found["title"], found, episodes.packed()))
+        write_atomically(path, page(report["title"], report, episodes.page_data()))
     except OSError as error:
         raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 
 
-def page(title: str, data: Any, packed: Mapping[str, str]) -> str:
+def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
     """Return a page.
 
     Args:
         title: Its title.
         data: The report, as `overview` returns it; None: a server has it.
-        packed: More data: the id of each element that holds some, and its Base64.
+        page_data: More data: the id of each element that holds some, and its Base64.
     """
     script, style = app()
     elements = [
-        f'<script type="text/plain" id="{name}">{text}</script>' for name, text in packed.items()
+        f'<script type="text/plain" id="{name}">{text}</script>' for name, text in page_data.items()
     ]
     return Template(_file("index.html")).substitute(
         version=__version__,
         policy=policy(live=data is None),
-        title=escape(printable(title)),
+        title=escape(escape_unprintable(title)),
         style=style,
         # As a JSON text may hold them only in strings, they can be escaped.
-        report=re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", _json(data)),
+        report=re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", _json(data)),
         data="\n".join(elements),
         script=script,
     )
@@ -142,8 +145,10 @@ _SELF = "'self'"
 def app() -> tuple[str, str]:
     """Return the app's script, which its modules make together, and its style sheet."""
     lines = [line for name in MODULES for line in _file(f"{name}.js").splitlines()]
-    kept = [line.removeprefix("export ") for line in lines if not line.startswith("import ")]
-    return "\n".join(['"use strict";', *kept, ""]), _file("app.css")
+    script_lines = [
+        line.removeprefix("export ") for line in lines if not line.startswith("import ")
+    ]
+    return "\n".join(['"use strict";', *script_lines, ""]), _file("app.css")
 
 
 def _file(name: str) -> str:
@@ -154,7 +159,7 @@ def _json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=True, separators=(",", ":"))
 
 
-def _packed(data: Any) -> str:
+def _pack(data: Any) -> str:
     # Level 5 is three times as fast as the best and hardly larger; no clock in it.
-    compressed = gzip.compress(_json(data).encode("ascii"), 5, mtime=0)
-    return base64.b64encode(compressed).decode("ascii")
+    compressed_data = gzip.compress(_json(data).encode("ascii"), 5, mtime=0)
+    return base64.b64encode(compressed_data).decode("ascii")

@@ -21,8 +21,8 @@ from intercode.evaluate.comparison import (
     ALPHA,
     McNemar,
     bootstrap,
-    detectable,
     detectable_mean,
+    detectable_rate_difference,
     difference,
     mcnemar,
     mean_tasks,
@@ -61,19 +61,19 @@ class Run:
         return str(model or "")
 
     @property
-    def where(self) -> str:
+    def env_label(self) -> str:
         """The environment, and the benchmark's or the dataset's name where that differs."""
         name = benchmark(self.manifest) or str(self.manifest.get("dataset", {}).get("name", ""))
         return self.env if name in ("", self.env) else f"{self.env} · {name}"
 
     @property
-    def unfinished(self) -> str:
+    def unfinished_note(self) -> str:
         """A line that says how much of the run there is, and how it continues; empty if all."""
         coverage = self.coverage
         if not coverage.missing:
             return ""
-        there = coverage.planned - coverage.missing
-        line = f"unfinished: {there} of {format_count(coverage.planned, 'episode')}"
+        finished_count = coverage.planned - coverage.missing
+        line = f"unfinished: {finished_count} of {format_count(coverage.planned, 'episode')}"
         sessions = self.manifest.get("sessions") or [{}]
         if "options" not in sessions[-1]:  # made in Python
             return line
@@ -87,12 +87,12 @@ class Run:
     @property
     def judge(self) -> str | None:
         """The model that may have judged some successes; None without a judge."""
-        return judge_of(self.manifest, self.outcomes)
+        return find_judge(self.manifest, self.outcomes)
 
     @property
     def coverage(self) -> Coverage:
         """The share of the dataset that the run covers."""
-        return covered(self.manifest, self.outcomes)
+        return compute_coverage(self.manifest, self.outcomes)
 
 
 def benchmark(manifest: Mapping[str, Any]) -> str:
@@ -124,33 +124,35 @@ def read_runs(
             return Outcome.of(episode)
 
         outcomes = list(latest(folder, outcome).values())
-        runs.append(run_of(folder, manifest, outcomes))
-    return told_apart(runs)
+        runs.append(make_run(folder, manifest, outcomes))
+    return distinguish_runs(runs)
 
 
-def run_of(folder: Path, manifest: dict[str, Any], outcomes: list[Outcome]) -> Run:
-    """Return a run with its label, which other runs may have, too: see `told_apart`."""
-    return Run(folder, manifest, outcomes, _agent(manifest, judge_of(manifest, outcomes)))
+def make_run(folder: Path, manifest: dict[str, Any], outcomes: list[Outcome]) -> Run:
+    """Return a run with its label, which other runs may have, too: see `distinguish_runs`."""
+    return Run(folder, manifest, outcomes, _agent(manifest, find_judge(manifest, outcomes)))
 
 
 def _agent(manifest: dict[str, Any], judge: str | None) -> str:
     agent = manifest.get("agent", {})
     name, model = str(agent.get("name")), agent.get("language_model", {}).get("model")
     skills = "".join(f" with {skill}" for skill in agent.get("skills", {}))
-    return with_judge(f"{name} ({model}){skills}" if model else f"{name}{skills}", judge)
+    return add_judge(f"{name} ({model}){skills}" if model else f"{name}{skills}", judge)
 
 
-def told_apart(runs: Sequence[Run]) -> list[Run]:
+def distinguish_runs(runs: Sequence[Run]) -> list[Run]:
     """Add the folders to the labels of runs of the same agent in the same environment.
 
     Give each run its name, too.
     """
-    labels = Counter((run.label, run.where) for run in runs)
+    labels = Counter((run.label, run.env_label) for run in runs)
     names = Counter(run.folder.name for run in runs)
     return [
         replace(
             run,
-            label=f"{run.label} [{run.folder}]" if labels[run.label, run.where] > 1 else run.label,
+            label=f"{run.label} [{run.folder}]"
+            if labels[run.label, run.env_label] > 1
+            else run.label,
             name=run.folder.name if names[run.folder.name] == 1 else str(run.folder),
         )
         for run in runs
@@ -163,20 +165,20 @@ def baselines(runs: Sequence[Run]) -> list[tuple[Run, list[Run]]]:
     A baseline is the first run on its tasks; the others come later, are of the same environment,
     and share a task with it.
     """
-    found: list[tuple[Run, set[str], list[Run]]] = []
+    groups: list[tuple[Run, set[str], list[Run]]] = []
     for run in runs:
         tasks = {outcome.task_id for outcome in run.outcomes}
-        for first, its, others in found:
-            if first.env == run.env and not its.isdisjoint(tasks):
-                others.append(run)
+        for baseline, baseline_tasks, later_runs in groups:
+            if baseline.env == run.env and not baseline_tasks.isdisjoint(tasks):
+                later_runs.append(run)
                 break
         else:
-            found.append((run, tasks, []))
-    return [(first, others) for first, _, others in found]
+            groups.append((run, tasks, []))
+    return [(baseline, later_runs) for baseline, _, later_runs in groups]
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class PairedConsumption:
     """The consumption of two runs, for one task. Of several attempts the mean counts."""
 
     tasks: int
@@ -188,7 +190,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedComparison:
     """The comparison of two runs on the same tasks. Of several attempts the mean counts."""
 
     tasks: int
@@ -209,119 +211,152 @@ class Paired:
     """The smallest difference that so many tasks are likely to show."""
     needed: int | None
     """Tasks that the difference that was seen is likely to show on; None: there is none."""
-    tokens: Spent | None = None
+    tokens: PairedConsumption | None = None
     """Tokens in and out; None: of no task they are known in both."""
-    cost: Spent | None = None
+    cost: PairedConsumption | None = None
     """US dollars."""
-    turns: Spent | None = None
+    turns: PairedConsumption | None = None
     better_first: tuple[str, ...] = ()
     """The tasks of which the first solves more attempts."""
     better_second: tuple[str, ...] = ()
 
-    def shows(self, p: float | None = None) -> bool:
+    def is_significant(self, p_value: float | None = None) -> bool:
         """Tell whether the runs differ: by McNemar's test, else by the difference's interval.
 
         Args:
-            p: That test's p value if it was corrected for several comparisons.
+            p_value: That test's p value if it was corrected for several comparisons.
         """
         if self.test is not None:
-            return (self.test.p if p is None else p) < ALPHA
+            return (self.test.p if p_value is None else p_value) < ALPHA
         return self.difference.low > 0 or self.difference.high < 0
 
 
 def compare(
-    first: Sequence[Outcome], second: Sequence[Outcome], comparisons: int = 1
-) -> Paired | None:
+    first_outcomes: Sequence[Outcome], second_outcomes: Sequence[Outcome], comparisons: int = 1
+) -> PairedComparison | None:
     """Compare two runs; None if they have no task in common.
 
     Args:
-        first: The outcomes of the one.
-        second: Those of the other.
+        first_outcomes: The outcomes of the one.
+        second_outcomes: Those of the other.
         comparisons: The number of comparisons that are made, for which the level is corrected.
     """
-    one, other = _by_task(first), _by_task(second)
-    common = [task for task in one if task in other]
-    if not common:
+    first_by_task, second_by_task = _by_task(first_outcomes), _by_task(second_outcomes)
+    common_tasks = [task for task in first_by_task if task in second_by_task]
+    if not common_tasks:
         return None
-    before = [_rate(one[task]) for task in common]
-    after = [_rate(other[task]) for task in common]
-    places = [one[task][0].place for task in common]
-    changes = [b - a for a, b in zip(before, after, strict=True)]
-    seen = difference(before, after, most=1.0)
+    first_rates = [_rate(first_by_task[task]) for task in common_tasks]
+    second_rates = [_rate(second_by_task[task]) for task in common_tasks]
+    places = [first_by_task[task][0].place for task in common_tasks]
+    changes = [b - a for a, b in zip(first_rates, second_rates, strict=True)]
+    observed_difference = difference(first_rates, second_rates, max_difference=1.0)
     # At least the difference itself, which rounding might put above it.
-    differing = max(math.fsum(map(abs, changes)) / len(common), abs(seen.value))
-    single = all(len(tries[task]) == 1 for tries in (one, other) for task in common)
-    alpha, is_seen = ALPHA / max(1, comparisons), abs(seen.value) > 1e-12
+    differing_share = max(
+        math.fsum(map(abs, changes)) / len(common_tasks), abs(observed_difference.value)
+    )
+    single = all(
+        len(attempts[task]) == 1
+        for attempts in (first_by_task, second_by_task)
+        for task in common_tasks
+    )
+    alpha, is_seen = ALPHA / max(1, comparisons), abs(observed_difference.value) > 1e-12
     if single:
-        smallest = detectable(len(common), differing, alpha=alpha)
-        needed = paired_tasks(seen.value, differing, alpha=alpha) if is_seen else None
+        detectable_difference = detectable_rate_difference(
+            len(common_tasks), differing_share, alpha=alpha
+        )
+        needed_tasks = (
+            paired_tasks(observed_difference.value, differing_share, alpha=alpha)
+            if is_seen
+            else None
+        )
     else:  # the interval decides
-        spread = pstdev(changes) * math.sqrt(len(common) / max(1, len(common) - 1))
-        smallest = detectable_mean(len(common), spread, alpha=alpha) if spread else None
-        smallest = None if smallest is None or smallest > 1 else smallest
-        needed = mean_tasks(seen.value, spread, alpha=alpha) if is_seen else None
-    return Paired(
-        tasks=len(common),
-        first=math.fsum(before) / len(common),
-        second=math.fsum(after) / len(common),
-        difference=seen,
-        drawn=_over_places(before, after, places),
-        test=mcnemar([a == 1 for a in before], [b == 1 for b in after]) if single else None,
-        differing=differing,
-        detectable=smallest,
-        needed=needed,
-        tokens=_spent(one, other, lambda outcome: total((outcome.tokens_in, outcome.tokens_out))),
-        cost=_spent(one, other, lambda outcome: outcome.cost),
-        turns=_spent(one, other, lambda outcome: outcome.turns),
-        better_first=tuple(task for task, more in zip(common, changes, strict=True) if more < 0),
-        better_second=tuple(task for task, more in zip(common, changes, strict=True) if more > 0),
+        spread = pstdev(changes) * math.sqrt(len(common_tasks) / max(1, len(common_tasks) - 1))
+        detectable_difference = (
+            detectable_mean(len(common_tasks), spread, alpha=alpha) if spread else None
+        )
+        detectable_difference = (
+            None
+            if detectable_difference is None or detectable_difference > 1
+            else detectable_difference
+        )
+        needed_tasks = (
+            mean_tasks(observed_difference.value, spread, alpha=alpha) if is_seen else None
+        )
+    return PairedComparison(
+        tasks=len(common_tasks),
+        first=math.fsum(first_rates) / len(common_tasks),
+        second=math.fsum(second_rates) / len(common_tasks),
+        difference=observed_difference,
+        drawn=_over_places(first_rates, second_rates, places),
+        test=mcnemar([a == 1 for a in first_rates], [b == 1 for b in second_rates])
+        if single
+        else None,
+        differing=differing_share,
+        detectable=detectable_difference,
+        needed=needed_tasks,
+        tokens=_compare_consumption(
+            first_by_task,
+            second_by_task,
+            lambda outcome: total((outcome.tokens_in, outcome.tokens_out)),
+        ),
+        cost=_compare_consumption(first_by_task, second_by_task, lambda outcome: outcome.cost),
+        turns=_compare_consumption(first_by_task, second_by_task, lambda outcome: outcome.turns),
+        better_first=tuple(
+            task for task, change in zip(common_tasks, changes, strict=True) if change < 0
+        ),
+        better_second=tuple(
+            task for task, change in zip(common_tasks, changes, strict=True) if change > 0
+        ),
     )
 
 
 def _over_places(
-    before: Sequence[float], after: Sequence[float], places: Sequence[str]
+    first_rates: Sequence[float], second_rates: Sequence[float], places: Sequence[str]
 ) -> Estimate | None:
     """Return the difference with an interval over places: of few, the bootstrap's is too narrow."""
     if (count := len(set(places))) < 2:
         return None
     if count < FEW_CLUSTERS:
-        return difference(before, after, places, most=1.0)
-    return bootstrap([b - a for a, b in zip(before, after, strict=True)], places)
+        return difference(first_rates, second_rates, places, max_difference=1.0)
+    return bootstrap([b - a for a, b in zip(first_rates, second_rates, strict=True)], places)
 
 
-def _spent(
-    one: Mapping[str, Sequence[Outcome]],
-    other: Mapping[str, Sequence[Outcome]],
-    take: Callable[[Outcome], float | None],
-) -> Spent | None:
-    before, after = ({task: _mean(map(take, run[task])) for task in run} for run in (one, other))
+def _compare_consumption(
+    first_by_task: Mapping[str, Sequence[Outcome]],
+    second_by_task: Mapping[str, Sequence[Outcome]],
+    get_amount: Callable[[Outcome], float | None],
+) -> PairedConsumption | None:
+    first_means, second_means = (
+        {task: _mean(map(get_amount, run[task])) for task in run}
+        for run in (first_by_task, second_by_task)
+    )
     pairs = [
-        (known, now)
-        for task, known in before.items()
-        if known is not None and (now := after.get(task)) is not None
+        (first_value, second_value)
+        for task, first_value in first_means.items()
+        if first_value is not None and (second_value := second_means.get(task)) is not None
     ]
     if not pairs:
         return None
-    first, second = zip(*pairs, strict=True)
-    return Spent(
+    first_values, second_values = zip(*pairs, strict=True)
+    return PairedConsumption(
         tasks=len(pairs),
-        first=math.fsum(first) / len(pairs),
-        second=math.fsum(second) / len(pairs),
-        difference=difference(first, second),
+        first=math.fsum(first_values) / len(pairs),
+        second=math.fsum(second_values) / len(pairs),
+        difference=difference(first_values, second_values),
     )
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return math.fsum(numbers) / len(numbers) if numbers else None
 
 
 def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    found: dict[str, list[Outcome]] = {}
+    outcomes_by_task: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         if not outcome.failed:
-            found.setdefault(outcome.task_id, []).append(outcome)
-    return found
+            outcomes_by_task.setdefault(outcome.task_id, []).append(outcome)
+    return outcomes_by_task
 
 
 def _rate(outcomes: Sequence[Outcome]) -> float:
@@ -348,38 +383,39 @@ class Coverage:
     """Scored episodes, of those that the whole dataset makes."""
 
 
-def covered(manifest: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Coverage:
+def compute_coverage(manifest: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Coverage:
     """Compute the share of its dataset that a run covers, by its ``run.json``."""
     tasks = int(manifest.get("dataset", {}).get("tasks", 0))
-    excluded = manifest.get("excluded", {})
+    excluded_tasks = manifest.get("excluded", {})
     settings = [session.get("settings", {}) for session in manifest.get("sessions", [])]
     epochs = max([int(s.get("epochs", 1)) for s in settings], default=1)
-    asked = [
-        _asked(setting, tasks, excluded) * int(setting.get("epochs", 1)) for setting in settings
+    episode_counts = [
+        _count_tasks(setting, tasks, excluded_tasks) * int(setting.get("epochs", 1))
+        for setting in settings
     ]
-    errored = sum(outcome.failed for outcome in outcomes)
-    planned = max([*asked, len(outcomes)])
+    error_count = sum(outcome.failed for outcome in outcomes)
+    planned_count = max([*episode_counts, len(outcomes)])
     return Coverage(
         tasks=tasks,
         epochs=epochs,
-        planned=planned,
-        scored=len(outcomes) - errored,
-        errored=errored,
-        missing=planned - len(outcomes),
-        excluded=len(excluded),
-        coverage=(len(outcomes) - errored) / (tasks * epochs) if tasks else None,
+        planned=planned_count,
+        scored=len(outcomes) - error_count,
+        errored=error_count,
+        missing=planned_count - len(outcomes),
+        excluded=len(excluded_tasks),
+        coverage=(len(outcomes) - error_count) / (tasks * epochs) if tasks else None,
     )
 
 
-def _asked(settings: Mapping[str, Any], tasks: int, excluded: Mapping[str, str]) -> int:
+def _count_tasks(settings: Mapping[str, Any], tasks: int, excluded_tasks: Mapping[str, str]) -> int:
     """Count the tasks that a session was to run."""
-    chosen = settings.get("tasks")
-    count = len(set(chosen) - set(excluded)) if chosen else tasks - len(excluded)
+    task_ids = settings.get("tasks")
+    count = len(set(task_ids) - set(excluded_tasks)) if task_ids else tasks - len(excluded_tasks)
     return min(count, settings.get("limit") or count)
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
+class JudgeCounts:
     """Counts of a judge's work in some episodes."""
 
     model: str
@@ -402,11 +438,11 @@ class Judging:
     """US dollars, likewise."""
 
 
-def judge_of(manifest: Mapping[str, Any], outcomes: Iterable[Outcome] = ()) -> str | None:
+def find_judge(manifest: Mapping[str, Any], outcomes: Iterable[Outcome] = ()) -> str | None:
     """Return the model that judged a run, by its record or else by its episodes."""
-    recorded = manifest.get("env", {}).get("judge", {}).get("model")
-    found = (outcome.judged.model for outcome in outcomes if outcome.judged is not None)
-    return str(recorded) if recorded else next(found, None)
+    recorded_model = manifest.get("env", {}).get("judge", {}).get("model")
+    judge_models = (outcome.judged.model for outcome in outcomes if outcome.judged is not None)
+    return str(recorded_model) if recorded_model else next(judge_models, None)
 
 
 def rate_name(judge: str | None) -> str:
@@ -414,29 +450,33 @@ def rate_name(judge: str | None) -> str:
     return "success" if judge is None else f"success (judged by {judge})"
 
 
-def with_judge(label: str, judge: str | None) -> str:
+def add_judge(label: str, judge: str | None) -> str:
     """Return the name of an agent or a run that has such a rate."""
     return label if judge is None else f"{label}, judged by {judge}"
 
 
-def judging(judge: str | None, outcomes: Sequence[Outcome]) -> Judging | None:
+def count_judgements(judge: str | None, outcomes: Sequence[Outcome]) -> JudgeCounts | None:
     """Count a judge's work in a run; None without a judge."""
     if judge is None:
         return None
-    judged = [outcome.judged for outcome in outcomes if outcome.judged is not None]
-    scored = [outcome for outcome in outcomes if not outcome.failed]
-    alone = sum(o.success and not (o.judged is not None and o.judged.same) for o in scored)
-    return Judging(
+    judgements = [outcome.judged for outcome in outcomes if outcome.judged is not None]
+    scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]
+    execution_successes = sum(
+        o.success and not (o.judged is not None and o.judged.same) for o in scored_outcomes
+    )
+    return JudgeCounts(
         model=judge,
-        asked=sum(one.asked for one in judged),
-        same=sum(one.same for one in judged),
-        split=sum(one.split for one in judged),
-        steered=sum(one.steered for one in judged),
-        malformed=sum(one.malformed for one in judged),
-        success_by_execution=alone / len(scored) if scored else None,
-        tokens_in=total(one.tokens_in for one in judged),
-        tokens_out=total(one.tokens_out for one in judged),
-        cost=total(one.cost for one in judged),
+        asked=sum(judgement.asked for judgement in judgements),
+        same=sum(judgement.same for judgement in judgements),
+        split=sum(judgement.split for judgement in judgements),
+        steered=sum(judgement.steered for judgement in judgements),
+        malformed=sum(judgement.malformed for judgement in judgements),
+        success_by_execution=execution_successes / len(scored_outcomes)
+        if scored_outcomes
+        else None,
+        tokens_in=total(judgement.tokens_in for judgement in judgements),
+        tokens_out=total(judgement.tokens_out for judgement in judgements),
+        cost=total(judgement.cost for judgement in judgements),
     )
 
 

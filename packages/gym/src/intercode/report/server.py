@@ -31,13 +31,13 @@ from intercode.report.page import page, policy
 LOOPBACK = "127.0.0.1"
 _PAUSE = 1.0
 """Seconds between two looks at the folders."""
-_IDLE = 10
+_KEEPALIVE_PERIOD = 10
 """Looks without news after which a browser is sent a sign of life, to see whether it is there."""
 _ROWS = 2000
 """Rows of one message."""
-_MOST = 32
+_MAX_PAGES = 32
 """Pages that are kept up to date at a time."""
-_LONGEST_HEAD = 32 * 1024
+_MAX_HEAD_BYTES = 32 * 1024
 
 
 class Viewer:
@@ -58,8 +58,8 @@ class Viewer:
         self.token = secrets.token_urlsafe(24)
         self.guard = Guard()
         self.page = page("runs", None, {}).encode()
-        self.closing = threading.Event()
-        self.pages = threading.BoundedSemaphore(_MOST)
+        self.close_event = threading.Event()
+        self.pages = threading.BoundedSemaphore(_MAX_PAGES)
         self._server = _Server((LOOPBACK, port), _Handler)
         self._server.viewer = self
         self.url = f"http://{LOOPBACK}:{self._server.server_port}/{self.token}/"
@@ -70,37 +70,37 @@ class Viewer:
 
     def close(self) -> None:
         """End `serve`, and all that it does. Idempotent."""
-        self.closing.set()
+        self.close_event.set()
         self._server.shutdown()
         self._server.server_close()
 
-    def news(self, generation: int, sent: int) -> Iterator[tuple[str, str] | None]:
+    def news(self, generation: int, sent_count: int) -> Iterator[tuple[str, str] | None]:
         """Yield events as they come: names and JSON; None: there is nothing new.
 
         Args:
             generation: Of the rows that a page has.
-            sent: How many it has of them.
+            sent_count: How many it has of them.
         """
-        told: list[dict[str, str]] = []
+        sent_runs: list[dict[str, str]] = []
         version = -1
-        while not self.closing.is_set():
-            more = self.library.refresh()
+        while not self.close_event.is_set():
+            has_more = self.library.refresh()
             if generation != self.library.generation:
-                generation, sent, told = self.library.generation, 0, []
+                generation, sent_count, sent_runs = self.library.generation, 0, []
                 yield "reset", json.dumps(generation)
-            if len(runs := self.library.runs()) != len(told):
-                told = runs
+            if len(runs := self.library.runs()) != len(sent_runs):
+                sent_runs = runs
                 yield "runs", json.dumps(runs)
-            while rows := self.library.rows[sent : sent + _ROWS]:
-                data = {"generation": generation, "from": sent, "columns": columns(rows)}
-                sent += len(rows)
+            while rows := self.library.rows[sent_count : sent_count + _ROWS]:
+                data = {"generation": generation, "from": sent_count, "columns": columns(rows)}
+                sent_count += len(rows)
                 yield "rows", json.dumps(data, separators=(",", ":"))
-            if not more and (found := self.library.overview())[0] != version:
-                version, report = found
+            if not has_more and (versioned_report := self.library.overview())[0] != version:
+                version, report = versioned_report
                 yield "report", report
             yield None
-            if not more:
-                self.closing.wait(_PAUSE)
+            if not has_more:
+                self.close_event.wait(_PAUSE)
 
 
 class _Server(ThreadingHTTPServer):
@@ -129,22 +129,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         """Read a request of which the head is not too long, and answer it."""
-        whole, self.rfile = self.rfile, _Head(self.rfile)  # type: ignore[assignment]
+        connection_file, self.rfile = self.rfile, _Head(self.rfile)  # type: ignore[assignment]
         try:
             super().handle_one_request()
         finally:
-            self.rfile = whole
+            self.rfile = connection_file
 
     def do_GET(self) -> None:
         """Answer a request."""
         viewer = self.server.viewer
         path, _, question = self.path.partition("?")
-        token, *rest = path.removeprefix("/").split("/")
+        token, *segments = path.removeprefix("/").split("/")
         is_known = hmac.compare_digest(token.encode(errors="replace"), viewer.token.encode())
-        is_page = is_known and rest == [""]
-        refused = viewer.guard.refusal(_Headers(self), free=True, linked=is_page)
-        if refused is not None:
-            self._answer(refused[0], refused[1].encode(), "text/plain")
+        is_page = is_known and segments == [""]
+        refusal = viewer.guard.refusal(_Headers(self), free=True, linked=is_page)
+        if refusal is not None:
+            self._answer(refusal[0], refusal[1].encode(), "text/plain")
             return
         if not is_known:
             self._answer(HTTPStatus.UNAUTHORIZED, b"the address has no valid token", "text/plain")
@@ -153,13 +153,15 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: values[-1] for name, values in parse_qs(question).items()}
         body = None
         try:
-            at, start, generation = (_natural(query, n) for n in ("at", "from", "generation"))
-            if rest == ["episode"]:
-                body = viewer.library.body(at)
+            row_number, start, generation = (
+                _natural(query, n) for n in ("at", "from", "generation")
+            )
+            if segments == ["episode"]:
+                body = viewer.library.body(row_number)
         except (ValueError, IndexError, OSError, RecordError):
             self._answer(HTTPStatus.BAD_REQUEST, b"there is no such episode", "text/plain")
             return
-        match rest:
+        match segments:
             case [""]:
                 self._answer(HTTPStatus.OK, viewer.page, "text/html")
             case ["episode"]:
@@ -174,13 +176,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _search(self, words: str, start: int) -> None:
         """Send the number of each row that has the words, and now and then that of the last one."""
         self._begin("application/x-ndjson")
-        at = start - 1
-        for at, found in self.server.viewer.library.search(words, start) if words else ():
-            if found or at % 100 == 0:
-                self.wfile.write(f"{json.dumps([at, found])}\n".encode())
-        self.wfile.write(f"{json.dumps([at, False])}\n".encode())
+        row_number = start - 1
+        for row_number, is_match in (
+            self.server.viewer.library.search(words, start) if words else ()
+        ):
+            if is_match or row_number % 100 == 0:
+                self.wfile.write(f"{json.dumps([row_number, is_match])}\n".encode())
+        self.wfile.write(f"{json.dumps([row_number, False])}\n".encode())
 
-    def _events(self, generation: int, sent: int) -> None:
+    def _events(self, generation: int, sent_count: int) -> None:
         """Send what is new, until the browser leaves."""
         pages = self.server.viewer.pages
         if not pages.acquire(blocking=False):
@@ -189,12 +193,12 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(OSError):
             try:
                 self._begin("text/event-stream")
-                idle = 0
-                for event in self.server.viewer.news(generation, sent):
-                    idle = 0 if event else idle + 1
+                idle_count = 0
+                for event in self.server.viewer.news(generation, sent_count):
+                    idle_count = 0 if event else idle_count + 1
                     if event:
                         self.wfile.write(f"event: {event[0]}\ndata: {event[1]}\n\n".encode())
-                    elif idle % _IDLE == 0:
+                    elif idle_count % _KEEPALIVE_PERIOD == 0:
                         self.wfile.write(b": still here\n\n")
             finally:
                 pages.release()
@@ -233,7 +237,7 @@ class _Head:
     """The lines of a head, up to a length of them all."""
 
     def __init__(self, file: BufferedIOBase) -> None:
-        self._file, self._remaining = file, _LONGEST_HEAD
+        self._file, self._remainder = file, _MAX_HEAD_BYTES
 
     def readline(self, size: int) -> bytes:
         """Read a line.
@@ -241,9 +245,9 @@ class _Head:
         Raises:
             LineTooLong: The head is too long.
         """
-        line = self._file.readline(min(size, self._remaining + 1))
-        self._remaining -= len(line)
-        if self._remaining < 0:
+        line = self._file.readline(min(size, self._remainder + 1))
+        self._remainder -= len(line)
+        if self._remainder < 0:
             raise LineTooLong("head")
         return line
 

@@ -23,18 +23,25 @@ from intercode.evaluate.summary import (
     by_tag,
     by_turn,
     errors_by_type,
-    spending,
+    spending_by_outcome,
     summarize,
     total,
 )
 from intercode.failure_modes import FAILURE_MODES
 from intercode.records import LEVELS, Outcome
-from intercode.report.runs import Judging, Paired, Run, judging, rate_name, with_judge
+from intercode.report.runs import (
+    JudgeCounts,
+    PairedComparison,
+    Run,
+    add_judge,
+    count_judgements,
+    rate_name,
+)
 from intercode_sandbox.units import format_count
 
-ALL = "all"
+ALL_GROUP = "all"
 _MEANS = "Reward, turns and seconds are means over the scored episodes."
-_SHOWN = 8
+_MAX_ENTRIES = 8
 """Entries of a list of facts."""
 
 Kind = Literal[
@@ -81,10 +88,10 @@ class Table:
     def cells(self) -> list[list[str]]:
         """Return the rows as people read them."""
         kinds = [kind for _, kind in self.columns]
-        return [[shown(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
+        return [[format_value(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
 
     @property
-    def left(self) -> int:
+    def left_count(self) -> int:
         """The number of columns, from the first on, that are flush left."""
         flush = [kind == "words" for _, kind in self.columns]
         flush[0] |= self.columns[0][1] == "text"
@@ -105,7 +112,7 @@ def _table(
     return Table(title, head, rows, note, tuple(map(link, items)))
 
 
-def shown(value: Any, kind: Kind) -> str:
+def format_value(value: Any, kind: Kind) -> str:
     """Return a value as people read it."""
     if value is None:
         return "-"
@@ -113,9 +120,9 @@ def shown(value: Any, kind: Kind) -> str:
         case "interval":
             return f"{100 * value[0]:.1f} - {100 * value[1]:.1f} %"
         case "estimate":
-            return f"{shown(value[0], 'rate')} ({shown(value[1:], 'interval')})"
+            return f"{format_value(value[0], 'rate')} ({format_value(value[1:], 'interval')})"
         case "range":
-            return f"{shown(value[0], 'points')} to {shown(value[1], 'points')}"
+            return f"{format_value(value[0], 'points')} to {format_value(value[1], 'points')}"
         case "rate":
             return f"{100 * value:.1f} %"
         case "points":
@@ -139,7 +146,7 @@ def interval(stats: Statistics) -> tuple[float, float] | None:
     return _pair(stats.success_low, stats.success_high)
 
 
-def _clustered(stats: Statistics) -> tuple[float, float] | None:
+def _clustered_interval(stats: Statistics) -> tuple[float, float] | None:
     """Return the interval with images or databases as clusters."""
     return _pair(stats.clustered_low, stats.clustered_high)
 
@@ -148,9 +155,9 @@ def _pair(low: float | None, high: float | None) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
-def groups(
+def group_table(
     title: str,
-    found: Mapping[str, Statistics],
+    statistics_by_name: Mapping[str, Statistics],
     note: str = "",
     rate: str = "success",
     link: Callable[[str], Link | None] = lambda name: None,
@@ -159,7 +166,7 @@ def groups(
 
     Args:
         title: The table's.
-        found: The statistics of each group, by its name.
+        statistics_by_name: The statistics of each group, by its name.
         note: The table's.
         rate: The name of the groups' rate.
         link: Returns the choice of a group's episodes.
@@ -174,10 +181,10 @@ def groups(
         ("seconds", "precise", lambda item: item[1].mean_seconds),
         ("errors", "count", lambda item: item[1].errors),
     ]
-    return _table(title, found.items(), columns, note, lambda item: link(item[0]))
+    return _table(title, statistics_by_name.items(), columns, note, lambda item: link(item[0]))
 
 
-def of_run(run: Run, tags: int | None = None) -> list[Table]:
+def run_tables(run: Run, tags: int | None = None) -> list[Table]:
     """Make all tables of one run.
 
     Args:
@@ -185,36 +192,42 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
         tags: The number of tags, the most frequent ones; None: all.
     """
     outcomes, statistics = run.outcomes, summarize(run.outcomes)
-    rate, by_judge = rate_name(run.judge), judging(run.judge, outcomes)
-    remarks = [*statistics.remarks(), *filter(None, [in_words(by_judge)])]
+    rate, judge_counts = rate_name(run.judge), count_judgements(run.judge, outcomes)
+    remarks = [*statistics.remarks(), *filter(None, [judge_sentence(judge_counts)])]
     note = "\n".join([_MEANS, *remarks]) + _shown_gold([run])
-    mine = {"run": run.name}
-    tables = [groups("Success", {ALL: statistics}, note, rate, lambda name: mine)]
+    run_link = {"run": run.name}
+    tables = [group_table("Success", {ALL_GROUP: statistics}, note, rate, lambda name: run_link)]
     tables.append(_coverage(run, statistics))
-    tables += judge_tables({run.judge or "": by_judge})
+    tables += judge_tables({run.judge or "": judge_counts})
     if levels := by_level(outcomes):
-        levelled = groups("By hardness", levels, "", rate, lambda name: {**mine, "level": name})
-        tables.append(levelled)
+        level_table = group_table(
+            "By hardness", levels, "", rate, lambda name: {**run_link, "level": name}
+        )
+        tables.append(level_table)
     if statistics.clusters:
         note, places = _cluster_note(statistics), by_place(outcomes)
-        of_place = groups("By place", places, note, rate, lambda name: {**mine, "place": name})
-        tables.append(of_place)
+        place_table = group_table(
+            "By place", places, note, rate, lambda name: {**run_link, "place": name}
+        )
+        tables.append(place_table)
     tables += _attempts(run)
     if any(outcome.turns > 1 for outcome in outcomes):
         tables.append(_turns(run))
-    if found := by_failure_mode(outcomes):
-        tables.append(_failure_modes(run, found))
+    if mode_counts := by_failure_mode(outcomes):
+        tables.append(_failure_modes(run, mode_counts))
     if outcomes:
-        tables.append(_spending(run))
-    if named := list(by_tag(outcomes).items()):
+        tables.append(_spending_table(run))
+    if tag_statistics := list(by_tag(outcomes).items()):
         note = (
             ""
-            if tags is None or len(named) <= tags
-            else format_count(len(named) - tags, "more tag")
+            if tags is None or len(tag_statistics) <= tags
+            else format_count(len(tag_statistics) - tags, "more tag")
         )
-        named = named[:tags]
-        tagged = groups("By tag", dict(named), note, rate, lambda name: {**mine, "tag": name})
-        tables.append(tagged)
+        tag_statistics = tag_statistics[:tags]
+        tag_table = group_table(
+            "By tag", dict(tag_statistics), note, rate, lambda name: {**run_link, "tag": name}
+        )
+        tables.append(tag_table)
     return tables
 
 
@@ -226,9 +239,13 @@ def _attempts(run: Run) -> list[Table]:
         ("pass^k", "rate", attrgetter("pass_hat_k")),
     ]
     note = "pass@k: at least one of k attempts succeeds. pass^k: all of them do."
-    found = by_attempts(run.outcomes)
-    title, mine = with_judge("Several attempts", run.judge), {"run": run.name}
-    return [_table(title, found, columns, note, lambda item: mine)] if found else []
+    attempt_rates = by_attempts(run.outcomes)
+    title, run_link = add_judge("Several attempts", run.judge), {"run": run.name}
+    return (
+        [_table(title, attempt_rates, columns, note, lambda item: run_link)]
+        if attempt_rates
+        else []
+    )
 
 
 def _turns(run: Run) -> Table:
@@ -237,25 +254,25 @@ def _turns(run: Run) -> Table:
         (rate_name(run.judge), "rate", lambda point: point[1].value),
         ("95 % interval", "interval", lambda point: (point[1].low, point[1].high)),
     ]
-    mine = {"run": run.name, "sort": "turns"}
+    run_link = {"run": run.name, "sort": "turns"}
     title, points = "Success within so many turns", enumerate(by_turn(run.outcomes), 1)
-    return _table(title, points, columns, "", lambda item: mine)
+    return _table(title, points, columns, "", lambda item: run_link)
 
 
-def _failure_modes(run: Run, found: Mapping[str, int]) -> Table:
-    unsolved = sum(not outcome.failed and not outcome.success for outcome in run.outcomes)
+def _failure_modes(run: Run, mode_counts: Mapping[str, int]) -> Table:
+    unsolved_count = sum(not outcome.failed and not outcome.success for outcome in run.outcomes)
     columns: list[_Column] = [
         ("", "text", lambda item: item[0]),
         ("episodes", "count", lambda item: item[1]),
-        ("of those not solved", "rate", lambda item: item[1] / unsolved),
+        ("of those not solved", "rate", lambda item: item[1] / unsolved_count),
         ("", "words", lambda item: FAILURE_MODES[item[0]]),
     ]
-    mine = {"run": run.name}
+    run_link = {"run": run.name}
     note = "An episode can have several of them, or none."
-    return _table("What went wrong", found.items(), columns, note, lambda item: mine)
+    return _table("What went wrong", mode_counts.items(), columns, note, lambda item: run_link)
 
 
-def _spending(run: Run) -> Table:
+def _spending_table(run: Run) -> Table:
     names = ("episodes", "turns", "invalid")
     columns: tuple[tuple[str, Kind], ...] = (
         ("", "text"),
@@ -264,9 +281,9 @@ def _spending(run: Run) -> Table:
         *((name, "count") for name in ("tokens in", "tokens out")),
         ("dollars", "money"),
     )
-    ends = spending(run.outcomes)
-    rows = tuple((name, *astuple(found)) for name, found in ends.items())
-    links = tuple({"run": run.name, "state": name} for name in ends)
+    totals_by_outcome = spending_by_outcome(run.outcomes)
+    rows = tuple((name, *astuple(totals)) for name, totals in totals_by_outcome.items())
+    links = tuple({"run": run.name, "state": name} for name in totals_by_outcome)
     return Table("Where it went", columns, rows, "All are sums.", links)
 
 
@@ -292,12 +309,12 @@ def _coverage(run: Run, statistics: Statistics) -> Table:
             f" Mean reward {statistics.mean_reward:.3f}, 95 % interval "
             f"{statistics.reward_low:.3f} - {statistics.reward_high:.3f}."
         )
-    mine = {"run": run.name}
-    return _table("Coverage", [(coverage, statistics)], _COVERAGE, note, lambda item: mine)
+    run_link = {"run": run.name}
+    return _table("Coverage", [(coverage, statistics)], _COVERAGE, note, lambda item: run_link)
 
 
 def _cluster_note(statistics: Statistics) -> str:
-    ends = shown(_clustered(statistics), "interval")
+    ends = format_value(_clustered_interval(statistics), "interval")
     text = f"Success with these {statistics.clusters} as clusters: {ends}."
     if statistics.few_clusters:
         text += f" They are fewer than {FEW_CLUSTERS}: the interval is likely to be too narrow."
@@ -310,7 +327,7 @@ def _shown_gold(runs: Iterable[Run]) -> str:
     return f"\nShown gold: {', '.join(names)}." if names else ""
 
 
-def judge_tables(found: Mapping[str, Judging | None]) -> list[Table]:
+def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[Table]:
     """Make a table with a line for each name that has a judge; no table if none has one."""
     names: dict[str, Kind] = {
         "": "text",
@@ -324,29 +341,35 @@ def judge_tables(found: Mapping[str, Judging | None]) -> list[Table]:
         "two orders of one. Steered: it called a decoy the same, and was not believed. Malformed: "
         "replies that were none.\nIts tokens and dollars are in no other table."
     )
-    rows = tuple((name, *astuple(one)[1:]) for name, one in found.items() if one is not None)
+    rows = tuple(
+        (name, *astuple(counts)[1:])
+        for name, counts in counts_by_name.items()
+        if counts is not None
+    )
     return [Table("The judge", tuple(names.items()), rows, note)] if rows else []
 
 
-def in_words(found: Judging | None) -> str:
+def judge_sentence(counts: JudgeCounts | None) -> str:
     """Return a sentence on a judge's share of a rate; empty without a judge."""
-    if found is None:
+    if counts is None:
         return ""
-    alone = shown(found.success_by_execution, "rate")
-    return f"Judged by {found.model}: {found.same} by its word; by execution alone {alone}."
+    execution_rate = format_value(counts.success_by_execution, "rate")
+    return (
+        f"Judged by {counts.model}: {counts.same} by its word; by execution alone {execution_rate}."
+    )
 
 
-def of_runs(runs: Sequence[Run]) -> list[Table]:
+def side_by_side_tables(runs: Sequence[Run]) -> list[Table]:
     """Make the tables of several runs side by side."""
     stats = [(run, summarize(run.outcomes)) for run in runs]
     return [
         _by_agent_and_place(stats),
         *_levels(runs),
         _overview(stats),
-        _table("Coverage", stats, [_RUN, *map(_of_covered, _COVERAGE)], "", _linked),
-        *_failure_modes_of(runs),
+        _table("Coverage", stats, [_RUN, *map(_adapt_column, _COVERAGE)], "", _run_link),
+        *_failure_mode_tables(runs),
         _bill(stats),
-        *judge_tables({_name(run): judging(run.judge, run.outcomes) for run in runs}),
+        *judge_tables({_name(run): count_judgements(run.judge, run.outcomes) for run in runs}),
     ]
 
 
@@ -354,52 +377,55 @@ _Summaries = Sequence[tuple[Run, Statistics]]
 _RUN: _Column = ("run", "text", lambda item: _name(item[0]))
 
 
-def _linked(item: tuple[Run, Statistics]) -> Link:
+def _run_link(item: tuple[Run, Statistics]) -> Link:
     return {"run": item[0].name}
 
 
 def _name(run: Run) -> str:
-    return f"{run.label}: {run.where}"
+    return f"{run.label}: {run.env_label}"
 
 
-def _of_covered(column: _Column) -> _Column:
+def _adapt_column(column: _Column) -> _Column:
     name, kind, get = column
     return name, kind, lambda item: get((item[0].coverage, item[1]))
 
 
 def _by_agent_and_place(stats: _Summaries) -> Table:
     """Make the paper's table: agents against environments."""
-    where = list(dict.fromkeys(run.where for run, _ in stats))
+    env_labels = list(dict.fromkeys(run.env_label for run, _ in stats))
     cells: dict[str, dict[str, Any]] = {}
     links: dict[str, dict[str, Link]] = {}
-    for run, found in stats:
-        ends = interval(found)
-        cells.setdefault(run.label, {})[run.where] = ends and (found.success_rate, *ends)
-        links.setdefault(run.label, {})[run.where] = {"run": run.name}
-    rows = tuple((name, *(row.get(place) for place in where)) for name, row in cells.items())
-    head: tuple[tuple[str, Kind], ...] = (("", "text"), *((place, "estimate") for place in where))
+    for run, statistics in stats:
+        ends = interval(statistics)
+        cells.setdefault(run.label, {})[run.env_label] = ends and (statistics.success_rate, *ends)
+        links.setdefault(run.label, {})[run.env_label] = {"run": run.name}
+    rows = tuple((name, *(row.get(place) for place in env_labels)) for name, row in cells.items())
+    head: tuple[tuple[str, Kind], ...] = (
+        ("", "text"),
+        *((place, "estimate") for place in env_labels),
+    )
     note = "95 % intervals in brackets." + _shown_gold(run for run, _ in stats)
-    linked = tuple([None, *map(row.get, where)] for row in links.values())
-    return Table("Success by agent and environment", head, rows, note, linked)
+    row_links = tuple([None, *map(row.get, env_labels)] for row in links.values())
+    return Table("Success by agent and environment", head, rows, note, row_links)
 
 
 def _levels(runs: Sequence[Run]) -> list[Table]:
     """Compare runs by the difficulty of tasks, as far as the tasks state it."""
-    found = [(run, row) for run in runs if (row := by_level(run.outcomes))]
-    levels = [level for level in LEVELS if any(level in row for _, row in found)]
+    level_rows = [(run, row) for run in runs if (row := by_level(run.outcomes))]
+    levels = [level for level in LEVELS if any(level in row for _, row in level_rows)]
     rows = tuple(
         (_name(run), *(_share(row[level]) if level in row else None for level in levels))
-        for run, row in found
+        for run, row in level_rows
     )
     links = tuple(
-        [None, *({"run": run.name, "level": level} for level in levels)] for run, _ in found
+        [None, *({"run": run.name, "level": level} for level in levels)] for run, _ in level_rows
     )
     head: tuple[tuple[str, Kind], ...] = (("run", "text"), *((level, "text") for level in levels))
     return [Table("Success by hardness", head, rows, "", links)] if rows else []
 
 
-def _share(found: Statistics) -> str:
-    return f"{shown(found.success_rate, 'rate')} of {found.episodes:,}"
+def _share(statistics: Statistics) -> str:
+    return f"{format_value(statistics.success_rate, 'rate')} of {statistics.episodes:,}"
 
 
 def _overview(stats: _Summaries) -> Table:
@@ -409,18 +435,20 @@ def _overview(stats: _Summaries) -> Table:
         ("success", "rate", lambda item: item[1].success_rate),
         ("95 % interval", "interval", lambda item: interval(item[1])),
         ("clusters", "count", lambda item: item[1].clusters),
-        ("clustered interval", "interval", lambda item: _clustered(item[1])),
+        ("clustered interval", "interval", lambda item: _clustered_interval(item[1])),
         ("reward", "precise", lambda item: item[1].mean_reward),
         ("turns", "number", lambda item: item[1].mean_turns),
         ("seconds", "precise", lambda item: item[1].mean_seconds),
     ]
-    remarks = [f"{run.label}: {remark}" for run, found in stats for remark in found.remarks()]
+    remarks = [
+        f"{run.label}: {remark}" for run, statistics in stats for remark in statistics.remarks()
+    ]
     note = "\n".join([_MEANS, *remarks])
-    if any(found.clusters for _, found in stats):
+    if any(statistics.clusters for _, statistics in stats):
         note += "\nThe clusters are the images or databases that the episodes took place in."
-    if any(found.few_clusters for _, found in stats):
+    if any(statistics.few_clusters for _, statistics in stats):
         note += f" Intervals with fewer than {FEW_CLUSTERS} of them are likely to be too narrow."
-    return _table("Runs", stats, columns, note, _linked)
+    return _table("Runs", stats, columns, note, _run_link)
 
 
 def _bill(stats: _Summaries) -> Table:
@@ -434,70 +462,87 @@ def _bill(stats: _Summaries) -> Table:
         ("a success", "money", lambda item: _price(item[1])),
     ]
     note = "Totals include episodes that ended in an error."
-    return _table("What it took", stats, columns, note, _linked)
+    return _table("What it took", stats, columns, note, _run_link)
 
 
-def _failure_modes_of(runs: Sequence[Run]) -> list[Table]:
+def _failure_mode_tables(runs: Sequence[Run]) -> list[Table]:
     """Count failure modes side by side; no table where there are none."""
     counts = [(run, by_failure_mode(run.outcomes)) for run in runs]
-    modes = [mode for mode in FAILURE_MODES if any(mode in found for _, found in counts)]
+    modes = [
+        mode for mode in FAILURE_MODES if any(mode in mode_counts for _, mode_counts in counts)
+    ]
     head: tuple[tuple[str, Kind], ...] = (("run", "text"), *((mode, "count") for mode in modes))
-    rows = tuple((_name(run), *(found.get(mode, 0) for mode in modes)) for run, found in counts)
+    rows = tuple(
+        (_name(run), *(mode_counts.get(mode, 0) for mode in modes)) for run, mode_counts in counts
+    )
     links = tuple({"run": run.name} for run in runs)
     note = "Episodes that were not solved; one can have several failure modes."
     return [Table("What went wrong", head, rows, note, links)] if modes else []
 
 
-def _price(found: Statistics) -> float | None:
-    return found.cost / found.successes if found.successes and found.cost is not None else None
+def _price(statistics: Statistics) -> float | None:
+    return (
+        statistics.cost / statistics.successes
+        if statistics.successes and statistics.cost is not None
+        else None
+    )
 
 
-def of_pairs(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
+def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) -> list[Table]:
     """Make the table of runs that are compared with the first one, task by task."""
     if not pairs:
         return []
-    tested = [found.test.p for _, found in pairs if found.test]
-    corrected = iter(holm(tested))
+    p_values = [comparison.test.p for _, comparison in pairs if comparison.test]
+    corrected_values = iter(holm(p_values))
     columns: list[_Column] = [
-        (f"against {first.label}", "text", lambda item: item[0].label),
+        (f"against {baseline.label}", "text", lambda item: item[0].label),
         ("tasks", "count", lambda item: item[1].tasks),
         ("first", "rate", lambda item: item[1].first),
         ("this", "rate", lambda item: item[1].second),
         ("difference", "points", lambda item: item[1].difference.value),
-        ("95 % interval", "range", lambda item: _known(item[1].difference)),
-        ("over places", "range", lambda item: _known(item[1].drawn)),
+        ("95 % interval", "range", lambda item: _known_interval(item[1].difference)),
+        ("over places", "range", lambda item: _known_interval(item[1].drawn)),
         ("detectable difference", "size", lambda item: item[1].detectable),
         ("tasks needed", "count", lambda item: item[1].needed),
         ("only first", "count", lambda item: item[1].test and item[1].test.only_first),
         ("only this", "count", lambda item: item[1].test and item[1].test.only_second),
         ("McNemar's p", "p", lambda item: item[1].test and item[1].test.p),
     ]
-    if len(tested) > 1:  # else there is nothing to correct for
-        columns.append(("Holm's p", "p", lambda item: next(corrected) if item[1].test else None))
+    if len(p_values) > 1:  # else there is nothing to correct for
+        columns.append(
+            ("Holm's p", "p", lambda item: next(corrected_values) if item[1].test else None)
+        )
     note = (
         "Differences are in points. Detectable difference: the smallest that so many tasks would "
         f"detect ({100 * POWER:.0f} % power, level {ALPHA}). Tasks needed: to detect the one that "
         "was observed."
     )
-    if any(found.drawn and found.drawn.few for _, found in pairs):
+    if any(comparison.drawn and comparison.drawn.has_few_clusters for _, comparison in pairs):
         note += (
             f"\nThere are fewer than {FEW_CLUSTERS} images or databases: the intervals over them "
             "are t intervals, and may still be too narrow."
         )
     names = [name for name, _, _ in columns]
 
-    def link(item: tuple[Run, Paired]) -> list[Link | None]:
-        found: dict[str, Link] = {name: {"run": item[0].name} for name in ("tasks", "this")}
-        found["first"] = {"run": first.name}
-        both = {"first": first.name, "second": item[0].name}
-        found |= {"only first": {**both, "only": "first"}, "only this": {**both, "only": "second"}}
-        return [None, *(found.get(name, both) for name in names[1:])]
+    def link(item: tuple[Run, PairedComparison]) -> list[Link | None]:
+        links_by_column: dict[str, Link] = {
+            name: {"run": item[0].name} for name in ("tasks", "this")
+        }
+        links_by_column["first"] = {"run": baseline.name}
+        pair_link = {"first": baseline.name, "second": item[0].name}
+        links_by_column |= {
+            "only first": {**pair_link, "only": "first"},
+            "only this": {**pair_link, "only": "second"},
+        }
+        return [None, *(links_by_column.get(name, pair_link) for name in names[1:])]
 
-    table = _table(f"Task by task: {first.where}", pairs, columns, note, link)
-    return [table, *_spent(first, pairs)]
+    table = _table(f"Task by task: {baseline.env_label}", pairs, columns, note, link)
+    return [table, *_consumption_tables(baseline, pairs)]
 
 
-def _spent(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
+def _consumption_tables(
+    baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]
+) -> list[Table]:
     """Make the table of what the others took, against the first; no table without a model."""
     kinds: dict[str, tuple[Kind, Kind]] = {
         "turns": ("number", "gain"),
@@ -505,92 +550,101 @@ def _spent(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
         "cost": ("money", "paid"),
     }
     rows, links = [], []
-    for run, found in pairs:
-        if found.tokens is None:
+    for run, comparison in pairs:
+        if comparison.tokens is None:
             continue
-        both = {"first": first.name, "second": run.name}
+        pair_link = {"first": baseline.name, "second": run.name}
         for name, kind in kinds.items():
-            if (spent := getattr(found, name)) is None:
+            if (consumption := getattr(comparison, name)) is None:
                 continue
-            plain, signed = kind
-            ends = _known(spent.difference)
-            links.append(both)
+            value_kind, change_kind = kind
+            ends = _known_interval(consumption.difference)
+            links.append(pair_link)
             rows.append(
                 (
                     run.label,
                     "dollars" if name == "cost" else name,
-                    spent.tasks,
-                    *(shown(value, plain) for value in (spent.first, spent.second)),
-                    shown(spent.difference.value, signed),
-                    " to ".join(shown(end, signed) for end in ends) if ends else "-",
+                    consumption.tasks,
+                    *(
+                        format_value(value, value_kind)
+                        for value in (consumption.first, consumption.second)
+                    ),
+                    format_value(consumption.difference.value, change_kind),
+                    " to ".join(format_value(end, change_kind) for end in ends) if ends else "-",
                 )
             )
     names = ("first", "this", "difference", "95 % interval")
     columns: tuple[tuple[str, Kind], ...] = (
-        (f"against {first.label}", "text"),
+        (f"against {baseline.label}", "text"),
         ("of a task", "words"),
         ("tasks", "count"),
         *((name, "text") for name in names),
     )
     note = "Of the tasks that both have tried without an error; intervals are those of paired t."
-    title = f"What a task took: {first.where}"
+    title = f"What a task took: {baseline.env_label}"
     return [Table(title, columns, tuple(rows), note, tuple(links))] if rows else []
 
 
-def _known(seen: Estimate | None) -> tuple[float, float] | None:
+def _known_interval(estimate: Estimate | None) -> tuple[float, float] | None:
     """Return an interval; None where one task, or equal tasks, say nothing of it."""
-    known = seen is not None and 0 < seen.high - seen.low < math.inf
-    return (seen.low, seen.high) if known and seen else None
+    is_known = estimate is not None and 0 < estimate.high - estimate.low < math.inf
+    return (estimate.low, estimate.high) if is_known and estimate else None
 
 
 def matrix(runs: Sequence[Run]) -> Table:
     """Make a table with a column for each environment, one for all, and lines for each agent.
 
-    It is narrow enough for a terminal, where that of `of_runs` is not.
+    It is narrow enough for a terminal, where that of `side_by_side_tables` is not.
     """
-    places = list(dict.fromkeys(run.where for run in runs))
-    head: tuple[tuple[str, Kind], ...] = (("", "text"), *((p, "text") for p in (*places, ALL)))
+    places = list(dict.fromkeys(run.env_label for run in runs))
+    head: tuple[tuple[str, Kind], ...] = (
+        ("", "text"),
+        *((p, "text") for p in (*places, ALL_GROUP)),
+    )
     sizes = [
-        len({o.task_id for run in runs if run.where == place for o in run.outcomes})
+        len({o.task_id for run in runs if run.env_label == place for o in run.outcomes})
         for place in places
     ]
     rows: list[Row] = [("tasks", *map(str, (*sizes, sum(sizes))))]
-    for label, everywhere in by_agent(runs).items():
-        found = {run.where: summarize(run.outcomes) for run in runs if run.label == label}
-        found[ALL] = summarize(everywhere)
-        rows += _lines(label, [found.get(place) for place in (*places, ALL)])
+    for label, agent_outcomes in by_agent(runs).items():
+        statistics_by_env = {
+            run.env_label: summarize(run.outcomes) for run in runs if run.label == label
+        }
+        statistics_by_env[ALL_GROUP] = summarize(agent_outcomes)
+        rows += _lines(label, [statistics_by_env.get(place) for place in (*places, ALL_GROUP)])
     return Table("", head, tuple(rows), "Success, and mean turns of an episode.")
 
 
 def by_agent(runs: Iterable[Run]) -> dict[str, list[Outcome]]:
     """Map each agent to its episodes in all environments, whose names become part of tasks'."""
-    found: dict[str, list[Outcome]] = {}
+    outcomes_by_agent: dict[str, list[Outcome]] = {}
     for run in runs:
-        found.setdefault(run.label, []).extend(
-            replace(outcome, task_id=f"{run.where}/{outcome.task_id}") for outcome in run.outcomes
+        outcomes_by_agent.setdefault(run.label, []).extend(
+            replace(outcome, task_id=f"{run.env_label}/{outcome.task_id}")
+            for outcome in run.outcomes
         )
-    return found
+    return outcomes_by_agent
 
 
 def _lines(label: str, cells: Sequence[Statistics | None]) -> Iterator[Row]:
     stats = [cell or summarize(()) for cell in cells]
-    yield label, *(shown(cell.success_rate, "rate") for cell in stats)
+    yield label, *(format_value(cell.success_rate, "rate") for cell in stats)
     ends = [interval(cell) for cell in stats]
     yield "  95 % interval", *(f"{100 * e[0]:.0f} - {100 * e[1]:.0f}" if e else "-" for e in ends)
-    yield "  turns", *(shown(cell.mean_turns, "number") for cell in stats)
+    yield "  turns", *(format_value(cell.mean_turns, "number") for cell in stats)
     yield "  errors", *("-" if cell is None else str(cell.errors) for cell in cells)
 
 
-def errors_of(run: Run) -> list[Table]:
+def error_tables(run: Run) -> list[Table]:
     """Make the table of errors; no table if all episodes have a result."""
-    first: dict[str, str] = {}
+    message_by_type: dict[str, str] = {}
     for outcome in run.outcomes:
         if outcome.failed:
-            first.setdefault(outcome.error_type or "unknown", outcome.error or "")
+            message_by_type.setdefault(outcome.error_type or "unknown", outcome.error or "")
     columns: list[_Column] = [
         ("kind", "text", lambda item: item[0]),
         ("episodes", "count", lambda item: item[1]),
-        ("the first of them", "words", lambda item: " ".join(first[item[0]].split())),
+        ("the first of them", "words", lambda item: " ".join(message_by_type[item[0]].split())),
     ]
     counts = errors_by_type(run.outcomes).items()
     note = "They count in no rate or mean."
@@ -601,52 +655,54 @@ def errors_of(run: Run) -> list[Table]:
     return [_table("Errors", counts, columns, note, link)] if counts else []
 
 
-def made_of(run: Run) -> Table:
+def settings_table(run: Run) -> Table:
     """Make the table of settings, versions and times in a run's record."""
     rows = tuple((name, text) for name, text in _facts(run) if text)
     return Table("What was run", (("", "text"), ("", "words")), rows)
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
-    made = run.manifest
-    env, dataset, agent = (made.get(name, {}) for name in ("env", "dataset", "agent"))
+    manifest = run.manifest
+    env, dataset, agent = (manifest.get(name, {}) for name in ("env", "dataset", "agent"))
     yield "folder", str(run.folder)
     yield "environment", f"{env.get('env')}, protocol {env.get('protocol')}"
     yield "reward", str(env.get("reward", ""))
-    yield "judge", _listed(env.get("judge", {}))
+    yield "judge", _list_facts(env.get("judge", {}))
     yield "turns at most", str(env.get("max_turns") or "the environment's default")
-    yield "limits", _listed(env.get("limits", {}))
+    yield "limits", _list_facts(env.get("limits", {}))
     yield "dataset", f"{dataset.get('name')}, {format_count(dataset.get('tasks', 0), 'task')}"
     yield "its digest", str(dataset.get("digest", ""))
     yield "history of repositories", str(env.get("history", ""))
-    yield "images", _few(list(env.get("images", {})))
-    yield "excluded", _listed(made.get("excluded", {}))
+    yield "images", _abbreviate_texts(list(env.get("images", {})))
+    yield "excluded", _list_facts(manifest.get("excluded", {}))
     yield "agent", str(agent.get("name"))
-    yield "its options", _listed(agent.get("options", {}))
+    yield "its options", _list_facts(agent.get("options", {}))
     for name, value in agent.get("language_model", {}).items():
-        yield name, _listed(value) if isinstance(value, Mapping) else _said(value)
-    yield "seed", str(made.get("seed"))
-    sessions = made.get("sessions", [])
+        yield name, _list_facts(value) if isinstance(value, Mapping) else _format_setting(value)
+    yield "seed", str(manifest.get("seed"))
+    sessions = manifest.get("sessions", [])
     for session in sessions[-1:]:
         yield "attempts at each task", str(session.get("settings", {}).get("epochs", ""))
         yield "workers", str(session.get("settings", {}).get("workers", ""))
         yield "sandbox", str(env.get("sandbox", ""))
-        yield "versions", _listed(session.get("versions", {}))
-        yield "machine", _listed(session.get("host", {}))
+        yield "versions", _list_facts(session.get("versions", {}))
+        yield "machine", _list_facts(session.get("host", {}))
     yield "started", str(sessions[0].get("started", "")) if sessions else ""
     yield "finished", str(sessions[-1].get("finished") or "not yet") if sessions else ""
     yield "sessions", str(len(sessions)) if len(sessions) > 1 else ""
 
 
-def _listed(found: Mapping[str, Any]) -> str:
-    return _few([f"{name} {text}" for name, value in found.items() if (text := _said(value))])
+def _list_facts(facts: Mapping[str, Any]) -> str:
+    return _abbreviate_texts(
+        [f"{name} {text}" for name, value in facts.items() if (text := _format_setting(value))]
+    )
 
 
-def _few(texts: list[str]) -> str:
-    more = [f"{len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
-    return ", ".join(texts[:_SHOWN] + more)
+def _abbreviate_texts(texts: list[str]) -> str:
+    remainder_texts = [f"{len(texts) - _MAX_ENTRIES} more"] if len(texts) > _MAX_ENTRIES else []
+    return ", ".join(texts[:_MAX_ENTRIES] + remainder_texts)
 
 
-def _said(value: object) -> str:
+def _format_setting(value: object) -> str:
     """Return a value as text; empty where it is not set."""
     return "" if value is None or value == [] or value == "" else str(value)

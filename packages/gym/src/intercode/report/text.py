@@ -16,13 +16,13 @@ from intercode.outcomes import OUTCOMES
 from intercode.report.runs import Run
 from intercode.report.tables import Table
 
-LEAST = 40
+MIN_WIDTH = 40
 """The least width of a chart, in columns."""
 ROWS = 11
 """Rows of a chart: one for each ten percent, from 100 down to 0."""
 MARKS = "●▲■◆○△□◇"
 _GUTTER = len("100 % ┤")
-_FAR = 8
+_MAX_STEP = 8
 """The most columns from a turn to the next."""
 _NAME = 24
 """Columns of a name that go before its interval."""
@@ -31,14 +31,14 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _ASCII = str.maketrans("●▲■◆○△□◇─│╮╯┤┼┬…", "*^#+oAOX-|..|++~")
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Escape characters that steer a terminal or hide other text."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def without_formula(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Return a cell of a table that no spreadsheet takes for a formula: those get a quote before.
 
     Spreadsheets skip blanks before a formula, and some know its signs as full-width characters.
@@ -49,37 +49,40 @@ def without_formula(text: str) -> str:
 def to_markdown(table: Table) -> str:
     """Write a table in GitHub's Markdown, under a heading."""
     names = [name for name, _ in table.columns]
-    lines = [f"### {escaped(table.title)}", "", _line(names)]
+    lines = [f"### {escape_markdown(table.title)}", "", _line(names)]
     lines.append(_line(["---", *["---:"] * (len(names) - 1)]))
     lines += [_line(row) for row in table.cells()]
     if table.note:
-        lines += ["", *map(escaped, table.note.splitlines())]
+        lines += ["", *map(escape_markdown, table.note.splitlines())]
     return "\n".join(lines) + "\n"
 
 
 def to_list(text: str) -> str:
     """Write lines as a list in Markdown; indented lines belong to the one above."""
     return "".join(
-        f"{'  - ' if line.startswith(' ') else '- '}{escaped(line)}\n" for line in text.splitlines()
+        f"{'  - ' if line.startswith(' ') else '- '}{escape_markdown(line)}\n"
+        for line in text.splitlines()
     )
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(escaped(cell.strip()) for cell in cells)} |"
+    return f"| {' | '.join(escape_markdown(cell.strip()) for cell in cells)} |"
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape all markup of Markdown, and of the HTML that it allows."""
-    return re.sub(r"([\\|<>\[\]`*_&])", r"\\\1", printable(" ".join(text.split())))
+    return re.sub(r"([\\|<>\[\]`*_&])", r"\\\1", escape_unprintable(" ".join(text.split())))
 
 
 def to_csv(runs: Sequence[Run]) -> str:
     """Write a line for each run and each of its groups of episodes, with every statistic."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    at = next(at for at, field in enumerate(fields(Statistics)) if field.name == "outcomes")
+    position = next(
+        position for position, field in enumerate(fields(Statistics)) if field.name == "outcomes"
+    )
     names: list[str] = [field.name for field in fields(Statistics)]
-    names[at : at + 1] = OUTCOMES
+    names[position : position + 1] = OUTCOMES
     writer.writerow(["run", "agent", "environment", "group", "name", *names])
     for run in runs:
         groups: dict[str, Mapping[str, Statistics]] = {
@@ -88,12 +91,12 @@ def to_csv(runs: Sequence[Run]) -> str:
             "place": by_place(run.outcomes),
             "tag": by_tag(run.outcomes),
         }
-        for group, found in groups.items():
-            for name, statistics in found.items():
-                first = [str(run.folder), run.label, run.where, group, name]
-                texts = [without_formula(printable(text)) for text in first]
+        for group, group_statistics in groups.items():
+            for name, statistics in group_statistics.items():
+                identity_cells = [str(run.folder), run.label, run.env_label, group, name]
+                texts = [escape_formula(escape_unprintable(text)) for text in identity_cells]
                 values = [*astuple(statistics)]
-                values[at : at + 1] = statistics.outcomes.values()
+                values[position : position + 1] = statistics.outcomes.values()
                 writer.writerow([*texts, *values])
     return text.getvalue()
 
@@ -115,16 +118,16 @@ def chart(
     Raises:
         UsageError: The width is too small to be read.
     """
-    if width < LEAST:
-        raise UsageError(f"a chart is at least {LEAST} columns wide, not {width}")
-    drawn = {name: points for name, points in series.items() if points}
-    turns = max(map(len, drawn.values()), default=0)
+    if width < MIN_WIDTH:
+        raise UsageError(f"a chart is at least {MIN_WIDTH} columns wide, not {width}")
+    curves = {name: points for name, points in series.items() if points}
+    turns = max(map(len, curves.values()), default=0)
     if not turns:
         return ""
-    columns = min(width - _GUTTER, 1 + _FAR * (turns - 1))
+    columns = min(width - _GUTTER, 1 + _MAX_STEP * (turns - 1))
     places = [round(turn * (columns - 1) / max(1, turns - 1)) for turn in range(turns)]
     canvas = [[" "] * columns for _ in range(ROWS)]
-    for number, points in reversed([*enumerate(drawn.values())]):
+    for number, points in reversed([*enumerate(curves.values())]):
         # An agent that has stopped stays where it is.
         rates = [point.value for point in [*points, *[points[-1]] * (turns - len(points))]]
         rows = [round((1 - rate) * (ROWS - 1)) for rate in rates]
@@ -132,19 +135,19 @@ def chart(
         _draw(canvas, dict(zip(places, rows, strict=True)), MARKS[number % len(MARKS)])
     lines = [f"{_level(row)}{''.join(cells)}" for row, cells in enumerate(canvas)]
     lines += _axis(places, width)
-    lines += [_legend(MARKS[n % len(MARKS)], *i, width) for n, i in enumerate(drawn.items())]
+    lines += [_legend(MARKS[n % len(MARKS)], *i, width) for n, i in enumerate(curves.items())]
     text = "\n".join(line.rstrip() for line in lines) + "\n"
     return text.translate(_ASCII) if ascii_only else text
 
 
 def _draw(canvas: list[list[str]], rows: Mapping[int, int], mark: str) -> None:
     """Draw a curve, given as column → row, over the canvas."""
-    for (left, before), (right, now) in pairwise(rows.items()):
-        canvas[before][left:right] = "─" * (right - left)
-        if before != now:
-            for row in range(min(before, now), max(before, now)):
-                canvas[row][right] = "│"
-            canvas[before][right] = "╯" if now < before else "╮"
+    for (start_column, start_row), (end_column, end_row) in pairwise(rows.items()):
+        canvas[start_row][start_column:end_column] = "─" * (end_column - start_column)
+        if start_row != end_row:
+            for row in range(min(start_row, end_row), max(start_row, end_row)):
+                canvas[row][end_column] = "│"
+            canvas[start_row][end_column] = "╯" if end_row < start_row else "╮"
     for column, row in rows.items():
         canvas[row][column] = mark
 
@@ -164,15 +167,15 @@ def _axis(places: Sequence[int], width: int) -> list[str]:
             numbers = f"{numbers:{start}}{turn} "
             ticks[column] = "┬"
     line = f"{'':{_GUTTER - 1}}┼{''.join(ticks)}"
-    named = f"{numbers}turns"
-    return [line, named if len(named) <= width else numbers.rstrip()]
+    axis_text = f"{numbers}turns"
+    return [line, axis_text if len(axis_text) <= width else numbers.rstrip()]
 
 
 def _legend(mark: str, name: str, points: Sequence[Estimate], width: int) -> str:
-    last = points[-1]
-    rate = f"{100 * last.value:5.1f} %"
-    interval = f"  {100 * last.low:.1f} - {100 * last.high:.1f} %"
+    estimate = points[-1]
+    rate = f"{100 * estimate.value:5.1f} %"
+    interval = f"  {100 * estimate.low:.1f} - {100 * estimate.high:.1f} %"
     if (room := width - _GUTTER - len(f"m   {rate}{interval}")) < _NAME:
         room, interval = room + len(interval), ""
-    shown = name if len(name) <= room else f"{name[: room - 1]}…"
-    return f"{'':{_GUTTER}}{mark} {shown:{min(room, _NAME)}}  {rate}{interval}"
+    short_name = name if len(name) <= room else f"{name[: room - 1]}…"
+    return f"{'':{_GUTTER}}{mark} {short_name:{min(room, _NAME)}}  {rate}{interval}"

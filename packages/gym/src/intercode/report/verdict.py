@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from intercode.evaluate.comparison import holm
-from intercode.evaluate.drift import Difference, differences, of_versions
+from intercode.evaluate.drift import Difference, differences, find_version_drift
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import summarize
-from intercode.report.runs import Paired, Run, baselines, compare, rate_name
-from intercode.report.tables import Link, Table, interval, of_pairs, shown
+from intercode.report.runs import PairedComparison, Run, baselines, compare, rate_name
+from intercode.report.tables import Link, Table, format_value, interval, pair_tables
 from intercode.spec import recorded_options
 from intercode_sandbox.units import format_count, format_names
 
 _COMPARED_ON_PURPOSE = ("agent", "seed")
-_NAMED = 3
+_MAX_AGENTS = 3
 """Agents that a title names."""
 
 
@@ -37,117 +37,151 @@ class Verdict:
     """Texts, and the episodes or tasks that each is about."""
 
 
-class Held:
+class BaselineComparison:
     """Runs that are held against a first one.
 
     Args:
-        first: That one.
-        others: Those.
+        baseline: That one.
+        later_runs: Those.
     """
 
-    def __init__(self, first: Run, others: Sequence[Run]) -> None:
-        self.first = first
-        self.apart: dict[str, list[Difference]] = {
-            str(run.folder): differences(first.manifest, run.manifest, _COMPARED_ON_PURPOSE)
-            for run in others
+    def __init__(self, baseline: Run, later_runs: Sequence[Run]) -> None:
+        self.first = baseline
+        self.differences_by_folder: dict[str, list[Difference]] = {
+            str(run.folder): differences(baseline.manifest, run.manifest, _COMPARED_ON_PURPOSE)
+            for run in later_runs
         }
-        self.refused: dict[str, list[Difference]] = {
-            folder: [] if self._is_rescoring(run) else of_versions(self.apart[folder])
-            for run in others
+        self.version_differences: dict[str, list[Difference]] = {
+            folder: []
+            if self._is_rescoring(run)
+            else find_version_drift(self.differences_by_folder[folder])
+            for run in later_runs
             if (folder := str(run.folder))
         }
         """Folder of a run that is not compared → the versions that differ."""
-        alike = [run for run in others if not self.refused[str(run.folder)]]
+        comparable_runs = [
+            run for run in later_runs if not self.version_differences[str(run.folder)]
+        ]
         self.pairs = [
-            (run, found)
-            for run in alike
-            if (found := compare(first.outcomes, run.outcomes, len(alike)))
+            (run, comparison)
+            for run in comparable_runs
+            if (comparison := compare(baseline.outcomes, run.outcomes, len(comparable_runs)))
         ]
 
     def _is_rescoring(self, run: Run) -> bool:
         """Tell whether one run is the other scored again, to see what the new rule changes."""
-        both = ((self.first, run), (run, self.first))
+        run_pairs = ((self.first, run), (run, self.first))
         return any(
-            (origin := (one.manifest.get("rescored") or {}).get("run")) is not None
-            and Path(origin) == other.folder.absolute()
-            for one, other in both
+            (origin := (rescored_run.manifest.get("rescored") or {}).get("run")) is not None
+            and Path(origin) == origin_run.folder.absolute()
+            for rescored_run, origin_run in run_pairs
         )
 
     def tables(self) -> list[Table]:
         """Make the tables that compare them task by task."""
-        return of_pairs(self.first, self.pairs)
+        return pair_tables(self.first, self.pairs)
 
     def verdicts(self) -> Iterator[Verdict]:
         """Yield a verdict on each of the others; p values are corrected for their number."""
-        corrected = iter(holm([found.test.p for _, found in self.pairs if found.test]))
-        several = sum(found.test is not None for _, found in self.pairs)
-        for run, found in self.pairs:
-            p = next(corrected) if found.test else None
-            yield _of_pair(self.first, run, found, p, several)
+        corrected_values = iter(
+            holm([comparison.test.p for _, comparison in self.pairs if comparison.test])
+        )
+        test_count = sum(comparison.test is not None for _, comparison in self.pairs)
+        for run, comparison in self.pairs:
+            p_value = next(corrected_values) if comparison.test else None
+            yield _pair_verdict(self.first, run, comparison, p_value, test_count)
 
 
-def held(runs: Sequence[Run]) -> list[Held]:
+def compare_with_baselines(runs: Sequence[Run]) -> list[BaselineComparison]:
     """Hold each run against the first one on its tasks."""
-    return [Held(first, others) for first, others in baselines(runs) if others]
+    return [
+        BaselineComparison(baseline, later_runs)
+        for baseline, later_runs in baselines(runs)
+        if later_runs
+    ]
 
 
-def verdicts(runs: Sequence[Run], compared: Sequence[Held]) -> list[Verdict]:
+def verdicts(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> list[Verdict]:
     """Return what a report says first: a verdict on each pair, and on each run that has none."""
-    paired = {id(run) for one in compared for run in (one.first, *(r for r, _ in one.pairs))}
-    alone = [_of_run(run) for run in runs if id(run) not in paired]
-    return [*(verdict for one in compared for verdict in one.verdicts()), *alone]
+    paired_ids = {
+        id(run)
+        for comparison in comparisons
+        for run in (comparison.first, *(r for r, _ in comparison.pairs))
+    }
+    single_verdicts = [_run_verdict(run) for run in runs if id(run) not in paired_ids]
+    return [
+        *(verdict for comparison in comparisons for verdict in comparison.verdicts()),
+        *single_verdicts,
+    ]
 
 
 def title(runs: Sequence[Run]) -> str:
     """Name what was run: the environments, and the agents with their models."""
-    places = list(dict.fromkeys(run.where for run in runs))
+    places = list(dict.fromkeys(run.env_label for run in runs))
     agents = list(dict.fromkeys(run.label for run in runs))
-    return f"{', '.join(places)}: {format_names(agents, _NAMED)}" if runs else "no runs"
+    return f"{', '.join(places)}: {format_names(agents, _MAX_AGENTS)}" if runs else "no runs"
 
 
 def facts(runs: Sequence[Run]) -> dict[str, str]:
     """Return when runs were made, by which models, and with which version."""
-    sessions = [one for run in runs for one in run.manifest.get("sessions") or ()]
-    times = sorted(str(one[name]) for one in sessions for name in _TIMES if one.get(name))
-    when = "" if not times else times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"
-    found = {
-        "made": when.replace("T", " ").replace("Z", " UTC"),
+    sessions = [session for run in runs for session in run.manifest.get("sessions") or ()]
+    times = sorted(
+        str(session[name]) for session in sessions for name in _TIMES if session.get(name)
+    )
+    time_range = (
+        "" if not times else times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"
+    )
+    report_facts = {
+        "made": time_range.replace("T", " ").replace("Z", " UTC"),
         "model": ", ".join(dict.fromkeys(run.model for run in runs if run.model)),
         "version": ", ".join(dict.fromkeys(filter(None, map(_version, sessions)))),
     }
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in report_facts.items() if text}
 
 
-def warnings(runs: Sequence[Run], compared: Sequence[Held]) -> list[str]:
+def warnings(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> list[str]:
     """Return what stands in the way of conclusions; lines after the first say more."""
-    halves = [f"{run.folder}: {run.unfinished}" for run in runs if run.unfinished]
-    return [*halves, *(warning for one in compared for warning in drifted(one))]
-
-
-def drifted(one: Held) -> list[str]:
-    """Return of what the runs were not made alike; those that differ alike are named together."""
-    alike: dict[str, list[str]] = {}
-    for folder, found in one.apart.items():
-        if found:
-            refused = one.refused[folder]
-            found = [*refused, *(d for d in found if d not in refused)]
-            lines = [f"  {d.what}: {_said(d.recorded)} and {_said(d.now)}" for d in found[:_SHOWN]]
-            if len(found) > _SHOWN:
-                lines.append(f"  … and {len(found) - _SHOWN} more (--json has them all)")
-            secret = recorded_options(one.first.manifest).get("secret")
-            if secret is not None and any(d.what == "dataset.digest" for d in found):
-                lines.append("  each run draws flags of its own, unless --secret names the same")
-            advice = dict.fromkeys(difference.advice for difference in refused)
-            lines += [f"  not compared, as versions differ: {text}" for text in advice]
-            alike.setdefault("\n".join(lines), []).append(folder)
+    unfinished_notes = [
+        f"{run.folder}: {run.unfinished_note}" for run in runs if run.unfinished_note
+    ]
     return [
-        f"{one.first.folder} and {', '.join(folders)} were not made of the same:\n{what}"
-        for what, folders in alike.items()
+        *unfinished_notes,
+        *(warning for comparison in comparisons for warning in describe_drift(comparison)),
+    ]
+
+
+def describe_drift(comparison: BaselineComparison) -> list[str]:
+    """Return of what the runs were not made alike; those that differ alike are named together."""
+    folders_by_text: dict[str, list[str]] = {}
+    for folder, run_differences in comparison.differences_by_folder.items():
+        if run_differences:
+            version_differences = comparison.version_differences[folder]
+            run_differences = [
+                *version_differences,
+                *(d for d in run_differences if d not in version_differences),
+            ]
+            lines = [
+                f"  {d.what}: {_format_value(d.recorded)} and {_format_value(d.now)}"
+                for d in run_differences[:_MAX_LINES]
+            ]
+            if len(run_differences) > _MAX_LINES:
+                lines.append(
+                    f"  … and {len(run_differences) - _MAX_LINES} more (--json has them all)"
+                )
+            secret = recorded_options(comparison.first.manifest).get("secret")
+            if secret is not None and any(d.what == "dataset.digest" for d in run_differences):
+                lines.append("  each run draws flags of its own, unless --secret names the same")
+            advice = dict.fromkeys(difference.advice for difference in version_differences)
+            lines += [f"  not compared, as versions differ: {text}" for text in advice]
+            folders_by_text.setdefault("\n".join(lines), []).append(folder)
+    return [
+        f"{comparison.first.folder} and {', '.join(folders)} were not made of the same:\n{drift}"
+        for drift, folders in folders_by_text.items()
     ]
 
 
 _TIMES = ("started", "finished")
-_SHOWN = 10
+_MAX_LINES = 10
 """Differences that a warning lists."""
 _DIGEST = 32
 """The least length of a digest, of which the beginning says enough."""
@@ -156,36 +190,40 @@ _DIGEST = 32
 def _version(session: dict[str, Any]) -> str:
     versions = session.get("versions") or {}
     commit = str(versions.get("commit", ""))[:12]
-    own = versions.get("intercode")
-    return f"intercode {own}{f' ({commit})' if commit else ''}" if own else ""
+    intercode_version = versions.get("intercode")
+    return (
+        f"intercode {intercode_version}{f' ({commit})' if commit else ''}"
+        if intercode_version
+        else ""
+    )
 
 
-def _said(value: object) -> str:
+def _format_value(value: object) -> str:
     text = "nothing" if value is None else str(value)
     is_digest = len(text) >= _DIGEST and not set(text) - set("0123456789abcdef")
     return f"{text[:12]}…" if is_digest else text
 
 
-def _of_run(run: Run) -> Verdict:
+def _run_verdict(run: Run) -> Verdict:
     stats = summarize(run.outcomes)
-    rate, ends = shown(stats.success_rate, "rate"), shown(interval(stats), "interval")
-    mine = {"run": run.name}
+    rate, ends = format_value(stats.success_rate, "rate"), format_value(interval(stats), "interval")
+    run_link = {"run": run.name}
     links: list[tuple[str, Link]] = [
         (
             f"{format_count(stats.episodes - stats.successes, 'episode')} failed",
-            {**mine, "state": _BAD},
+            {**run_link, "state": _BAD},
         )
     ]
     if stats.errors:
-        links.append((format_count(stats.errors, "error"), {**mine, "state": "error"}))
+        links.append((format_count(stats.errors, "error"), {**run_link, "state": "error"}))
     remarks = [f"95 % interval {ends}"]
     remarks += ["the agent was shown gold: no measure"] if run.shown_gold else []
     remarks += [f"{format_count(stats.errors, 'error')}, not counted"] if stats.errors else []
     if run.coverage.missing:
         remarks.append(f"{run.coverage.missing} of {run.coverage.planned} episodes are missing")
-    said = rate_name(run.judge)
+    metric = rate_name(run.judge)
     return Verdict(
-        f"{run.label} in {run.where}: {said} {rate} of {format_count(stats.episodes, 'episode')}",
+        f"{run.label} in {run.env_label}: {metric} {rate} of {format_count(stats.episodes, 'episode')}",
         "; ".join(remarks),
         "rate",
         tuple(links),
@@ -196,44 +234,63 @@ _BAD = "failed"
 """The viewer's name of all outcomes without success or error."""
 
 
-def _of_pair(first: Run, run: Run, found: Paired, p: float | None, several: int) -> Verdict:
-    gain, tasks = found.difference.value, format_count(found.tasks, "task")
-    points = shown(abs(gain), "size")
-    if found.shows(p):
+def _pair_verdict(
+    baseline: Run, run: Run, comparison: PairedComparison, p_value: float | None, test_count: int
+) -> Verdict:
+    gain, tasks = comparison.difference.value, format_count(comparison.tasks, "task")
+    points = format_value(abs(gain), "size")
+    if comparison.is_significant(p_value):
         kind: Literal["better", "worse", "open"] = "better" if gain > 0 else "worse"
-        one, other = (run, first) if gain > 0 else (first, run)
-        headline = f"{one.label} is better than {other.label} by {points} points"
-    elif gain == 0 and not (found.better_first or found.better_second):
-        kind, headline = "open", f"{run.label} and {first.label} solve the same"
+        candidate, alternative = (run, baseline) if gain > 0 else (baseline, run)
+        headline = f"{candidate.label} is better than {alternative.label} by {points} points"
+    elif gain == 0 and not (comparison.better_first or comparison.better_second):
+        kind, headline = "open", f"{run.label} and {baseline.label} solve the same"
     else:
         kind = "open"
-        headline = f"No difference between {run.label} and {first.label} is detected"
-    rates, seen = (found.second, found.first), found.difference
+        headline = f"No difference between {run.label} and {baseline.label} is detected"
+    rates, estimate = (comparison.second, comparison.first), comparison.difference
     if kind == "worse":  # told of the better one
-        rates, seen = (found.first, found.second), Estimate(-gain, -seen.high, -seen.low)
-    said = [f"{first.where}, {tasks}: {' against '.join(shown(rate, 'rate') for rate in rates)}"]
-    said.append(f"{shown(seen.value, 'points')} points{_ends(seen)}")
-    if found.test is not None and p is not None:
-        correction = f", corrected for {several} comparisons" if several > 1 else ""
-        text = shown(p, "p")
-        said.append(f"p {text if text.startswith('<') else f'= {text}'} (McNemar{correction})")
+        rates, estimate = (
+            (comparison.first, comparison.second),
+            Estimate(-gain, -estimate.high, -estimate.low),
+        )
+    clauses = [
+        f"{baseline.env_label}, {tasks}: {' against '.join(format_value(rate, 'rate') for rate in rates)}"
+    ]
+    clauses.append(f"{format_value(estimate.value, 'points')} points{_ends(estimate)}")
+    if comparison.test is not None and p_value is not None:
+        correction = f", corrected for {test_count} comparisons" if test_count > 1 else ""
+        text = format_value(p_value, "p")
+        clauses.append(f"p {text if text.startswith('<') else f'= {text}'} (McNemar{correction})")
     if kind == "open":
-        if found.detectable is not None:
-            said.append(f"detectable difference {shown(found.detectable, 'size')} points")
-        if found.needed is not None:
-            said.append(f"tasks needed for the observed one {found.needed:,}")
-    if told := [one.label for one in (first, run) if one.shown_gold]:
-        said.append(f"{' and '.join(told)} was shown gold: no measure")
-    both = {"first": first.name, "second": run.name}
-    texts = (("first", found.better_first, first), ("second", found.better_second, run))
+        if comparison.detectable is not None:
+            clauses.append(
+                f"detectable difference {format_value(comparison.detectable, 'size')} points"
+            )
+        if comparison.needed is not None:
+            clauses.append(f"tasks needed for the observed one {comparison.needed:,}")
+    if gold_labels := [candidate.label for candidate in (baseline, run) if candidate.shown_gold]:
+        clauses.append(f"{' and '.join(gold_labels)} was shown gold: no measure")
+    pair_link = {"first": baseline.name, "second": run.name}
+    texts = (
+        ("first", comparison.better_first, baseline),
+        ("second", comparison.better_second, run),
+    )
     links = [
-        (f"{format_count(len(names), 'task')} better by {who.label}", {**both, "only": only})
-        for only, names, who in texts
+        (
+            f"{format_count(len(names), 'task')} better by {better_run.label}",
+            {**pair_link, "only": side},
+        )
+        for side, names, better_run in texts
         if names
     ]
-    return Verdict(headline, "; ".join(said), kind, tuple(links))
+    return Verdict(headline, "; ".join(clauses), kind, tuple(links))
 
 
-def _ends(seen: Estimate) -> str:
-    known = 0 < seen.high - seen.low < math.inf
-    return f" (95 % interval {shown((seen.low, seen.high), 'range')})" if known else ""
+def _ends(estimate: Estimate) -> str:
+    is_known = 0 < estimate.high - estimate.low < math.inf
+    return (
+        f" (95 % interval {format_value((estimate.low, estimate.high), 'range')})"
+        if is_known
+        else ""
+    )

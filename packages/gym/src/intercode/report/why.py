@@ -17,7 +17,7 @@ class Reason(NamedTuple):
     text: str = ""
 
 
-_FIRST = 20
+_MAX_QUOTED_ENTRIES = 20
 """The number of entries that rewards quote of a list: then there may be more."""
 _LISTS = {
     "missing": "not changed, though gold changes them",
@@ -48,7 +48,7 @@ _PARTS = {
 """Part of a score whose reward gives no detail → the sentence."""
 
 
-def why(episode: Episode) -> list[Reason]:
+def explain_reward(episode: Episode) -> list[Reason]:
     """List the reasons why the reward of an episode is below 1.0; empty without a reward."""
     score = episode.score
     if score is None or episode.success:
@@ -56,46 +56,59 @@ def why(episode: Episode) -> list[Reason]:
     if episode.status == "skipped":
         return [Reason("the agent gave up, which is worth 0")]
     detail = dict(score.detail)
-    found = [Reason(text.format(detail[name])) for name, text in _TEXTS.items() if detail.get(name)]
-    found += [*_tests(detail, score), *_flag(detail, score, episode), *_verification(detail, score)]
-    found += [*_outputs(detail, score), *_rows(detail), *_judge(detail), *_others(detail)]
-    if not found:
-        found = [Reason(text) for name, text in _PARTS.items() if name in score.parts]
-    return found or [Reason("the reward gives no reason")]
+    reasons = [
+        Reason(text.format(detail[name])) for name, text in _TEXTS.items() if detail.get(name)
+    ]
+    reasons += [
+        *_tests(detail, score),
+        *_flag(detail, score, episode),
+        *_verification(detail, score),
+    ]
+    reasons += [
+        *_outputs(detail, score),
+        *_rows(detail),
+        *_judge(detail),
+        *_remaining_reasons(detail),
+    ]
+    if not reasons:
+        reasons = [Reason(text) for name, text in _PARTS.items() if name in score.parts]
+    return reasons or [Reason("the reward gives no reason")]
 
 
 def _tests(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
     """Yield the failing tests of a Python task: number → what went wrong."""
-    if isinstance(failed := detail.get("failed"), Mapping):
+    if isinstance(failed_tests := detail.get("failed"), Mapping):
         del detail["failed"]
         share = score.parts.get("tests", 0.0)
-        of = round(len(failed) / (1 - share)) if share < 1 else len(failed)
-        texts = [f"test {name}: {text}" for name, text in failed.items()]
-        yield Reason(f"{len(failed)} of {of} tests fail, counted from 0:", "\n".join(texts))
+        test_count = round(len(failed_tests) / (1 - share)) if share < 1 else len(failed_tests)
+        texts = [f"test {name}: {text}" for name, text in failed_tests.items()]
+        yield Reason(
+            f"{len(failed_tests)} of {test_count} tests fail, counted from 0:", "\n".join(texts)
+        )
 
 
 def _flag(detail: dict[str, Any], score: Score, episode: Episode) -> Iterator[Reason]:
     if "flag" not in score.parts:
         return
-    said = episode.answer
-    yield Reason("no flag was submitted" if said is None else f"{said!r} is not the flag")
-    solved, share = detail.pop("subtasks", None) or [], score.parts.get("subtasks")
+    answer = episode.answer
+    yield Reason("no flag was submitted" if answer is None else f"{answer!r} is not the flag")
+    solved_subtasks, share = detail.pop("subtasks", None) or [], score.parts.get("subtasks")
     if share is not None:
-        of = f" of {round(len(solved) / share)}" if share else ""
-        names = f": {', '.join(map(str, solved))}" if solved else ""
-        yield Reason(f"subtasks solved: {len(solved)}{of}{names}")
+        total_text = f" of {round(len(solved_subtasks) / share)}" if share else ""
+        names = f": {', '.join(map(str, solved_subtasks))}" if solved_subtasks else ""
+        yield Reason(f"subtasks solved: {len(solved_subtasks)}{total_text}{names}")
 
 
 def _verification(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
     """Yield what the task's verification, or the tests of a repository, said."""
-    code, late = detail.pop("exit_code", None), detail.pop("timed_out", False)
+    code, has_timeout = detail.pop("exit_code", None), detail.pop("timed_out", False)
     if "gold_output" in detail or not {"verification", "fail_to_pass"} & score.parts.keys():
         return
-    for name, what in (("fail_to_pass", "are to be fixed"), ("pass_to_pass", "passed before")):
+    for name, clause in (("fail_to_pass", "are to be fixed"), ("pass_to_pass", "passed before")):
         if name in score.parts:
-            yield Reason(f"of the tests that {what}, {100 * score.parts[name]:.0f} % pass")
+            yield Reason(f"of the tests that {clause}, {100 * score.parts[name]:.0f} % pass")
     output = str(detail.pop("output", "") or "")
-    if late:
+    if has_timeout:
         yield Reason("the verification did not end within the time limit; it printed:", output)
     elif code is not None:
         yield Reason(f"the verification ended with exit code {code}; it printed:", output)
@@ -107,67 +120,72 @@ def _outputs(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
     """Yield the two outputs of a Bash episode where they differ."""
     if "gold_output" not in detail:
         return
-    said, wanted = detail.pop("output", None), str(detail.pop("gold_output"))
+    last_output, gold_output = detail.pop("output", None), str(detail.pop("gold_output"))
     if "output" not in score.parts:  # it was not compared
         return
-    if said is None:
+    if last_output is None:
         yield Reason("there was no action whose output could be compared")
     else:
-        yield Reason("the last output is" + (":" if said else " empty"), str(said))
-    yield Reason("gold's output is" + (":" if wanted else " empty"), wanted)
+        yield Reason("the last output is" + (":" if last_output else " empty"), str(last_output))
+    yield Reason("gold's output is" + (":" if gold_output else " empty"), gold_output)
 
 
 def _rows(detail: dict[str, Any]) -> Iterator[Reason]:
     """Yield the rows that differ, if all of them are recorded, else the first of both results."""
-    wanted, given = detail.pop("gold_rows", None), detail.pop("answer_rows", None)
+    gold_rows, answer_rows = detail.pop("gold_rows", None), detail.pop("answer_rows", None)
     if answer := detail.pop("answer", None):
         yield Reason("the answer that was scored:", str(answer))
-    if not isinstance(wanted, list):
+    if not isinstance(gold_rows, list):
         return
-    ours = [json.dumps(row, ensure_ascii=False) for row in wanted]
-    theirs = [json.dumps(row, ensure_ascii=False) for row in given or ()]
-    missing, extra = Counter(ours) - Counter(theirs), Counter(theirs) - Counter(ours)
-    whole = max(len(ours), len(theirs)) < _FIRST
-    if given is not None and whole and (missing or extra):
-        yield from _listed("rows of gold that the answer lacks", [*missing.elements()])
-        yield from _listed("rows of the answer that gold lacks", [*extra.elements()])
+    gold_texts = [json.dumps(row, ensure_ascii=False) for row in gold_rows]
+    answer_texts = [json.dumps(row, ensure_ascii=False) for row in answer_rows or ()]
+    missing_rows, extra_rows = (
+        Counter(gold_texts) - Counter(answer_texts),
+        Counter(answer_texts) - Counter(gold_texts),
+    )
+    is_complete = max(len(gold_texts), len(answer_texts)) < _MAX_QUOTED_ENTRIES
+    if answer_rows is not None and is_complete and (missing_rows or extra_rows):
+        yield from _quote_entries("rows of gold that the answer lacks", [*missing_rows.elements()])
+        yield from _quote_entries("rows of the answer that gold lacks", [*extra_rows.elements()])
         return
-    yield from _listed("rows of gold", ours)
-    if given is not None:
-        yield from _listed("rows of the answer", theirs)
+    yield from _quote_entries("rows of gold", gold_texts)
+    if answer_rows is not None:
+        yield from _quote_entries("rows of the answer", answer_texts)
 
 
 def _judge(detail: dict[str, Any]) -> Iterator[Reason]:
-    judged = detail.pop("judge", None)
-    if not isinstance(judged, Mapping):
+    judgement = detail.pop("judge", None)
+    if not isinstance(judgement, Mapping):
         return
-    model = judged.get("model")
-    for one in judged.get("golds", ()):
-        votes = one.get("votes", [])
-        if "not_asked" in one:
-            yield Reason(f"the judge {model} was not asked: {one['not_asked']}")
-        elif "control" in one and not one.get("same"):
+    model = judgement.get("model")
+    for gold_judgement in judgement.get("golds", ()):
+        votes = gold_judgement.get("votes", [])
+        if "not_asked" in gold_judgement:
+            yield Reason(f"the judge {model} was not asked: {gold_judgement['not_asked']}")
+        elif "control" in gold_judgement and not gold_judgement.get("same"):
             yield Reason(f"the judge {model} took a decoy for the output, and was not believed")
         else:
-            same = votes.count(["same", "same"])
-            yield Reason(f"the judge {model}: {same} of {len(votes)} votes say 'the same answer'")
+            agreement_count = votes.count(["same", "same"])
+            yield Reason(
+                f"the judge {model}: {agreement_count} of {len(votes)} votes say 'the same answer'"
+            )
 
 
-def _others(detail: Mapping[str, Any]) -> Iterator[Reason]:
+def _remaining_reasons(detail: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield all lists, and whatever a reward of a user's has noted."""
     for name, value in detail.items():
         if value in ([], {}) or name in _TEXTS:
             continue
         if isinstance(value, list) and name in _LISTS:
-            yield from _listed(_LISTS[name], [str(one) for one in value])
+            yield from _quote_entries(_LISTS[name], [str(entry) for entry in value])
         else:
             yield Reason(f"{name}:", value if isinstance(value, str) else _json(value))
 
 
-def _listed(sentence: str, entries: Sequence[str]) -> Iterator[Reason]:
+def _quote_entries(sentence: str, entries: Sequence[str]) -> Iterator[Reason]:
     if entries:
-        more = " or more" if len(entries) == _FIRST else ""
-        yield Reason(f"{sentence} ({len(entries)}{more}):", "\n".join(entries))
+        suffix = " or more" if len(entries) == _MAX_QUOTED_ENTRIES else ""
+        yield Reason(f"{sentence} ({len(entries)}{suffix}):", "\n".join(entries))
 
 
 def _json(value: object) -> str:

@@ -9,7 +9,7 @@ from intercode.agents import skills
 from intercode.agents.registry import is_external
 from intercode.envs.options import taken
 from intercode.errors import UsageError
-from intercode.evaluate.actors import AGENT_OPTIONS, Actors, AgentProvider, calls_at_once
+from intercode.evaluate.actors import AGENT_OPTIONS, Actors, AgentProvider, max_concurrent_calls
 from intercode.registry import environment
 from intercode.spec import RunSpec
 from intercode_integrations.external_agents.profile import NO_MODEL, WHOLE, profile_of
@@ -43,7 +43,7 @@ class ExternalAgentProvider(AgentProvider):
     def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
         """Make the agent that a spec names: see `AgentProvider.make`."""
         from intercode.agents.language import EpisodeLimits
-        from intercode.evaluate.budget_spent import budget_of, patience_of
+        from intercode.evaluate.budget_spent import make_budget, retry_policy
         from intercode.models.limits import RateLimit
         from intercode.models.prices import Prices
         from intercode.models.remote import Around
@@ -74,12 +74,12 @@ class ExternalAgentProvider(AgentProvider):
             price = prices.find(spec.model.name)
             if told.episode_cost is not None and price is None:
                 raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
-            retry = patience_of(spec)
+            retry = retry_policy(spec)
             around = Around(
-                pace or RateLimit(), budget or budget_of(spec), price=price, retry=retry
+                pace or RateLimit(), budget or make_budget(spec), price=price, retry=retry
             )
             upstream = stack.enter_context(
-                serving(spec.model.name, spec.model.base_url, calls_at_once(spec))
+                serving(spec.model.name, spec.model.base_url, max_concurrent_calls(spec))
             )
             gateway = Gateway(upstream, around=around, prices=prices)
             stack.callback(gateway.close)

@@ -27,7 +27,7 @@ import intercode
 from intercode.calls import Tool as Described
 from intercode.episode import NoAction
 from intercode.errors import RewardError, UsageError
-from intercode.evaluate.exclusion import not_gradable
+from intercode.evaluate.exclusion import ungradable_tasks
 from intercode_integrations.inspect.sandbox import InterCodeSandbox, in_thread
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _task(env: str, tools: Tools, split: str | None, options: dict[str, Any]) ->
     if tools == "inspect" and known.language != "bash":
         raise UsageError(f"{env!r}: Inspect's tool bash is for shells, not for {known.language}")
     inspects = inspects_bash(timeout=TIMEOUT)
-    excluded = not_gradable(known.dataset)
+    excluded = ungradable_tasks(known.dataset)
     samples = [
         Sample(one.query, id=one.task_id, metadata={"task_id": one.task_id, "tags": [*one.tags]})
         for one in known.dataset

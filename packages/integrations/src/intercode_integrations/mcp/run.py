@@ -21,7 +21,7 @@ from intercode.cli.terminal import output, safe, tell
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
-from intercode.evaluate.budget_spent import budget_of
+from intercode.evaluate.budget_spent import make_budget
 from intercode.evaluate.prepare import Plan, plan, setting
 from intercode.spec import RunSpec, given
 from intercode_integrations.cli.serve import token_of
@@ -108,7 +108,7 @@ def _print(url: str, episode: Episode, as_json: bool) -> None:
 def _carry_out(asked: Plan, seats: Seats, watcher: Watcher) -> RunResult:
     """Run the episodes, as 'intercode run' does."""
     spec = asked.spec
-    where = setting(asked, watcher, budget=budget_of(spec))
+    where = setting(asked, watcher, budget=make_budget(spec))
     try:
         return evaluate(
             asked.dataset,

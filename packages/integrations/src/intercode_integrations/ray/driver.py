@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from intercode.episode import Episode
 from intercode.errors import SandboxError, SandboxUnavailableError
 from intercode.evaluate.executor import Work
-from intercode.evaluate.loop import failed
+from intercode.evaluate.loop import failed_episode
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.worker import PATIENCE, SAME_FOR_ALL, TICK, Interrupts, Job
+from intercode.evaluate.worker import FATAL_ERROR_NAMES, PATIENCE, TICK, Interrupts, Job
 from intercode.registry import ENVS
 from intercode_integrations.ray.cluster import connected, nodes_with_room, on_node
 from intercode_integrations.ray.shared_limits import Ledger
@@ -120,8 +120,8 @@ class Spread:
 
     def _begin(self) -> None:
         ray, plan = self._ray, self._work.plan
-        facts, spec = self._work.where.facts, plan.spec
-        images = {} if self._work.where.provider is None else facts["images"]
+        facts, spec = self._work.setting.facts, plan.spec
+        images = {} if self._work.setting.provider is None else facts["images"]
         self._ledger: Any = None
         if spec.model.name or spec.env.judge_model or spec.how.max_connections:
             budget = self._work.budget
@@ -195,7 +195,7 @@ class Spread:
 
     def _start(self, node: str, share: int, has: dict[str, float]) -> None:
         # What the sandboxes of its environments may take is reserved, as far as it is there at all.
-        each = self._work.where.facts.get("limits", {}).get("memory", 0)
+        each = self._work.setting.facts.get("limits", {}).get("memory", 0)
         memory = min(share * each, int(has.get("memory", 0) * 0.9 / max(1, int(has["CPU"]))))
         name = f"station-{next(self._numbers)}"
         actor = (
@@ -276,7 +276,7 @@ class Spread:
     # Images
 
     def _image(self, name: str) -> Any:
-        provider: Any = self._work.where.provider
+        provider: Any = self._work.setting.provider
         return provider.image(name) if hasattr(provider, "image") else resolve(name)
 
     def _ship(self, name: str) -> None:
@@ -354,7 +354,7 @@ class Spread:
             self._seconds = 0.8 * self._seconds + 0.2 * each if self._seconds else each
         self._left.extendleft(reversed(call.batch[done:]))
         for episode in answer.episodes:
-            if episode.metadata.get("error_type") in SAME_FOR_ALL:
+            if episode.metadata.get("error_type") in FATAL_ERROR_NAMES:
                 self.stopped = self.stopped or episode.error
                 self._drain()
         if answer.error is not None:
@@ -374,10 +374,10 @@ class Spread:
             del self._lost[job.key]
             times = format_count(most + 1, "time")
             error = SandboxError(f"the process that ran the episode was lost {times}")
-            env = str(self._work.where.facts.get("env", ""))
+            env = str(self._work.setting.facts.get("env", ""))
             partial = Episode(job.task.task_id, job.task.query, env, epoch=job.epoch)
-            partial.agent = self._work.who.name
-            yield failed(error, partial)
+            partial.agent = self._work.agent.name
+            yield failed_episode(error, partial)
 
     # The end
 

@@ -17,7 +17,7 @@ from intercode.errors import InterCodeError
 from intercode.evaluate.actors import actors
 from intercode.evaluate.executor import Work
 from intercode.evaluate.loop import Semaphore, Shared, Stopped, default_sandboxes
-from intercode.evaluate.manifest import own_versions
+from intercode.evaluate.manifest import package_versions
 from intercode.evaluate.prepare import Plan, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Worker
@@ -51,7 +51,7 @@ class Assignment:
     """The driver's working directory, from which relative paths start if it is there."""
     hidden: tuple[str, ...]
     """Folders that no sandbox may see."""
-    versions: Mapping[str, str] = field(default_factory=own_versions)
+    versions: Mapping[str, str] = field(default_factory=package_versions)
     own: str = ""
     """The place of the environment's class, ``file.py:Class``, if it is not a package's."""
     ledger: Any = None
@@ -107,7 +107,7 @@ class Station:
             images: Image that was missing here → its file, in the object store.
         """
         given = assignment
-        if (versions := own_versions()).get("code") != given.versions.get("code"):
+        if (versions := package_versions()).get("code") != given.versions.get("code"):
             mine, theirs = (
                 f"{one['intercode']} ({one['code'][:8]})" for one in (versions, given.versions)
             )
@@ -142,7 +142,9 @@ class Station:
             pace = SharedPace(outbox)
         self._who = actors(spec, budget, pace)
         self._who.start()
-        self._where = setting(given.plan, Progress(), asks=self._who.asks, budget=budget)
+        self._where = setting(
+            given.plan, Progress(), required_options=self._who.required_options, budget=budget
+        )
         self._where.make().close()
         getattr(self._where.provider, "facts", dict)()  # asks whether this machine permits them
         how = spec.how

@@ -43,7 +43,7 @@ class Log:
                 agent={"name": _AGENT, "options": {}, "digest": ""},
                 needs_gold=False,
                 seed=0,
-                excluded={},
+                excluded_tasks={},
             )
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from intercode.cli.main import main
-from intercode.evaluate.budget_spent import spent_by
+from intercode.evaluate.budget_spent import read_spending
 from intercode.models.prices import Price
 from intercode_integrations.testing import ScriptedServer, status
 from rewards.judges import judged_by, numbers
@@ -161,7 +161,7 @@ def test_what_it_takes_is_of_the_runs_budget(server: ScriptedServer, capsys: Tel
     assert run(server, "--max-tokens", 9000) == 1
     assert f"stopped: {MODEL}: the rest of the budget is too small: " in capsys.readouterr().out
     assert 0 < server.usage.total <= 9000
-    before = spent_by(Path("run"))
+    before = read_spending(Path("run"))
     assert before.tokens == server.usage.total
     assert before.cost == pytest.approx(PRICE.of(server.usage))
     assert main(["resume", "--trust", "run", "--judge-url", server.url, "--quiet"]) == 1
@@ -181,7 +181,7 @@ def test_what_it_takes_is_of_the_runs_budget(server: ScriptedServer, capsys: Tel
         )
         == 0
     )
-    assert spent_by(Path("run")).tokens == server.usage.total
+    assert read_spending(Path("run")).tokens == server.usage.total
 
 
 def test_a_server_that_fails_is_an_error_tried_again(server: ScriptedServer, capsys: Tell) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from intercode.cli.main import main
-from intercode.evaluate.budget_spent import spent_by
+from intercode.evaluate.budget_spent import read_spending
 from intercode.models import Message, Usage
 from intercode.models.prices import Price
 from intercode.models.scripted import Line
@@ -96,7 +96,7 @@ def test_a_budget_is_the_runs_and_not_the_sessions(
     assert taken() <= limit and solved() == done
     assert resume(option, more) == 1
     assert spent < taken() <= more and done < solved() < 6
-    known = spent_by(Path("run"))
+    known = read_spending(Path("run"))
     assert (known.tokens, known.cost) == (server.usage.total, pytest.approx(PRICE.of(server.usage)))
     assert resume(option, enough) == 0
     assert solved() == 6
@@ -124,18 +124,18 @@ def test_what_nobody_told_counts_as_what_was_set_aside(server: ScriptedServer) -
     first, second = talk["calls"]
     usage = Usage(first["input_tokens"], first["output_tokens"])
     Path("run", EPISODES).write_text(json.dumps(line) + "\n")
-    whole = spent_by(Path("run"))
+    whole = read_spending(Path("run"))
     second |= {"input_tokens": 0, "output_tokens": 0, "cost": None}
     talk["calls"].append({"turn": 2, "sent": [0], "error": "ModelUnavailableError"})
     line["metadata"]["earlier"] = [{**talk, "calls": [{**first, "cost": None}]}]
     Path("run", EPISODES).write_text(json.dumps(line) + "\n")
     size = sum(len(talk["messages"][n]["content"]) + 16 for n in second["sent"])
-    found = spent_by(Path("run"), PRICE, 50)
+    found = read_spending(Path("run"), PRICE, 50)
     assert found.tokens == 2 * usage.total + size + 50 > whole.tokens
     assert found.cost == pytest.approx(2 * PRICE.of(usage) + PRICE.of(Usage(size, 50)))
     second["cached"] = True
     Path("run", EPISODES).write_text(json.dumps(line) + "\n")
-    assert spent_by(Path("run")).tokens == 2 * usage.total
+    assert read_spending(Path("run")).tokens == 2 * usage.total
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_first_come_first_served() -> None:
         for number, event in enumerate(arrived):
             visits.append(threads.submit(visit, number))
             assert event.wait(TOGETHER)
-            assert eventually(lambda: len(semaphore._waiting) > number)  # noqa: B023
+            assert eventually(lambda: len(semaphore._waiters) > number)  # noqa: B023
     for visited in visits:
         visited.result()
     assert order == list(range(6))
@@ -190,7 +190,7 @@ def test_a_permit_comes_back_after_a_failure_and_none_is_given_after_the_end() -
         raise ZeroDivisionError
     with ThreadPoolExecutor(1) as threads, semaphore:
         waiting = threads.submit(semaphore.__enter__)
-        assert eventually(lambda: semaphore._waiting)
+        assert eventually(lambda: semaphore._waiters)
         semaphore.close()
         with pytest.raises(Stopped):
             waiting.result(TOGETHER)
