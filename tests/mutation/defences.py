@@ -1493,7 +1493,7 @@ DEFENCES = [
     ),
     _one(
         "owed_answer", "cheating", "intercode/databases/embedded.py",
-        "        self.owes = True\n", "",
+        "        self.has_pending_answer = True\n", "",
     ),
     _one(
         "interrupted_message", "self DoS", "intercode_sandbox/native/wire.py",

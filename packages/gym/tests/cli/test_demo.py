@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.commands import demo, run
-from intercode.cli.demo import command_for_a_model
+from intercode.cli.demo import suggest_model_command
 from ordinary import ordinary_user
 from waiting import eventually
 
@@ -147,7 +147,7 @@ def test_the_command_for_a_model(
     monkeypatch.chdir(tmp_path)
     for name in VARIABLES:
         monkeypatch.setenv(name, variables.get(name, ""))
-    why, proposed = command_for_a_model()
+    why, proposed = suggest_model_command()
     assert expected in proposed and "secret" not in proposed + why
     assert all(name in why for name in list(variables)[:1])
     words = shlex.split(proposed)
@@ -159,7 +159,7 @@ def test_the_command_for_a_model(
     if variables:
         assert (taken.env, taken.agent, taken.limit) == ("bash", "try-again", 20)
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "intercode")])
-    assert command_for_a_model()[1].rpartition("&& ")[2].startswith(f"bin/intercode {name} ")
+    assert suggest_model_command()[1].rpartition("&& ")[2].startswith(f"bin/intercode {name} ")
 
 
 def test_a_key_that_can_be_none_is_refused_first(cli: Run, tmp_path: Path) -> None:

@@ -56,9 +56,9 @@ def test_an_environment_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> N
     preload = (*python_start.PRELOAD, "aborts_at_actions")
     with closing(NativeProvider(preload=preload, path=[folder])) as broken:
         monkeypatch.setattr(python_start, "provider", lambda name: broken)
-        [check] = doctor._environment("python", "print(1)", "1", [])
+        [check] = doctor._check_environment("python", "print(1)", "1", [])
     assert check.ok is False and "cannot run a worker: it crashed (Aborted)" in check.detail
-    [check] = doctor._environment("sql", "SELECT 1", "1", [])
+    [check] = doctor._check_environment("sql", "SELECT 1", "1", [])
     assert check.ok
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 
-from intercode.cli.terminal import Patience
+from intercode.cli.terminal import DelayedMessages
 from waiting import PATIENCE
 
 
 def test_what_is_soon_done_is_not_told() -> None:
     told: list[str] = []
-    patience = Patience(told.append, seconds=3600)
+    patience = DelayedMessages(told.append, seconds=3600)
     for line in ("building a", "built a"):
         patience(line)
-    patience.done()
+    patience.discard()
     assert told == []
 
 
@@ -25,17 +25,19 @@ def test_what_takes_long_is_told_from_its_beginning() -> None:
         told.append(line)
         heard.set()
 
-    patience = Patience(say, seconds=0.01)  # allow limit: the work is not done before it is told of
+    patience = DelayedMessages(
+        say, seconds=0.01
+    )  # allow limit: the work is not done before it is told of
     patience("building a")
     assert heard.wait(PATIENCE)
     patience("built a")
     assert told == ["building a", "built a"]
-    patience.done()
+    patience.discard()
 
 
 def test_what_took_long_is_told_whenever_the_timer_comes() -> None:
     told: list[str] = []
-    patience = Patience(told.append, seconds=0)
+    patience = DelayedMessages(told.append, seconds=0)
     patience("building a")
     assert told == ["building a"], "by the clock, in this thread"
-    patience.done()
+    patience.discard()

@@ -7,7 +7,7 @@ import argparse
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.cli.terminal import duration, one_line, safe, shortened, table
+from intercode.cli.terminal import duration, one_line, safe, shorten, table
 from intercode.report.text import escape_formula
 from intercode.spec import positive, seconds, size
 
@@ -66,7 +66,7 @@ def test_one_line_fits(text: str, width: int) -> None:
 
 def test_shortened_keeps_head_and_tail() -> None:
     text = "".join(f"line {n}\n" for n in range(100))
-    lines = shortened(text, 6).split("\n")
+    lines = shorten(text, 6).split("\n")
     assert lines == [
         "line 0",
         "line 1",
@@ -76,7 +76,7 @@ def test_shortened_keeps_head_and_tail() -> None:
         "line 98",
         "line 99",
     ]
-    assert shortened("a\nb\n", 2) == "a\nb"
+    assert shorten("a\nb\n", 2) == "a\nb"
 
 
 def test_table_and_duration() -> None:

@@ -17,8 +17,8 @@ import pytest
 
 from intercode.databases import find
 from intercode.databases.convert import build
-from intercode.databases.convert.build import as_sqlite, cached
-from intercode.databases.convert.dump import parse, plain, read, section
+from intercode.databases.convert.build import as_sqlite, get_cached_file
+from intercode.databases.convert.dump import parse, read, section, strip_comments
 from intercode.databases.source import names
 from intercode.errors import TaskError
 from intercode_sandbox import files
@@ -223,7 +223,7 @@ def test_cache_that_cannot_be_written(tmp_path: Path, cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("a file where the folder should be")
     with pytest.raises(TaskError, match="INTERCODE_CACHE"):
-        cached("key", lambda path: None)
+        get_cached_file("key", lambda path: None)
 
 
 def test_duckdb(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_every_database_of_the_release(dump: Path, count: int) -> None:
     assert len(databases) == count
     for name in databases:
         wanted: dict[str, int] = {}
-        for statement in map(plain, section(text, name)):
+        for statement in map(strip_comments, section(text, name)):
             if made := re.match(r"CREATE TABLE `([^`]+)`", statement):
                 wanted[made[1]] = 0
             elif statement.startswith("INSERT"):

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.databases.convert.dump import parse, plain, read, section, statements
+from intercode.databases.convert.dump import parse, read, section, statements, strip_comments
 from intercode.databases.convert.dump_sqlite import convert_table
 from intercode.errors import TaskError
 
@@ -56,7 +56,7 @@ def literal(value: object) -> str:
 
 
 def test_statements_end_where_the_server_ends_them() -> None:
-    found = [plain(statement) for statement in statements(DUMP)]
+    found = [strip_comments(statement) for statement in statements(DUMP)]
     assert len(found) == 21
     assert found[0].startswith("CREATE USER")
     assert "'it''s; \\'fine\\' -- really'" in found[8]
@@ -67,7 +67,7 @@ def test_statements_end_where_the_server_ends_them() -> None:
 
 
 def test_section_is_one_database_and_nothing_beyond_it() -> None:
-    kinds = [" ".join(plain(statement).split()[:2]) for statement in section(DUMP, "one")]
+    kinds = [" ".join(strip_comments(statement).split()[:2]) for statement in section(DUMP, "one")]
     assert kinds == [
         "SET NAMES",
         "DROP TABLE",
@@ -75,7 +75,7 @@ def test_section_is_one_database_and_nothing_beyond_it() -> None:
         "INSERT INTO",
         "CREATE ALGORITHM=UNDEFINED",
     ]
-    assert [plain(statement) for statement in section(DUMP, "two")][1:] == [
+    assert [strip_comments(statement) for statement in section(DUMP, "two")][1:] == [
         "CREATE TABLE t (a int)",
         "INSERT INTO t VALUES (3)",
     ]

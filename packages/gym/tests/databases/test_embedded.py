@@ -242,10 +242,10 @@ def test_threads_that_open_and_close_at_random(embedded: EmbeddedEngine, source:
 def test_no_statement_of_duckdb_starts_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory has run out, a thread that is started never reports back."""
     duckdb = pytest.importorskip("duckdb")
-    from intercode.databases.inside.duckdb import Database
+    from intercode.databases.inside.duckdb import DuckDBDatabase
     from intercode.databases.inside.worker import Collector
 
-    database = Database()
+    database = DuckDBDatabase()
     monkeypatch.delattr(threading.Thread, "start")
     with duckdb.connect() as database.connection:
         results, failure, _, _ = database.execute("SELECT 7", Collector(PATIENCE, 1, 1000))

@@ -14,7 +14,7 @@ import pytest
 from intercode.databases import find
 from intercode.databases.embedded import EmbeddedEngine, PristineFile, PristineFiles
 from intercode.databases.inside import worker
-from intercode.databases.inside.sqlite import Database, Redirection
+from intercode.databases.inside.sqlite import Redirection, SQLiteDatabase
 from intercode.databases.inside.worker import Collector
 from intercode.errors import DatabaseError
 
@@ -59,7 +59,7 @@ def test_a_file_is_never_written_to(sqlite: EmbeddedEngine, tmp_path: Path) -> N
 def test_pristine_files_are_sealed(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"content")
-    file = PristineFile.of(path)
+    file = PristineFile.from_path(path)
     assert fcntl.fcntl(file.fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     for attempt in (
         lambda: os.pwrite(file.fd, b"x", 0),
@@ -76,7 +76,7 @@ def test_a_large_file_is_read_where_it_is(
     embedded: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As root, whose files no sandbox can write to."""
-    monkeypatch.setattr("intercode.databases.embedded._LARGE", 0)
+    monkeypatch.setattr("intercode.databases.embedded._LARGE_FILE_BYTES", 0)
     path = make(tmp_path / "large.sqlite")
     path.chmod(0o644)
     before = path.read_bytes()
@@ -85,10 +85,10 @@ def test_a_large_file_is_read_where_it_is(
         session.execute("DELETE FROM t")
         assert rows(session.execute("SELECT count(*) FROM t")) == [(0,)]
     assert path.read_bytes() == before
-    file = PristineFile.of(path)
+    file = PristineFile.from_path(path)
     assert os.readlink(f"/proc/self/fd/{file.fd}").startswith("/memfd") == (os.geteuid() != 0)
     path.chmod(0o640)
-    file = PristineFile.of(path)
+    file = PristineFile.from_path(path)
     assert os.readlink(f"/proc/self/fd/{file.fd}").startswith("/memfd"), "others may not read it"
 
 
@@ -120,7 +120,7 @@ def test_an_sqlite_that_hides_its_symbols(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(worker, "FOLDER", tmp_path)
     monkeypatch.setattr(Redirection, "_install", lambda self: False)
     path = make(tmp_path.with_name(f"{tmp_path.name}.sqlite"))
-    database = Database()
+    database = SQLiteDatabase()
     for sql, count in (("SELECT count(*) FROM t", 1), ("DELETE FROM t; SELECT 0", 0)):
         database.open(os.open(path, os.O_RDONLY), "x", False, 0)
         results, failure, _, written = database.execute(sql, Collector(10, 10, 1000))

@@ -32,7 +32,7 @@ def provider() -> Iterator[NativeProvider]:
 
 @pytest.fixture
 def session(provider: NativeProvider, source: Source) -> Iterator[EmbeddedSession]:
-    limits, pristine = Limits(), PristineFile.of(source.path)
+    limits, pristine = Limits(), PristineFile.from_path(source.path)
     worker = EmbeddedWorker(provider.start("scratch", limits), "worker_liar")
     with closing(EmbeddedSession(source, limits, pristine, worker, *REST)) as opened:
         yield opened

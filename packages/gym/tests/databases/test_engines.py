@@ -104,9 +104,9 @@ def test_no_rows_and_no_columns(session: Session) -> None:
     assert (list(result.rows), result.total, result.complete) == ([], 0, True)
     (result,) = session.execute("INSERT INTO artist VALUES (5, 'New', NULL, NULL)").results
     assert result.columns == ()
-    assert (list(result.rows), result.total, result.changed) == ([], 0, 1)
+    assert (list(result.rows), result.total, result.affected_rows) == ([], 0, 1)
     (result,) = session.execute("UPDATE song SET price = 2 WHERE seconds = 200").results
-    assert result.changed == 2
+    assert result.affected_rows == 2
     (result,) = session.execute("CREATE TABLE another (a INTEGER)").results
     assert result.columns == ()
 

@@ -82,7 +82,7 @@ def test_the_servers_own_count_tells_what_the_text_hides(mysql: Any, source: Sou
     session._connection.query("SET SESSION TRANSACTION READ WRITE")
     session._connection.query("DELETE FROM artist_song")
     session._connection.query("SET SESSION TRANSACTION READ ONLY")
-    assert not session.written
+    assert not session.is_written
     session.close()
     following = mysql.open(source)
     assert value(following, "SELECT count(*) FROM artist_song") == 4
@@ -100,7 +100,7 @@ def test_reading_is_not_taken_for_writing(mysql: Any, source: Source) -> None:
         "(SELECT 1) UNION (SELECT 2); VALUES (1)",
     ):
         assert session.execute(action).failure is None
-    assert not session.written
+    assert not session.is_written
     assert session._is_pristine()
     session.close()
 
@@ -178,7 +178,7 @@ def test_everything_is_read_as_the_driver_reads_it(mysql: Any, source: Source) -
         )
         # What earlier sessions left is replaced behind our backs, and accounts come and go with it.
         admin.query("FLUSH TABLES WITH READ LOCK")
-        with admin._raw.cursor() as cursor:
+        with admin._driver_connection.cursor() as cursor:
             for (name,) in names:
                 cursor.execute(f"SELECT * FROM {name}")
                 expected = list(cursor.fetchall())
@@ -251,7 +251,9 @@ def test_a_process_that_was_stopped_does_not_take_that_for_a_restart(
 
     with mysql.admin() as admin:
         uptime = int(str(admin.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
-    session._connection.since = time.monotonic() - uptime  # as if it were as old as the server
+    session._connection.connect_time = (
+        time.monotonic() - uptime
+    )  # as if it were as old as the server
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + stopped)
     monkeypatch.setattr("intercode.databases.servers.mysql.time", clock)
     monkeypatch.setattr(MySQLConnection, "query", late)

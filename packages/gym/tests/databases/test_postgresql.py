@@ -104,7 +104,7 @@ def test_no_way_around_leaves_anything(postgresql: Any, source: Source, actions:
 def test_a_select_that_writes_is_run(postgresql: Any, source: Source) -> None:
     session = postgresql.open(source)
     assert value(session, CTE) == 4
-    assert session.written
+    assert session.is_written
     assert value(session, "SELECT count(*) FROM artist_song") == 0
     session.close()
 
@@ -118,7 +118,7 @@ def test_reading_is_not_taken_for_writing(postgresql: Any, source: Source) -> No
         "SELECT count(*) FROM pg_class",
     ):
         assert session.execute(action).failure is None
-    assert not session.written
+    assert not session.is_written
     assert session._is_pristine()
     session.close()
 

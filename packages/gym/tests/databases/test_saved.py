@@ -68,7 +68,7 @@ def outcome(session: Session, sql: str) -> Any:
     failure = found.failure
     if failure is not None:  # DuckDB's hint may name a table that was dropped, if it is from a file
         failure = replace(failure, message=failure.message.partition("\nDid you mean")[0])
-    return [(r.columns, list(r.rows), r.total, r.changed) for r in found.results], failure
+    return [(r.columns, list(r.rows), r.total, r.affected_rows) for r in found.results], failure
 
 
 def rest(session: Session, actions: list[str]) -> Any:
@@ -151,14 +151,14 @@ def test_a_session_that_has_only_read_costs_nothing(
         saved = session.save()
         with closing(saved.open()) as fork:
             assert isinstance(fork, EmbeddedSession)
-            assert fork._pristine is session._pristine and not fork._written
+            assert fork._pristine_file is session._pristine_file and not fork._written
 
 
 def test_a_saved_database_outlives_its_session_and_is_freed(
     embedded: EmbeddedEngine, source: Source
 ) -> None:
     gc.collect()
-    others = set(map(id, module._all_saved))
+    others = set(map(id, module._saved_files))
     with closing(embedded.open(source)) as session:
         outcome(session, "DELETE FROM artist_song")
         saved = session.save()
@@ -175,11 +175,11 @@ def test_a_saved_database_outlives_its_session_and_is_freed(
                 outcome(deep, f"CREATE TABLE t{number} (a INTEGER)")
             assert {f"t{number}" for number in range(10)} < set(deep.state())
         assert "t0" not in fork.state()
-    assert not {id(file) for file in module._all_saved} <= others
+    assert not {id(file) for file in module._saved_files} <= others
     del fork, other, deep, opened
     saved.close()
     gc.collect()
-    assert {id(file) for file in module._all_saved} <= others
+    assert {id(file) for file in module._saved_files} <= others
 
 
 def test_databases_that_are_saved_have_a_bound(

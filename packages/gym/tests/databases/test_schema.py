@@ -127,7 +127,7 @@ def test_keys(schema: Schema) -> None:
         ForeignKey(("q",), "Odd Parent", ("Id",), on_delete="CASCADE"),
     )
     assert table(schema, "tree").foreign_keys == (ForeignKey(("up",), "tree", ("id",)),)
-    assert sorted(schema.left_out) == [
+    assert sorted(schema.omissions) == [
         "a unique key of orphan: values of it differ only in spaces at their end",
         "the foreign key Child Of(missing): there is no table nowhere",
         "the foreign key orphan(p): values of it are not in Odd Parent",

@@ -15,7 +15,7 @@ import pytest
 
 from intercode.databases import Engine, Session, Source, get_engine
 from intercode.databases.base import Outcome
-from intercode.databases.servers.names import is_left_over, new_name
+from intercode.databases.servers.names import is_leftover, new_name
 from intercode.databases.servers.private import start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, SandboxClosedError, UsageError
 from waiting import eventually
@@ -68,12 +68,12 @@ def test_who_only_reads_leaves_a_clone_for_the_next(server: Any, source: Source)
     assert value(first, "SELECT count(*) FROM artist") == 4
     assert first.execute("SELECT nope").failure is not None
     assert first.execute("SELECT 1; SELECT name FROM artist").failure is None
-    assert not first.written
+    assert not first.is_written
     first.close()
     second = server.open(source)
     assert second.name == first.name
     assert second.execute("DELETE FROM artist_song").failure is None
-    assert second.written
+    assert second.is_written
     second.close()
     third = server.open(source)
     assert third.name != first.name
@@ -123,7 +123,7 @@ def test_a_statement_that_ends_as_its_connection_is_cut_is_an_observation(
 
     def cut(*given: Any) -> Outcome:
         outcome: Outcome = run(*given)
-        session._limit.fired = 2
+        session._limit.strike_count = 2
         session._interrupt(2)
         return outcome
 
@@ -148,7 +148,7 @@ def test_a_server_that_dies_is_an_error_and_comes_back(server: Any, source: Sour
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert eventually(running._using.locked)
+    assert eventually(running._use_lock.locked)
     for pid in children(server._server._process.pid):
         os.kill(pid, signal.SIGKILL)
     thread.join(60)
@@ -268,11 +268,11 @@ def test_names_tell_whose_they_are() -> None:
     mine = new_name()
     assert len(mine) <= 32
     assert mine != new_name()
-    assert not is_left_over(mine)
-    assert not is_left_over("icicle")
-    assert not is_left_over("music")
+    assert not is_leftover(mine)
+    assert not is_leftover("icicle")
+    assert not is_leftover("music")
     place, _, rest = mine.partition("p")
     _, _, started = rest.partition("t")
-    assert is_left_over(f"{place}p{2**22 + 1:x}t{started}"), "there is no such process"
+    assert is_leftover(f"{place}p{2**22 + 1:x}t{started}"), "there is no such process"
     elsewhere = "ic" + "0" * 8
-    assert not is_left_over(f"{elsewhere}p{2**22 + 1:x}t{started}"), "another machine's"
+    assert not is_leftover(f"{elsewhere}p{2**22 + 1:x}t{started}"), "another machine's"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.databases.servers.names import original, rewrite
-from intercode.databases.servers.session import plainly_reads
+from intercode.databases.servers.names import original_position, rewrite
+from intercode.databases.servers.session import has_only_reads
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_positions_go_back(parts: list[str], position: int) -> None:
     sql = "SELECT" + "".join(parts)
     text, edits = rewrite(sql, "music", "the_clone_of_it", "mysql")
     position %= len(text)
-    back = original(position, edits)
+    back = original_position(position, edits)
     assert 0 <= back < len(sql)
     inside = [start for start, _, _ in edits if start == back]
     assert inside or sql[back] == text[position]
@@ -101,7 +101,7 @@ def test_positions_go_back(parts: list[str], position: int) -> None:
     ],
 )
 def test_what_plainly_reads(text: str) -> None:
-    assert plainly_reads(text)
+    assert has_only_reads(text)
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ def test_what_plainly_reads(text: str) -> None:
     ],
 )
 def test_what_may_do_more(text: str) -> None:
-    assert not plainly_reads(text)
+    assert not has_only_reads(text)

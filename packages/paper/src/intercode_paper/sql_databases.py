@@ -267,7 +267,7 @@ def _description(table: TableSchema) -> Answer:
     return rows(
         (
             column.name,
-            column.declared.lower(),
+            column.declared_type.lower(),
             "NO" if column.not_null or column.name in table.primary_key else "YES",
             "PRI" if column.name in table.primary_key else "",
             column.default,

@@ -27,7 +27,7 @@ from intercode.databases.convert.dump import read, section
 from intercode.databases.servers import driver
 from intercode.databases.servers.engine import parse_url
 from intercode.databases.servers.names import new_name
-from intercode.databases.servers.private import Server, start_mariadb
+from intercode.databases.servers.private import PrivateServer, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.syntax import quoted
@@ -112,7 +112,7 @@ class MySQLDatabases:
     def __init__(
         self, dump: Path, url: str | None = None, tell: Callable[[str], None] | None = None
     ) -> None:
-        self._server: Server | None = None
+        self._server: PrivateServer | None = None
         if url is None:
             self._server = start_mariadb()
             self._admin: dict[str, Any] = self._server.connect_args

@@ -39,7 +39,7 @@ _FOLDERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class CleanupPart:
     """One kind of things, and how much room they take."""
 
     what: str
@@ -61,90 +61,110 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Sweep, and say what was found."""
     if args.all:
-        return _everything(args)
-    found = _remains(args.dry_run)
+        return _clean_all(args)
+    removed_paths = _sweep_remains(args.dry_run)
     if args.json:
-        print_json(_facts(args.dry_run, found))
+        print_json(_facts(args.dry_run, removed_paths))
         return 0
-    for path in found:
+    for path in removed_paths:
         print(safe(path))
     for entry in endings():
         print(f"process {entry.pid}: a closed sandbox that the kernel still ends, which is kept")
-    did = "would remove" if args.dry_run else "removed"
-    print(f"{did} {format_count(len(found), 'thing')}" if found else "nothing was left")
+    verb = "would remove" if args.dry_run else "removed"
+    print(
+        f"{verb} {format_count(len(removed_paths), 'thing')}"
+        if removed_paths
+        else "nothing was left"
+    )
     return 0
 
 
-def _everything(args: argparse.Namespace) -> int:
+def _clean_all(args: argparse.Namespace) -> int:
     may_ask = sys.stdin.isatty() and not args.json
     if not (args.dry_run or args.yes or may_ask):
         raise UsageError("clean --all asks on a terminal: add --yes, or --dry-run to see what goes")
-    plan = _free(dry_run=True)
+    plan = _remove_unused(dry_run=True)
     if not args.json:
-        _show(plan)
+        _print_parts(plan)
     if not args.dry_run:
-        if any(part.removed for part in plan) and not args.yes and not _agreed():
+        if any(part.removed for part in plan) and not args.yes and not _ask_confirmation():
             print("nothing was removed")
             return 0
-        plan = [plan[0], *_free(dry_run=False)[1:]]  # how large remains were is known before
+        plan = [
+            plan[0],
+            *_remove_unused(dry_run=False)[1:],
+        ]  # how large remains were is known before
     total = sum(part.size for part in plan)
     if args.json:
-        removed = [path for part in plan for path in part.removed]
+        removed_paths = [path for part in plan for path in part.removed]
         parts = [asdict(part) for part in plan]
-        print_json({**_facts(args.dry_run, removed), "size": total, "parts": parts})
+        print_json({**_facts(args.dry_run, removed_paths), "size": total, "parts": parts})
     else:
         print(f"{'would free' if args.dry_run else 'freed'} {size(total)}")
     return 0
 
 
-def _facts(dry_run: bool, removed: Sequence[str]) -> dict[str, Any]:
+def _facts(dry_run: bool, removed_paths: Sequence[str]) -> dict[str, Any]:
     ending = [asdict(entry) for entry in endings()]
-    return {"dry_run": dry_run, "removed": [*removed], "ending": ending}
+    return {"dry_run": dry_run, "removed": [*removed_paths], "ending": ending}
 
 
-def _free(dry_run: bool) -> list[Freed]:
+def _remove_unused(dry_run: bool) -> list[CleanupPart]:
     """Remove everything that no living process uses, or say what that would be."""
     root = cache_root()
-    remains = _remains(dry_run)
-    own = [path for path in map(Path, remains) if path.is_relative_to(root)]
-    built = images.prune(include_recent=True, dry_run=dry_run)
-    digests = {image.digest for image in built}
-    packed = images.prune_sources(include_recent=True, dry_run=dry_run, excluded_digests=digests)
+    remains = _sweep_remains(dry_run)
+    cache_paths = [path for path in map(Path, remains) if path.is_relative_to(root)]
+    removed_images = images.prune(include_recent=True, dry_run=dry_run)
+    digests = {image.digest for image in removed_images}
+    removed_sources = images.prune_sources(
+        include_recent=True, dry_run=dry_run, excluded_digests=digests
+    )
     parts = [
-        Freed("remains of killed runs", tuple(remains), sum(map(tree_size, own))),
-        Freed("images", tuple(image.name for image in built), sum(image.size for image in built)),
-        Freed(
+        CleanupPart("remains of killed runs", tuple(remains), sum(map(tree_size, cache_paths))),
+        CleanupPart(
+            "images",
+            tuple(image.name for image in removed_images),
+            sum(image.size for image in removed_images),
+        ),
+        CleanupPart(
             "packed folders and repositories",
-            tuple(str(source.path) for source in packed),
-            sum(source.size for source in packed),
+            tuple(str(source.path) for source in removed_sources),
+            sum(source.size for source in removed_sources),
         ),
     ]
-    for name, what in _FOLDERS.items():
+    for name, description in _FOLDERS.items():
         folder = root / name
-        there = tuple(str(path) for path in sorted(folder.glob("*")))
-        freed = empty_folder(folder, dry_run)
-        parts.append(Freed(what, there if freed is not None else (), freed or 0, freed is None))
-    of_engine = [] if parts[-1].in_use else prune(dry_run)
-    sizes = sum(size for _, size in of_engine)
-    names = tuple(f"image {name}" for name, _ in of_engine)
-    return [*parts, Freed("images in Docker's engine", names, sizes, parts[-1].in_use)]
+        paths = tuple(str(path) for path in sorted(folder.glob("*")))
+        freed_bytes = empty_folder(folder, dry_run)
+        parts.append(
+            CleanupPart(
+                description,
+                paths if freed_bytes is not None else (),
+                freed_bytes or 0,
+                freed_bytes is None,
+            )
+        )
+    engine_images = [] if parts[-1].in_use else prune(dry_run)
+    sizes = sum(size for _, size in engine_images)
+    names = tuple(f"image {name}" for name, _ in engine_images)
+    return [*parts, CleanupPart("images in Docker's engine", names, sizes, parts[-1].in_use)]
 
 
-def _remains(dry_run: bool) -> list[str]:
-    found = sweep(dry_run) + sweep_all(dry_run)
+def _sweep_remains(dry_run: bool) -> list[str]:
+    paths = sweep(dry_run) + sweep_all(dry_run)
     # A half-built image is only told from one that is being built by taking its lock.
-    return found + ([] if dry_run else [str(path) for path in images.sweep()])
+    return paths + ([] if dry_run else [str(path) for path in images.sweep()])
 
 
-def _show(parts: Sequence[Freed]) -> None:
+def _print_parts(parts: Sequence[CleanupPart]) -> None:
     rows = [
         (part.what, str(len(part.removed)), size(part.size), "in use: kept" if part.in_use else "")
         for part in parts
     ]
-    print(table(("what", "number", "size", ""), rows, left=1))
+    print(table(("what", "number", "size", ""), rows, left_columns=1))
 
 
-def _agreed() -> bool:
+def _ask_confirmation() -> bool:
     try:
         return input("Remove them? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:

@@ -84,7 +84,7 @@ def _list(args: argparse.Namespace) -> None:
         (safe(entry.name), _presence(entry), entry.licence, safe(entry.home), safe(entry.title))
         for entry in entries()
     ]
-    print(table(("name", "", "licence", "from", "what"), rows, left=5))
+    print(table(("name", "", "licence", "from", "what"), rows, left_columns=5))
 
 
 def _info(args: argparse.Namespace) -> None:
@@ -97,7 +97,7 @@ def _info(args: argparse.Namespace) -> None:
     if args.json:
         print_json(facts)
         return
-    shown = {
+    fields = {
         "what": entry.title,
         "licence": entry.licence,
         "home": entry.home,
@@ -110,7 +110,7 @@ def _info(args: argparse.Namespace) -> None:
         "tags": ", ".join(f"{tag} {count}" for tag, count in facts.get("tags", {}).items()),
         "to get it": entry.advice,
     }
-    for key, value in shown.items():
+    for key, value in fields.items():
         if value:
             print(f"{key:10}{safe(value)}")
 
@@ -159,11 +159,11 @@ def _folder(entry: Entry) -> str | None:
     """Return the folder that a dataset was fetched to, or is installed in."""
     from intercode.datasets.files import home, installed
 
-    fetched = None if entry.bundled else home(entry.name)
-    if fetched is not None and fetched.exists():
-        return str(fetched)
-    place = installed(entry.package) if entry.package else None
-    return str(place) if place else None
+    download_folder = None if entry.bundled else home(entry.name)
+    if download_folder is not None and download_folder.exists():
+        return str(download_folder)
+    package_folder = installed(entry.package) if entry.package else None
+    return str(package_folder) if package_folder else None
 
 
 def _presence(entry: Entry) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from intercode import __version__, make
-from intercode.cli.terminal import indented, print_json, safe
+from intercode.cli.terminal import indent, print_json, safe
 from intercode.errors import SandboxError, UsageError
 from intercode.evaluate.manifest import package_versions, read_output, version
 from intercode.registry import INTEGRATIONS, PAPER
@@ -47,43 +47,49 @@ def execute(args: argparse.Namespace) -> int:
         print(apparmor_profile(sys.executable), end="")
         return 0
     groups = {
-        "python": run_check("python", _python, False),
+        "python": run_check("python", _check_python, False),
         "native": check_native(),
         "docker": check_docker(),
-        "machine": _machine(),
+        "machine": _check_machine(),
     }
-    starts = {
+    start_results = {
         "native": _all_pass(groups["native"]),
-        "docker": any(found.ok for found in groups["docker"] if found.name == DOCKER_SANDBOX),
+        "docker": any(finding.ok for finding in groups["docker"] if finding.name == DOCKER_SANDBOX),
     }
-    plays = {
-        name: [check for play in _PLAYS for check in _environment(*play, name)]
-        for name, does_start in starts.items()
+    play_checks = {
+        name: [check for play in _PLAY_CASES for check in _check_environment(*play, name)]
+        for name, does_start in start_results.items()
         if does_start and _all_pass(groups["python"])
     }
-    if plays:
-        groups["environments"] = [check for checks in plays.values() for check in checks]
-    backends = {name: name in plays and _all_pass(plays[name]) for name in starts}
+    if play_checks:
+        groups["environments"] = [check for checks in play_checks.values() for check in checks]
+    backends = {
+        name: name in play_checks and _all_pass(play_checks[name]) for name in start_results
+    }
     usable = any(backends.values())
     if args.json:
-        rows = [{"group": name, **asdict(found)} for name, of in groups.items() for found in of]
+        rows = [
+            {"group": name, **asdict(finding)}
+            for name, findings in groups.items()
+            for finding in findings
+        ]
         print_json({"usable": usable, "sandboxes": backends, "checks": rows})
     else:
         _print(groups)
-        print(_verdict(starts, backends))
+        print(_verdict(start_results, backends))
     return 0 if usable else 1
 
 
 def _print(groups: Mapping[str, Sequence[Check]]) -> None:
-    width = max(len(found.name) for checks in groups.values() for found in checks)
+    width = max(len(finding.name) for checks in groups.values() for finding in checks)
     fixes = set()
     for checks in groups.values():
-        for found in checks:
-            detail = indented(safe(found.detail), " " * (width + 8)).lstrip()
-            print(f"{_MARKS[found.ok]}  {found.name:{width}}  {detail}")
-            if found.fix and not found.ok and found.fix not in fixes:
-                fixes.add(found.fix)
-                print(f"{'':{width + 6}}  to fix it: {safe(found.fix)}")
+        for finding in checks:
+            detail = indent(safe(finding.detail), " " * (width + 8)).lstrip()
+            print(f"{_MARKS[finding.ok]}  {finding.name:{width}}  {detail}")
+            if finding.fix and not finding.ok and finding.fix not in fixes:
+                fixes.add(finding.fix)
+                print(f"{'':{width + 6}}  to fix it: {safe(finding.fix)}")
         print()
 
 
@@ -91,20 +97,20 @@ def _all_pass(checks: Sequence[Check]) -> bool:
     return all(check.ok is not False for check in checks)
 
 
-def _verdict(starts: Mapping[str, bool], backends: Mapping[str, bool]) -> str:
+def _verdict(start_results: Mapping[str, bool], backends: Mapping[str, bool]) -> str:
     if any(backends.values()):
-        how = " or ".join(f"--sandbox {name}" for name, works in backends.items() if works)
-        return f"Sandboxes can be used: {how}."
-    if any(starts.values()):
+        options_text = " or ".join(f"--sandbox {name}" for name, works in backends.items() if works)
+        return f"Sandboxes can be used: {options_text}."
+    if any(start_results.values()):
         return "Sandboxes start, but not all that needs them works: see FAIL above."
     return "Sandboxes cannot be used on this machine yet."
 
 
-def _python() -> list[Check]:
+def _check_python() -> list[Check]:
     good = sys.version_info >= (3, 11)
     return [
-        _intercode(),
-        *(_package(name, content) for name, content in _PACKAGES.items()),
+        _check_intercode(),
+        *(_check_package(name, content) for name, content in _PACKAGES.items()),
         Check("python", good, platform.python_version(), "" if good else "install Python 3.11"),
         Check("gymnasium", True, version("gymnasium")),
     ]
@@ -118,21 +124,23 @@ _PACKAGES = {
 """The packages beside this one → their content."""
 
 
-def _package(name: str, content: str) -> Check:
+def _check_package(name: str, content: str) -> Check:
     if find_spec(name.replace("-", "_")) is None:
         return Check(name, None, f"not installed: no {content}", f"pip install {name}")
     return Check(name, True, f"{version(name)}: {content}")
 
 
-def _intercode() -> Check:
+def _check_intercode() -> Check:
     commit = package_versions().get("commit", "")
     detail = f"{__version__}{commit and f', commit {commit[:12]}'}"
-    if found := clash():
-        return Check("intercode", False, f"{detail}; {found.meaning}", " && ".join(found.commands))
+    if conflict := clash():
+        return Check(
+            "intercode", False, f"{detail}; {conflict.meaning}", " && ".join(conflict.commands)
+        )
     return Check("intercode", True, detail)
 
 
-_PLAYS: tuple[tuple[str, str, str, Sequence[str]], ...] = (
+_PLAY_CASES: tuple[tuple[str, str, str, Sequence[str]], ...] = (
     ("bash", "echo works", "works", ["bash"]),
     ("sql", "SELECT 'works'", "works", []),
     ("python", "print('works')", "works", []),
@@ -143,29 +151,29 @@ _PLAYS: tuple[tuple[str, str, str, Sequence[str]], ...] = (
 the image has from this machine."""
 
 
-def _environment(
-    name: str, action: str, expected: str, programs: Sequence[str], sandbox: str = "native"
+def _check_environment(
+    name: str, action: str, expected_text: str, programs: Sequence[str], sandbox: str = "native"
 ) -> list[Check]:
     """Play a bundled task of an environment to its reward, on a back end."""
     label = f"env {name}" if sandbox == "native" else f"env {name} on {sandbox}"
-    missing = [program for program in programs if not shutil.which(program)]
-    if missing:
-        detail = f"not tried without {' and '.join(missing)}"
-        return [Check(label, None, detail, install_command(" ".join(missing)))]
-    return run_check(label, lambda: _play(label, name, action, expected, sandbox), False)
+    missing_programs = [program for program in programs if not shutil.which(program)]
+    if missing_programs:
+        detail = f"not tried without {' and '.join(missing_programs)}"
+        return [Check(label, None, detail, install_command(" ".join(missing_programs)))]
+    return run_check(label, lambda: _play_task(label, name, action, expected_text, sandbox), False)
 
 
-def _play(label: str, name: str, action: str, expected: str, sandbox: str) -> Check:
+def _play_task(label: str, name: str, action: str, expected_text: str, sandbox: str) -> Check:
     with closing(cast("InterCodeEnv[Any]", make(name, sandbox=sandbox))) as env:
         env.reset(seed=0)
         task = env.dataset[env.episode.task_id]
         observation = env.step(action)[0]
-        if expected not in observation:
+        if expected_text not in observation:
             error = SandboxError(f"{action!r} was answered by {observation!r}")
             return failed_check(label, False, error)
         for step in env.solution(task):
-            observation, reward, ended, truncated, _ = env.step(step)
-            if ended or truncated:
+            observation, reward, terminated, truncated, _ = env.step(step)
+            if terminated or truncated:
                 break
         episode = env.episode
     if reward != 1.0:
@@ -185,8 +193,8 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 @dataclass(frozen=True, slots=True)
 class _Program:
     name: str
-    needed_for: str
-    lacking: str
+    purpose: str
+    consequence: str
     root_only: bool = False
 
 
@@ -204,68 +212,78 @@ _EXTRAS = (
 )
 
 
-def _machine() -> list[Check]:
+def _check_machine() -> list[Check]:
     """Check what is optional: without it everything else works, so that it is a note."""
     return [
-        *(each for one in _PROGRAMS for each in run_check(one.name, partial(_program, one), None)),
-        *(each for one in _EXTRAS for each in run_check(one[2], partial(_extra, *one), None)),
+        *(
+            finding
+            for requirement in _PROGRAMS
+            for finding in run_check(requirement.name, partial(_check_program, requirement), None)
+        ),
+        *(
+            finding
+            for requirement in _EXTRAS
+            for finding in run_check(requirement[2], partial(_check_extra, *requirement), None)
+        ),
         Check("sqlite", True, f"{sqlite3.sqlite_version}: --engine sqlite, the default"),
-        *run_check("mysql", partial(_server, "mysql", "pymysql", "mariadb-server"), None),
-        *run_check("postgresql", partial(_server, "postgresql", "psycopg", "postgresql"), None),
-        *run_check("runs", _room_for_runs, None),
+        *run_check("mysql", partial(_check_server, "mysql", "pymysql", "mariadb-server"), None),
+        *run_check(
+            "postgresql", partial(_check_server, "postgresql", "psycopg", "postgresql"), None
+        ),
+        *run_check("runs", _check_disk_space, None),
     ]
 
 
-def _program(program: _Program) -> Check:
+def _check_program(program: _Program) -> Check:
     if program.root_only and os.geteuid():
-        return Check(program.name, None, f"{program.lacking}: only root can build them")
+        return Check(program.name, None, f"{program.consequence}: only root can build them")
     # Root after a plain `su` has no sbin on its path: what only root runs is looked up where it is.
     path = shutil.which(program.name, path=SEARCH_PATH if program.root_only else None)
     if path is None:
-        detail = f"not installed: {program.lacking}"
+        detail = f"not installed: {program.consequence}"
         return Check(program.name, None, detail, install_command(program.name))
-    said = _says_version(path)
-    return Check(program.name, True, f"{said or path}: for {program.needed_for}")
+    version_text = _read_version(path)
+    return Check(program.name, True, f"{version_text or path}: for {program.purpose}")
 
 
-def _says_version(path: str | Path) -> str:
+def _read_version(path: str | Path) -> str:
     """A program's version, as it says itself."""
     match = _VERSION.search(read_output([path, "--version"]))
     return match[0] if match else ""
 
 
-def _extra(module: str, distribution: str, extra: str, needed_for: str) -> Check:
+def _check_extra(module: str, distribution: str, extra: str, purpose: str) -> Check:
     if find_spec(module) is None:
         fix = f"pip install 'intercode-gym[{extra}]'"
-        return Check(f"extra {extra}", None, f"not installed: no {needed_for}", fix)
-    return Check(f"extra {extra}", True, f"{distribution} {version(distribution)}: {needed_for}")
+        return Check(f"extra {extra}", None, f"not installed: no {purpose}", fix)
+    return Check(f"extra {extra}", True, f"{distribution} {version(distribution)}: {purpose}")
 
 
-def _server(engine: str, driver: str, package: str) -> Check:
+def _check_server(engine: str, driver: str, package: str) -> Check:
     """Whether servers of our own can be started, and any can be talked to."""
-    without = f"--engine {engine} needs the URL of a server"
+    url_hint = f"--engine {engine} needs the URL of a server"
     if find_spec(driver) is None:
         fix = f"pip install 'intercode-gym[{engine}]'"
         return Check(engine, None, f"no driver: no --engine {engine}", fix)
     from intercode.databases.servers.private import RECIPES
 
     try:
-        found = RECIPES[engine]()
+        recipe = RECIPES[engine]()
     except UsageError:
-        return Check(engine, None, f"no server is installed: {without}", install_command(package))
-    said = _says_version(found.binary)
-    detail = f"{found.product} {said}, driver {version(driver)}: --engine {engine}"
+        return Check(engine, None, f"no server is installed: {url_hint}", install_command(package))
+    version_text = _read_version(recipe.binary)
+    detail = f"{recipe.product} {version_text}, driver {version(driver)}: --engine {engine}"
     return Check(engine, True, f"{detail} starts servers of its own")
 
 
-def _room_for_runs() -> Check:
+def _check_disk_space() -> Check:
     folder = Path.cwd()
-    where = f"{folder / 'runs'}"
+    runs_path = f"{folder / 'runs'}"
     if not os.access(folder, os.W_OK):
-        return Check("runs", None, f"{where} cannot be written", "cd /a/folder/of/yours")
-    free = shutil.disk_usage(folder).free
-    detail = f"{where}: {free / 2**30:.1f} GiB free"
-    if free >= _RUNS_BYTES:
+        return Check("runs", None, f"{runs_path} cannot be written", "cd /a/folder/of/yours")
+    free_bytes = shutil.disk_usage(folder).free
+    detail = f"{runs_path}: {free_bytes / 2**30:.1f} GiB free"
+    if free_bytes >= _RUNS_BYTES:
         return Check("runs", True, detail)
     fix = f"df -h {folder}  # and make room, or name another folder by --out"
     return Check("runs", None, f"{detail}: a long run keeps every observation", fix)

@@ -10,11 +10,11 @@ from intercode.cli.terminal import (
     LINES,
     dollars,
     duration,
-    indented,
+    indent,
     number,
     one_line,
     safe,
-    shortened,
+    shorten,
     size,
 )
 from intercode.envs.traits import prompt_of
@@ -40,17 +40,17 @@ def render(
     epoch = f", epoch {episode.epoch}" if episode.epoch else ""
     parts = [
         f"── {safe(episode.task_id)}{epoch} ── {mark(episode)}",
-        indented(safe(episode.query), "  "),
+        indent(safe(episode.query), "  "),
     ]
     parts += _dialogue(episode, lines) if messages else _turns(episode, lines)
     parts += _tree(episode)
     parts.append(f"  {ending(episode)}")
     if reasons:
         for sentence, text in explain_reward(episode):
-            parts.append(indented(safe(sentence), "    "))
-            parts += [indented(_cut(text, lines), "      ")] if text.strip() else []
+            parts.append(indent(safe(sentence), "    "))
+            parts += [indent(_limit_lines(text, lines), "      ")] if text.strip() else []
     if lines is None and (trace := episode.metadata.get("traceback")):
-        parts.append(indented(safe(str(trace)).rstrip("\n"), "    "))
+        parts.append(indent(safe(str(trace)).rstrip("\n"), "    "))
     return "\n".join([*parts, ""])
 
 
@@ -58,8 +58,12 @@ def mark(episode: Episode) -> str:
     """Return an episode's outcome."""
     if not episode.success:
         return episode.outcome or UNKNOWN
-    judged = Judged.of(episode)
-    return "solved" if judged is None or not judged.same else f"solved, judged by {judged.model}"
+    judgement = Judged.of(episode)
+    return (
+        "solved"
+        if judgement is None or not judgement.same
+        else f"solved, judged by {judgement.model}"
+    )
 
 
 def ending(episode: Episode) -> str:
@@ -74,8 +78,8 @@ def ending(episode: Episode) -> str:
     return f"{text} · {duration(episode.seconds)}"
 
 
-def _cut(text: str, lines: int | None) -> str:
-    return safe(text).rstrip("\n") if lines is None else shortened(text, lines)
+def _limit_lines(text: str, lines: int | None) -> str:
+    return safe(text).rstrip("\n") if lines is None else shorten(text, lines)
 
 
 # Turns
@@ -84,43 +88,45 @@ def _cut(text: str, lines: int | None) -> str:
 def _turns(episode: Episode, lines: int | None) -> Iterator[str]:
     """Yield each turn, with what the model said before it; then what it said before the end."""
     talk, prompt = talk_of(episode) or Talk(), prompt_of(episode.env)
-    for at, turn in enumerate(episode.turns):
-        yield from _said(talk, at, turn.action, lines)
+    for index, turn in enumerate(episode.turns):
+        yield from _reply_lines(talk, index, turn.action, lines)
         yield _turn(turn, lines, prompt)
-    last = ending_of(episode) if episode.status in ("submitted", "skipped") else ""
-    yield from _said(talk, len(episode.turns), last, lines)
+    last_action = ending_of(episode) if episode.status in ("submitted", "skipped") else ""
+    yield from _reply_lines(talk, len(episode.turns), last_action, lines)
 
 
-def _said(talk: Talk, turn: int, action: str, lines: int | None) -> Iterator[str]:
+def _reply_lines(talk: Talk, turn: int, action: str, lines: int | None) -> Iterator[str]:
     """Yield the thought of each call of a turn, or the words around the action in its reply."""
     calls = [call for call in talk.get("calls", ()) if call.get("turn") == turn]
-    chosen = next((call["chosen"] for call in calls if "chosen" in call), None)
+    chosen_sample = next((call["chosen"] for call in calls if "chosen" in call), None)
     for call in calls:
         if "error" in call:
             yield f"  the model gave no answer: {safe(call['error'])}"
-        if "reply" not in call or (chosen is not None and call.get("sample") != chosen):
+        if "reply" not in call or (
+            chosen_sample is not None and call.get("sample") != chosen_sample
+        ):
             continue
         label = "thought" if "thought" in call else "reply"
         reply = talk["messages"][call["reply"]]
-        text = call["thought"] if "thought" in call else _around(reply, action)
+        text = call["thought"] if "thought" in call else _strip_action(reply, action)
         if text.strip():
-            yield indented(f"{label}: {_cut(text.strip(), lines)}", "  ")
+            yield indent(f"{label}: {_limit_lines(text.strip(), lines)}", "  ")
 
 
-def _around(reply: RecordedMessage, action: str) -> str:
+def _strip_action(reply: RecordedMessage, action: str) -> str:
     """Return what a reply says without its action; all of it if it holds no action."""
     content = reply["content"]
     if not action.strip():
         return "\n".join([content, *_tool_calls(reply)]).strip()
     if content.strip() == action.strip():
         return ""
-    fenced = rf"```[\w+-]*\s*{re.escape(action.strip())}\s*```"
-    return re.sub(fenced, "", content, count=1)
+    fence_pattern = rf"```[\w+-]*\s*{re.escape(action.strip())}\s*```"
+    return re.sub(fence_pattern, "", content, count=1)
 
 
 def _turn(turn: Turn, lines: int | None, prompt: str) -> str:
     space = " " * (len(prompt) + 2)
-    action = indented(safe(turn.action), space).replace(space, f"  {prompt}", 1)
+    action = indent(safe(turn.action), space).replace(space, f"  {prompt}", 1)
     if turn.info.get("invalid"):
         action = "  (no action)"
     notes = []
@@ -130,8 +136,8 @@ def _turn(turn: Turn, lines: int | None, prompt: str) -> str:
         notes.append(duration(turn.seconds))
     if notes:
         action += f"   [{', '.join(notes)}]"
-    seen = _cut(turn.observation, lines)
-    parts = [action, *([indented(seen, "    ")] if seen else [])]
+    observation = _limit_lines(turn.observation, lines)
+    parts = [action, *([indent(observation, "    ")] if observation else [])]
     return "\n".join([*parts, *_changes(turn.changes, lines)])
 
 
@@ -143,12 +149,12 @@ _SIGNS = {"added": "+", "modified": "~", "deleted": "-"}
 def _changes(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
     """Yield a line for each path that a turn has changed."""
     files = () if changes is None else changes.files
-    shown = files if lines is None else files[:lines]
-    for file in shown:
-        has = f"  {size(file.size)}" if file.type == "file" and file.size else ""
-        yield f"    {_SIGNS[file.kind]} {safe(file.path)}{'/' * (file.type == 'dir')}{has}"
-    if changes is not None and (left := len(files) - len(shown) + changes.cut):
-        yield f"    … {format_count(left, 'path')} more"
+    listed_files = files if lines is None else files[:lines]
+    for file in listed_files:
+        size_text = f"  {size(file.size)}" if file.type == "file" and file.size else ""
+        yield f"    {_SIGNS[file.kind]} {safe(file.path)}{'/' * (file.type == 'dir')}{size_text}"
+    if changes is not None and (remaining_count := len(files) - len(listed_files) + changes.cut):
+        yield f"    … {format_count(remaining_count, 'path')} more"
 
 
 def _tree(episode: Episode) -> Iterator[str]:
@@ -160,16 +166,16 @@ def _tree(episode: Episode) -> Iterator[str]:
     nodes = search["nodes"]
     yield f"  {safe(str(search.get('agent')))}: {format_count(search.get('tried', 0), 'action')} tried"
 
-    def below(parent: int, depth: int) -> Iterator[str]:
-        for at, node in enumerate(nodes):
-            if node.get("parent") == parent and at > parent:
-                judged = number(node.get("judgement")) if node.get("judgement") is not None else "-"
+    def subtree_lines(parent: int, depth: int) -> Iterator[str]:
+        for index, node in enumerate(nodes):
+            if node.get("parent") == parent and index > parent:
+                text = number(node.get("judgement")) if node.get("judgement") is not None else "-"
                 action = one_line(safe(node.get("action", "")), _WIDTH) or "(no action)"
                 fate = f"  ({one_line(safe(node['lost']), _WIDTH)})" if "lost" in node else ""
-                yield f"  {'  ' * depth}{'*' if at in branch else ' '} {judged:>4}  {action}{fate}"
-                yield from below(at, depth + 1)
+                yield f"  {'  ' * depth}{'*' if index in branch else ' '} {text:>4}  {action}{fate}"
+                yield from subtree_lines(index, depth + 1)
 
-    yield from below(0, 0)
+    yield from subtree_lines(0, 0)
 
 
 # The dialogue
@@ -183,11 +189,11 @@ def _dialogue(episode: Episode, lines: int | None) -> Iterator[str]:
     if tools := talk.get("tools"):
         yield f"  tools: {', '.join(safe(str(tool.get('name'))) for tool in tools)}"
     replies = {call["reply"]: call for call in talk.get("calls", ()) if "reply" in call}
-    for at, message in enumerate(talk["messages"]):
-        took = f" {_took(replies[at])}" if at in replies else ""
-        told = [_cut(message["content"], lines), *map(safe, _tool_calls(message))]
-        yield f"  [{safe(message['role'])}]{took}"
-        yield indented("\n".join(filter(None, told)), "    ")
+    for index, message in enumerate(talk["messages"]):
+        usage_text = f" {_reply_usage(replies[index])}" if index in replies else ""
+        message_parts = [_limit_lines(message["content"], lines), *map(safe, _tool_calls(message))]
+        yield f"  [{safe(message['role'])}]{usage_text}"
+        yield indent("\n".join(filter(None, message_parts)), "    ")
 
 
 def _tool_calls(message: RecordedMessage) -> list[str]:
@@ -197,7 +203,7 @@ def _tool_calls(message: RecordedMessage) -> list[str]:
     ]
 
 
-def _took(call: Call) -> str:
+def _reply_usage(call: Call) -> str:
     """Return the tokens, cost and time of a reply."""
     cost = call.get("cost")
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0)

@@ -25,7 +25,7 @@ from intercode_sandbox.units import format_count
 
 Convert = Callable[[Iterable[Episode], dict[str, Any]], Any]
 """Returns what is written, as JSON data."""
-_UNSCORED = ("csv", "parquet", "jsonl", "inspect")
+_UNSCORED_FORMS = ("csv", "parquet", "jsonl", "inspect")
 """Forms that have episodes without a score, too."""
 
 
@@ -46,29 +46,37 @@ def execute(args: argparse.Namespace) -> int:
         _prepare_inspect(args, manifest)
     if args.out is None and (args.to == "parquet" or args.json):
         raise UsageError("give the file with --out FILE")
-    chosen = _Chosen(args, redactor)
+    selection = _EpisodeSelection(args, redactor)
     if args.tokens:
-        _check_tokens(args.run, _Chosen(args, redactor))
+        _check_tokens(args.run, _EpisodeSelection(args, redactor))
     try:
         if args.to == "parquet":
             from intercode.report.export import write_parquet
 
-            write_parquet(args.out, *_table(args, chosen))
+            write_parquet(args.out, *_table(args, selection))
         else:
             with _output(args.out) as file:
-                _write(args, file, chosen, manifest, convert)
+                _write(args, file, selection, manifest, convert)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
         raise RecordWriteError(f"cannot write {args.out}: {error.strerror or error}") from error
     if args.json:
-        told = {"run": str(args.run), "to": args.to, "out": str(args.out)}
-        bare = {"without_tokens": chosen.bare} if args.tokens else {}
-        print_json({**told, "episodes": chosen.count, "errors": chosen.errors, **bare})
+        summary = {"run": str(args.run), "to": args.to, "out": str(args.out)}
+        token_facts = {"without_tokens": selection.tokenless_count} if args.tokens else {}
+        print_json(
+            {**summary, "episodes": selection.count, "errors": selection.errors, **token_facts}
+        )
     else:
-        left = f", {chosen.errors} without a result left out" if chosen.errors else ""
-        left += f", {chosen.bare} without recorded tokens left out" if chosen.bare else ""
-        print(f"{format_count(chosen.count, 'episode')}{left}", file=sys.stderr)
+        omissions_text = (
+            f", {selection.errors} without a result left out" if selection.errors else ""
+        )
+        omissions_text += (
+            f", {selection.tokenless_count} without recorded tokens left out"
+            if selection.tokenless_count
+            else ""
+        )
+        print(f"{format_count(selection.count, 'episode')}{omissions_text}", file=sys.stderr)
     return 0
 
 
@@ -87,15 +95,15 @@ def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None
         )
 
 
-def _check_tokens(run: Path, episodes: _Chosen) -> None:
+def _check_tokens(run: Path, episodes: _EpisodeSelection) -> None:
     """Refuse a table of tokens of episodes that have none.
 
     Raises:
         UsageError: There are episodes, and none has tokens.
     """
-    if next(iter(episodes), None) is None and episodes.bare:
+    if next(iter(episodes), None) is None and episodes.tokenless_count:
         raise UsageError(
-            f"no episode of {run} has token ids (of {episodes.bare}): a model's run has them with "
+            f"no episode of {run} has token ids (of {episodes.tokenless_count}): a model's run has them with "
             "'intercode run … --record-tokens' and a server that reports them, such as vLLM"
         )
 
@@ -104,7 +112,7 @@ def _has_tokens(episode: Episode) -> bool:
     return next(export.token_rows(episode), None) is not None
 
 
-class _Chosen:
+class _EpisodeSelection:
     """The episodes that were asked for, and how many they were."""
 
     def __init__(self, args: argparse.Namespace, redactor: Redactor) -> None:
@@ -112,10 +120,10 @@ class _Chosen:
         self._redactor = redactor
         self.count = 0
         self.errors = 0
-        self.bare = 0
+        self.tokenless_count = 0
         """Episodes that are left out of a table of tokens, as none are recorded."""
 
-    def again(self) -> Iterator[Episode]:
+    def iterate_all_episodes(self) -> Iterator[Episode]:
         """Yield all episodes of the run, without secrets."""
         return map(self._redactor.episode, last_attempts(self._args.run))
 
@@ -125,11 +133,11 @@ class _Chosen:
                 continue
             if self._args.solved and not episode.success:
                 continue
-            if episode.score is None and self._args.to not in _UNSCORED:
+            if episode.score is None and self._args.to not in _UNSCORED_FORMS:
                 self.errors += 1
                 continue
             if self._args.tokens and not _has_tokens(episode):
-                self.bare += 1
+                self.tokenless_count += 1
                 continue
             self.count += 1
             yield self._redactor.episode(episode)
@@ -138,31 +146,33 @@ class _Chosen:
 def _write(
     args: argparse.Namespace,
     file: TextIO,
-    chosen: _Chosen,
+    selection: _EpisodeSelection,
     manifest: dict[str, Any],
     convert: Convert | None,
 ) -> None:
     if convert is not None:
-        json.dump(convert(chosen, manifest), file, indent=4)
+        json.dump(convert(selection, manifest), file, indent=4)
         file.write("\n")
     elif args.to == "csv":
-        columns, rows = _table(args, chosen)
+        columns, rows = _table(args, selection)
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(map(_harmless, rows))
+        writer.writerows(map(_escape_row, rows))
     elif args.to == "inspect":
         from intercode.report.inspect import to_inspect
 
-        file.writelines(to_inspect(chosen.again(), manifest, chosen))
+        file.writelines(to_inspect(selection.iterate_all_episodes(), manifest, selection))
     elif args.to == "chat":
         style, env = args.style or "plain", manifest.get("env", {})
-        told = (export.to_chat(episode, style, env, trust=args.trust) for episode in chosen)
-        file.writelines(f"{json.dumps(one)}\n" for one in told)
+        conversations = (
+            export.to_chat(episode, style, env, trust=args.trust) for episode in selection
+        )
+        file.writelines(f"{json.dumps(conversation)}\n" for conversation in conversations)
     else:
-        file.writelines(f"{episode.to_json()}\n" for episode in chosen)
+        file.writelines(f"{episode.to_json()}\n" for episode in selection)
 
 
-def _harmless(row: Mapping[str, Any]) -> dict[str, Any]:
+def _escape_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row that steers neither a spreadsheet nor a terminal."""
     return {
         name: escape_formula(safe(value)) if isinstance(value, str) else value
@@ -171,15 +181,15 @@ def _harmless(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(
-    args: argparse.Namespace, chosen: Iterable[Episode]
+    args: argparse.Namespace, selection: Iterable[Episode]
 ) -> tuple[dict[str, str], Iterator[dict[str, Any]]]:
     if args.tokens:
-        tokens = (row for episode in chosen for row in export.token_rows(episode))
+        tokens = (row for episode in selection for row in export.token_rows(episode))
         return export.TOKEN_COLUMNS, tokens
     if args.turns:
-        turns = (row for episode in chosen for row in export.turn_rows(episode))
+        turns = (row for episode in selection for row in export.turn_rows(episode))
         return export.TURN_COLUMNS, turns
-    return export.EPISODE_COLUMNS, map(export.episode_row, chosen)
+    return export.EPISODE_COLUMNS, map(export.episode_row, selection)
 
 
 @contextmanager
@@ -188,5 +198,8 @@ def _output(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
-    with atomic_file(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+    with (
+        atomic_file(path) as temporary_path,
+        temporary_path.open("w", encoding="utf-8", newline="") as file,
+    ):
         yield file

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import LiveLine, one_line, print_json, safe
-from intercode.cli.validate import spec_of
+from intercode.cli.validate import make_spec
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import TaskError, UsageError
 from intercode.evaluate.prepare import plan, setting
@@ -20,25 +20,25 @@ def execute(args: argparse.Namespace) -> int:
     """Write the folders; say which tasks were left out, and why."""
     form = TASK_EXPORTERS.get(args.to)
     line, watcher = LiveLine(args.quiet), Watcher(quiet=args.quiet)
-    asked = plan(spec_of(args), watcher)
-    exported: list[Path] = []
-    left_out: dict[str, str] = {}
-    with closing(setting(asked, watcher).make()) as env:
+    export_plan = plan(make_spec(args), watcher)
+    exported_folders: list[Path] = []
+    skip_reasons: dict[str, str] = {}
+    with closing(setting(export_plan, watcher).make()) as env:
         if not isinstance(env, InterCodeEnv):
             raise UsageError(f"the tasks of {args.data!r} are tried elsewhere: export them there")
         exporter = form(env, args.out, args.base)
-        for task in asked.tasks:
-            line.show(f"{len(exported) + len(left_out)} of {len(asked.tasks)}")
+        for task in export_plan.tasks:
+            line.show(f"{len(exported_folders) + len(skip_reasons)} of {len(export_plan.tasks)}")
             try:
-                exported.append(exporter.export(task))
+                exported_folders.append(exporter.export(task))
             except TaskError as error:
-                left_out[task.task_id] = str(error)
+                skip_reasons[task.task_id] = str(error)
     line.clear()
     if args.json:
-        folders = [str(folder) for folder in exported]
-        print_json({"to": args.to, "exported": folders, "left_out": left_out})
+        folders = [str(folder) for folder in exported_folders]
+        print_json({"to": args.to, "exported": folders, "left_out": skip_reasons})
     else:
-        for why in left_out.values():
-            print(f"left out: {one_line(why, 400)}")
-        print(f"{format_count(len(exported), 'task')} in {safe(str(args.out))}")
-    return 1 if left_out else 0
+        for reason in skip_reasons.values():
+            print(f"left out: {one_line(reason, 400)}")
+        print(f"{format_count(len(exported_folders), 'task')} in {safe(str(args.out))}")
+    return 1 if skip_reasons else 0

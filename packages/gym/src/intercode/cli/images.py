@@ -56,26 +56,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_action(actions, "list", "the images that are built, and the recipes")
 
     _configure_build(add_action(actions, "build", "build images now, not at first use"))
-    inspect = add_action(
+    inspect_parser = add_action(
         actions, "inspect", "show the layers of an image, and how programs start there"
     )
-    inspect.add_argument("image", help="an image's name; it is built if need be")
-    carried = "a tarball: " + ", ".join(ARCHIVES)
-    export = add_action(actions, "export", "write an image to a file, for another machine")
-    export.add_argument("image", help="an image's name; it is built if need be")
-    export.add_argument("file", type=Path, metavar="FILE", help=carried)
-    taking = add_action(actions, "import", "take an image from a file that export made")
-    taking.add_argument("file", type=Path, metavar="FILE", help=carried)
-    pruning = add_action(actions, "prune", "remove images that are not needed")
-    pruning.add_argument(
+    inspect_parser.add_argument("image", help="an image's name; it is built if need be")
+    file_help = "a tarball: " + ", ".join(ARCHIVES)
+    export_parser = add_action(actions, "export", "write an image to a file, for another machine")
+    export_parser.add_argument("image", help="an image's name; it is built if need be")
+    export_parser.add_argument("file", type=Path, metavar="FILE", help=file_help)
+    import_parser = add_action(actions, "import", "take an image from a file that export made")
+    import_parser.add_argument("file", type=Path, metavar="FILE", help=file_help)
+    prune_parser = add_action(actions, "prune", "remove images that are not needed")
+    prune_parser.add_argument(
         "--unused-for",
         type=_duration,
         default=_duration("30d"),
         metavar="TIME",
         help="those not used for so long: 12h, 7d, 4w (default: 30d)",
     )
-    pruning.add_argument("--all", action="store_true", help="all that are not in use now")
-    pruning.add_argument("--dry-run", action="store_true", help="only say which")
+    prune_parser.add_argument("--all", action="store_true", help="all that are not in use now")
+    prune_parser.add_argument("--dry-run", action="store_true", help="only say which")
 
 
 def _configure_build(build: argparse.ArgumentParser) -> None:
@@ -110,8 +110,10 @@ def _list(args: argparse.Namespace) -> None:
     folder = cache_root() / "images"
     recipes = sorted([BASE, *RECIPES])
     if args.json:
-        listed = [image.to_json() for image in images]
-        print_json({"folder": str(folder), "size": total, "images": listed, "recipes": recipes})
+        image_entries = [image.to_json() for image in images]
+        print_json(
+            {"folder": str(folder), "size": total, "images": image_entries, "recipes": recipes}
+        )
         return
     if images:
         print(
@@ -121,30 +123,30 @@ def _list(args: argparse.Namespace) -> None:
         )
     else:
         print(f"no images are built yet in {folder}")
-    if unbuilt := sorted(set(recipes) - {image.name for image in images}):
-        print(f"recipes that can be built: {', '.join(unbuilt)}")
+    if unbuilt_recipes := sorted(set(recipes) - {image.name for image in images}):
+        print(f"recipes that can be built: {', '.join(unbuilt_recipes)}")
 
 
 def _build(args: argparse.Namespace) -> None:
     options = [*args.build_arg, *([f"--target={args.target}"] if args.target else [])]
     options += ["--network=default"] if args.network else []
-    specs = [_checked(name, options) for name in args.image]
+    specs = [_canonical_name(name, options) for name in args.image]
     progress: Progress = (lambda line: None) if args.quiet else tell
-    built = _resolved(specs, progress, args.pull)
+    built_images = _resolve_images(specs, progress, args.pull)
     sizes = {info.digest: info.size for info in list_images()}
     if args.json:
-        listed = [
+        image_entries = [
             {"spec": spec, **_as_json(image, sizes.get(image.digest))}
-            for spec, image in zip(specs, built, strict=True)
+            for spec, image in zip(specs, built_images, strict=True)
         ]
-        print_json({"images": listed})
+        print_json({"images": image_entries})
         return
-    for image in built:
+    for image in built_images:
         total = sum(sizes.get(layer.parent.name, 0) for layer in image.layers)
         print(safe(image.name), image.digest, size(total), sep="  ")
 
 
-def _checked(name: str, options: list[str]) -> str:
+def _canonical_name(name: str, options: list[str]) -> str:
     """Return the canonical name of an image, with options for its Dockerfile."""
     for option in options:
         if "=" not in option or set(option) & set(",[]"):
@@ -158,14 +160,14 @@ def _checked(name: str, options: list[str]) -> str:
                     f"{name!r} is not a Dockerfile: {options[0]!r} means nothing to it"
                 )
             path = spec.argument.removesuffix("]")
-            joined = "," if path != spec.argument else "["
-            spec = check(f"dockerfile:{path}{joined}{','.join(options)}]")
+            separator = "," if path != spec.argument else "["
+            spec = check(f"dockerfile:{path}{separator}{','.join(options)}]")
     except ImageError as error:
         raise UsageError(str(error)) from None
     return str(spec)
 
 
-def _resolved(specs: list[str], progress: Progress, refresh: bool = False) -> list[Image]:
+def _resolve_images(specs: list[str], progress: Progress, refresh: bool = False) -> list[Image]:
     from intercode_sandbox.native.provider import NativeProvider
 
     with closing(NativeProvider()) as provider:
@@ -176,29 +178,29 @@ def _resolved(specs: list[str], progress: Progress, refresh: bool = False) -> li
 
 
 def _inspect(args: argparse.Namespace) -> None:
-    spec = _checked(args.image, [])
-    (image,) = _resolved([spec], tell)
-    known = {info.digest: info for info in list_images()}
-    layers = [known.get(path.parent.name) for path in image.layers]
-    shown = [
+    spec = _canonical_name(args.image, [])
+    (image,) = _resolve_images([spec], tell)
+    infos_by_digest = {info.digest: info for info in list_images()}
+    layers = [infos_by_digest.get(path.parent.name) for path in image.layers]
+    layer_entries = [
         {"path": str(path), "name": info.name if info else "", "size": info.size if info else None}
         for path, info in zip(image.layers, layers, strict=True)
     ]
-    starts = {"user": image.user or "0:0", "cwd": image.cwd, "env": dict(image.env)}
+    start_settings = {"user": image.user or "0:0", "cwd": image.cwd, "env": dict(image.env)}
     if args.json:
         print_json(
             {
                 "name": image.name,
                 "spec": spec,
                 "digest": image.digest,
-                "layers": shown,
-                **starts,
+                "layers": layer_entries,
+                **start_settings,
                 "config": dict(image.config),
             }
         )
         return
     print(f"name     {safe(image.name)}\nspec     {safe(spec)}\ndigest   {image.digest}")
-    print(f"user     {starts['user']}\ncwd      {safe(image.cwd)}")
+    print(f"user     {start_settings['user']}\ncwd      {safe(image.cwd)}")
     for name, value in sorted(image.env.items()):
         print(f"env      {safe(f'{name}={value}')}")
     for name, value in sorted(image.config.items()):
@@ -211,14 +213,16 @@ def _inspect(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    spec = _checked(args.image, [])
-    (image,) = _resolved([spec], tell)
+    spec = _canonical_name(args.image, [])
+    (image,) = _resolve_images([spec], tell)
     export_image(image, spec, args.file)
-    written = args.file.stat().st_size
+    file_size = args.file.stat().st_size
     if args.json:
-        print_json({"spec": spec, "digest": image.digest, "file": str(args.file), "size": written})
+        print_json(
+            {"spec": spec, "digest": image.digest, "file": str(args.file), "size": file_size}
+        )
         return
-    print(safe(spec), image.digest, size(written), safe(str(args.file)), sep="  ")
+    print(safe(spec), image.digest, size(file_size), safe(str(args.file)), sep="  ")
 
 
 def _import(args: argparse.Namespace) -> None:
@@ -231,31 +235,31 @@ def _import(args: argparse.Namespace) -> None:
 
 
 def _prune(args: argparse.Namespace) -> None:
-    removed = prune(args.unused_for, include_recent=args.all, dry_run=args.dry_run)
+    removed_images = prune(args.unused_for, include_recent=args.all, dry_run=args.dry_run)
     sources = prune_sources(
         args.unused_for,
         include_recent=args.all,
         dry_run=args.dry_run,
-        excluded_digests={image.digest for image in removed},
+        excluded_digests={image.digest for image in removed_images},
     )
-    total = sum(image.size for image in removed)
-    packed = sum(source.size for source in sources)
+    total = sum(image.size for image in removed_images)
+    sources_size = sum(source.size for source in sources)
     if args.json:
         print_json(
             {
                 "dry_run": args.dry_run,
-                "size": total + packed,
-                "removed": [image.to_json() for image in removed],
+                "size": total + sources_size,
+                "removed": [image.to_json() for image in removed_images],
                 "sources": [source.to_json() for source in sources],
             }
         )
         return
-    if removed:
-        print(_table(removed))
-    did = "would remove" if args.dry_run else "removed"
-    print(f"{did} {format_count(len(removed), 'image')}, {size(total)}")
+    if removed_images:
+        print(_table(removed_images))
+    verb = "would remove" if args.dry_run else "removed"
+    print(f"{verb} {format_count(len(removed_images), 'image')}, {size(total)}")
     if sources:
-        print(f"{did} packed folders and repositories: {len(sources)}, {size(packed)}")
+        print(f"{verb} packed folders and repositories: {len(sources)}, {size(sources_size)}")
 
 
 def _as_json(image: Image, own_size: int | None) -> dict[str, object]:
@@ -273,13 +277,13 @@ def _table(images: list[ImageInfo]) -> str:
             safe(image.name),
             image.digest[:12],
             image.created[:10],
-            _ago(time.time() - image.last_used),
+            _age_text(time.time() - image.last_used),
             size(image.size),
             "in use" if image.in_use else "",
         )
         for image in images
     ]
-    return table(("name", "digest", "built", "last used", "size", ""), rows, left=4)
+    return table(("name", "digest", "built", "last used", "size", ""), rows, left_columns=4)
 
 
 def _duration(text: str) -> float:
@@ -289,7 +293,7 @@ def _duration(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _ago(seconds: float) -> str:
+def _age_text(seconds: float) -> str:
     # Uses are recorded to the day.
     days = int(seconds // 86400)
     return "today" if days < 1 else f"{format_count(days, 'day')} ago"

@@ -36,7 +36,7 @@ from intercode_console import INTERRUPTED, interruptible
 from intercode_sandbox.names import Registry
 from intercode_sandbox.user_code import describe_error, is_reference
 
-_DEEDS = {
+_DESCRIPTIONS = {
     "demo": "see it work: three scripted agents on all bundled tasks",
     "new": "write a benchmark of your own, to begin with",
     "run": "run an agent over tasks",
@@ -62,16 +62,20 @@ _DEEDS = {
     "clean": "remove the remains of killed runs",
 }
 """Name → what it does; the module is ``intercode.cli.NAME``, or one of `intercode.cli.commands`."""
-_LIGHT = "demo doctor export play report rescore resume run score show sweep validate"
-_HOMES = {**dict.fromkeys(("agents", "gateway", "mcp", "serve"), INTEGRATIONS), "replay": PAPER}
+_DECLARED_NAMES = "demo doctor export play report rescore resume run score show sweep validate"
+_COMMAND_PACKAGES = {
+    **dict.fromkeys(("agents", "gateway", "mcp", "serve"), INTEGRATIONS),
+    "replay": PAPER,
+}
 """Command that another package of ours adds → that package."""
-_DECLARED = {name: f"intercode.cli.commands.{name}" for name in _LIGHT.split()}
+_DECLARATION_MODULES = {name: f"intercode.cli.commands.{name}" for name in _DECLARED_NAMES.split()}
 """Commands whose options are declared apart from what they do, which takes long to import."""
 COMMANDS = Registry(
     "command",
-    {name: f"intercode.cli.{name}" for name in _DEEDS if name not in _HOMES} | _DECLARED,
+    {name: f"intercode.cli.{name}" for name in _DESCRIPTIONS if name not in _COMMAND_PACKAGES}
+    | _DECLARATION_MODULES,
     "intercode.commands",
-    _HOMES,
+    _COMMAND_PACKAGES,
 )
 
 _GROUPS = {
@@ -83,8 +87,8 @@ _GROUPS = {
     "machine": "doctor models agents clean",
 }
 """Title → commands."""
-FAILED, PIPE = 1, 141
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+FAILURE, PIPE = 1, 141
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Error numbers of a disk that cannot be written to."""
 
 
@@ -98,26 +102,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 ok, 1 failed, 2 wrong usage, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    split = next((n for n, word in enumerate(arguments) if not word.startswith("-")), None)
-    top = _parser()
-    options = top.parse_args(arguments if split is None else arguments[:split])
+    command_index = next((n for n, word in enumerate(arguments) if not word.startswith("-")), None)
+    top_parser = _parser()
+    options = top_parser.parse_args(
+        arguments if command_index is None else arguments[:command_index]
+    )
     if options.version:
         print(f"intercode {__version__}")
         return 0
-    if split is None:
-        top.print_help()
+    if command_index is None:
+        top_parser.print_help()
         return USAGE
-    name = arguments[split]
+    name = arguments[command_index]
     if name not in COMMANDS and not is_reference(name):
-        top.error(str(COMMANDS.unknown(name)))
-    return run_command(name, arguments[split + 1 :], debug=options.debug)
+        top_parser.error(str(COMMANDS.unknown(name)))
+    return run_command(name, arguments[command_index + 1 :], debug=options.debug)
 
 
 def run_command(
     name: str, arguments: Sequence[str], *, debug: bool = False, prog: str | None = None
 ) -> int:
     """Run a command with its own arguments, and turn an error that it raises into an exit code."""
-    _print_anything()
+    _escape_unprintable()
     parser = Parser(prog=prog or f"intercode {name}")
     try:
         if COMMANDS.is_foreign(name):
@@ -131,10 +137,10 @@ def run_command(
     except InterCodeError as error:
         if debug:
             raise
-        _tell(error)
+        _print_error(error)
         if isinstance(error, UsageError):
             print(f"see '{parser.prog} --help'", file=sys.stderr)
-        return _code_of(error)
+        return _exit_code(error)
     except KeyboardInterrupt:
         if debug:
             raise
@@ -144,42 +150,42 @@ def run_command(
         if not _reader_has_gone():
             if debug:
                 raise
-            print(f"intercode: error: {_BROKEN}", file=sys.stderr)
-            return FAILED
+            print(f"intercode: error: {_BROKEN_PIPE_MESSAGE}", file=sys.stderr)
+            return FAILURE
         _drop_output()
         return PIPE
     except OSError as error:
-        if debug or error.errno not in _DISK:
+        if debug or error.errno not in _DISK_ERRORS:
             raise
         _drop_output()
-        where = "" if error.filename is None else f" {error.filename}"
-        _tell(f"cannot write{where}: {error.strerror}")
-        return FAILED
+        path_text = "" if error.filename is None else f" {error.filename}"
+        _print_error(f"cannot write{path_text}: {error.strerror}")
+        return FAILURE
 
 
 def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     """Execute a command that was parsed; return its exit code."""
-    from intercode.cli.terminal import json_alone
+    from intercode.cli.terminal import reserve_stdout
 
     register()
     # A gateway's command is a program of the user's, whose output is what it is run for.
     is_json = getattr(args, "json", False) and not getattr(args, "command", None)
     try:
-        with json_alone() if is_json else nullcontext():
+        with reserve_stdout() if is_json else nullcontext():
             code = int(_executor(command).execute(args))
     except SystemExit as error:
         if debug or error.code:
             raise
         # Of code that was given: a command says by its own exit code whether all was done.
         print(f"intercode: error: not finished: {describe_error(error)}", file=sys.stderr)
-        return FAILED
+        return FAILURE
     sys.stdout.flush()
     return code
 
 
 def _is_declared(command: Any) -> bool:
     """Tell whether a command is one of `intercode.cli.commands`."""
-    return getattr(command, "__name__", "") in _DECLARED.values()
+    return getattr(command, "__name__", "") in _DECLARATION_MODULES.values()
 
 
 def _executor(command: Any) -> Any:
@@ -189,14 +195,14 @@ def _executor(command: Any) -> Any:
     return import_module(command.__name__.replace(".commands.", "."))
 
 
-def _tell(error: object) -> None:
+def _print_error(error: object) -> None:
     """Print an error, which may quote data."""
     from intercode.cli.terminal import tell
 
     tell(f"intercode: error: {error}")
 
 
-_BROKEN = (
+_BROKEN_PIPE_MESSAGE = (
     "a sandbox or a server has closed its connection (broken pipe). 'intercode doctor' checks this "
     "machine; --debug shows where it was"
 )
@@ -216,13 +222,17 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _code_of(error: InterCodeError) -> int:
+def _exit_code(error: InterCodeError) -> int:
     """Return the exit code: whether what was named cannot be used, or something failed."""
-    named = UsageError | TaskError | TaskNotFoundError | RecordError | DockerfileError
-    return FAILED if isinstance(error, RecordWriteError) or not isinstance(error, named) else USAGE
+    usage_errors = UsageError | TaskError | TaskNotFoundError | RecordError | DockerfileError
+    return (
+        FAILURE
+        if isinstance(error, RecordWriteError) or not isinstance(error, usage_errors)
+        else USAGE
+    )
 
 
-def _print_anything() -> None:
+def _escape_unprintable() -> None:
     """Escape what a terminal cannot take: programs print anything."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -230,8 +240,8 @@ def _print_anything() -> None:
 
 
 def _command_parser(command: Any, prog: str) -> Parser:
-    needed = ("configure",) if _is_declared(command) else ("configure", "execute")
-    if not all(callable(getattr(command, name, None)) for name in needed):
+    required_functions = ("configure",) if _is_declared(command) else ("configure", "execute")
+    if not all(callable(getattr(command, name, None)) for name in required_functions):
         raise UsageError(f"{prog}: a command has configure(parser) and execute(args)")
     parser = Parser(
         prog=prog,
@@ -244,9 +254,11 @@ def _command_parser(command: Any, prog: str) -> Parser:
 
 
 def _parser() -> argparse.ArgumentParser:
-    width = max(map(len, _DEEDS))
+    width = max(map(len, _DESCRIPTIONS))
     groups = [
-        "\n".join([f"{title}:", *(f"  {name:{width}}  {_DEEDS[name]}" for name in names.split())])
+        "\n".join(
+            [f"{title}:", *(f"  {name:{width}}  {_DESCRIPTIONS[name]}" for name in names.split())]
+        )
         for title, names in _GROUPS.items()
     ]
     commands = "\n\n".join(groups)

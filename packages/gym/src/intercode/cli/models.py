@@ -52,7 +52,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> None:
     if args.json:
-        print_json({"folder": str(store.folder()), "models": [_plain(one) for one in entries()]})
+        print_json(
+            {"folder": str(store.folder()), "models": [_entry_facts(model) for model in entries()]}
+        )
         return
     rows = [
         (
@@ -67,17 +69,17 @@ def _list(args: argparse.Namespace) -> None:
         for entry in entries()
     ]
     titles = ("model", "", "size", "memory", "tokens/s", "licence", "from huggingface.co")
-    print(table(titles, rows, left=2))
+    print(table(titles, rows, left_columns=2))
 
 
 def _fetch(args: argparse.Namespace) -> None:
-    wanted = _named(args)
-    if args.origin and len(wanted) > 1:
+    selected_entries = _find_entries(args)
+    if args.origin and len(selected_entries) > 1:
         raise UsageError("--from FILE is one model's: name only that")
     line = LiveLine(args.quiet)
     progress = show_bytes(line)
     try:
-        for entry in wanted:
+        for entry in selected_entries:
             store.fetch(
                 entry,
                 origin=args.origin,
@@ -87,31 +89,33 @@ def _fetch(args: argparse.Namespace) -> None:
     finally:
         line.clear()
     if args.json:
-        print_json({"fetched": [_plain(entry) for entry in wanted]})
+        print_json({"fetched": [_entry_facts(entry) for entry in selected_entries]})
         return
-    for entry in wanted:
+    for entry in selected_entries:
         print(f"local/{entry.name}  {size(entry.size)}  {safe(str(store.home(entry)))}")
 
 
 def _remove(args: argparse.Namespace) -> None:
-    freed = {
-        entry.name: count for entry in _named(args) if (count := store.remove(entry)) is not None
+    freed_sizes = {
+        entry.name: count
+        for entry in _find_entries(args)
+        if (count := store.remove(entry)) is not None
     }
     if args.json:
-        print_json({"removed": freed})
+        print_json({"removed": freed_sizes})
         return
-    for name, count in freed.items():
+    for name, count in freed_sizes.items():
         print(f"removed {name}, {size(count)}")
-    if not freed:
+    if not freed_sizes:
         print("no such model was here")
 
 
-def _named(args: argparse.Namespace) -> list[Entry]:
+def _find_entries(args: argparse.Namespace) -> list[Entry]:
     """Return the models of the arguments, which may be named as --model names them."""
     return [find_entry(name.removeprefix("local/")) for name in args.name]
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
+def _entry_facts(entry: Entry) -> dict[str, Any]:
     path = store.home(entry)
     facts: dict[str, Any] = msgspec.to_builtins(entry)
     return {**facts, "url": entry.url, "path": str(path) if path.is_file() else None}

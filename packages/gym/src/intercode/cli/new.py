@@ -26,7 +26,7 @@ from intercode_sandbox.units import format_count
 TEMPLATES = Path(__file__).parents[1] / "templates"
 COMMON = "common"
 
-WHAT = {
+FILE_DESCRIPTIONS = {
     "intercode.toml": "says that this folder is a benchmark, and with which options",
     "tasks.jsonl": "the tasks, one a line: what is asked, and gold",
     "Dockerfile": "what the agent finds",
@@ -90,26 +90,28 @@ def _write(folder: Path, env: str) -> list[str]:
     """Write the folder, whole or not at all; return the files in it."""
     try:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-            new = Path(scratch) / folder.name
-            new.mkdir()  # with usual rights, which the scratch folder has not
+            new_folder = Path(scratch) / folder.name
+            new_folder.mkdir()  # with usual rights, which the scratch folder has not
             for source in (COMMON, env):
                 shutil.copytree(
                     TEMPLATES / source,
-                    new,
+                    new_folder,
                     ignore=shutil.ignore_patterns("__pycache__"),
                     copy_function=shutil.copyfile,
                     dirs_exist_ok=True,
                 )
-            readme = new / "README.md"
+            readme = new_folder / "README.md"
             text = readme.read_text(encoding="utf-8")
             files = "\n".join(
-                f"- `{name}`: {what}" for name, what in WHAT.items() if (new / name).exists()
+                f"- `{name}`: {description}"
+                for name, description in FILE_DESCRIPTIONS.items()
+                if (new_folder / name).exists()
             )
             for key, value in {"name": folder.name, "env": env, "files": files}.items():
                 text = text.replace(f"{{{{{key}}}}}", value)
             readme.write_text(text, encoding="utf-8")
-            new.rename(folder)
+            new_folder.rename(folder)
     except OSError as error:
         raise UsageError(f"{folder.absolute()} cannot be written: {error.strerror}") from error
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(str(path.relative_to(folder)) for path in found)
+    file_paths = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(folder)) for path in file_paths)

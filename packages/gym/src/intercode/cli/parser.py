@@ -15,7 +15,7 @@ _EXAMPLES = 5
 """Examples in the short help."""
 
 
-class _HelpAll(argparse.Action):
+class _HelpAllAction(argparse.Action):
     """``--help-all``."""
 
     def __call__(self, parser: argparse.ArgumentParser, *arguments: Any) -> NoReturn:
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
         # The short help's last line names it.
-        self.add_argument("--help-all", action=_HelpAll, nargs=0, help=argparse.SUPPRESS)
+        self.add_argument("--help-all", action=_HelpAllAction, nargs=0, help=argparse.SUPPRESS)
 
     def format_help(self) -> str:
         """Return the help on one screen: without the rare options, if there are any."""
@@ -42,11 +42,13 @@ class Parser(argparse.ArgumentParser):
             return super().format_help()
         formatter = self._get_formatter()
         formatter.add_usage(self._usage(), [], [])
-        about, _, examples = (self.description or "").partition("\nExamples:\n")
-        first = "\n".join(examples.partition("\n\n")[0].splitlines()[:_EXAMPLES])
-        formatter.add_text(about.partition("\n\n")[0] + (first and f"\n\nExamples:\n{first}"))
+        summary, _, examples = (self.description or "").partition("\nExamples:\n")
+        first_examples = "\n".join(examples.partition("\n\n")[0].splitlines()[:_EXAMPLES])
+        formatter.add_text(
+            summary.partition("\n\n")[0] + (first_examples and f"\n\nExamples:\n{first_examples}")
+        )
         formatter.start_section("options")
-        formatter.add_arguments([one for one in self._actions if not _is_rare(one)])
+        formatter.add_arguments([action for action in self._actions if not _is_rare(action)])
         formatter.end_section()
         count = sum(bool(a.option_strings and a.help != argparse.SUPPRESS) for a in self._actions)
         formatter.add_text(f"'{self.prog} --help-all' shows all {count} options, in groups.")
@@ -83,18 +85,20 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
         """Parse arguments, and refuse unknown ones."""
-        found, rest = self.parse_known_args(args, namespace)
-        flag = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
+        arguments, unknown_words = self.parse_known_args(args, namespace)
+        flag = next(
+            (word.partition("=")[0] for word in unknown_words if word.startswith("-")), None
+        )
         if flag is not None:
             self.error(f"there is no option {flag}{hint_text(flag, _options(self), listed=False)}")
-        if rest:
-            self.error(f"unexpected argument {rest[0]!r}")
-        return found
+        if unknown_words:
+            self.error(f"unexpected argument {unknown_words[0]!r}")
+        return arguments
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            known = [str(one) for one in action.choices]
-            message = f"there is no {value!r}{hint_text(str(value), known)}"
+            choices = [str(choice) for choice in action.choices]
+            message = f"there is no {value!r}{hint_text(str(value), choices)}"
             raise argparse.ArgumentError(action, message)
 
 
@@ -117,5 +121,5 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
         yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):
-            for other in action.choices.values():
-                yield from _options(other)
+            for subparser in action.choices.values():
+                yield from _options(subparser)

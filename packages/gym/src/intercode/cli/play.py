@@ -9,7 +9,7 @@ from contextlib import suppress
 from intercode.agents.human import HumanAgent, Terminal, continues
 from intercode.cli.episodes import ending
 from intercode.cli.results import Watcher
-from intercode.cli.terminal import Patience, print_json
+from intercode.cli.terminal import DelayedMessages, print_json
 from intercode.envs.traits import traits_in
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
@@ -23,40 +23,40 @@ from intercode.spec import (
 )
 from intercode.task import Task
 
-_PATIENCE = 2.0
+_DELAY_SECONDS = 2.0
 """Seconds after which a command that still runs is mentioned."""
 
 
 def execute(args: argparse.Namespace) -> int:
     """One task after the other, until there is none left or the person leaves."""
     watcher = Watcher()
-    spec, everything = load(RunSpec.of(given(args)))
+    spec, full_dataset = load(RunSpec.of(given(args)))
     environment(spec)
-    dataset = narrow_dataset(spec, everything, watcher)
+    dataset = narrow_dataset(spec, full_dataset, watcher)
     tasks = select_tasks(dataset, spec.tasks, spec.limit)
     env = setting(Plan(spec, dataset, tasks), watcher).make()
     with suppress(ImportError):  # line editing and history, where Python has them
         import readline  # noqa: F401
-    before = INTERACTIVE.set(True)
-    out = sys.stderr if args.json else sys.stdout
+    context_token = INTERACTIVE.set(True)
+    output_stream = sys.stderr if args.json else sys.stdout
     episodes: list[Episode] = []
     try:
         for number, task in enumerate(tasks, 1):
             prompt = getattr(env, "prompt", "$ ")
             terminal = Terminal(
                 task.query,
-                out,
+                output_stream,
                 prompt,
                 continues(traits_in(env).language),
                 read=_ask_aside if args.json else input,
             )
             terminal.show(f"── {task.task_id} ({number} of {len(tasks)}) ── :help for help")
-            episode = _try(env, task, terminal)
+            episode = _play_task(env, task, terminal)
             if terminal.left:
                 break
             episodes.append(episode)
     finally:
-        INTERACTIVE.reset(before)
+        INTERACTIVE.reset(context_token)
         env.close()
     if args.json:
         print_json([episode.to_dict() for episode in episodes])
@@ -69,26 +69,26 @@ def _ask_aside(prompt: str) -> str:
     return input()
 
 
-def _try(env: EpisodeEnv, task: Task, terminal: Terminal) -> Episode:
+def _play_task(env: EpisodeEnv, task: Task, terminal: Terminal) -> Episode:
     """Play one task to its end."""
-    waiting = Patience(terminal.show, _PATIENCE)
+    delayed_messages = DelayedMessages(terminal.show, _DELAY_SECONDS)
     can_stop = traits_in(env).language != "sql"
     hint = "running … Ctrl-C interrupts it" if can_stop else "running …"
 
     def show(observation: str) -> None:
-        waiting.done()
+        delayed_messages.discard()
         terminal.show(observation)
 
     def ask() -> str | None:
         action = terminal.ask()
-        waiting(hint)
+        delayed_messages(hint)
         return action
 
     agent = HumanAgent(show, ask)
     try:
         episode = run_episode(env, lambda task: agent, task, name="human")
     finally:
-        waiting.done()
+        delayed_messages.discard()
     if episode.status == "truncated":  # then there was no one left to show it to
         terminal.show(episode.turns[-1].observation)
     terminal.show("left" if terminal.left else f"{ending(episode)}\n")

@@ -49,14 +49,14 @@ def add_trust(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_named_again(parser: argparse.ArgumentParser, *, less: str = "") -> None:
+def add_recorded_options(parser: argparse.ArgumentParser, *, excluded_names: str = "") -> None:
     """Add the options that name again what a record does not decide by itself, and ``--trust``."""
     group = parser.add_argument_group("what acts in the record, given again, or trusted")
     group.add_argument("--env", metavar="ENV", help="the environment, or its folder")
     for part, names in _GROUPS:
         options = options_of(part)
-        add_options(group, {name: options[name] for name in names.split()}, less=less)
-    add_environment_options(group, less=" ".join((less, *INERT)))
+        add_options(group, {name: options[name] for name in names.split()}, less=excluded_names)
+    add_environment_options(group, less=" ".join((excluded_names, *INERT)))
     add_trust(group)
 
 
@@ -73,17 +73,17 @@ def recorded_spec(
     Raises:
         TrustError: The record acts, and it is neither given again nor trusted.
     """
-    record, manifest = safe(str(folder / MANIFEST)), _relocated(manifest, folder.absolute())
+    record, manifest = safe(str(folder / MANIFEST)), _relocate_paths(manifest, folder.absolute())
     spec = RunSpec.from_record(manifest, options, trust=trust, resumes=resumes, record=record)
-    if trust and (found := effects_of(manifest, options, trust=True, resumes=resumes)):
-        print(safe(f"--trust: taken from {record}:\n{listing(found)}"), file=sys.stderr)
+    if trust and (trusted_effects := effects_of(manifest, options, trust=True, resumes=resumes)):
+        print(safe(f"--trust: taken from {record}:\n{listing(trusted_effects)}"), file=sys.stderr)
     return spec
 
 
 _PATH = re.compile(r"(?<![^:+])/[^:+]+")
 
 
-def _relocated(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return a record whose missing paths are those that have moved with the run's folder.
 
     Args:
@@ -91,29 +91,33 @@ def _relocated(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         folder: The run's folder, as it is now: a path is looked for below each folder above it.
     """
 
-    def moved(match: re.Match[str]) -> str:
+    def relocate_match(match: re.Match[str]) -> str:
         path = Path(match[0])
         if path.exists():
             return match[0]
         ends = (Path(*path.parts[number:]) for number in range(1, len(path.parts)))
-        places = (place / end for end in ends for place in folder.parents[:-1])
-        return str(next((place for place in places if place.exists()), path))
+        locations = (location / end for end in ends for location in folder.parents[:-1])
+        return str(next((location for location in locations if location.exists()), path))
 
-    def relocated(value: Any) -> Any:
+    def relocate_value(value: Any) -> Any:
         if isinstance(value, list):
-            return [relocated(part) for part in value]
-        return _PATH.sub(moved, value) if isinstance(value, str) else value
+            return [relocate_value(part) for part in value]
+        return _PATH.sub(relocate_match, value) if isinstance(value, str) else value
 
-    *others, last = manifest.get("sessions") or [{}]
-    options = {name: relocated(value) for name, value in last.get("options", {}).items()}
-    return {**manifest, "sessions": [*others, {**last, "options": options}]}
+    *earlier_sessions, last_session = manifest.get("sessions") or [{}]
+    options = {
+        name: relocate_value(value) for name, value in last_session.get("options", {}).items()
+    }
+    return {**manifest, "sessions": [*earlier_sessions, {**last_session, "options": options}]}
 
 
-def words_again(spec: RunSpec) -> str:
+def repeated_options(spec: RunSpec) -> str:
     """Return the words by which a later command names again what acts in a spec's record."""
-    found = effects({**spec.recorded(), **({"on": spec.how.on} if spec.how.on else {})})
-    known = {"on", "env", *environment_options()}
-    known |= {name for _, names in _GROUPS for name in names.split()}
-    if any(effect.option not in known and effect.words[0] != "-o" for effect in found):
+    record_effects = effects({**spec.recorded(), **({"on": spec.how.on} if spec.how.on else {})})
+    option_names = {"on", "env", *environment_options()}
+    option_names |= {name for _, names in _GROUPS for name in names.split()}
+    if any(
+        effect.option not in option_names and effect.words[0] != "-o" for effect in record_effects
+    ):
         return " --trust"
-    return "".join(f" {safe(shlex.join(effect.words))}" for effect in found)
+    return "".join(f" {safe(shlex.join(effect.words))}" for effect in record_effects)

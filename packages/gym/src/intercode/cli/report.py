@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from intercode.cli import results
-from intercode.cli.results import of_each_environment
+from intercode.cli.results import charts_by_environment
 from intercode.cli.terminal import print_json, safe, tell
 from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference
@@ -30,7 +30,7 @@ from intercode.report.verdict import (
 )
 from intercode_sandbox.units import format_count
 
-_NAMED = 20
+_MAX_LISTED_TASKS = 20
 """Tasks that are named where two runs differ; --json names all."""
 
 
@@ -46,14 +46,16 @@ def execute(args: argparse.Namespace) -> int:
     shown_gold = [n for n, run in enumerate(args.run) if read_manifest(run).get("needs_gold")]
     episodes = Episodes(hide_gold=args.hide_gold, shown_gold=shown_gold)
     runs = read_runs(args.run, episodes.add if args.html else lambda run, episode: None)
-    compared = compare_with_baselines(runs)
+    comparisons = compare_with_baselines(runs)
     if args.html:
-        write_page(args.html, runs, episodes, compared)
+        write_page(args.html, runs, episodes, comparisons)
     if args.json:
-        print_json(_as_json(runs, compared))
+        print_json(_as_json(runs, comparisons))
         return 0
-    print(_text(args, runs, compared), end="")
-    for warning in (warning for one in compared for warning in describe_drift(one)):
+    print(_text(args, runs, comparisons), end="")
+    for warning in (
+        warning for comparison in comparisons for warning in describe_drift(comparison)
+    ):
         print(f"\nintercode: warning: {safe(warning)}", file=sys.stderr)
     if args.html:
         print(f"written: {args.html}", file=sys.stderr)
@@ -64,45 +66,49 @@ def _paper(args: argparse.Namespace) -> int:
     if args.run or args.html or args.csv or args.plot:
         raise UsageError("--paper goes with no runs, no --html, no --csv and no --plot")
     paper = TABLES.get("paper")
-    skipped: list[Any] = []
-    found = paper.rates(args.paper, skipped.append)
-    for one in skipped:
-        tell(f"intercode: skipped {one.path}: {one.reason}")
+    skipped_files: list[Any] = []
+    rates = paper.rates(args.paper, skipped_files.append)
+    for entry in skipped_files:
+        tell(f"intercode: skipped {entry.path}: {entry.reason}")
     if args.json:
         print_json(
             {
                 "paper": str(args.paper),
-                "rates": [one.to_dict() for one in found],
-                "skipped": [{"path": str(one.path), "reason": one.reason} for one in skipped],
+                "rates": [entry.to_dict() for entry in rates],
+                "skipped": [
+                    {"path": str(entry.path), "reason": entry.reason} for entry in skipped_files
+                ],
             }
         )
     else:
-        form = to_markdown if args.markdown else results.written
-        print("\n".join(form(table) for table in paper.tables(found)), end="")
+        form = to_markdown if args.markdown else results.table_text
+        print("\n".join(form(table) for table in paper.tables(rates)), end="")
     return 0
 
 
 def _text(
-    args: argparse.Namespace, runs: Sequence[Run], compared: Sequence[BaselineComparison]
+    args: argparse.Namespace, runs: Sequence[Run], comparisons: Sequence[BaselineComparison]
 ) -> str:
     if args.csv:
         return to_csv(runs)
     if args.plot:
-        return of_each_environment(runs)
-    form = to_markdown if args.markdown else results.written
-    listed = to_list if args.markdown else str
-    lead = _lead(runs, compared, listed)
+        return charts_by_environment(runs)
+    form = to_markdown if args.markdown else results.table_text
+    format_list = to_list if args.markdown else str
+    lead = _lead(runs, comparisons, format_list)
     if args.markdown:
         lead = f"## {escape_markdown(title(runs))}\n\n{lead}"
     if len(runs) == 1:
-        made = "\n".join(filter(None, (results.facts(runs[0].manifest), runs[0].unfinished_note)))
+        run_facts = "\n".join(
+            filter(None, (results.facts(runs[0].manifest), runs[0].unfinished_note))
+        )
         errors = results.errors(runs[0].outcomes)
         return "\n".join(
             [
                 lead,
-                f"{listed(safe(made)).rstrip()}\n",
+                f"{format_list(safe(run_facts)).rstrip()}\n",
                 *map(form, run_tables(runs[0])),
-                listed(errors),
+                format_list(errors),
             ]
         )
     heads = [
@@ -111,56 +117,71 @@ def _text(
         + results.errors(run.outcomes)
         for run in runs
     ]
-    tables = [*side_by_side_tables(runs), *(table for one in compared for table in one.tables())]
-    flips = "".join(f"{line}\n" for line in _flips(compared))
-    parts = [lead, listed("".join(heads)), *map(form, tables), *([listed(flips)] if flips else [])]
+    tables = [
+        *side_by_side_tables(runs),
+        *(table for comparison in comparisons for table in comparison.tables()),
+    ]
+    flips = "".join(f"{line}\n" for line in _flips(comparisons))
+    parts = [
+        lead,
+        format_list("".join(heads)),
+        *map(form, tables),
+        *([format_list(flips)] if flips else []),
+    ]
     return "\n".join(parts)
 
 
-def _flips(compared: Sequence[BaselineComparison]) -> Iterator[str]:
+def _flips(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
     """Name the tasks at which two runs differ."""
-    for one in compared:
-        for run, found in one.pairs:
-            for who, tasks in ((one.first, found.better_first), (run, found.better_second)):
+    for comparison in comparisons:
+        for run, paired_result in comparison.pairs:
+            for better_run, tasks in (
+                (comparison.first, paired_result.better_first),
+                (run, paired_result.better_second),
+            ):
                 if tasks:
-                    other = run if who is one.first else one.first
-                    more = len(tasks) - _NAMED
-                    rest = f" and {more} more (--json names all)" if more > 0 else ""
-                    text = f"{format_count(len(tasks), 'task')} better by {who.label} than {other.label}"
-                    yield safe(f"{text}: {', '.join(tasks[:_NAMED])}{rest}")
+                    worse_run = run if better_run is comparison.first else comparison.first
+                    extra_count = len(tasks) - _MAX_LISTED_TASKS
+                    remainder_text = (
+                        f" and {extra_count} more (--json names all)" if extra_count > 0 else ""
+                    )
+                    text = f"{format_count(len(tasks), 'task')} better by {better_run.label} than {worse_run.label}"
+                    yield safe(f"{text}: {', '.join(tasks[:_MAX_LISTED_TASKS])}{remainder_text}")
 
 
 def _lead(
-    runs: Sequence[Run], compared: Sequence[BaselineComparison], listed: Callable[[str], str]
+    runs: Sequence[Run],
+    comparisons: Sequence[BaselineComparison],
+    format_list: Callable[[str], str],
 ) -> str:
     """Return when and by which model the runs were made, then who is better, and how sure."""
     lines = [f"{name} {text}" for name, text in facts(runs).items()]
-    for verdict in verdicts(runs, compared):
+    for verdict in verdicts(runs, comparisons):
         lines += [verdict.headline, f"  {verdict.detail}"]
-    return listed("".join(f"{safe(line)}\n" for line in lines))
+    return format_list("".join(f"{safe(line)}\n" for line in lines))
 
 
-def _as_json(runs: Sequence[Run], compared: Sequence[BaselineComparison]) -> dict[str, Any]:
+def _as_json(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> dict[str, Any]:
     if len(runs) == 1:
         return _run(runs[0])
     return {
         "runs": [_run(run) for run in runs],
         "comparisons": {
-            str(run.folder): {"against": str(one.first.folder), **asdict(found)}
-            for one in compared
-            for run, found in one.pairs
+            str(run.folder): {"against": str(comparison.first.folder), **asdict(details)}
+            for comparison in comparisons
+            for run, details in comparison.pairs
         },
         "differences": {
-            run: _plain(found)
-            for one in compared
-            for run, found in one.differences_by_folder.items()
+            run: _difference_facts(details)
+            for comparison in comparisons
+            for run, details in comparison.differences_by_folder.items()
         },
     }
 
 
 def _run(run: Run) -> dict[str, Any]:
     outcomes, judge = run.outcomes, run.judge
-    judged = "" if judge is None else "judged_"
+    judge_prefix = "" if judge is None else "judged_"
     return {
         "run": str(run.folder),
         "manifest": run.manifest,
@@ -168,13 +189,14 @@ def _run(run: Run) -> dict[str, Any]:
         **results.as_json(outcomes, judge),
         "levels": {level: as_data(stats, judge) for level, stats in by_level(outcomes).items()},
         "places": {place: as_data(stats, judge) for place, stats in by_place(outcomes).items()},
-        f"{judged}turns": [asdict(point) for point in by_turn(outcomes)],
-        f"{judged}attempts": [asdict(found) for found in by_attempts(outcomes)],
-        "spending": {end: asdict(found) for end, found in spending_by_outcome(outcomes).items()},
+        f"{judge_prefix}turns": [asdict(point) for point in by_turn(outcomes)],
+        f"{judge_prefix}attempts": [asdict(entry) for entry in by_attempts(outcomes)],
+        "spending": {end: asdict(entry) for end, entry in spending_by_outcome(outcomes).items()},
     }
 
 
-def _plain(found: Sequence[Difference]) -> list[dict[str, Any]]:
+def _difference_facts(differences: Sequence[Difference]) -> list[dict[str, Any]]:
     return [
-        {name: value for name, value in asdict(one).items() if name != "advice"} for one in found
+        {name: value for name, value in asdict(difference).items() if name != "advice"}
+        for difference in differences
     ]

@@ -42,7 +42,7 @@ from intercode.spec import (
 )
 from intercode_sandbox.units import format_count
 
-_NEEDS = ("memory", "processes", "disk")
+_PROFILE_LIMITS = ("memory", "processes", "disk")
 """The limits that an agent's profile may ask for."""
 
 
@@ -50,49 +50,61 @@ def execute(args: argparse.Namespace) -> int:
     """Score, and print what has changed."""
     manifest = read_manifest(folder := run_folder(args.run))
     spec = _spec(args, folder, manifest)
-    out = Path(args.out or f"{folder}-rescored-{_label(spec.reward)}")
+    output_folder = Path(args.out or f"{folder}-rescored-{_label(spec.reward)}")
     watcher = Watcher(quiet=spec.how.quiet)
-    asked = plan(spec, watcher)
+    rescore_plan = plan(spec, watcher)
     # The agent has asked for some options, which are taken over.
     env = manifest["env"]
-    asks = {name: env[name] for name in REQUESTABLE_OPTIONS if env.get(name) is not None}
+    agent_options = {name: env[name] for name in REQUESTABLE_OPTIONS if env.get(name) is not None}
     actor = manifest["agent"].get("language_model") or {}
-    needs = actor.get("profile", {}).get("limits", {})
+    profile_limits = actor.get("profile", {}).get("limits", {})
     # No privilege comes from a record.
-    asks["limits"] = {name: needs[name] for name in _NEEDS if needs.get(name) is not None}
+    agent_options["limits"] = {
+        name: profile_limits[name]
+        for name in _PROFILE_LIMITS
+        if profile_limits.get(name) is not None
+    }
 
     @cache
-    def where() -> Setting:
-        budget = make_budget(spec.merge(out=str(out))) if spec.reward == ModelReward.KIND else None
-        return setting(asked, watcher, required_options=asks, budget=budget)
+    def get_setting() -> Setting:
+        budget = (
+            make_budget(spec.merge(out=str(output_folder)))
+            if spec.reward == ModelReward.KIND
+            else None
+        )
+        return setting(rescore_plan, watcher, required_options=agent_options, budget=budget)
 
     try:
         result = rescore(
             folder,
-            asked.dataset,
-            where().reward if spec.reward == ModelReward.KIND else spec.reward,
-            lambda: where().make(),
-            out=out,
+            rescore_plan.dataset,
+            get_setting().reward if spec.reward == ModelReward.KIND else spec.reward,
+            lambda: get_setting().make(),
+            out=output_folder,
             workers=spec.how.workers,
-            settings=lambda: where().facts,
+            settings=lambda: get_setting().facts,
             progress=watcher,
             max_retries=spec.how.retries,
-            context=lambda: where().context(),
+            context=lambda: get_setting().context(),
             accept=spec.how.accept,
             trust=args.trust,
         )
     except DriftError as error:
         if spec.how.json:
-            found = [asdict(difference) for difference in error.differences]
-            print_json({"rescored": str(folder), "differences": found})
+            differences = [asdict(difference) for difference in error.differences]
+            print_json({"rescored": str(folder), "differences": differences})
         raise
     except KeyboardInterrupt:
-        rest = f"; what was finished is in {out}" if (out / MANIFEST).is_file() else ""
-        print(f"stopped{rest}", file=sys.stderr)
+        remainder_text = (
+            f"; what was finished is in {output_folder}"
+            if (output_folder / MANIFEST).is_file()
+            else ""
+        )
+        print(f"stopped{remainder_text}", file=sys.stderr)
         raise
-    _show(spec.how.json, folder, out, result)
-    failed = result.lost or len(result.outcomes) < result.planned
-    return 130 if result.cut_short else int(bool(failed))
+    _show(spec.how.json, folder, output_folder, result)
+    has_failures = result.lost or len(result.outcomes) < result.planned
+    return 130 if result.cut_short else int(bool(has_failures))
 
 
 def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -> RunSpec:
@@ -107,8 +119,8 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
             "environment. From Python: intercode.evaluate.rescore"
         )
     options = {**given(args), "locked": folder}
-    used = _used(manifest, options.get("reward"))
-    spec = recorded_spec(folder, used, options, trust=args.trust)
+    relevant_manifest = _relevant_manifest(manifest, options.get("reward"))
+    spec = recorded_spec(folder, relevant_manifest, options, trust=args.trust)
     # What a judge may take is for this one, not for the recorded agent.
     spec = spec.merge(max_cost=args.max_cost, max_tokens=args.max_tokens)
     if spec.reward != ModelReward.KIND:
@@ -121,7 +133,7 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
     return spec.merge(reward=None) if spec.reward == DEFAULT else spec
 
 
-def _used(manifest: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
+def _relevant_manifest(manifest: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
     """Return the record without the options that rescoring makes no use of.
 
     The agent does not act; but its skills, and the place where its profile puts them, are files of
@@ -131,15 +143,20 @@ def _used(manifest: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
         manifest: The run's ``run.json``.
         reward: The new reward; None: the recorded one.
     """
-    *others, last = manifest["sessions"]
+    *earlier_sessions, last_session = manifest["sessions"]
     options = recorded_options(manifest)
-    unused = [*AGENT_OPTIONS]
+    unused_options = [*AGENT_OPTIONS]
     if not (options.get("skill") and is_profile(options.get("agent"))):
-        unused.append("agent")
+        unused_options.append("agent")
     if (reward or options.get("reward")) != ModelReward.KIND:
-        unused += [*JUDGE_OPTIONS, "prices"]
-    kept = {name: value for name, value in options.items() if name not in unused}
-    return {**manifest, "sessions": [*others, {**last, "options": kept}]}
+        unused_options += [*JUDGE_OPTIONS, "prices"]
+    retained_options = {
+        name: value for name, value in options.items() if name not in unused_options
+    }
+    return {
+        **manifest,
+        "sessions": [*earlier_sessions, {**last_session, "options": retained_options}],
+    }
 
 
 def _label(reward: str | None) -> str:
@@ -150,7 +167,7 @@ def _label(reward: str | None) -> str:
 # The result
 
 
-_SHOWN = 20
+_MAX_LISTED_CHANGES = 20
 """Changes that are listed; --json has all."""
 _WAYS = {
     "record": "from the record alone",
@@ -161,61 +178,71 @@ _WAYS = {
 }
 
 
-def _show(as_json: bool, run: Path, out: Path, result: RescoreResult) -> None:
+def _show(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) -> None:
     """Print it."""
     if as_json:
-        print_json(_as_json(run, out, result))
+        print_json(_as_json(run, output_folder, result))
         return
-    before, now = read_manifest(run), read_manifest(out)
-    rewards = [str(manifest["env"].get("reward", "default")) for manifest in (before, now)]
-    print(results.facts(now), end="\n\n")
-    judges = find_judge(before, result.before), find_judge(now, result.outcomes)
+    recorded_manifest, rescored_manifest = read_manifest(run), read_manifest(output_folder)
+    rewards = [
+        str(manifest["env"].get("reward", "default"))
+        for manifest in (recorded_manifest, rescored_manifest)
+    ]
+    print(results.facts(rescored_manifest), end="\n\n")
+    judges = (
+        find_judge(recorded_manifest, result.before),
+        find_judge(rescored_manifest, result.outcomes),
+    )
     names = [add_judge(*pair) for pair in zip(("recorded", "rescored"), judges, strict=True)]
     rows = dict(zip(names, (summarize(result.before), result.statistics), strict=True))
     judge = judge_tables({names[1]: count_judgements(judges[1], result.outcomes)})
-    print("\n".join(map(results.written, (group_table("", rows), *judge))))
+    print("\n".join(map(results.table_text, (group_table("", rows), *judge))))
     print(f"reward: recorded {safe(rewards[0])}, now {safe(rewards[1])}")
-    print(_ways(result), _compared(compare(result.before, result.outcomes)), sep="\n")
+    print(_ways(result), _comparison_text(compare(result.before, result.outcomes)), sep="\n")
     for text in (_changes(result.changes), results.errors(result.outcomes)):
         if text:
             print(f"\n{text}", end="")
-    if before["env"].get("reward_every_turn"):
+    if recorded_manifest["env"].get("reward_every_turn"):
         print(
             "\nnote: the agent was told the recorded reward of every turn; with this one it might "
             "have acted otherwise"
         )
-    if bill := results.bill([replace(one, calls=0, tokens_in=None) for one in result.outcomes]):
+    if bill := results.bill(
+        [replace(outcome, calls=0, tokens_in=None) for outcome in result.outcomes]
+    ):
         print(f"\n{bill}", end="")  # the judge's: the agent was not asked again
     print(f"\n{format_count(result.ran, 'episode')} in {duration(result.seconds)}")
-    print(f"run: {out}")
-    if missing := result.planned - len(result.outcomes):
+    print(f"run: {output_folder}")
+    if missing_count := result.planned - len(result.outcomes):
         print(
-            f"interrupted: {format_count(missing, 'episode')} missing; the same command resumes it"
+            f"interrupted: {format_count(missing_count, 'episode')} missing; the same command resumes it"
         )
     else:
-        print(f"compare: intercode report {shlex.quote(str(run))} {shlex.quote(str(out))}")
+        print(
+            f"compare: intercode report {shlex.quote(str(run))} {shlex.quote(str(output_folder))}"
+        )
 
 
 def _ways(result: RescoreResult) -> str:
     ways = result.ways
-    found = [f"{ways[way]} {text}" for way, text in _WAYS.items() if way in ways]
-    return "scored: " + ", ".join(found) if found else "scored: none"
+    way_texts = [f"{ways[way]} {text}" for way, text in _WAYS.items() if way in ways]
+    return "scored: " + ", ".join(way_texts) if way_texts else "scored: none"
 
 
-def _compared(paired: PairedComparison | None) -> str:
+def _comparison_text(paired_result: PairedComparison | None) -> str:
     """Say how the success rate has changed, on the tasks that have both rewards."""
-    if paired is None:
+    if paired_result is None:
         return "no task has both a recorded reward and a new one"
-    seen = paired.difference
+    difference = paired_result.difference
     text = (
-        f"on {format_count(paired.tasks, 'task')}: success "
-        f"{percent(paired.first)} → {percent(paired.second)}, {format_value(seen.value, 'points')} points"
+        f"on {format_count(paired_result.tasks, 'task')}: success "
+        f"{percent(paired_result.first)} → {percent(paired_result.second)}, {format_value(difference.value, 'points')} points"
     )
-    if math.isfinite(seen.low):
-        text += f" [{100 * seen.low:.1f}, {100 * seen.high:.1f}]"
-    if paired.test is not None:
-        lost, gained = paired.test.only_first, paired.test.only_second
-        text += f"; {lost} solved before only, {gained} now only, p {paired.test.p:.3f}"
+    if math.isfinite(difference.low):
+        text += f" [{100 * difference.low:.1f}, {100 * difference.high:.1f}]"
+    if paired_result.test is not None:
+        losses, gains = paired_result.test.only_first, paired_result.test.only_second
+        text += f"; {losses} solved before only, {gains} now only, p {paired_result.test.p:.3f}"
     return text
 
 
@@ -231,11 +258,11 @@ def _changes(changes: list[Result]) -> str:
             number(change.after.reward),
             _verdict(change),
         ]
-        for change in changes[:_SHOWN]
+        for change in changes[:_MAX_LISTED_CHANGES]
     ]
     text = table(["changed", "epoch", "recorded", "rescored", ""], rows) + "\n"
-    more = len(changes) - _SHOWN
-    return text + (f"… and {more} more (--json has them all)\n" if more > 0 else "")
+    extra_count = len(changes) - _MAX_LISTED_CHANGES
+    return text + (f"… and {extra_count} more (--json has them all)\n" if extra_count > 0 else "")
 
 
 def _verdict(change: Result) -> str:
@@ -245,11 +272,11 @@ def _verdict(change: Result) -> str:
     return "solved now" if change.after.success else "no longer solved"
 
 
-def _as_json(run: Path, out: Path, result: RescoreResult) -> dict[str, Any]:
-    paired = compare(result.before, result.outcomes)
-    manifest = read_manifest(out)
+def _as_json(run: Path, output_folder: Path, result: RescoreResult) -> dict[str, Any]:
+    paired_result = compare(result.before, result.outcomes)
+    manifest = read_manifest(output_folder)
     return {
-        "run": str(out),
+        "run": str(output_folder),
         "rescored": str(run),
         "reward": manifest["env"]["reward"],
         "ways": result.ways,
@@ -259,7 +286,7 @@ def _as_json(run: Path, out: Path, result: RescoreResult) -> dict[str, Any]:
         "seconds": result.seconds,
         "interrupted": result.cut_short,
         "before": as_data(summarize(result.before), find_judge(read_manifest(run), result.before)),
-        "paired": None if paired is None else asdict(paired),
+        "paired": None if paired_result is None else asdict(paired_result),
         "changes": [
             {
                 "task_id": change.after.task_id,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from intercode.cli.episodes import render
 from intercode.cli.terminal import (
+    DelayedMessages,
     LiveLine,
-    Patience,
     dollars,
     duration,
     one_line,
@@ -43,13 +43,13 @@ from intercode_sandbox.units import format_count
 if TYPE_CHECKING:
     from intercode.task import Task
 
-SHOWN_ERRORS = 5
+MAX_LISTED_ERRORS = 5
 """Episodes without a result that are listed."""
-TURNS = (1, 2, 4, 8)
+TURN_LIMITS = (1, 2, 4, 8)
 """Numbers of turns: the last lines of a run tell the rate of success within each."""
-LOW = 0.5
+LOW_SUCCESS_RATE = 0.5
 """Rate of success: below it, the last lines of a run tell the failure modes."""
-WIDEST = 80
+MAX_CHART_WIDTH = 80
 """Columns of a chart at most."""
 
 
@@ -73,16 +73,18 @@ class Watcher(Progress):
         self._show = show
         self._quiet = quiet
         self._line = LiveLine(quiet)
-        self._total = self._done = self._earlier = self._successes = self._errors = 0
+        self._total = self._finished_count = self._resumed_count = self._successes = (
+            self._errors
+        ) = 0
         self._cost, self._tokens = 0.0, 0
-        self._asked, self._priced, self._clustered = False, True, False
+        self._has_calls, self._priced, self._clustered = False, True, False
         self._start = time.monotonic()
-        self._glimpse = ""
+        self._current_action = ""
         self._nodes = 0
         self._note = ""
         self._tenth = 0
         """Tenths of the episodes that the last state showed."""
-        self._patience = Patience(lambda text: None if quiet else tell(text))
+        self._delayed_messages = DelayedMessages(lambda text: None if quiet else tell(text))
 
     def warn(self, text: str) -> None:
         """Print a warning, also if the rest is to be quiet."""
@@ -90,43 +92,47 @@ class Watcher(Progress):
 
     def say(self, text: str) -> None:
         """Print what is being built, if that takes long."""
-        self._patience(text)
+        self._delayed_messages(text)
 
     def built(self) -> None:
         """Forget what was not told yet."""
-        self._patience.done()
+        self._delayed_messages.discard()
 
-    def begin(self, total: int, earlier: Sequence[Outcome]) -> None:
+    def begin(self, total: int, finished_outcomes: Sequence[Outcome]) -> None:
         """Count the episodes that are done already."""
-        self._total, self._done, self._earlier = total, len(earlier), len(earlier)
-        self._successes = sum(outcome.success for outcome in earlier)
-        for outcome in earlier:
+        self._total, self._finished_count, self._resumed_count = (
+            total,
+            len(finished_outcomes),
+            len(finished_outcomes),
+        )
+        self._successes = sum(outcome.success for outcome in finished_outcomes)
+        for outcome in finished_outcomes:
             self._add(outcome)
         self._start = time.monotonic()
-        if earlier and not self._quiet:
-            self._line.say(f"resuming a run: {len(earlier)} of {total} episodes are done")
+        if finished_outcomes and not self._quiet:
+            self._line.say(f"resuming a run: {len(finished_outcomes)} of {total} episodes are done")
 
     def action(self, task: Task, action: str) -> None:
         """Remember the action that is being tried. (One assignment: safe from any thread.)"""
         if action != "submit":
-            self._glimpse = f"{task.task_id}: {action[:200]}"
+            self._current_action = f"{task.task_id}: {action[:200]}"
 
     def episode(self, episode: Episode) -> None:
         """Count an episode, and show it."""
-        self._done += 1
+        self._finished_count += 1
         self._successes += episode.success
         self._errors += episode.status == "error"
         self._add(Outcome.of(episode))
         if self._show is not None:
             self._line.clear()
             print(render(episode), file=self._show, flush=True)
-        ahead = 10 * self._done // max(1, self._total) > self._tenth
-        if self._line.due(milestone=ahead) or (self._show is not None and self._line.live):
+        ahead = 10 * self._finished_count // max(1, self._total) > self._tenth
+        if self._line.is_due(milestone=ahead) or (self._show is not None and self._line.live):
             self._refresh()
 
     def tick(self) -> None:
         """Show the time that is left."""
-        if self._line.due():
+        if self._line.is_due():
             self._refresh()
 
     def nodes(self, count: int, change: str) -> None:
@@ -139,16 +145,16 @@ class Watcher(Progress):
         """Say what is waited for, also if the rest is to be quiet."""
         self._line.say(f"intercode: {safe(text)}")
 
-    def stopping(self, in_flight: int) -> None:
+    def stopping(self, running_count: int) -> None:
         """Say that the interrupt was heard."""
         self._note = "stopping"
-        self._line.stopping(in_flight)
+        self._line.stopping(running_count)
 
     def end(self) -> None:
         """Remove the line; without a terminal, print the last state."""
         if self._line.live:
             self._line.clear()
-        elif not self._quiet and self._done > self._earlier:
+        elif not self._quiet and self._finished_count > self._resumed_count:
             self._line.say(self.status())
 
     def status(self, width: int | None = None) -> str:
@@ -166,10 +172,10 @@ class Watcher(Progress):
 
     def _parts(self) -> list[tuple[str, int]]:
         """List (text, how readily it is left out) pairs; 0 is never left out."""
-        ran = self._done - self._earlier
-        elapsed = time.monotonic() - self._start
-        rate = ran / elapsed if elapsed > 0 else 0.0
-        parts = [(f"{self._done}/{self._total}", 0), (self.result(), 0)]
+        finished_count = self._finished_count - self._resumed_count
+        elapsed_seconds = time.monotonic() - self._start
+        rate = finished_count / elapsed_seconds if elapsed_seconds > 0 else 0.0
+        parts = [(f"{self._finished_count}/{self._total}", 0), (self.result(), 0)]
         parts.append((f"{rate:.1f}/s" if rate < 100 else f"{rate:.0f}/s", 2))
         if self._nodes:
             parts.append((format_count(self._nodes, "node"), 1))
@@ -177,9 +183,9 @@ class Watcher(Progress):
             parts.append((bill, 0))
         if self._errors:
             parts.append((f"errors {self._errors}", 0))
-        if rate and self._done < self._total:
-            left = max(1.0, (self._total - self._done) / rate)
-            parts.append((f"{duration(left)} left", 1))
+        if rate and self._finished_count < self._total:
+            remaining_seconds = max(1.0, (self._total - self._finished_count) / rate)
+            parts.append((f"{duration(remaining_seconds)} left", 1))
         if self._note:
             parts.append((self._note, 0))
         return parts
@@ -189,30 +195,34 @@ class Watcher(Progress):
 
         Attempts at the same task are not: the table's interval takes the tasks as clusters.
         """
-        scored = self._done - self._errors
-        if not scored:
+        scored_count = self._finished_count - self._errors
+        if not scored_count:
             return f"{self._rate} {percent(None)}"
         if self._clustered:
-            return f"{self._rate} {percent(self._successes / scored)}"
-        low, high = wilson(self._successes, scored)
+            return f"{self._rate} {percent(self._successes / scored_count)}"
+        low, high = wilson(self._successes, scored_count)
         # Outwards, so that it is never said to be narrower than it is.
-        within = f"{math.floor(100 * low)}-{math.ceil(100 * high)}"
-        return f"{self._rate} {percent(self._successes / scored)} ({within})"
+        interval_text = f"{math.floor(100 * low)}-{math.ceil(100 * high)}"
+        return f"{self._rate} {percent(self._successes / scored_count)} ({interval_text})"
 
     def _add(self, outcome: Outcome) -> None:
         """Add the cost of an episode, and that of its judge."""
         self._clustered = self._clustered or outcome.epoch > 0 or bool(outcome.branch)
-        for one in (outcome, outcome.judged):
-            if one is None or one.tokens_in is None or one.tokens_out is None:
+        for model_usage in (outcome, outcome.judged):
+            if (
+                model_usage is None
+                or model_usage.tokens_in is None
+                or model_usage.tokens_out is None
+            ):
                 continue
-            self._asked = True
-            self._tokens += one.tokens_in + one.tokens_out
-            self._priced = self._priced and one.cost is not None
-            self._cost += one.cost or 0.0
+            self._has_calls = True
+            self._tokens += model_usage.tokens_in + model_usage.tokens_out
+            self._priced = self._priced and model_usage.cost is not None
+            self._cost += model_usage.cost or 0.0
 
     def _bill(self) -> str:
         """Return dollars; where a price is not known, tokens; empty if no model was asked."""
-        if not self._asked:
+        if not self._has_calls:
             return ""
         if self._priced:
             return dollars(self._cost)
@@ -222,15 +232,15 @@ class Watcher(Progress):
         return f"{count / 1e3:.0f}k tokens" if count < 1e6 else f"{count / 1e6:.1f}M tokens"
 
     def _refresh(self) -> None:
-        self._tenth = 10 * self._done // max(1, self._total)
+        self._tenth = 10 * self._finished_count // max(1, self._total)
         if self._quiet:
             return
         if not self._line.live:
             self._line.say(self.status())
             return
         status = self.status(self._line.width)
-        if (room := self._line.width - len(status) - 3) >= 20 and self._glimpse:
-            status += " │ " + one_line(self._glimpse, room)
+        if (room := self._line.width - len(status) - 3) >= 20 and self._current_action:
+            status += " │ " + one_line(self._current_action, room)
         self._line.show(status)
 
 
@@ -241,17 +251,17 @@ def facts(manifest: Mapping[str, Any]) -> str:
     """Return one line that says what was run."""
     env, dataset = manifest.get("env", {}), manifest.get("dataset", {})
     tasks = format_count(dataset.get("tasks", 0), "task")
-    shown = ", shown gold" if manifest.get("needs_gold") else ""
+    gold_note = ", shown gold" if manifest.get("needs_gold") else ""
     parts = [
         *dict.fromkeys((benchmark(manifest), str(env.get("env", "")))),
-        f"agent {manifest.get('agent', {}).get('name')}{shown}",
+        f"agent {manifest.get('agent', {}).get('name')}{gold_note}",
         f"{dataset.get('name')} ({tasks}, {str(dataset.get('digest'))[:8]})",
         _images(list(env.get("images", {}))),
         f"protocol {env.get('protocol')}",
         "with history" if env.get("history") == "full" else "",
         f"judged by {env['judge']['model']}" if "judge" in env else "",
         f"seed {manifest.get('seed')}",
-        _excluded(manifest),
+        _exclusion_text(manifest),
     ]
     return safe(" · ".join(part for part in parts if part))
 
@@ -263,9 +273,9 @@ def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, 
         outcomes: The episodes.
         judge: The model whose word some of the successes may be.
     """
-    found = count_judgements(judge, outcomes)
+    judge_statistics = count_judgements(judge, outcomes)
     return {
-        **({} if found is None else {"judge": asdict(found)}),
+        **({} if judge_statistics is None else {"judge": asdict(judge_statistics)}),
         "statistics": as_data(summarize(outcomes), judge),
         "tags": {tag: as_data(stats, judge) for tag, stats in by_tag(outcomes).items()},
         "failure_modes": by_failure_mode(outcomes),
@@ -283,7 +293,7 @@ def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, 
 
 
 def as_text(
-    outcomes: Sequence[Outcome], tags: int, judge: str | None = None, known: str | None = None
+    outcomes: Sequence[Outcome], tags: int, judge: str | None = None, known_error: str | None = None
 ) -> str:
     """Return the statistics as a table, by tag where there are tags, and the errors by kind.
 
@@ -291,69 +301,82 @@ def as_text(
         outcomes: The episodes.
         tags: Only the most frequent ones, so many.
         judge: The model whose word some of the successes may be.
-        known: An error that is told elsewhere.
+        known_error: An error that is told elsewhere.
     """
-    named = list(by_tag(outcomes).items())
-    rows = {"all": summarize(outcomes), **{f"  {tag}": found for tag, found in named[:tags]}}
-    text = written(group_table("", rows, rate=rate_name(judge))).rstrip("\n")
-    if len(named) > tags:
-        text += f"\n  … {format_count(len(named) - tags, 'more tag')}: see 'intercode report'"
-    for found in judge_tables({judge or "": count_judgements(judge, outcomes)}):
-        text += f"\n\n{written(found)}".rstrip("\n")
+    tag_groups = list(by_tag(outcomes).items())
+    rows = {
+        "all": summarize(outcomes),
+        **{f"  {tag}": section for tag, section in tag_groups[:tags]},
+    }
+    text = table_text(group_table("", rows, rate=rate_name(judge))).rstrip("\n")
+    if len(tag_groups) > tags:
+        text += f"\n  … {format_count(len(tag_groups) - tags, 'more tag')}: see 'intercode report'"
+    for section in judge_tables({judge or "": count_judgements(judge, outcomes)}):
+        text += f"\n\n{table_text(section)}".rstrip("\n")
     if remarks := _remarks(outcomes):
         text += "\n\n" + "\n".join(remarks)
-    if failed := errors(outcomes, known).rstrip("\n"):
-        text += f"\n\n{failed}"
+    if errors_text := errors(outcomes, known_error).rstrip("\n"):
+        text += f"\n\n{errors_text}"
     return text
 
 
-def written(found: Table) -> str:
+def table_text(result_table: Table) -> str:
     """Return a table for the terminal, with its title above it and its note below."""
-    rows = [[safe(cell) for cell in row] for row in found.cells()]
+    rows = [[safe(cell) for cell in row] for row in result_table.cells()]
     width = terminal_width()
-    text = table([safe(name) for name, _ in found.columns], rows, found.left_count, width) + "\n"
-    title = f"{found.title}\n" if found.title else ""
-    note = [textwrap.fill(line, width) if width else line for line in safe(found.note).splitlines()]
+    text = (
+        table(
+            [safe(name) for name, _ in result_table.columns], rows, result_table.left_count, width
+        )
+        + "\n"
+    )
+    title = f"{result_table.title}\n" if result_table.title else ""
+    note = [
+        textwrap.fill(line, width) if width else line
+        for line in safe(result_table.note).splitlines()
+    ]
     return title + text + "".join(f"{line}\n" for line in note)
 
 
 def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
     """List successes that a reader may want to count apart, and sandboxes that did not last."""
-    found = summarize(outcomes)
-    lines = [*_by_turns(outcomes), *_failure_modes(outcomes, found.success_rate)]
-    lines += found.remarks()
-    kinds = {kind: count for kind, count in found.outcomes.items() if count}
+    statistics = summarize(outcomes)
+    lines = [*_by_turns(outcomes), *_failure_modes(outcomes, statistics.success_rate)]
+    lines += statistics.remarks()
+    kinds = {kind: count for kind, count in statistics.outcomes.items() if count}
     if kinds.keys() - {"solved", "not-solved"}:
         lines.append(f"Outcomes: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}.")
-    if several := sum(outcome.submissions > 1 for outcome in outcomes):
-        lines.append(f"Submitted several times, in forks of their own: {several}.")
-    if found.restarts:
+    if resubmission_count := sum(outcome.submissions > 1 for outcome in outcomes):
+        lines.append(f"Submitted several times, in forks of their own: {resubmission_count}.")
+    if statistics.restarts:
         lines.append(
-            f"Begun again, as a sandbox was lost otherwise: {format_count(found.restarts, 'time')}."
+            f"Begun again, as a sandbox was lost otherwise: {format_count(statistics.restarts, 'time')}."
         )
     return lines
 
 
 def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
     """Tell what feedback was worth: the success of a language model within 1, 2, 4, 8 turns."""
-    asked_a_model = any(outcome.calls for outcome in outcomes)
-    points = by_turn(outcomes) if asked_a_model else []
+    has_model_calls = any(outcome.calls for outcome in outcomes)
+    points = by_turn(outcomes) if has_model_calls else []
     if len(points) < 2:
         return []
-    known = [turn for turn in TURNS if turn < len(points)]
-    parts = [f"{percent(points[turn - 1].value)} within {turn}" for turn in known]
+    turn_limits = [turn for turn in TURN_LIMITS if turn < len(points)]
+    parts = [f"{percent(points[turn - 1].value)} within {turn}" for turn in turn_limits]
     return [f"Success by turns: {', '.join([*parts, f'{percent(points[-1].value)} in all'])}."]
 
 
 def _failure_modes(outcomes: Sequence[Outcome], rate: float | None) -> list[str]:
     """Tell what went wrong with a language model, where it solved less than half of the tasks."""
     modes = by_failure_mode(outcomes)
-    if not modes or rate is None or rate >= LOW:
+    if not modes or rate is None or rate >= LOW_SUCCESS_RATE:
         return []
-    unsolved = sum(not outcome.failed and not outcome.success for outcome in outcomes)
+    unsolved_count = sum(not outcome.failed and not outcome.success for outcome in outcomes)
     frequent = sorted(modes.items(), key=lambda item: -item[1])
     counts = ", ".join(f"{mode} {count}" for mode, count in frequent)
-    return [f"What went wrong in the {format_count(unsolved, 'episode')} not solved: {counts}."]
+    return [
+        f"What went wrong in the {format_count(unsolved_count, 'episode')} not solved: {counts}."
+    ]
 
 
 def bill(outcomes: Sequence[Outcome]) -> str:
@@ -362,48 +385,61 @@ def bill(outcomes: Sequence[Outcome]) -> str:
     Empty if none was. Where the price of a call is unknown, no sum of dollars is told.
     """
     judges = [outcome.judged for outcome in outcomes if outcome.judged is not None]
-    asked: dict[str, Sequence[Outcome | Judged]] = {"model": outcomes, "judge": judges}
-    return "\n".join(line for who, some in asked.items() if (line := _bill(who, some)))
+    outcomes_by_role: dict[str, Sequence[Outcome | Judged]] = {"model": outcomes, "judge": judges}
+    return "\n".join(
+        line
+        for role, role_outcomes in outcomes_by_role.items()
+        if (line := _bill(role, role_outcomes))
+    )
 
 
-def _bill(who: str, asked: Sequence[Outcome | Judged]) -> str:
-    known = [one for one in asked if one.tokens_in is not None and one.tokens_out is not None]
-    calls = sum(one.calls for one in asked)
-    if not known and not calls:
+def _bill(role: str, outcomes: Sequence[Outcome | Judged]) -> str:
+    reported_outcomes = [
+        outcome
+        for outcome in outcomes
+        if outcome.tokens_in is not None and outcome.tokens_out is not None
+    ]
+    calls = sum(outcome.calls for outcome in outcomes)
+    if not reported_outcomes and not calls:
         return ""
     parts = [format_count(calls, "call")]
-    if known:
-        parts.append(f"{sum(one.tokens_in or 0 for one in known):,} tokens in")
-        parts.append(f"{sum(one.tokens_out or 0 for one in known):,} out")
-    silent = sum(one.tokens_in is None and one.calls > 0 for one in asked)
-    if silent:
-        of = f" of {format_count(silent, 'episode')}" if known else ""
-        parts.append(f"tokens{of} not reported")
-    if known and all(one.cost is not None for one in known):
-        parts.append(dollars(sum(one.cost or 0.0 for one in known)))
-    return f"{who}: {', '.join(parts)}"
+    if reported_outcomes:
+        parts.append(f"{sum(outcome.tokens_in or 0 for outcome in reported_outcomes):,} tokens in")
+        parts.append(f"{sum(outcome.tokens_out or 0 for outcome in reported_outcomes):,} out")
+    unreported_count = sum(outcome.tokens_in is None and outcome.calls > 0 for outcome in outcomes)
+    if unreported_count:
+        count_text = f" of {format_count(unreported_count, 'episode')}" if reported_outcomes else ""
+        parts.append(f"tokens{count_text} not reported")
+    if reported_outcomes and all(outcome.cost is not None for outcome in reported_outcomes):
+        parts.append(dollars(sum(outcome.cost or 0.0 for outcome in reported_outcomes)))
+    return f"{role}: {', '.join(parts)}"
 
 
-def errors(outcomes: Sequence[Outcome], known: str | None = None) -> str:
+def errors(outcomes: Sequence[Outcome], known_error: str | None = None) -> str:
     """Return the episodes without a result by kind, and the first of them; empty without any.
 
     Args:
         outcomes: The episodes.
-        known: An error that is told elsewhere, and not repeated.
+        known_error: An error that is told elsewhere, and not repeated.
     """
     kinds = errors_by_type(outcomes)
     if not kinds:
         return ""
     counts = ", ".join(f"{count} {safe(kind)}" for kind, count in kinds.items())
-    failed = [outcome for outcome in outcomes if outcome.failed and outcome.error != known]
+    failed_outcomes = [
+        outcome for outcome in outcomes if outcome.failed and outcome.error != known_error
+    ]
     lines = [f"Episodes without a result: {counts}. They count in no rate or mean."]
-    lines += [f"  {safe(o.task_id)}: {one_line(o.error or '', 200)}" for o in failed[:SHOWN_ERRORS]]
-    if len(failed) > SHOWN_ERRORS:
-        lines.append(f"  … and {len(failed) - SHOWN_ERRORS} more")
+    lines += [
+        f"  {safe(o.task_id)}: {one_line(o.error or '', 200)}"
+        for o in failed_outcomes[:MAX_LISTED_ERRORS]
+    ]
+    if len(failed_outcomes) > MAX_LISTED_ERRORS:
+        lines.append(f"  … and {len(failed_outcomes) - MAX_LISTED_ERRORS} more")
     return "\n".join(lines) + "\n"
 
 
-def _excluded(manifest: Mapping[str, Any]) -> str:
+def _exclusion_text(manifest: Mapping[str, Any]) -> str:
     """How many tasks the run has left out; empty if none."""
     count = len(manifest.get("excluded", {}))
     return f"{format_count(count, 'task')} excluded" if count else ""
@@ -422,23 +458,25 @@ def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
     Args:
         series: Name → the rates within 1, 2, … turns.
     """
-    width = shutil.get_terminal_size((WIDEST, 24)).columns
+    width = shutil.get_terminal_size((MAX_CHART_WIDTH, 24)).columns
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
     return chart(
         {safe(name): points for name, points in series.items()},
-        width=max(MIN_WIDTH, min(WIDEST, width) - 1),
+        width=max(MIN_WIDTH, min(MAX_CHART_WIDTH, width) - 1),
         ascii_only=encoding != "utf8",
     )
 
 
-def of_each_environment(runs: Sequence[Run]) -> str:
+def charts_by_environment(runs: Sequence[Run]) -> str:
     """Return a chart for each environment, of the runs in it."""
     texts = []
-    for where in dict.fromkeys(run.env_label for run in runs):
-        series = {run.label: by_turn(run.outcomes) for run in runs if run.env_label == where}
-        drawn = for_terminal(series) or "no episode has a result yet\n"
+    for environment in dict.fromkeys(run.env_label for run in runs):
+        series = {run.label: by_turn(run.outcomes) for run in runs if run.env_label == environment}
+        chart_text = for_terminal(series) or "no episode has a result yet\n"
         # A name that is too long is cut, and with it who judged.
-        judges = dict.fromkeys(run.judge for run in runs if run.env_label == where and run.judge)
+        judges = dict.fromkeys(
+            run.judge for run in runs if run.env_label == environment and run.judge
+        )
         notes = "".join(f"successes judged by {safe(judge)} are among them\n" for judge in judges)
-        texts.append(f"{safe(where)}: success within so many turns\n\n{drawn}{notes}")
+        texts.append(f"{safe(environment)}: success within so many turns\n\n{chart_text}{notes}")
     return "\n".join(texts)

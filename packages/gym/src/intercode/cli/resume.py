@@ -24,21 +24,27 @@ def execute(args: argparse.Namespace) -> int:
     session = _last_session(folder, manifest)
     options = {**given(args), "out": folder, "locked": folder}
     spec = recorded_spec(folder, manifest, options, trust=args.trust, resumes=True)
-    if spec.epochs < (before := session["options"].get("epochs", 1)):
-        raise UsageError(f"{folder} was to have {before} epochs: --epochs {spec.epochs} is fewer")
-    watcher = run.watcher_of(spec)
+    if spec.epochs < (recorded_epochs := session["options"].get("epochs", 1)):
+        raise UsageError(
+            f"{folder} was to have {recorded_epochs} epochs: --epochs {spec.epochs} is fewer"
+        )
+    watcher = run.make_watcher(spec)
     # The run's first session is held to another run only by `run --locked`.
-    held = args.strict or "locked" in manifest["sessions"][0]
-    asked = replace(plan(spec, watcher), follows_machine=not held)
-    jobs = [(epoch, task.task_id, ()) for epoch in range(spec.epochs) for task in asked.tasks]
-    known = latest(folder, Outcome.of)
-    done = [known[job] for job in jobs if job in known and not known[job].failed]
-    if len(done) == len(jobs):
-        return run.finish(spec, RunResult(done, len(jobs), 0, 0.0, folder=folder))
+    is_strict = args.strict or "locked" in manifest["sessions"][0]
+    resume_plan = replace(plan(spec, watcher), follows_machine=not is_strict)
+    jobs = [(epoch, task.task_id, ()) for epoch in range(spec.epochs) for task in resume_plan.tasks]
+    latest_outcomes = latest(folder, Outcome.of)
+    finished_outcomes = [
+        latest_outcomes[job]
+        for job in jobs
+        if job in latest_outcomes and not latest_outcomes[job].failed
+    ]
+    if len(finished_outcomes) == len(jobs):
+        return run.finish(spec, RunResult(finished_outcomes, len(jobs), 0, 0.0, folder=folder))
     RecordWriter(
         folder
     ).close()  # refuses before anything is started if another process writes to it
-    return run.finish(spec, run.carry_out(asked, watcher))
+    return run.finish(spec, run.carry_out(resume_plan, watcher))
 
 
 def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -49,10 +55,10 @@ def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
         UsageError: It was not made by a command.
     """
     if rescored := manifest.get("rescored"):
-        recording, out = shlex.quote(str(rescored["run"])), shlex.quote(str(folder))
+        recording, folder_argument = shlex.quote(str(rescored["run"])), shlex.quote(str(folder))
         raise UsageError(
             f"{folder} is a run scored again: what is missing comes by 'intercode rescore "
-            f"{recording} --out {out}' and the reward that it was scored with"
+            f"{recording} --out {folder_argument}' and the reward that it was scored with"
         )
     session: dict[str, Any] = (manifest.get("sessions") or [{}])[-1]
     if "options" not in session:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intercode.cli import results
-from intercode.cli.recorded import recorded_spec, words_again
+from intercode.cli.recorded import recorded_spec, repeated_options
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, print_json, safe
 from intercode.errors import UsageError
@@ -41,11 +41,11 @@ def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
     options = given(args)
     if args.trust or options.keys() & {"agent", "preset", "locked"}:
-        return run_and_print(spec_of(options, trust=args.trust))
+        return run_and_print(make_spec(options, trust=args.trust))
     return _run_gold(RunSpec.of(options), _command(options))
 
 
-def spec_of(options: Options, *, trust: bool = False) -> RunSpec:
+def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
     """Make the spec; options that are not given come from the record that a run is locked to.
 
     Raises:
@@ -61,8 +61,8 @@ def spec_of(options: Options, *, trust: bool = False) -> RunSpec:
 
 def run_and_print(spec: RunSpec) -> int:
     """Run what a spec says, and print the summary; return the exit code."""
-    spec = placed(spec)
-    return finish(spec, carry_out(spec, watcher_of(spec)))
+    spec = assign_folder(spec)
+    return finish(spec, carry_out(spec, make_watcher(spec)))
 
 
 def _run_gold(spec: RunSpec, command: str) -> int:
@@ -71,20 +71,20 @@ def _run_gold(spec: RunSpec, command: str) -> int:
     Raises:
         UsageError: No task has gold.
     """
-    spec = placed(spec)
-    watcher = watcher_of(spec)
-    asked = plan(spec, watcher)
-    tasks = asked.tasks
+    spec = assign_folder(spec)
+    watcher = make_watcher(spec)
+    run_plan = plan(spec, watcher)
+    tasks = run_plan.tasks
     can_be_scored = spec.reward or any(task.verification or task.tests for task in tasks)
     if can_be_scored and not any(task.gold for task in tasks):
-        raise UsageError(_no_agent(asked.dataset, command))
-    code = finish(spec, carry_out(asked, watcher))
+        raise UsageError(_no_agent(run_plan.dataset, command))
+    code = finish(spec, carry_out(run_plan, watcher))
     if not (spec.how.quiet or spec.how.json):
-        print(_GOLD_WAS_RUN.format(command=command))
+        print(_GOLD_MESSAGE.format(command=command))
     return code
 
 
-_NO_AGENT = """\
+_NO_AGENT_MESSAGE = """\
 {data}: nothing was run: no agent was named, and no task has gold, the
 solution that the agent 'oracle' runs otherwise. An agent solves the tasks: it reads a task and what
 came of its actions so far, and says the next action. Name one:
@@ -100,7 +100,7 @@ came of its actions so far, and says the next action. Name one:
       you, in the terminal
 
 To see agents that solve tasks: intercode demo"""
-_GOLD_WAS_RUN = """\
+_GOLD_MESSAGE = """\
 
 No agent was named: 'oracle' ran gold, the tasks' own solutions. That checks tasks and machine, and
 says nothing of an agent. With a language model ('intercode run --help' lists all agents):
@@ -109,7 +109,7 @@ says nothing of an agent. With a language model ('intercode run --help' lists al
 
 def _no_agent(dataset: Dataset, command: str) -> str:
     play = command.replace("run", "play", 1)
-    return _NO_AGENT.format(data=dataset.source or dataset.name, command=command, play=play)
+    return _NO_AGENT_MESSAGE.format(data=dataset.source or dataset.name, command=command, play=play)
 
 
 def _command(options: Options) -> str:
@@ -119,36 +119,40 @@ def _command(options: Options) -> str:
     return f"intercode run {shlex.join(map(safe, words))}"
 
 
-def placed(spec: RunSpec) -> RunSpec:
+def assign_folder(spec: RunSpec) -> RunSpec:
     """Return a spec that says where its run is kept."""
     return spec if spec.how.out is not None else spec.merge(out=_default_folder(spec))
 
 
-def carry_out(asked: RunSpec | Plan, watcher: Watcher, budget: Budget | None = None) -> RunResult:
+def carry_out(
+    spec_or_plan: RunSpec | Plan, watcher: Watcher, budget: Budget | None = None
+) -> RunResult:
     """Carry out a spec or a plan, and say how to resume a run that was stopped.
 
     Args:
-        asked: The spec, or the plan that was made of it.
+        spec_or_plan: The spec, or the plan that was made of it.
         watcher: Shows how it goes.
         budget: One that several runs share; default: the run's own.
     """
-    how = (asked if isinstance(asked, RunSpec) else asked.spec).how
+    run_options = (spec_or_plan if isinstance(spec_or_plan, RunSpec) else spec_or_plan.spec).how
     try:
-        return run(asked, watcher, budget)
+        return run(spec_or_plan, watcher, budget)
     except DriftError as error:
-        if how.json:
-            found = [asdict(difference) for difference in error.differences]
-            print_json({"locked": how.locked, "differences": found})
+        if run_options.json:
+            differences = [asdict(difference) for difference in error.differences]
+            print_json({"locked": run_options.locked, "differences": differences})
         raise
     except KeyboardInterrupt:
-        can_resume = how.out is not None and (Path(how.out) / MANIFEST).is_file()
-        spec = asked if isinstance(asked, RunSpec) else asked.spec
-        rest = f"; resume with: {resuming(spec)}" if can_resume else " before any episode began"
-        print(f"stopped{rest}", file=sys.stderr)
+        can_resume = run_options.out is not None and (Path(run_options.out) / MANIFEST).is_file()
+        spec = spec_or_plan if isinstance(spec_or_plan, RunSpec) else spec_or_plan.spec
+        resume_text = (
+            f"; resume with: {resume_command(spec)}" if can_resume else " before any episode began"
+        )
+        print(f"stopped{resume_text}", file=sys.stderr)
         raise
 
 
-def watcher_of(spec: RunSpec) -> Watcher:
+def make_watcher(spec: RunSpec) -> Watcher:
     """Return the watcher that shows how a run goes."""
     return Watcher(
         show=(sys.stderr if spec.how.json else sys.stdout) if spec.how.show else None,
@@ -158,42 +162,46 @@ def watcher_of(spec: RunSpec) -> Watcher:
     )
 
 
-def resuming(spec: RunSpec) -> str:
+def resume_command(spec: RunSpec) -> str:
     """Return the command that resumes a run."""
-    return f"intercode resume {shlex.quote(safe(str(spec.how.out)))}{words_again(spec)}"
+    return f"intercode resume {shlex.quote(safe(str(spec.how.out)))}{repeated_options(spec)}"
 
 
 def finish(spec: RunSpec, result: RunResult) -> int:
     """Print the result of a run; return the exit code."""
-    out = Path(str(spec.how.out))
+    output_folder = Path(str(spec.how.out))
     if spec.how.json:
-        _print_json(out, result)
+        _print_json(output_folder, result)
     else:
-        _print(spec.how.workers, out, result)
-    if rest := _rest(spec, result):
-        print(rest, file=sys.stderr if spec.how.json else sys.stdout)
+        _print(spec.how.workers, output_folder, result)
+    if remainder_text := _remainder_text(spec, result):
+        print(remainder_text, file=sys.stderr if spec.how.json else sys.stdout)
     if result.cut_short:
         return 130
     return 0 if result.complete else 1
 
 
-def _rest(spec: RunSpec, result: RunResult) -> str:
+def _remainder_text(spec: RunSpec, result: RunResult) -> str:
     """Say what is left to do, and why; empty if nothing is."""
-    missing, errors = result.planned - len(result.outcomes), result.statistics.errors
-    left = [f"{missing} episode{'s are' if missing > 1 else ' is'} missing"] if missing else []
-    left += [f"{errors} ended in an error"] if errors else []
-    if not left:
+    missing_count, errors = result.planned - len(result.outcomes), result.statistics.errors
+    remaining_parts = (
+        [f"{missing_count} episode{'s are' if missing_count > 1 else ' is'} missing"]
+        if missing_count
+        else []
+    )
+    remaining_parts += [f"{errors} ended in an error"] if errors else []
+    if not remaining_parts:
         return "" if result.ran else "nothing to do: every episode has a result"
-    why = f"stopped: {safe(result.stopped)}\n" if result.stopped else ""
-    why += "interrupted: " if result.cut_short else ""
-    return f"{why}{', '.join(left)}\nresume with: {resuming(spec)}"
+    reason = f"stopped: {safe(result.stopped)}\n" if result.stopped else ""
+    reason += "interrupted: " if result.cut_short else ""
+    return f"{reason}{', '.join(remaining_parts)}\nresume with: {resume_command(spec)}"
 
 
-def _print_json(out: Path, result: RunResult) -> None:
-    manifest = read_manifest(out)
+def _print_json(output_folder: Path, result: RunResult) -> None:
+    manifest = read_manifest(output_folder)
     print_json(
         {
-            "run": str(out),
+            "run": str(output_folder),
             "env": manifest["env"]["env"],
             "agent": manifest["agent"]["name"],
             "dataset": manifest["dataset"],
@@ -210,8 +218,8 @@ def _print_json(out: Path, result: RunResult) -> None:
     )
 
 
-def _print(workers: int, out: Path, result: RunResult) -> None:
-    manifest = read_manifest(out)
+def _print(workers: int, output_folder: Path, result: RunResult) -> None:
+    manifest = read_manifest(output_folder)
     judge = find_judge(manifest, result.outcomes)
     text = results.as_text(result.outcomes, TAGS, judge, result.stopped)
     print(results.facts(manifest), text, sep="\n\n", end="\n\n")
@@ -220,7 +228,7 @@ def _print(workers: int, out: Path, result: RunResult) -> None:
     if result.ran:
         pace = f"({_rate(result):.1f}/s, {format_count(workers, 'worker')})"
         print(f"{format_count(result.ran, 'episode')} in {duration(result.seconds)} {pace}")
-    print(f"run: {out}")
+    print(f"run: {output_folder}")
 
 
 def _rate(result: RunResult) -> float:
@@ -231,8 +239,8 @@ def _default_folder(spec: RunSpec) -> Path:
     """Return a new name below ``runs/``: two runs of the same second get different ones."""
     agent = spec.agent.name
     name = Path(agent).name if ".py:" in agent or agent.endswith(".toml") else agent
-    what = spec.env.benchmark or spec.env.name
-    words = "-".join([what, name, *(spec.model.name or "").split("/")[1:]])
+    environment_label = spec.env.benchmark or spec.env.name
+    words = "-".join([environment_label, name, *(spec.model.name or "").split("/")[1:]])
     label = re.sub(r"[^\w.-]+", "-", words)[:80]
     return fresh_folder(f"{time.strftime('%Y%m%d-%H%M%S')}-{label}")
 

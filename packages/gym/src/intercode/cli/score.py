@@ -19,15 +19,19 @@ def execute(args: argparse.Namespace) -> int:
     if args.env is not None and not args.predictions.is_file() and Path(args.env).is_file():
         args.predictions, args.env = Path(args.env), str(args.predictions)
     texts = read_predictions(args.predictions)
-    if unknown := sorted(set(args.tasks or ()) - texts.keys()):
-        raise UsageError(f"{args.predictions} has no prediction for {unknown[0]}")
-    own = {"agent": "predictions", "recording": args.predictions, "tasks": args.tasks or [*texts]}
-    spec = run.placed(run.spec_of({**given(args), **own}, trust=args.trust))
+    if unknown_ids := sorted(set(args.tasks or ()) - texts.keys()):
+        raise UsageError(f"{args.predictions} has no prediction for {unknown_ids[0]}")
+    prediction_options = {
+        "agent": "predictions",
+        "recording": args.predictions,
+        "tasks": args.tasks or [*texts],
+    }
+    spec = run.assign_folder(run.make_spec({**given(args), **prediction_options}, trust=args.trust))
     code = run.run_and_print(spec)
     total = int(read_manifest(Path(str(spec.how.out)))["dataset"]["tasks"])
-    if args.tasks is None and (missing := total - len(texts)) > 0:
+    if args.tasks is None and (shortfall := total - len(texts)) > 0:
         tell(
-            f"intercode: warning: {missing} of {format_count(total, 'task')} have no prediction: they "
+            f"intercode: warning: {shortfall} of {format_count(total, 'task')} have no prediction: they "
             "do not count in these rates"
         )
     return code

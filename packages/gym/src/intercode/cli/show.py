@@ -21,8 +21,10 @@ def execute(args: argparse.Namespace) -> int:
     read_manifest(args.run)
     episodes = list(latest(args.run, lambda episode: episode).values())
     if args.tasks:
-        if missing := set(args.tasks) - {episode.task_id for episode in episodes}:
-            raise TaskNotFoundError(f"{args.run} has no episode of {', '.join(sorted(missing))}")
+        if missing_ids := set(args.tasks) - {episode.task_id for episode in episodes}:
+            raise TaskNotFoundError(
+                f"{args.run} has no episode of {', '.join(sorted(missing_ids))}"
+            )
         episodes = [episode for episode in episodes if episode.task_id in args.tasks]
     if args.failed:
         episodes = [episode for episode in episodes if not episode.success]

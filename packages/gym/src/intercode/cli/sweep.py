@@ -12,7 +12,7 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from intercode.cli import results as shown, run
+from intercode.cli import results as results_module, run
 from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
@@ -29,79 +29,81 @@ NO_SKILL = "none"
 
 def execute(args: argparse.Namespace) -> int:
     """Run them one after the other, and print the table."""
-    out = args.out or str(Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep"))
-    specs = list(_combinations(args, out))
+    folder = args.out or str(Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep"))
+    specs = list(_combinations(args, folder))
     _refuse_same_folders(specs)
-    plans = _planned(specs)
-    for one in plans:
-        _check(one)
+    plans = _plan_runs(specs)
+    for run_plan in plans:
+        _check_agent(run_plan)
     budget = make_budget(RunSpec.of(given(args)), specs)
     results: list[tuple[Plan, RunResult]] = []
-    for number, one in enumerate(plans, 1):
+    for number, run_plan in enumerate(plans, 1):
         if not args.quiet:
-            print(f"{number}/{len(plans)} {safe(str(one.spec.how.out))}", file=sys.stderr)
-        results.append((one, run.carry_out(one, run.watcher_of(one.spec), budget)))
+            print(f"{number}/{len(plans)} {safe(str(run_plan.spec.how.out))}", file=sys.stderr)
+        results.append((run_plan, run.carry_out(run_plan, run.make_watcher(run_plan.spec), budget)))
         if results[-1][1].interrupted:
             break
-    _print(args, out, len(plans), results)
+    _print(args, folder, len(plans), results)
     if len(results) == len(plans) and all(result.complete for _, result in results):
         return 0
     return 130 if any(result.interrupted for _, result in results) else 1
 
 
-def _combinations(args: argparse.Namespace, out: str) -> Iterator[RunSpec]:
+def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
     """Yield the spec of each run.
 
     Raises:
         UsageError: Language models are asked for and no model is, or the other way round; or there
             are skills and no agent that reads them.
     """
-    speaking = [name for name in args.agents if agent_provider(name).calls_model]
-    if speaking and not args.models:
-        raise UsageError(f"agent {speaking[0]} needs --model PROVIDER/NAME")
-    if args.models and not speaking:
+    model_agents = [name for name in args.agents if agent_provider(name).calls_model]
+    if model_agents and not args.models:
+        raise UsageError(f"agent {model_agents[0]} needs --model PROVIDER/NAME")
+    if args.models and not model_agents:
         raise UsageError(f"of {', '.join(args.agents)} none is a language model: leave --model")
     if args.skills and not any(agent_provider(name).reads_skills for name in args.agents):
         raise UsageError(f"of {', '.join(args.agents)} none reads a skill: leave --skill")
-    shared = given(args)
-    no_model = dict.fromkeys(unused_model_options(RunSpec.of(shared)))
-    for what in args.what:
-        env, _, data = what.partition("=")
+    shared_options = given(args)
+    no_model = dict.fromkeys(unused_model_options(RunSpec.of(shared_options)))
+    for target in args.what:
+        env, _, data = target.partition("=")
         for agent in args.agents:
-            models: Sequence[str | None] = args.models if agent in speaking else [None]
+            models: Sequence[str | None] = args.models if agent in model_agents else [None]
             for model, skill in product(models, _skills(args, agent)):
-                own = {
+                combination_options = {
                     **{"env": env, "data": data or None, "agent": agent, "model": model},
-                    "out": str(Path(out) / _label(what, agent, model, skill)),
+                    "out": str(Path(folder) / _label(target, agent, model, skill)),
                     "skill": [] if skill in (None, NO_SKILL) else [skill],
                 }
-                yield RunSpec.of(shared, {} if agent in speaking else no_model, own)
+                yield RunSpec.of(
+                    shared_options, {} if agent in model_agents else no_model, combination_options
+                )
 
 
-def _planned(specs: Sequence[RunSpec]) -> list[Plan]:
+def _plan_runs(specs: Sequence[RunSpec]) -> list[Plan]:
     """Plan each run: all agents are to find the same flags."""
     plans: list[Plan] = []
     secret = find_secret(*(spec.how.out for spec in specs))
     for spec in specs:
         if spec.env.secret is None and secret is not None:
             spec = spec.merge(secret=secret)
-        plans.append(plan(spec, run.watcher_of(spec)))
+        plans.append(plan(spec, run.make_watcher(spec)))
         secret = plans[-1].spec.env.secret if secret is None else secret
     return plans
 
 
-def _label(what: str, agent: str, model: str | None, skill: str | None) -> str:
+def _label(target: str, agent: str, model: str | None, skill: str | None) -> str:
     """Return the name of a run's folder."""
     names = [
-        *(Path(name).stem for name in what.split("=")),
+        *(Path(name).stem for name in target.split("=")),
         Path(agent).name if ".py:" in agent or agent.endswith(".toml") else agent,
         *(model or "").split("/")[1:],
-        *_with(skill),
+        *_skill_words(skill),
     ]
     return re.sub(r"[^\w.-]+", "-", "-".join(names))
 
 
-def _with(skill: str | None) -> list[str]:
+def _skill_words(skill: str | None) -> list[str]:
     if skill is None:
         return []
     return ["no-skill" if skill == NO_SKILL else f"with-{Path(skill).absolute().name}"]
@@ -119,68 +121,86 @@ def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
             raise UsageError(f"two of these runs would be {Path(folder).name}: name each only once")
 
 
-def _check(asked: Plan) -> None:
+def _check_agent(run_plan: Plan) -> None:
     """Refuse an agent that could not run before anything does."""
-    with closing(actors(asked.spec)) as who:
-        check_tasks(asked.tasks, who.factory)
+    with closing(actors(run_plan.spec)) as run_actors:
+        check_tasks(run_plan.tasks, run_actors.factory)
 
 
 def _pairs(
     specs: Sequence[RunSpec], runs: Sequence[Run]
 ) -> list[tuple[Run, list[tuple[Run, PairedComparison]]]]:
     """Pair the first run of an agent with its others, which differ from it in the skill alone."""
-    alike: dict[str, list[Run]] = {}
-    for spec, one in zip(specs, runs, strict=True):
-        alike.setdefault(str(spec.merge(skill=None, out=None)), []).append(one)
+    runs_by_spec: dict[str, list[Run]] = {}
+    for spec, agent_run in zip(specs, runs, strict=True):
+        runs_by_spec.setdefault(str(spec.merge(skill=None, out=None)), []).append(agent_run)
     return [
         (
-            first,
+            first_run,
             [
-                (one, found)
-                for one in others
-                if (found := compare(first.outcomes, one.outcomes, len(others)))
+                (agent_run, paired_result)
+                for agent_run in other_runs
+                if (
+                    paired_result := compare(
+                        first_run.outcomes, agent_run.outcomes, len(other_runs)
+                    )
+                )
             ],
         )
-        for first, *others in alike.values()
-        if others
+        for first_run, *other_runs in runs_by_spec.values()
+        if other_runs
     ]
 
 
 def _print(
-    args: argparse.Namespace, out: str, planned: int, results: Sequence[tuple[Plan, RunResult]]
+    args: argparse.Namespace,
+    folder: str,
+    planned_count: int,
+    results: Sequence[tuple[Plan, RunResult]],
 ) -> None:
-    runs = read_runs([Path(str(asked.spec.how.out)) for asked, _ in results])
-    pairs = _pairs([asked.spec for asked, _ in results], runs)
+    runs = read_runs([Path(str(run_plan.spec.how.out)) for run_plan, _ in results])
+    pairs = _pairs([run_plan.spec for run_plan, _ in results], runs)
     if args.json:
-        found = [
+        run_entries = [
             {
-                "run": str(one.folder),
-                "where": one.env_label,
-                "agent": one.label,
+                "run": str(agent_run.folder),
+                "where": agent_run.env_label,
+                "agent": agent_run.label,
                 "planned": result.planned,
                 "finished": len(result.outcomes),
-                **shown.as_json(one.outcomes, one.judge),
+                **results_module.as_json(agent_run.outcomes, agent_run.judge),
             }
-            for one, (_, result) in zip(runs, results, strict=True)
+            for agent_run, (_, result) in zip(runs, results, strict=True)
         ]
-        compared = [
-            {"run": str(one.folder), "against": str(first.folder), **asdict(paired)}
-            for first, others in pairs
-            for one, paired in others
+        comparison_entries = [
+            {
+                "run": str(agent_run.folder),
+                "against": str(first_run.folder),
+                **asdict(paired_result),
+            }
+            for first_run, other_runs in pairs
+            for agent_run, paired_result in other_runs
         ]
-        print_json({"sweep": out, "planned": planned, "runs": found, "comparisons": compared})
+        print_json(
+            {
+                "sweep": folder,
+                "planned": planned_count,
+                "runs": run_entries,
+                "comparisons": comparison_entries,
+            }
+        )
         return
     tables = [
         *side_by_side_tables(runs),
         *(table for pair in pairs for table in pair_tables(*pair)),
     ]
-    print("\n".join(map(shown.written, tables)), end="")
-    bill = shown.bill([outcome for one in runs for outcome in one.outcomes])
-    print(*filter(None, ("", bill, f"runs: {safe(out)}")), sep="\n")
-    for one, (_, result) in zip(runs, results, strict=True):
+    print("\n".join(map(results_module.table_text, tables)), end="")
+    bill = results_module.bill([outcome for agent_run in runs for outcome in agent_run.outcomes])
+    print(*filter(None, ("", bill, f"runs: {safe(folder)}")), sep="\n")
+    for agent_run, (_, result) in zip(runs, results, strict=True):
         if result.stopped:
-            print(f"{safe(one.folder.name)} was stopped: {safe(result.stopped)}")
-    if len(results) < planned or not all(result.complete for _, result in results):
-        print(f"not everything has a result: resume with the same command and --out {safe(out)}")
+            print(f"{safe(agent_run.folder.name)} was stopped: {safe(result.stopped)}")
+    if len(results) < planned_count or not all(result.complete for _, result in results):
+        print(f"not everything has a result: resume with the same command and --out {safe(folder)}")
     else:
-        print(f"each episode: intercode report {safe(out)}/* --html report.html")
+        print(f"each episode: intercode report {safe(folder)}/* --html report.html")

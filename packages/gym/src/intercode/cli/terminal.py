@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from intercode.downloads import Progress
 
-_LIVE_EVERY, _PLAIN_EVERY = 0.1, 30.0
+_LIVE_SECONDS, _PLAIN_SECONDS = 0.1, 30.0
 """Seconds between two states of a run: on a terminal, and where there is none."""
-_MILESTONE_EVERY = 5.0
+_MILESTONE_SECONDS = 5.0
 """Seconds between two states without a terminal, the second of which is a milestone: the log of a
 short run has no line for each."""
-_WIDEST = 10_000
+_MAX_WIDTH = 10_000
 LINES = 12
 """Lines of each text of an episode that are shown unless more are asked for."""
 
@@ -45,10 +45,10 @@ def safe(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or c.isprintable() else _escaped(c) for c in text)
+    return "".join(c if c in "\n\t" or c.isprintable() else _escape(c) for c in text)
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:  # a byte that `surrogateescape` has kept
         code -= 0xDC00
@@ -63,17 +63,17 @@ def one_line(text: str, width: int) -> str:
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
 
 
-def shortened(text: str, lines: int) -> str:
+def shorten(text: str, lines: int) -> str:
     """Return the first and last lines of a text, `lines` in all, and how many are missing."""
-    every = safe(text).rstrip("\n").split("\n")
-    if len(every) <= lines:
-        return "\n".join(every)
-    head, tail = every[: lines - lines // 3], every[len(every) - lines // 3 :]
-    cut = len(every) - len(head) - len(tail)
+    all_lines = safe(text).rstrip("\n").split("\n")
+    if len(all_lines) <= lines:
+        return "\n".join(all_lines)
+    head, tail = all_lines[: lines - lines // 3], all_lines[len(all_lines) - lines // 3 :]
+    cut = len(all_lines) - len(head) - len(tail)
     return "\n".join([*head, f"… {format_count(cut, 'more line')} …", *tail])
 
 
-def indented(text: str, prefix: str) -> str:
+def indent(text: str, prefix: str) -> str:
     """Put a prefix before every line."""
     return "\n".join(prefix + line for line in text.split("\n"))
 
@@ -94,9 +94,9 @@ def duration(seconds: float) -> str:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remaining_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {remaining_seconds:02} s"
 
 
 def dollars(amount: float) -> str:
@@ -118,20 +118,20 @@ def print_json(data: Any) -> None:
 
     Numbers that are infinite, as the ends of an interval of one value, are null: JSON has none.
     """
-    print(json.dumps(_finite(data), indent=2, ensure_ascii=True), file=output())
+    print(json.dumps(_replace_infinities(data), indent=2, ensure_ascii=True), file=output())
 
 
 _json_output: list[TextIO] = []
-"""The stream of `json_alone`, while there is one."""
+"""The stream of `reserve_stdout`, while there is one."""
 
 
 def output() -> TextIO:
-    """Return the stream for a command's own output: standard output, also in `json_alone`."""
+    """Return the stream for a command's own output: standard output, also in `reserve_stdout`."""
     return _json_output[-1] if _json_output else sys.stdout
 
 
 @contextmanager
-def json_alone() -> Iterator[None]:
+def reserve_stdout() -> Iterator[None]:
     """Keep all but a command's own output off standard output, for programs that read its JSON.
 
     What a user's agent, reward or dataset prints, and the programs that it starts, goes to standard
@@ -139,14 +139,14 @@ def json_alone() -> Iterator[None]:
     """
     stdout = sys.stdout
     stdout.flush()
-    saved = None
+    saved_descriptor = None
     with suppress(OSError, ValueError):  # a stream without a descriptor, as in tests
         if stdout.fileno() == 1:
-            saved = os.dup(1)
+            saved_descriptor = os.dup(1)
     stream = stdout
-    if saved is not None:
+    if saved_descriptor is not None:
         os.dup2(_error_descriptor(), 1)
-        stream = open(saved, "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: PTH123
+        stream = open(saved_descriptor, "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: PTH123
     sys.stdout = sys.stderr
     _json_output.append(stream)
     try:
@@ -155,8 +155,8 @@ def json_alone() -> Iterator[None]:
     finally:
         _json_output.remove(stream)
         sys.stdout = stdout
-        if saved is not None:
-            os.dup2(saved, 1)
+        if saved_descriptor is not None:
+            os.dup2(saved_descriptor, 1)
             with suppress(OSError):  # told by the flush before
                 stream.close()
 
@@ -170,11 +170,11 @@ def _error_descriptor() -> int:
     return 2
 
 
-def _finite(data: Any) -> Any:
+def _replace_infinities(data: Any) -> Any:
     if isinstance(data, Mapping):
-        return {name: _finite(value) for name, value in data.items()}
+        return {name: _replace_infinities(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
+        return [_replace_infinities(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
@@ -182,14 +182,17 @@ def _finite(data: Any) -> Any:
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, width: int | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left_columns: int = 1,
+    width: int | None = None,
 ) -> str:
     """Return columns as text; the names stand out on a terminal.
 
     Args:
         header: The columns' names.
         rows: Their cells.
-        left: How many columns are flush left; the others are flush right.
+        left_columns: How many columns are flush left; the others are flush right.
         width: Of the terminal: columns that it has no room for stand below, each part with the
             first column; None: as wide as it comes.
     """
@@ -198,35 +201,35 @@ def table(
     widths = [
         max(cell_len(row[column]) for row in [header, *rows]) for column in range(len(header))
     ]
-    parts = [_part(header, rows, left, columns) for columns in _folded(widths, width)]
+    parts = [_part(header, rows, left_columns, columns) for columns in _fold_columns(widths, width)]
     return "\n\n".join(parts)
 
 
 def _part(
-    header: Sequence[str], rows: Sequence[Sequence[str]], left: int, columns: Sequence[int]
+    header: Sequence[str], rows: Sequence[Sequence[str]], left_columns: int, columns: Sequence[int]
 ) -> str:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    rich_table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for column in columns:
-        justify: Any = "left" if column < left else "right"
-        shown.add_column(Text(header[column]), justify=justify, no_wrap=True)
+        justify: Any = "left" if column < left_columns else "right"
+        rich_table.add_column(Text(header[column]), justify=justify, no_wrap=True)
     for row in rows:
-        shown.add_row(*(Text(row[column]) for column in columns))
-    console = Console(file=sys.stdout, width=_WIDEST, highlight=False)
-    with console.capture() as captured:
-        console.print(shown)
-    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+        rich_table.add_row(*(Text(row[column]) for column in columns))
+    console = Console(file=sys.stdout, width=_MAX_WIDTH, highlight=False)
+    with console.capture() as capture:
+        console.print(rich_table)
+    return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
 
-def _folded(widths: Sequence[int], room: int | None) -> list[list[int]]:
+def _fold_columns(widths: Sequence[int], room: int | None) -> list[list[int]]:
     """Share columns out among parts that stand below each other, each with the first."""
     parts = [[0]]
     for column in range(1, len(widths)):
-        needed = sum(widths[other] + 2 for other in parts[-1]) + widths[column]
-        if room is not None and needed > room and len(parts[-1]) > 1:
+        needed_width = sum(widths[index] + 2 for index in parts[-1]) + widths[column]
+        if room is not None and needed_width > room and len(parts[-1]) > 1:
             parts.append([0])
         parts[-1].append(column)
     return parts
@@ -250,25 +253,25 @@ class LiveLine:
     def __init__(self, quiet: bool = False) -> None:
         self.live = sys.stderr.isatty() and not quiet
         """Whether it can be written over."""
-        self._last = time.monotonic()
-        self._shown: Live | None = None
+        self._last_time = time.monotonic()
+        self._live_display: Live | None = None
 
     @property
     def width(self) -> int:
         """How many characters there is room for."""
         return shutil.get_terminal_size().columns - 1
 
-    def due(self, milestone: bool = False) -> bool:
+    def is_due(self, milestone: bool = False) -> bool:
         """Tell whether it is time to show another state; True begins the next pause.
 
         Args:
             milestone: Whether the state is a tenth of the whole, which is shown earlier.
         """
         now = time.monotonic()
-        plain = _MILESTONE_EVERY if milestone else _PLAIN_EVERY
-        if now - self._last < (_LIVE_EVERY if self.live else plain):
+        plain_seconds = _MILESTONE_SECONDS if milestone else _PLAIN_SECONDS
+        if now - self._last_time < (_LIVE_SECONDS if self.live else plain_seconds):
             return False
-        self._last = now
+        self._last_time = now
         return True
 
     def show(self, text: str) -> None:
@@ -280,9 +283,9 @@ class LiveLine:
         from rich.text import Text
 
         line = Text(text[: self.width], no_wrap=True)
-        if self._shown is None:
+        if self._live_display is None:
             console = Console(file=sys.stderr, highlight=False)
-            self._shown = Live(
+            self._live_display = Live(
                 line,
                 console=console,
                 auto_refresh=False,
@@ -290,25 +293,25 @@ class LiveLine:
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
-            self._shown.start()
+            self._live_display.start()
             console.show_cursor(True)  # which a killed process would not bring back
-        self._shown.update(line, refresh=True)
+        self._live_display.update(line, refresh=True)
 
     def clear(self) -> None:
         """Remove the line, so that other text can be printed."""
-        if self._shown is not None:
-            self._shown.stop()
-            self._shown = None
+        if self._live_display is not None:
+            self._live_display.stop()
+            self._live_display = None
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
         self.clear()
         print(text, file=sys.stderr, flush=True)
 
-    def stopping(self, in_flight: int) -> None:
+    def stopping(self, running_count: int) -> None:
         """Say that an interrupt was heard."""
-        waiting = f"waiting for {format_count(in_flight, 'episode')} in flight"
-        self.say(f"interrupted: {waiting}; again to stop at once")
+        wait_text = f"waiting for {format_count(running_count, 'episode')} in flight"
+        self.say(f"interrupted: {wait_text}; again to stop at once")
 
 
 def show_bytes(line: LiveLine) -> Progress:
@@ -318,9 +321,9 @@ def show_bytes(line: LiveLine) -> Progress:
     if not line.live:
         return tenths(line.say)
 
-    def progress(done: int, total: int | None) -> None:
+    def progress(byte_count: int, total: int | None) -> None:
         share = f" of {size(total)}" if total else ""
-        (line.say if done == total else line.show)(f"{size(done)}{share}")
+        (line.say if byte_count == total else line.show)(f"{size(byte_count)}{share}")
 
     return progress
 
@@ -330,7 +333,7 @@ def tell(text: str) -> None:
     print(safe(text), file=sys.stderr, flush=True)
 
 
-class Patience:
+class DelayedMessages:
     """Passes lines on, but not those of work that is soon done.
 
     Args:
@@ -342,14 +345,14 @@ class Patience:
         self._say = say
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._held: list[str] = []
+        self._pending_lines: list[str] = []
         self._due = 0.0
         self._timer: threading.Timer | None = None
 
     def __call__(self, line: str) -> None:
         """Pass a line on, now or when the work has taken long."""
         with self._lock:
-            self._held.append(line)
+            self._pending_lines.append(line)
             if self._timer is None:
                 self._due = time.monotonic() + self._seconds
                 self._timer = threading.Timer(self._seconds, self._release)
@@ -358,13 +361,13 @@ class Patience:
             if time.monotonic() >= self._due:  # by the clock: the timer's thread may be late
                 self._tell()
 
-    def done(self) -> None:
+    def discard(self) -> None:
         """Forget the lines that are still held back: the work is done."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = None
-            self._held.clear()
+            self._pending_lines.clear()
 
     def _release(self) -> None:
         with self._lock:
@@ -372,6 +375,6 @@ class Patience:
                 self._tell()
 
     def _tell(self) -> None:
-        for line in self._held:
+        for line in self._pending_lines:
             self._say(line)
-        self._held.clear()
+        self._pending_lines.clear()

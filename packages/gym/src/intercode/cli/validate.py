@@ -33,8 +33,8 @@ from intercode_sandbox import Limits
 from intercode_sandbox.units import format_count
 from intercode_sandbox.user_code import is_reference
 
-_SHOWN = 20
-_SAID = {
+_MAX_FINDINGS = 20
+_PROBLEM_TEXTS = {
     "gold": "gold does not solve {}",
     "free": "{} solved for free",
     "varies": "{} not always the same",
@@ -47,29 +47,31 @@ _SAID = {
 }
 
 
-class _Counts(Watcher):
+class _ValidationProgress(Watcher):
     """Counts tasks that are not as they should be; a rate of success would mean nothing."""
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(quiet=quiet)
-        self._unsolved: set[str] = set()
-        self._free: set[str] = set()
-        self.tried: Mapping[int, Guess] = {}
+        self._unsolved_tasks: set[str] = set()
+        self._guessed_tasks: set[str] = set()
+        self.guesses_by_trial: Mapping[int, Guess] = {}
         """The guesses, by trial."""
 
     def episode(self, episode: Episode) -> None:
         """Count the tasks that are not as they should be."""
-        guess = self.tried.get(episode.epoch)
+        guess = self.guesses_by_trial.get(episode.epoch)
         if guess is None and not episode.success:
-            self._unsolved.add(episode.task_id)
-        may = guess is None or guess.by_chance or guess.role in ("alternative", "clock")
-        if not may and episode.success:
-            self._free.add(episode.task_id)
+            self._unsolved_tasks.add(episode.task_id)
+        may_solve = guess is None or guess.by_chance or guess.role in ("alternative", "clock")
+        if not may_solve and episode.success:
+            self._guessed_tasks.add(episode.task_id)
         super().episode(episode)
 
     def result(self) -> str:
         """Return the counts so far."""
-        return f"gold failed {len(self._unsolved)}  solved for free {len(self._free)}"
+        return (
+            f"gold failed {len(self._unsolved_tasks)}  solved for free {len(self._guessed_tasks)}"
+        )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -78,38 +80,38 @@ def execute(args: argparse.Namespace) -> int:
     Returns:
         The exit code: 1 if a task is not as it should be, 130 if it was interrupted.
     """
-    watcher = _Counts(quiet=args.quiet)
-    spec, everything = load(spec_of(args))
+    watcher = _ValidationProgress(quiet=args.quiet)
+    spec, full_dataset = load(make_spec(args))
     environment(spec)
-    dataset = narrow_dataset(spec, everything, watcher)
+    dataset = narrow_dataset(spec, full_dataset, watcher)
     tasks = select_tasks(dataset, spec.tasks, spec.limit, ungradable_tasks(dataset))
-    watcher.tried = guesses(spec.env.name, tasks)
-    where = setting(Plan(spec, dataset, tasks), watcher)
-    also_on = {
+    watcher.guesses_by_trial = guesses(spec.env.name, tasks)
+    task_setting = setting(Plan(spec, dataset, tasks), watcher)
+    makes_by_sandbox = {
         name: setting(Plan(spec.merge(sandbox=name), dataset, tasks), watcher).make
         for name in args.also_on or ()
     }
-    found = run(
+    validation = run(
         dataset,
-        where.make,
+        task_setting.make,
         timeout=spec.env.options.get("timeout", Limits().timeout),
         tasks=[task.task_id for task in tasks],
         workers=args.workers,
         progress=watcher,
-        also_on=also_on,
+        also_on=makes_by_sandbox,
     )
     if args.json:
-        print_json(_report(spec.env.name, dataset, found))
+        print_json(_report(spec.env.name, dataset, validation))
     else:
-        _print(found, has_gold=any(task.gold for task in tasks))
+        _print(validation, has_gold=any(task.gold for task in tasks))
     if args.write_exclude is not None:
-        _write(args, everything, found)
-    if not found.complete:
+        _write(args, full_dataset, validation)
+    if not validation.complete:
         return 130
-    return 0 if found.valid else 1
+    return 0 if validation.valid else 1
 
 
-def spec_of(args: argparse.Namespace) -> RunSpec:
+def make_spec(args: argparse.Namespace) -> RunSpec:
     """Make the spec; without an environment it is the one that the tasks look like."""
     if args.data_option is not None:
         if args.env not in (None, args.data):
@@ -122,9 +124,9 @@ def spec_of(args: argparse.Namespace) -> RunSpec:
     if "env" not in options and _is_environment(args.data):
         options["env"] = options.pop("data")  # whose tasks are missing, or come with it
     if "env" not in options:
-        known = args.data in environments() or scheme_of(args.data)
+        is_known = args.data in environments() or scheme_of(args.data)
         options["env"] = args.data
-        if not known:
+        if not is_known:
             project.refuse_lone_file(args.data, "; or try the file alone, with --env ENV")
             _, tasks = load(RunSpec.of(options, {"env": ""}))
             options["env"] = environment_for(tasks)
@@ -135,103 +137,114 @@ def _is_environment(reference: str) -> bool:
     """Tell whether a name means an environment of a user's file: one has no loader's signature."""
     if not is_reference(reference) or scheme_of(reference):
         return False
-    made = DATASETS.resolve(reference)  # whose error says that there is no such dataset
-    return isinstance(made, type) and hasattr(made, "step")
+    loader = DATASETS.resolve(reference)  # whose error says that there is no such dataset
+    return isinstance(loader, type) and hasattr(loader, "step")
 
 
-def _write(args: argparse.Namespace, dataset: Dataset, found: Validation) -> None:
+def _write(args: argparse.Namespace, dataset: Dataset, validation: Validation) -> None:
     """Write the exclusion list of a validation that was not interrupted."""
-    if not found.complete:
+    if not validation.complete:
         print(f"interrupted: {args.write_exclude} is not written", file=sys.stderr)
         return
-    Exclusion.of(dataset, found.reasons()).write(args.write_exclude)
+    Exclusion.of(dataset, validation.reasons()).write(args.write_exclude)
     if not args.quiet:
-        count = len(found.reasons())
+        count = len(validation.reasons())
         print(f"{args.write_exclude}: {format_count(count, 'task')} to leave out", file=sys.stderr)
 
 
-def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
-    gold, nothing, wrong = (found.statistics[trial] for trial in (GOLD, NOOP, GARBAGE))
+def _report(name: str, dataset: Dataset, validation: Validation) -> dict[str, Any]:
+    gold, noop, garbage = (validation.statistics[trial] for trial in (GOLD, NOOP, GARBAGE))
     return {
         "dataset": dataset.name,
         "digest": dataset.digest,
         "env": name,
-        "tasks": found.tasks,
-        "complete": found.complete,
-        "valid": found.valid,
+        "tasks": validation.tasks,
+        "complete": validation.complete,
+        "valid": validation.valid,
         "oracle_successes": gold.successes,
-        "noop_successes": nothing.successes,
-        "noop_mean_reward": nothing.mean_reward,
-        "garbage_successes": wrong.successes,
-        "garbage_mean_reward": wrong.mean_reward,
+        "noop_successes": noop.successes,
+        "noop_mean_reward": noop.mean_reward,
+        "garbage_successes": garbage.successes,
+        "garbage_mean_reward": garbage.mean_reward,
         "constants": [
-            {"constant": name, "solves": count} for name, count in found.constants.items()
+            {"constant": name, "solves": count} for name, count in validation.constants.items()
         ],
-        "solved_by_constants": found.solved_by_constants,
-        "seconds": found.seconds,
-        "problems": [asdict(problem) for problem in found.problems],
-        "doubts": [asdict(doubt) for doubt in found.doubts],
-        "slow": [asdict(slow) for slow in found.slow_tasks],
-        "leaks": [asdict(leak) for leak in found.leaks],
-        "usage": [asdict(used) for used in found.usage],
+        "solved_by_constants": validation.solved_by_constants,
+        "seconds": validation.seconds,
+        "problems": [asdict(problem) for problem in validation.problems],
+        "doubts": [asdict(doubt) for doubt in validation.doubts],
+        "slow": [asdict(slow_task) for slow_task in validation.slow_tasks],
+        "leaks": [asdict(leak) for leak in validation.leaks],
+        "usage": [asdict(task_usage) for task_usage in validation.usage],
     }
 
 
-def _print(found: Validation, *, has_gold: bool) -> None:
-    for problem in found.problems[:_SHOWN]:
+def _print(validation: Validation, *, has_gold: bool) -> None:
+    for problem in validation.problems[:_MAX_FINDINGS]:
         print(f"{safe(problem.task_id)}: {one_line(problem.problem, 400)}")
-    if len(found.problems) > _SHOWN:
-        print(f"… and {len(found.problems) - _SHOWN} more (--json has them all)")
+    if len(validation.problems) > _MAX_FINDINGS:
+        print(f"… and {len(validation.problems) - _MAX_FINDINGS} more (--json has them all)")
     warnings = [
-        f"{safe(doubt.task_id)}: doubt: {one_line(doubt.problem, 400)}" for doubt in found.doubts
+        f"{safe(doubt.task_id)}: doubt: {one_line(doubt.problem, 400)}"
+        for doubt in validation.doubts
     ]
     warnings += [
-        f"{safe(slow.task_id)}: slow: {slow.seconds:.1f} s of {slow.limit:g} s; "
-        f"a timeout of {slow.suggested_timeout:g} would leave room"
-        for slow in found.slow_tasks
+        f"{safe(slow_task.task_id)}: slow: {slow_task.seconds:.1f} s of {slow_task.limit:g} s; "
+        f"a timeout of {slow_task.suggested_timeout:g} would leave room"
+        for slow_task in validation.slow_tasks
     ]
     warnings += [
         f"{safe(leak.task_id)}: leak: {one_line(leak.text, 400)}"
-        for leak in found.leaks
+        for leak in validation.leaks
         if not leak.is_problem
     ]
-    for warning in warnings[:_SHOWN]:
+    for warning in warnings[:_MAX_FINDINGS]:
         print(warning)
-    if len(warnings) > _SHOWN:
-        print(f"… and {format_count(len(warnings) - _SHOWN, 'more warning')} (--json has them all)")
-    tasks = {kind: {p.task_id for p in found.problems if p.kind == kind} for kind in _SAID}
+    if len(warnings) > _MAX_FINDINGS:
+        print(
+            f"… and {format_count(len(warnings) - _MAX_FINDINGS, 'more warning')} (--json has them all)"
+        )
+    tasks = {
+        kind: {p.task_id for p in validation.problems if p.kind == kind} for kind in _PROBLEM_TEXTS
+    }
     counts = Counter({kind: len(ids) for kind, ids in tasks.items()})
-    said = [_SAID[kind].format(count) for kind, count in counts.items() if count]
-    gold, nothing, wrong = (found.statistics[trial] for trial in (GOLD, NOOP, GARBAGE))
+    problem_texts = [_PROBLEM_TEXTS[kind].format(count) for kind, count in counts.items() if count]
+    gold, noop, garbage = (validation.statistics[trial] for trial in (GOLD, NOOP, GARBAGE))
     print(
         f"mean rewards: gold {number(gold.mean_reward)}, doing nothing "
-        f"{number(nothing.mean_reward)}, a wrong answer {number(wrong.mean_reward)}"
+        f"{number(noop.mean_reward)}, a wrong answer {number(garbage.mean_reward)}"
     )
-    if found.constants:
-        print(_constants(found))
+    if validation.constants:
+        print(_constants(validation))
     if has_gold:
-        print(_usage(found))
-    state = "" if found.complete else ", but not all were tried"
-    more = f": {', '.join(said)}" if said else ""
-    good = found.tasks - len(found.reasons())
-    are = "task is as it" if found.tasks == 1 else "tasks are as they"
-    in_doubt = len({doubt.task_id for doubt in found.doubts} - found.reasons().keys())
-    doubts = f" ({in_doubt} in doubt)" if in_doubt else ""
-    print(f"{good} of {found.tasks} {are} should be{doubts}{state}{more}")
+        print(_usage(validation))
+    state = "" if validation.complete else ", but not all were tried"
+    details_text = f": {', '.join(problem_texts)}" if problem_texts else ""
+    valid_count = validation.tasks - len(validation.reasons())
+    verb_text = "task is as it" if validation.tasks == 1 else "tasks are as they"
+    doubtful_count = len(
+        {doubt.task_id for doubt in validation.doubts} - validation.reasons().keys()
+    )
+    doubts = f" ({doubtful_count} in doubt)" if doubtful_count else ""
+    print(f"{valid_count} of {validation.tasks} {verb_text} should be{doubts}{state}{details_text}")
 
 
-def _constants(found: Validation) -> str:
+def _constants(validation: Validation) -> str:
     """Say how many tasks an agent can solve without looking."""
-    each = [f"{name} {count}" for name, count in found.constants.items() if count]
-    text = f"constants solve {found.solved_by_constants} of {format_count(found.tasks, 'task')}"
-    return f"{text}: {', '.join(each)}" if each else text
+    constant_texts = [f"{name} {count}" for name, count in validation.constants.items() if count]
+    text = f"constants solve {validation.solved_by_constants} of {format_count(validation.tasks, 'task')}"
+    return f"{text}: {', '.join(constant_texts)}" if constant_texts else text
 
 
-def _usage(found: Validation) -> str:
+def _usage(validation: Validation) -> str:
     """Say what gold takes at most."""
-    slowest = max(found.usage, key=lambda used: used.seconds)
-    text = f"gold takes at most {duration(slowest.seconds)} ({safe(slowest.task_id)})"
-    if counted := [(used.memory, used.task_id) for used in found.usage if used.memory is not None]:
-        most, task_id = max(counted)
-        text += f" and {size(most)} of memory ({safe(task_id)})"
-    return f"{text}; a timeout of {slowest.suggested_timeout:g} s leaves room"
+    slowest_usage = max(validation.usage, key=lambda task_usage: task_usage.seconds)
+    text = f"gold takes at most {duration(slowest_usage.seconds)} ({safe(slowest_usage.task_id)})"
+    if memory_usages := [
+        (task_usage.memory, task_usage.task_id)
+        for task_usage in validation.usage
+        if task_usage.memory is not None
+    ]:
+        max_memory, task_id = max(memory_usages)
+        text += f" and {size(max_memory)} of memory ({safe(task_id)})"
+    return f"{text}; a timeout of {slowest_usage.suggested_timeout:g} s leaves room"

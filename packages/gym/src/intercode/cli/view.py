@@ -45,18 +45,18 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.report.live import Library
     from intercode.report.server import LOOPBACK, Viewer
 
-    places = args.run or [Path("runs")]
-    if not args.run and not places[0].is_dir():
+    folders = args.run or [Path("runs")]
+    if not args.run and not folders[0].is_dir():
         raise UsageError("there is no folder runs/ here: give the folders of runs")
-    library = Library(places, hide_gold=args.hide_gold)
+    library = Library(folders, hide_gold=args.hide_gold)
     try:
         viewer = Viewer(library, args.port)
     except OSError as error:
         raise UsageError(
             f"--port {args.port}: cannot listen at {LOOPBACK}: {error.strerror}"
         ) from None
-    said = json.dumps({"url": viewer.url}) if args.json else f"{viewer.url}\nCtrl-C ends it."
-    print(said, file=output(), flush=True)
+    message = json.dumps({"url": viewer.url}) if args.json else f"{viewer.url}\nCtrl-C ends it."
+    print(message, file=output(), flush=True)
     with tempfile.TemporaryDirectory(prefix="intercode-view-") as folder:
         if args.open:
             _open(viewer.url, Path(folder) / "view.html")

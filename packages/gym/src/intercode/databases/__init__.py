@@ -54,7 +54,7 @@ ENGINES = Registry(
 
 _SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
 _SERVERS = ("mysql", "postgresql")
-_shared: dict[tuple[int, str, str], Engine] = {}
+_shared_engines: dict[tuple[int, str, str], Engine] = {}
 _lock = threading.Lock()
 
 
@@ -101,8 +101,8 @@ def get_engine(
     """
     name = engine_name(engine)
     if sandbox != "native" and name != "sqlite" and not ENGINES.is_foreign(name):
-        where = "is a server, in no sandbox" if name in _SERVERS else "needs the native sandbox"
-        raise UsageError(f"the engine {name!r} {where}: --sandbox {sandbox} is for sqlite")
+        reason = "is a server, in no sandbox" if name in _SERVERS else "needs the native sandbox"
+        raise UsageError(f"the engine {name!r} {reason}: --sandbox {sandbox} is for sqlite")
     make = ENGINES.resolve(name)
     url = engine if "://" in engine else None
     return cast(Engine, make(EngineOptions(url=url, sandbox=sandbox, progress=progress)))
@@ -124,10 +124,10 @@ def shared_engine(
     """
     key = os.getpid(), engine, sandbox  # a forked process shares no connections with its parent
     with _lock:
-        if key not in _shared:
-            made = _shared[key] = get_engine(engine, progress, sandbox)
-            atexit.register(_close_in, os.getpid(), made)
-        return _shared[key]
+        if key not in _shared_engines:
+            new_engine = _shared_engines[key] = get_engine(engine, progress, sandbox)
+            atexit.register(_close_in, os.getpid(), new_engine)
+        return _shared_engines[key]
 
 
 def _close_in(pid: int, engine: Engine) -> None:

@@ -33,7 +33,7 @@ class Result:
     """The first rows: as many as were asked for, or as fit the limits."""
     total: int | None = 0
     """How many rows it has; None if there are more than were counted."""
-    changed: int | None = None
+    affected_rows: int | None = None
     """Rows that it inserted, updated or deleted, where the engine says so."""
 
     @property

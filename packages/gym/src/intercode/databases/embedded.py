@@ -58,7 +58,7 @@ from intercode_sandbox.native.provider import NativeProvider
 
 _WORKERS = "intercode.databases.inside."
 _IMAGE = "scratch"
-_MOST_IDLE = 64
+_MAX_IDLE = 64
 _RESULT_OUTPUTS, _STATE_OUTPUTS = 16, 64
 """The most that results, and a state, may weigh, in outputs of the limits' size."""
 _STATE_ROWS = 10_000_000
@@ -70,8 +70,8 @@ _SAVE_SECONDS = 90.0
 _SAVED_BYTES = 4 << 30
 """The most that saved databases of this process may take."""
 _END_SECONDS = 5.0
-_KILLED = 128 + signal.SIGKILL
-_LARGE = 512 << 20
+_SIGKILL_CODE = 128 + signal.SIGKILL
+_LARGE_FILE_BYTES = 512 << 20
 _CHUNK = 1 << 26
 _F_ADD_SEALS = 1033
 _ALL_SEALS = 0b1111  # against changing the seals, shrinking, growing, writing
@@ -106,11 +106,11 @@ def duckdb(options: EngineOptions) -> EmbeddedEngine:
     Raises:
         UsageError: It is not installed.
     """
-    found = importlib.util.find_spec("duckdb")
-    if found is None or found.origin is None:
+    module_spec = importlib.util.find_spec("duckdb")
+    if module_spec is None or module_spec.origin is None:
         raise UsageError("the engine 'duckdb' needs: pip install 'intercode-gym[duckdb]'")
     version = importlib.metadata.version("duckdb")
-    path = (str(Path(found.origin).parents[1]),)
+    path = (str(Path(module_spec.origin).parents[1]),)
     return EmbeddedEngine(Library("duckdb", "DuckDB", version, path, _duckdb_file), options)
 
 
@@ -130,7 +130,7 @@ class EmbeddedEngine:
         self._files = PristineFiles()
         # An agent's worker never serves a grader, nor a session with other limits.
         self._pool: Pool[tuple[Role, Limits], EmbeddedWorker] = Pool(
-            EmbeddedWorker.close, _MOST_IDLE, lambda worker: worker.alive
+            EmbeddedWorker.close, _MAX_IDLE, lambda worker: worker.alive
         )
 
     def open(
@@ -138,17 +138,19 @@ class EmbeddedEngine:
     ) -> EmbeddedSession:
         """Open a session over a pristine database with the source's content."""
         limits = limits or Limits()
-        pristine = self._files.get(source.digest, lambda: self._library.file(source, self._options))
-        return self._session(source, limits, role, pristine)
+        pristine_file = self._files.get(
+            source.digest, lambda: self._library.file(source, self._options)
+        )
+        return self._open_session(source, limits, role, pristine_file)
 
-    def _session(
-        self, source: Source, limits: Limits, role: Role, pristine: PristineFile
+    def _open_session(
+        self, source: Source, limits: Limits, role: Role, pristine_file: PristineFile
     ) -> EmbeddedSession:
         key = (role, limits)
         worker = self._pool.take(key, partial(self._start, limits))
-        another = partial(self._session, source, limits, role)
+        open_session = partial(self._open_session, source, limits, role)
         give_back = partial(self._pool.give_back, key)
-        return EmbeddedSession(source, limits, pristine, worker, give_back, another)
+        return EmbeddedSession(source, limits, pristine_file, worker, give_back, open_session)
 
     def _start(self, limits: Limits) -> EmbeddedWorker:
         sandbox = self._provider.start(_IMAGE, limits)
@@ -183,10 +185,10 @@ class EmbeddedSession:
     Args:
         source: What the database holds.
         limits: What the session may use.
-        pristine: The source as a file.
+        pristine_file: The source as a file.
         worker: The process, the session's to close.
         give_back: Takes the worker instead, when it is as good as new at the session's end.
-        another: Opens a session of the same kind over another file.
+        open_session: Opens a session of the same kind over another file.
 
     Raises:
         DatabaseError: The database cannot be opened.
@@ -196,17 +198,17 @@ class EmbeddedSession:
         self,
         source: Source,
         limits: Limits,
-        pristine: PristineFile,
+        pristine_file: PristineFile,
         worker: EmbeddedWorker,
         give_back: Callable[[EmbeddedWorker], object],
-        another: Callable[[PristineFile], EmbeddedSession],
+        open_session: Callable[[PristineFile], EmbeddedSession],
     ) -> None:
         self.source = source
         self.limits = limits
-        self._pristine = pristine
+        self._pristine_file = pristine_file
         self._worker = worker
         self._give_back = give_back
-        self._another = another
+        self._open_session = open_session
         self._lock = threading.Lock()
         self._busy = False
         self._closed = False
@@ -222,8 +224,8 @@ class EmbeddedSession:
     def _open(self, resume: bool) -> None:
         name = re.sub(r"\W", "_", self.source.name, flags=re.ASCII)
         message = ("open", name, resume, self.limits.memory // 2)
-        opened = self._worker.request(message, _OPEN_SECONDS, 0, [self._pristine.fd])
-        self._written |= opened is True
+        has_copy = self._worker.request(message, _OPEN_SECONDS, 0, [self._pristine_file.fd])
+        self._written |= has_copy is True
 
     # -- actions ---------------------------------------------------------------------------------
 
@@ -233,26 +235,28 @@ class EmbeddedSession:
         seconds = self.limits.seconds(timeout)
         size = _RESULT_OUTPUTS * self.limits.output
         message = ("execute", sql, seconds, max_rows, size)
-        with self._using() as worker:
+        with self._borrow_worker() as worker:
             try:
                 answer = worker.request(message, seconds + _GRACE_SECONDS, size)
             except WorkerEndedError as error:
                 with self._lock:
                     is_killed = self._stale and not self._closed
                 if is_killed:
-                    return self._restarted(Failure("interrupted"))
-                self._check_wanted()
-                outcome = self._restarted(Failure(str(error)))
+                    return self._outcome_after_restart(Failure("interrupted"))
+                self._check_not_stopped()
+                outcome = self._outcome_after_restart(Failure(str(error)))
                 self._check_worker(worker)
                 return outcome
             except WorkerLateError:
-                why = f"interrupted: it reached the time limit of {seconds:g} s"
-                return self._restarted(Failure(why), timed_out=True)
+                reason = f"interrupted: it reached the time limit of {seconds:g} s"
+                return self._outcome_after_restart(Failure(reason), timed_out=True)
         try:
-            outcome, self._written, exhausted = _outcome(answer)
+            outcome, self._written, is_exhausted = _outcome(answer)
         except (TypeError, ValueError) as error:
             raise DatabaseError(f"the database process answered nonsense: {error}") from error
-        if exhausted:  # the next statement would fail, or wait, for the memory that this one took
+        if (
+            is_exhausted
+        ):  # the next statement would fail, or wait, for the memory that this one took
             self._stale = True
             return replace(outcome, restarted=True)
         return outcome
@@ -262,19 +266,19 @@ class EmbeddedSession:
         seconds = self.limits.timeout
         size = _STATE_OUTPUTS * self.limits.output
         message = ("state", seconds, _STATE_ROWS, size)
-        with self._using() as worker:
+        with self._borrow_worker() as worker:
             try:
                 tables = worker.request(message, seconds + _GRACE_SECONDS, size)
             except WorkerRefusedError as error:
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
             except (WorkerEndedError, WorkerLateError) as error:
-                self._check_wanted()
+                self._check_not_stopped()
                 self._stale = True
                 with self._lock:
                     self._restart()  # which fails if this state did not cause the loss
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
         try:
-            return {name: _table(*rest) for name, *rest in tables}
+            return {name: _table(*table_fields) for name, *table_fields in tables}
         except (TypeError, ValueError) as error:
             raise DatabaseError(f"the database process answered nonsense: {error}") from error
 
@@ -282,33 +286,35 @@ class EmbeddedSession:
         """Save the database as it is; one that was only read is shared, which costs nothing."""
         memfd = _memfd()
         try:
-            with self._using() as worker:
+            with self._borrow_worker() as worker:
                 try:
                     answer = worker.request(("save",), _SAVE_SECONDS, self.limits.output, [memfd])
-                    copied, statements, lost = answer
-                    lost, script = tuple(map(str, lost)), "; ".join(statements)
+                    has_copy, statements, omissions = answer
+                    omissions, script = tuple(map(str, omissions)), "; ".join(statements)
                     _check(script)
                 except WorkerRefusedError as error:
                     raise ForkError(f"the database cannot be saved: {error}") from error
                 except (WorkerEndedError, WorkerLateError, TypeError, ValueError) as error:
-                    self._check_wanted()
+                    self._check_not_stopped()
                     self._stale = True
                     raise DatabaseError(f"the database could not be saved: {error}") from error
-            if lost and not lossy:
-                raise ForkError(f"the session's state cannot be saved: {shortened(lost)}")
-            if copied is not True:
-                file = self._pristine
+            if omissions and not lossy:
+                raise ForkError(f"the session's state cannot be saved: {shorten_names(omissions)}")
+            if has_copy is not True:
+                file = self._pristine_file
             else:
-                file, memfd = _saved(memfd, self.limits.disk), -1
+                file, memfd = _make_saved_file(memfd, self.limits.disk), -1
         finally:
             if memfd >= 0:
                 os.close(memfd)
-        kept = [file]
-        return SavedSession(lambda: self._begun_from(kept[0], script), kept.clear, lost)
+        retained_files = [file]
+        return SavedSession(
+            lambda: self._open_saved(retained_files[0], script), retained_files.clear, omissions
+        )
 
-    def _begun_from(self, saved: PristineFile, script: str) -> EmbeddedSession:
+    def _open_saved(self, saved_file: PristineFile, script: str) -> EmbeddedSession:
         """Open a session over a saved database, and bring it to the state of the saved session."""
-        session = self._another(saved)
+        session = self._open_session(saved_file)
         try:
             failure = script and session.execute(script, timeout=_SAVE_SECONDS, max_rows=0).failure
             if failure:
@@ -319,17 +325,17 @@ class EmbeddedSession:
         return session
 
     @contextmanager
-    def _using(self) -> Iterator[EmbeddedWorker]:
+    def _borrow_worker(self) -> Iterator[EmbeddedWorker]:
         """Hold the worker for one request."""
         with self._lock:
             if self._closed:
                 raise SandboxClosedError("the session is closed")
-            if self._stale or self._worker.owes:
+            if self._stale or self._worker.has_pending_answer:
                 self._restart()
             if not self._worker.alive:
-                said = f"the database was lost: {self._worker.obituary()}"
-                self._asked_of(self._worker.sandbox.processes)  # if it has ended, too
-                raise DatabaseError(said)
+                message = f"the database was lost: {self._worker.obituary()}"
+                self._call_sandbox(self._worker.sandbox.processes)  # if it has ended, too
+                raise DatabaseError(message)
             self._busy = True
         try:
             yield self._worker
@@ -349,10 +355,10 @@ class EmbeddedSession:
         try:
             worker.request(("execute", "SELECT 1", _OPEN_SECONDS, 1, size), _OPEN_SECONDS, size)
         except WorkerEndedError:
-            self._check_wanted()
+            self._check_not_stopped()
             raise
 
-    def _check_wanted(self) -> None:
+    def _check_not_stopped(self) -> None:
         """Check that the process ended by itself, and that no other thread ended it."""
         with self._lock:
             if self._closed:
@@ -360,7 +366,7 @@ class EmbeddedSession:
             if self._stale:
                 raise DatabaseError("interrupted from another thread")
 
-    def _restarted(self, failure: Failure, timed_out: bool = False) -> Outcome:
+    def _outcome_after_restart(self, failure: Failure, timed_out: bool = False) -> Outcome:
         """Restart the process that an action has ended; return the action's outcome."""
         with self._lock:
             self._restart()
@@ -368,11 +374,11 @@ class EmbeddedSession:
 
     def _restart(self) -> None:
         self._stale = True
-        self._asked_of(self._worker.restart)
-        self._asked_of(lambda: self._open(resume=True))
+        self._call_sandbox(self._worker.restart)
+        self._call_sandbox(lambda: self._open(resume=True))
         self._stale = False
 
-    def _asked_of(self, request: Callable[[], object]) -> None:
+    def _call_sandbox(self, request: Callable[[], object]) -> None:
         """Ask something of the sandbox, whose loss is a loss of the database.
 
         Raises:
@@ -407,7 +413,7 @@ class EmbeddedSession:
                 self._worker.sandbox.close()
                 return
         try:
-            if self._written or self._stale or self._worker.owes:
+            if self._written or self._stale or self._worker.has_pending_answer:
                 # A process that only read is as good as new; after anything else a new one is.
                 self._worker.restart()
             self._worker.request(("close",), _CLOSE_SECONDS, 0)
@@ -427,20 +433,22 @@ def _check(sql: str) -> None:
 
 
 def _outcome(answer: Any) -> tuple[Outcome, bool, bool]:
-    results, failure, timed_out, written, exhausted = answer
+    results, failure, is_timed_out, is_written, is_exhausted = answer
     return (
         Outcome(
             tuple([_result(*result) for result in results]),
             None if failure is None else Failure(*failure),
-            timed_out=timed_out is True,
+            timed_out=is_timed_out is True,
         ),
-        written is True,
-        exhausted is True,
+        is_written is True,
+        is_exhausted is True,
     )
 
 
-def _result(columns: list[str], rows: list[Any], total: int | None, changed: int | None) -> Result:
-    return Result(tuple(columns), tuple(map(tuple, rows)), total, changed)
+def _result(
+    columns: list[str], rows: list[Any], total: int | None, affected_rows: int | None
+) -> Result:
+    return Result(tuple(columns), tuple(map(tuple, rows)), total, affected_rows)
 
 
 def _table(
@@ -480,13 +488,13 @@ class EmbeddedWorker:
         self.sandbox = sandbox
         self.module = module
         self.process: Worker = sandbox.worker(module)
-        self.owes = False
+        self.has_pending_answer = False
         """Whether an answer is still to come, or may be: the wait for it had no end."""
 
     @property
     def alive(self) -> bool:
         """Whether the process runs, and answers the next request and no other."""
-        return self.process.poll() is None and not self.owes
+        return self.process.poll() is None and not self.has_pending_answer
 
     def request(
         self, message: Sequence[Any], seconds: float, size: int, fds: Sequence[int] = ()
@@ -507,11 +515,11 @@ class EmbeddedWorker:
         channel, limit = self.process.socket, wire.frame_limit(size)
         deadline = time.monotonic() + seconds
         operation, *arguments = message
-        if self.owes:
+        if self.has_pending_answer:
             self.interrupt()
             raise WorkerEndedError("the answer to the last request was not awaited")
         # Before the request, and not when its wait fails: an exception can strike at any place.
-        self.owes = True
+        self.has_pending_answer = True
         try:
             channel.settimeout(seconds)
             wire.send(channel, wire.encode([operation, limit, *arguments]), fds)
@@ -520,13 +528,13 @@ class EmbeddedWorker:
                 limit,
                 lambda: channel.settimeout(max(deadline - time.monotonic(), 0.001)),
             )
-            done, value = wire.decode(data)
-            self.owes = False
+            is_accepted, value = wire.decode(data)
+            self.has_pending_answer = False
         except (EOFError, OSError, TypeError, ValueError) as error:
             if is_callers(error):
                 raise
             raise self._failure(error, seconds) from error
-        if not done:
+        if not is_accepted:
             raise WorkerRefusedError(str(value))
         return value
 
@@ -534,7 +542,7 @@ class EmbeddedWorker:
         """Return the error of a request whose answer did not come, or is malformed."""
         if isinstance(error, TimeoutError):
             return WorkerLateError(f"no answer within {seconds:g} s")
-        self.owes = False  # nothing more can come
+        self.has_pending_answer = False  # nothing more can come
         if isinstance(error, EOFError | OSError):
             return WorkerEndedError(self.obituary())
         self.interrupt()  # what it may still say would be taken for another answer
@@ -546,7 +554,7 @@ class EmbeddedWorker:
         poll.register(self.process.exit_fd)
         poll.poll(_END_SECONDS * 1000)
         code = self.process.poll()
-        if code == _KILLED:
+        if code == _SIGKILL_CODE:
             return "out of memory: the database process was ended"
         cause = cause_of_death(self.process.errors())
         return f"the database process ended with exit code {code}" + (f": {cause}" if cause else "")
@@ -563,7 +571,7 @@ class EmbeddedWorker:
         """
         self.sandbox.kill()
         process, self.process = self.process, self.sandbox.worker(self.module)
-        self.owes = False
+        self.has_pending_answer = False
         process.close()
 
     def close(self) -> None:
@@ -581,7 +589,7 @@ class PristineFile:
         weakref.finalize(self, os.close, fd)
 
     @staticmethod
-    def of(path: Path) -> PristineFile:
+    def from_path(path: Path) -> PristineFile:
         """Return the content of a file.
 
         A large file is used as it is where a sandbox's user cannot write to it, as another user
@@ -589,10 +597,14 @@ class PristineFile:
         """
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(fd)
-        if status.st_size > _LARGE and os.geteuid() == 0 and status.st_mode & 0o006 == 0o004:
+        if (
+            status.st_size > _LARGE_FILE_BYTES
+            and os.geteuid() == 0
+            and status.st_mode & 0o006 == 0o004
+        ):
             return PristineFile(fd)
         try:
-            return PristineFile(_sealed(fd, status.st_size))
+            return PristineFile(_copy_sealed(fd, status.st_size))
         finally:
             os.close(fd)
 
@@ -606,10 +618,10 @@ def _seal(memfd: int) -> None:
     fcntl.fcntl(memfd, _F_ADD_SEALS, _ALL_SEALS)
 
 
-_all_saved: weakref.WeakSet[PristineFile] = weakref.WeakSet()
+_saved_files: weakref.WeakSet[PristineFile] = weakref.WeakSet()
 
 
-def _saved(memfd: int, largest: int) -> PristineFile:
+def _make_saved_file(memfd: int, max_bytes: int) -> PristineFile:
     """Return a file that a session has written as one that nothing can write to.
 
     Raises:
@@ -620,32 +632,32 @@ def _saved(memfd: int, largest: int) -> PristineFile:
         _seal(memfd)
     except OSError as error:
         raise DatabaseError(f"the database process holds on to what it saved: {error}") from error
-    size, taken = os.fstat(memfd).st_size, sum(file.size for file in _all_saved)
-    if size > largest:
-        raise ForkError(f"the database has {size:,} bytes, more than the limit of {largest:,}")
-    if taken + size > _SAVED_BYTES:
+    size, total = os.fstat(memfd).st_size, sum(file.size for file in _saved_files)
+    if size > max_bytes:
+        raise ForkError(f"the database has {size:,} bytes, more than the limit of {max_bytes:,}")
+    if total + size > _SAVED_BYTES:
         raise ForkError(
-            f"the databases of this process's snapshots would take {taken + size:,} bytes, above "
+            f"the databases of this process's snapshots would take {total + size:,} bytes, above "
             f"{_SAVED_BYTES:,}: close snapshots that are no longer needed"
         )
     file = PristineFile(memfd)
-    _all_saved.add(file)
+    _saved_files.add(file)
     return file
 
 
-def shortened(names: Sequence[str], most: int = 10) -> str:
+def shorten_names(names: Sequence[str], max_count: int = 10) -> str:
     """Return names as one text: of many the first, of long ones the beginning."""
-    shown = [f"{name[:100]}…" if len(name) > 100 else name for name in names[:most]]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f", and {more} more" if more else "")
+    shown_names = [f"{name[:100]}…" if len(name) > 100 else name for name in names[:max_count]]
+    omitted_count = len(names) - len(shown_names)
+    return ", ".join(shown_names) + (f", and {omitted_count} more" if omitted_count else "")
 
 
-def _sealed(source: int, size: int) -> int:
+def _copy_sealed(source: int, size: int) -> int:
     memfd = _memfd()
     try:
         offset = 0
-        while offset < size and (sent := os.sendfile(memfd, source, offset, _CHUNK)):
-            offset += sent
+        while offset < size and (sent_bytes := os.sendfile(memfd, source, offset, _CHUNK)):
+            offset += sent_bytes
         _seal(memfd)
     except BaseException:
         os.close(memfd)
@@ -663,7 +675,7 @@ class PristineFiles:
     def __init__(self, size: int = 1 << 30) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._making: dict[str, threading.Lock] = {}
+        self._key_locks: dict[str, threading.Lock] = {}
         self._files: OrderedDict[str, PristineFile] = OrderedDict()
 
     def get(self, key: str, make: Callable[[], Path]) -> PristineFile:
@@ -673,22 +685,22 @@ class PristineFiles:
             DatabaseError: It cannot be read, or there is no memory for it.
         """
         with self._lock:
-            making = self._making.setdefault(key, threading.Lock())
-        with making:
+            key_lock = self._key_locks.setdefault(key, threading.Lock())
+        with key_lock:
             with self._lock:
                 if (file := self._files.get(key)) is not None:
                     self._files.move_to_end(key)
                     return file
             path = make()
             try:
-                file = PristineFile.of(path)
+                file = PristineFile.from_path(path)
             except OSError as error:
                 raise DatabaseError(f"{path} cannot be taken into memory: {error}") from error
             with self._lock:
                 self._files[key] = file
                 while len(self._files) > 1 and self._total() > self._size:
                     key, _ = self._files.popitem(last=False)
-                    self._making.pop(key, None)
+                    self._key_locks.pop(key, None)
             return file
 
     def _total(self) -> int:
@@ -698,4 +710,4 @@ class PristineFiles:
         """Forget all files; one that a session holds stays until the session ends."""
         with self._lock:
             self._files.clear()
-            self._making.clear()
+            self._key_locks.clear()

@@ -20,130 +20,130 @@ from intercode.errors import DatabaseError, InterCodeError
 _LOG = logging.getLogger(__name__)
 
 KeyT = TypeVar("KeyT", bound=Hashable)
-ThingT = TypeVar("ThingT")
+ResourceT = TypeVar("ThingT")
 
 
-class Pool(Generic[KeyT, ThingT]):
+class Pool(Generic[KeyT, ResourceT]):
     """Idle things by key. Thread-safe.
 
     Args:
         discard: Throws a thing away. Called from any thread.
-        idle: How many things are kept at most. The oldest of more are thrown away.
-        usable: Tells whether an idle thing can still be used.
+        max_idle: How many things are kept at most. The oldest of more are thrown away.
+        is_usable: Tells whether an idle thing can still be used.
     """
 
     def __init__(
         self,
-        discard: Callable[[ThingT], None],
-        idle: int,
-        usable: Callable[[ThingT], bool] = lambda thing: True,
+        discard: Callable[[ResourceT], None],
+        max_idle: int,
+        is_usable: Callable[[ResourceT], bool] = lambda thing: True,
     ) -> None:
         self._discard = discard
-        self._limit = idle
-        self._usable = usable
-        self._idle: OrderedDict[int, tuple[KeyT, ThingT]] = OrderedDict()
+        self._limit = max_idle
+        self._is_usable = is_usable
+        self._idle_resources: OrderedDict[int, tuple[KeyT, ResourceT]] = OrderedDict()
         self._numbers = count()
         self._jobs: deque[Callable[[], None]] = deque()
-        self._wanted: Counter[KeyT] = Counter()
-        self._changed = threading.Condition()
+        self._refill_counts: Counter[KeyT] = Counter()
+        self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
         self._owner = os.getpid()
 
-    def take(self, key: KeyT, make: Callable[[], ThingT]) -> ThingT:
+    def take(self, key: KeyT, make: Callable[[], ResourceT]) -> ResourceT:
         """Take an idle thing of a key, or make one.
 
         Raises:
             DatabaseError: The pool is closed.
         """
-        while (found := self._waiting(key)) is not None:
-            if self._usable(found[0]):
-                return found[0]
-            self._discard(found[0])
+        while (candidate := self._take_idle(key)) is not None:
+            if self._is_usable(candidate[0]):
+                return candidate[0]
+            self._discard(candidate[0])
         return make()
 
-    def _waiting(self, key: KeyT) -> tuple[ThingT] | None:
-        with self._changed:
+    def _take_idle(self, key: KeyT) -> tuple[ResourceT] | None:
+        with self._condition:
             if self._closed:
                 raise DatabaseError("the engine is closed")
             if self._owner != os.getpid():  # forked: the idle ones are the parent's
-                self._owner, self._idle = os.getpid(), OrderedDict()
-            for number in reversed(self._idle):
-                if self._idle[number][0] == key:
-                    return (self._idle.pop(number)[1],)
+                self._owner, self._idle_resources = os.getpid(), OrderedDict()
+            for number in reversed(self._idle_resources):
+                if self._idle_resources[number][0] == key:
+                    return (self._idle_resources.pop(number)[1],)
             # The caller makes what the thread has not begun to make.
-            if self._wanted[key] > 0:
-                self._wanted[key] -= 1
+            if self._refill_counts[key] > 0:
+                self._refill_counts[key] -= 1
         return None
 
-    def give_back(self, key: KeyT, thing: ThingT) -> None:
+    def give_back(self, key: KeyT, resource: ResourceT) -> None:
         """Take back a thing that is as good as new."""
-        surplus: ThingT | None = thing
-        with self._changed:
+        surplus: ResourceT | None = resource
+        with self._condition:
             if not self._closed:
-                self._idle[next(self._numbers)] = (key, thing)
-                full = len(self._idle) > self._limit
-                surplus = self._idle.popitem(last=False)[1][1] if full else None
+                self._idle_resources[next(self._numbers)] = (key, resource)
+                full = len(self._idle_resources) > self._limit
+                surplus = self._idle_resources.popitem(last=False)[1][1] if full else None
         if surplus is not None:
             self._discard(surplus)
 
-    def replace(self, key: KeyT, thing: ThingT, make: Callable[[], ThingT]) -> None:
+    def replace(self, key: KeyT, resource: ResourceT, make: Callable[[], ResourceT]) -> None:
         """Throw a used thing away and make another one, in the background."""
-        with self._changed:
+        with self._condition:
             queued = not self._closed
             if queued:
-                self._wanted[key] += 1
+                self._refill_counts[key] += 1
                 # First the new one: a session may wait for it, and none waits for the old one.
                 self._jobs.append(partial(self._refill, key, make))
-                self._jobs.append(partial(self._discard, thing))
+                self._jobs.append(partial(self._discard, resource))
                 if self._thread is None:
                     self._thread = threading.Thread(
                         target=self._work, name="intercode-pool", daemon=True
                     )
                     self._thread.start()
-                self._changed.notify()
+                self._condition.notify()
         if not queued:
-            self._discard(thing)
+            self._discard(resource)
 
-    def clear(self) -> list[ThingT]:
+    def clear(self) -> list[ResourceT]:
         """Forget all idle things and pending jobs; return the things."""
-        with self._changed:
-            things = [thing for _, thing in self._idle.values()]
-            self._idle.clear()
-            self._wanted.clear()
+        with self._condition:
+            resources = [resource for _, resource in self._idle_resources.values()]
+            self._idle_resources.clear()
+            self._refill_counts.clear()
             self._jobs.clear()
-        return things
+        return resources
 
     def close(self) -> None:
         """Finish what was begun, then throw all idle things away. Idempotent."""
-        with self._changed:
+        with self._condition:
             self._closed = True
-            self._wanted.clear()
-            self._changed.notify()
+            self._refill_counts.clear()
+            self._condition.notify()
         if self._thread is not None:
             self._thread.join()
-        for thing in self.clear():
-            self._discard(thing)
+        for resource in self.clear():
+            self._discard(resource)
 
-    def _refill(self, key: KeyT, make: Callable[[], ThingT]) -> None:
-        with self._changed:
-            if self._wanted[key] < 1:
+    def _refill(self, key: KeyT, make: Callable[[], ResourceT]) -> None:
+        with self._condition:
+            if self._refill_counts[key] < 1:
                 return
-            self._wanted[key] -= 1
+            self._refill_counts[key] -= 1
         self.give_back(key, make())
 
     def _work(self) -> None:
-        while job := self._next():
-            _try(job)
+        while job := self._next_job():
+            _run_job(job)
 
-    def _next(self) -> Callable[[], None] | None:
-        with self._changed:
+    def _next_job(self) -> Callable[[], None] | None:
+        with self._condition:
             while not self._jobs and not self._closed:
-                self._changed.wait()
+                self._condition.wait()
             return self._jobs.popleft() if self._jobs else None
 
 
-def _try(job: Callable[[], None]) -> None:
+def _run_job(job: Callable[[], None]) -> None:
     try:
         job()
     except InterCodeError as error:

@@ -23,7 +23,7 @@ _SUFFIXES: dict[str, Kind] = {
     ".duckdb": "duckdb",
     ".sql": "script",
 }
-_DUMPED = re.compile(
+_DUMP_DATABASE = re.compile(
     rb"^\s*CREATE\s+(?:DATABASE|SCHEMA)\s+(?:/\*!\d+\s+)?(?:IF\s+NOT\s+EXISTS\s*(?:\*/)?\s*)?"
     rb"`?([^`\s;/]+)`?",
     re.IGNORECASE | re.MULTILINE,
@@ -65,7 +65,7 @@ def find(place: str | Path, name: str | None = None) -> Source:
         for stem in (place / name, place / name / name):
             for suffix in _SUFFIXES:
                 if (path := stem.parent / f"{stem.name}{suffix}").is_file():
-                    return _in_file(_own(place, path), name)
+                    return _source_in_file(_resolve_inside(place, path), name)
         raise TaskError(
             f"{place}: no database {name!r}; looked for {name} and {name}/{name} with "
             f"{', '.join(_SUFFIXES)}"
@@ -74,13 +74,13 @@ def find(place: str | Path, name: str | None = None) -> Source:
         raise TaskError(f"{place}: there is no such database file or folder")
     if place.suffix.lower() not in _SUFFIXES:
         raise TaskError(f"{place}: a database is a file that ends in {', '.join(_SUFFIXES)}")
-    source = _in_file(place, name)
+    source = _source_in_file(place, name)
     if source.kind != "dump" and source.name != place.stem:
         raise TaskError(f"{place}: no database {name!r}, but {place.stem!r}")
     return source
 
 
-def _own(place: Path, path: Path) -> Path:
+def _resolve_inside(place: Path, path: Path) -> Path:
     try:
         return resolve_data_path(place, path.relative_to(place))
     except ValueError as error:
@@ -92,40 +92,40 @@ def names(place: str | Path) -> tuple[str, ...]:
     place = Path(place)
     if place.is_dir():
         files = [*place.iterdir(), *(f for d in place.iterdir() if d.is_dir() for f in d.iterdir())]
-        found = {f.stem for f in files if f.suffix.lower() in _SUFFIXES and f.is_file()}
-        return tuple(sorted(found))
-    kind, dumped, _ = _look(place, place.stat().st_mtime_ns)
-    return dumped if kind == "dump" else (place.stem,)
+        stems = {f.stem for f in files if f.suffix.lower() in _SUFFIXES and f.is_file()}
+        return tuple(sorted(stems))
+    kind, dump_names, _ = _inspect_file(place, place.stat().st_mtime_ns)
+    return dump_names if kind == "dump" else (place.stem,)
 
 
-def _in_file(path: Path, name: str | None) -> Source:
+def _source_in_file(path: Path, name: str | None) -> Source:
     path = path.resolve()
-    kind, dumped, digest = _look(path, path.stat().st_mtime_ns)
+    kind, dump_names, digest = _inspect_file(path, path.stat().st_mtime_ns)
     if kind != "dump":
         return Source(name or path.stem, path, kind, digest)
-    if name is None and len(dumped) == 1:
-        name = dumped[0]
+    if name is None and len(dump_names) == 1:
+        name = dump_names[0]
     if name is None:
         raise TaskError(
-            f"{path}: say which of its databases (the task's field 'db'): {', '.join(dumped)}"
+            f"{path}: say which of its databases (the task's field 'db'): {', '.join(dump_names)}"
         )
-    if name not in dumped:
-        raise TaskError(f"{path}: no database {name!r}, but {', '.join(map(repr, dumped))}")
+    if name not in dump_names:
+        raise TaskError(f"{path}: no database {name!r}, but {', '.join(map(repr, dump_names))}")
     section = hashlib.blake2b(f"{digest}\0{name}".encode(), digest_size=16).hexdigest()
     return Source(name, path, kind, section)
 
 
 @lru_cache(maxsize=1024)
-def _look(path: Path, changed: int) -> tuple[Kind, tuple[str, ...], str]:
-    """Return kind, databases of a dump, digest; `changed` tells an edited file from before."""
+def _inspect_file(path: Path, timestamp: int) -> tuple[Kind, tuple[str, ...], str]:
+    """Return kind, databases of a dump, digest; `timestamp` tells an edited file from before."""
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
     kind = _SUFFIXES[path.suffix.lower()]
-    dumped: tuple[str, ...] = ()
+    dump_names: tuple[str, ...] = ()
     if kind == "script":
-        found = [match.decode() for match in _DUMPED.findall(path.read_bytes())]
-        dumped = tuple(sorted(set(found)))
-        kind = "dump" if dumped else "script"
-    return kind, dumped, digest.hexdigest()
+        database_names = [match.decode() for match in _DUMP_DATABASE.findall(path.read_bytes())]
+        dump_names = tuple(sorted(set(database_names)))
+        kind = "dump" if dump_names else "script"
+    return kind, dump_names, digest.hexdigest()

@@ -143,7 +143,7 @@ def _result(result: Result) -> str:
     if result.columns:
         show = records if has_long_text(result.rows) else render
         return f"{show(result.columns, result.rows)}\n{_count(result)}"
-    return "ok" if result.changed is None else f"ok, {_rows(result.changed)} changed"
+    return "ok" if result.affected_rows is None else f"ok, {_rows(result.affected_rows)} changed"
 
 
 def _count(result: Result) -> str:

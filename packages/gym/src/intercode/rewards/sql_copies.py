@@ -20,7 +20,7 @@ from decimal import Decimal
 from itertools import product
 
 from intercode.databases.base import Result, Value
-from intercode.databases.convert.build import as_sqlite, cached
+from intercode.databases.convert.build import as_sqlite, get_cached_file
 from intercode.databases.source import Source
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.sql_compare import compare
@@ -119,7 +119,7 @@ def mutated_copy(
     """Return the copy of a seed, made if it is not there yet."""
     text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{gentle}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    path = cached(
+    path = get_cached_file(
         digest,
         lambda new_path: mutate(as_sqlite(source), new_path, query_conditions, seed, gentle=gentle),
     )

@@ -62,7 +62,7 @@ def _list(args: argparse.Namespace) -> None:
         )
         for recipe, layer in found
     ]
-    print(table(("agent", "version", "licence", "from", "size", ""), rows, left=4))
+    print(table(("agent", "version", "licence", "from", "size", ""), rows, left_columns=4))
 
 
 def _install(args: argparse.Namespace) -> None:

@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     http.add_argument("--token", help="itself: others on this machine can see it in 'ps'")
     http.add_argument("--json", action="store_true", help="print the URLs as lines of JSON")
-    add_tasks(parser, less=_NOT_OURS)
+    add_tasks(parser, excluded_names=_NOT_OURS)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from intercode.cli.results import Watcher
-from intercode.cli.run import placed
+from intercode.cli.run import assign_folder
 from intercode.cli.terminal import output, safe, tell
 from intercode.episode import Episode
 from intercode.errors import UsageError
@@ -41,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(
             f"MCP needs version 2 of its SDK: pip install 'intercode-gym[mcp]' ({error})"
         ) from None
-    spec = placed(RunSpec.of(given(args)).merge(agent="mcp", retries=0))
+    spec = assign_folder(RunSpec.of(given(args)).merge(agent="mcp", retries=0))
     seats = Seats(idle=args.idle, show_score=args.show_score)
     watcher = _Watcher(seats, quiet=spec.how.quiet)
     asked = plan(spec, watcher)

@@ -32,12 +32,12 @@ from pathlib import Path
 
 from intercode.spec import positive
 
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    workers = min(MAX_WORKERS, len(os.sched_getaffinity(0)))
     parser.add_argument(
         "--model", metavar="NAME", help="a language model on ten starter tasks: PROVIDER/NAME"
     )

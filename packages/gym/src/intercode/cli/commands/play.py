@@ -28,9 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_environment(parser)
     add_options(parser, options_of(RunSpec), "limit", "tasks", "seed")
-    where = parser.add_argument_group("where")
-    add_options(where, options_of(EnvSpec), less="secret")
-    add_environment_options(where)
+    environment_group = parser.add_argument_group("where")
+    add_options(environment_group, options_of(EnvSpec), less="secret")
+    add_environment_options(environment_group)
     parser.add_argument(
         "--json", action="store_true", help="print the episodes as a JSON list at the end"
     )

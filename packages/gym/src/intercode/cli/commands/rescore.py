@@ -29,7 +29,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.cli.recorded import AGENT_OPTIONS, JUDGE_OPTIONS, add_named_again
+from intercode.cli.recorded import AGENT_OPTIONS, JUDGE_OPTIONS, add_recorded_options
 from intercode.spec import (
     EnvSpec,
     How,
@@ -57,4 +57,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser, options_of(How), "workers", "retries", "quiet", "json", "accept", "model_timeout"
     )
-    add_named_again(parser, less=" ".join(("reward prices", *JUDGE_OPTIONS, *AGENT_OPTIONS)))
+    add_recorded_options(
+        parser, excluded_names=" ".join(("reward prices", *JUDGE_OPTIONS, *AGENT_OPTIONS))
+    )

@@ -27,7 +27,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.cli.recorded import add_named_again
+from intercode.cli.recorded import add_recorded_options
 from intercode.spec import How, ModelSpec, RunSpec, add_options, options_of
 
 
@@ -42,6 +42,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with the image 'host': refuse a machine that has changed (as always, if the run was "
         "made with --locked)",
     )
-    may_take = parser.add_argument_group("what it may take")
-    add_options(may_take, options_of(ModelSpec), "max_cost", "max_tokens")
-    add_named_again(parser)
+    budget_group = parser.add_argument_group("what it may take")
+    add_options(budget_group, options_of(ModelSpec), "max_cost", "max_tokens")
+    add_recorded_options(parser)

@@ -70,15 +70,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_tasks(parser)
 
 
-def add_tasks(parser: argparse.ArgumentParser, less: str = "") -> None:
+def add_tasks(parser: argparse.ArgumentParser, excluded_names: str = "") -> None:
     """Add the options that do not say who acts, but for some."""
-    add_options(parser.add_argument_group("which tasks"), options_of(RunSpec), less=less)
-    tasks = parser.add_argument_group("their data, protocol and judge")
-    add_options(tasks, options_of(EnvSpec), less=less)
+    add_options(parser.add_argument_group("which tasks"), options_of(RunSpec), less=excluded_names)
+    task_group = parser.add_argument_group("their data, protocol and judge")
+    add_options(task_group, options_of(EnvSpec), less=excluded_names)
     for title, options in by_environment().items():
-        add_options(parser.add_argument_group(title), options, less=less)
-    add_named(tasks)
-    how = parser.add_argument_group("how it is run")
-    add_options(how, options_of(How), less=less)
-    if "locked" not in less.split():
-        add_trust(how)
+        add_options(parser.add_argument_group(title), options, less=excluded_names)
+    add_named(task_group)
+    run_group = parser.add_argument_group("how it is run")
+    add_options(run_group, options_of(How), less=excluded_names)
+    if "locked" not in excluded_names.split():
+        add_trust(run_group)

@@ -38,12 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="an environment, on its bundled tasks or on a file or dataset; or a folder that "
         "'intercode new' made",
     )
-    who = parser.add_argument_group("who")
-    who.add_argument(
+    agent_group = parser.add_argument_group("who")
+    agent_group.add_argument(
         "--agent", nargs="+", required=True, metavar="NAME", dest="agents", help="as for 'run'"
     )
-    add_options(who, options_of(AgentSpec), less="agent recording preset skill")
-    who.add_argument(
+    add_options(agent_group, options_of(AgentSpec), less="agent recording preset skill")
+    agent_group.add_argument(
         "--skill",
         action="append",
         default=[],
@@ -51,9 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="skills",
         help="a skill that they are offered, or 'none'; several are compared with the first",
     )
-    model = parser.add_argument_group("the language model")
-    model.add_argument(
+    model_group = parser.add_argument_group("the language model")
+    model_group.add_argument(
         "--model", nargs="+", default=[], metavar="NAME", dest="models", help="PROVIDER/NAME"
     )
-    add_options(model, options_of(ModelSpec), less="model")
-    add_tasks(parser, less="data split reviewed locked accept")
+    add_options(model_group, options_of(ModelSpec), less="model")
+    add_tasks(parser, excluded_names="data split reviewed locked accept")

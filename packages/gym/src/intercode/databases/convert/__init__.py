@@ -10,6 +10,6 @@ Progress = Callable[[str], None]
 """Called with a line about work that takes long, or about a part that is left out."""
 
 
-def listed(names: Iterable[str]) -> str:
+def join_quoted(names: Iterable[str]) -> str:
     """Return names for SQLite, quoted, with commas between."""
     return ", ".join(map(quoted, names))

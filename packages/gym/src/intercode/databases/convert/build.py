@@ -36,7 +36,7 @@ SCRIPT_SECONDS = 600.0
 """How long a script may run."""
 
 _MAGIC = b"SQLite format 3\0"
-_OTHERS = re.compile(rb"^-- (?:MySQL|MariaDB) dump|\bENGINE\s*=\s*\w", re.MULTILINE)
+_FOREIGN_DUMP = re.compile(rb"^-- (?:MySQL|MariaDB) dump|\bENGINE\s*=\s*\w", re.MULTILINE)
 _SIZES = ("max_page_count", "page_size")
 _STEPS = 1_000_000  # of SQLite's machine, between two looks at the clock
 _WAL = 2  # the file format's versions for reading and writing, if it has a write-ahead log
@@ -57,7 +57,9 @@ def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
     """
     if source.kind == "sqlite" and not _has_log(source.path):
         return source.path
-    return cached(_key(source), lambda path: _build(source, path, progress or (lambda line: None)))
+    return get_cached_file(
+        _key(source), lambda path: _build(source, path, progress or (lambda line: None))
+    )
 
 
 def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
@@ -78,14 +80,14 @@ def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
     content = source.digest if path == source.path else path.stem
     key = f"{content}-duckdb{importlib.metadata.version('duckdb')}-v{DUCKDB_VERSION}"
 
-    def make(made: Path) -> None:
+    def make(new_path: Path) -> None:
         tell(f"building the DuckDB database {source.name}")
-        duckdb.from_sqlite(path, made, f"{source.path}: database {source.name!r}", tell)
+        duckdb.from_sqlite(path, new_path, f"{source.path}: database {source.name!r}", tell)
 
-    return cached(key, make)
+    return get_cached_file(key, make)
 
 
-def cached(key: str, make: Callable[[Path], None]) -> Path:
+def get_cached_file(key: str, make: Callable[[Path], None]) -> Path:
     """Return the file of a key in the cache of databases; make it if it is not there.
 
     Args:
@@ -125,8 +127,8 @@ def _make(path: Path, make: Callable[[Path], None]) -> None:
 
 def _remove(path: Path) -> None:
     """Remove a file and those that an engine puts beside it."""
-    for left in path.parent.glob(f"{path.name}*"):
-        left.unlink()
+    for leftover_path in path.parent.glob(f"{path.name}*"):
+        leftover_path.unlink()
 
 
 def _key(source: Source) -> str:
@@ -135,8 +137,8 @@ def _key(source: Source) -> str:
     if source.kind == "sqlite" and log.is_file():
         # A part of the content that is not in the source's digest.
         with log.open("rb") as file:
-            logged = hashlib.blake2b(file.read(), digest_size=16).hexdigest()
-        digest = hashlib.blake2b(f"{digest}\0{logged}".encode(), digest_size=16).hexdigest()
+            log_digest = hashlib.blake2b(file.read(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(f"{digest}\0{log_digest}".encode(), digest_size=16).hexdigest()
     return f"{digest}-v{VERSION}"
 
 
@@ -160,7 +162,7 @@ def _build(source: Source, path: Path, progress: Progress) -> None:
     budget = DiskBudget(path.parent)
     try:
         if source.kind == "sqlite":
-            _without_log(source.path, path, budget)
+            _copy_without_log(source.path, path, budget)
             return
         # It need not survive a crash: a torn file is thrown away.
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -168,7 +170,7 @@ def _build(source: Source, path: Path, progress: Progress) -> None:
             size = connection.execute("PRAGMA page_size").fetchone()[0]
             connection.execute(f"PRAGMA max_page_count = {max(1, budget.bytes // size)}")
             connection.set_authorizer(_authorize)
-            _FILL[source.kind](source, connection, progress)
+            _FILLERS[source.kind](source, connection, progress)
             if connection.in_transaction:
                 connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode = DELETE")
@@ -176,7 +178,7 @@ def _build(source: Source, path: Path, progress: Progress) -> None:
         raise TaskError(f"{source.path}: database {source.name!r}: {error}") from error
 
 
-def _without_log(origin: Path, path: Path, budget: DiskBudget) -> None:
+def _copy_without_log(origin: Path, path: Path, budget: DiskBudget) -> None:
     budget.take(sum(part.stat().st_size for part in (origin, _log(origin)) if part.is_file()))
     shutil.copyfile(origin, path)
     if _log(origin).is_file():
@@ -208,7 +210,7 @@ def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progres
             raise TaskError(f"{source.path}: runs for over {SCRIPT_SECONDS:g} s") from error
         if spill.is_spent() or "is full" in str(error):
             raise TaskError(f"{source.path}: takes more than half of the disk's room") from error
-        if _OTHERS.search(data):
+        if _FOREIGN_DUMP.search(data):
             raise TaskError(
                 f"{source.path}: is not a script of SQLite's ({error}); a dump of MySQL or MariaDB "
                 "must say its database: make it with --databases"
@@ -232,7 +234,7 @@ def _fill_from_duckdb(source: Source, connection: sqlite3.Connection, progress: 
     duckdb.to_sqlite(source.path, connection, progress)
 
 
-_FILL: dict[str, Callable[[Source, sqlite3.Connection, Progress], None]] = {
+_FILLERS: dict[str, Callable[[Source, sqlite3.Connection, Progress], None]] = {
     "script": _fill_from_script,
     "dump": _fill_from_dump,
     "duckdb": _fill_from_duckdb,

@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.databases.convert import Progress, listed, schema, schema_ddl
+from intercode.databases.convert import Progress, join_quoted, schema, schema_ddl
 from intercode.errors import TaskError, UsageError
 from intercode.syntax import quoted
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     import duckdb
 
 _BATCH = 10_000
-_LARGEST = 2**63
-_CLOSED: dict[str, Any] = {"enable_external_access": False, "threads": 1}
+_INT64_LIMIT = 2**63
+_RESTRICTIONS: dict[str, Any] = {"enable_external_access": False, "threads": 1}
 """A file is data, and may make DuckDB read no other one; a view may name a file."""
 
 
-def from_sqlite(path: Path, made: Path, what: str, progress: Progress) -> None:
+def from_sqlite(path: Path, new_path: Path, database_label: str, progress: Progress) -> None:
     """Make a DuckDB file with the content of an SQLite file.
 
     Args:
         path: The SQLite file.
-        made: The path of the new file.
-        what: Names the database, for errors.
+        new_path: The path of the new file.
+        database_label: Names the database, for errors.
         progress: Called with a line for each part that is left out.
 
     Raises:
@@ -43,9 +43,9 @@ def from_sqlite(path: Path, made: Path, what: str, progress: Progress) -> None:
 
     shape = schema.read_schema(path)
     # A column's type is inferred from all of its values.
-    config = {**_CLOSED, "pandas_analyze_sample": _BATCH}
+    config = {**_RESTRICTIONS, "pandas_analyze_sample": _BATCH}
     try:
-        with duckdb.connect(made, config=config) as connection:
+        with duckdb.connect(new_path, config=config) as connection:
             for statement in schema_ddl.create_statements(shape, "duckdb", progress):
                 connection.execute(statement)
             for table in shape.tables:
@@ -53,7 +53,7 @@ def from_sqlite(path: Path, made: Path, what: str, progress: Progress) -> None:
             for statement in schema_ddl.finish_statements(shape, "duckdb", progress):
                 _finish(connection, statement, progress)
     except duckdb.Error as error:
-        raise TaskError(f"{what}: {error}") from error
+        raise TaskError(f"{database_label}: {error}") from error
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, path: Path, table: schema.TableSchema) -> None:
@@ -99,7 +99,7 @@ def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) ->
     except ImportError:
         raise UsageError("DuckDB is needed: pip install 'intercode-gym[duckdb]'") from None
     try:
-        with duckdb.connect(str(path), read_only=True, config=_CLOSED) as origin:
+        with duckdb.connect(str(path), read_only=True, config=_RESTRICTIONS) as origin:
             for (table,) in _fetch(origin, "table_name FROM duckdb_tables()", "table_oid"):
                 _copy_table(origin, connection, table)
             for name, sql in _fetch(origin, "view_name, sql FROM duckdb_views()", "view_oid"):
@@ -109,9 +109,9 @@ def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) ->
         raise TaskError(f"{path}: {error}") from error
 
 
-def _fetch(origin: duckdb.DuckDBPyConnection, what: str, order: str) -> list[tuple[Any, ...]]:
-    where = "NOT internal AND schema_name = 'main' AND database_name = current_database()"
-    return origin.execute(f"SELECT {what} WHERE {where} ORDER BY {order}").fetchall()
+def _fetch(origin: duckdb.DuckDBPyConnection, columns: str, order: str) -> list[tuple[Any, ...]]:
+    condition = "NOT internal AND schema_name = 'main' AND database_name = current_database()"
+    return origin.execute(f"SELECT {columns} WHERE {condition} ORDER BY {order}").fetchall()
 
 
 def _copy_table(
@@ -123,7 +123,7 @@ def _copy_table(
         [table],
     ).fetchall()
     lines = [
-        f"{quoted(name)} {_declared(kind)}{'' if nullable else ' NOT NULL'}"
+        f"{quoted(name)} {_sqlite_type(kind)}{'' if nullable else ' NOT NULL'}"
         for name, kind, nullable in columns
     ]
     lines += _constraints(origin, table)
@@ -131,24 +131,24 @@ def _copy_table(
     marks = ", ".join("?" * len(columns))
     rows = origin.execute(f"SELECT * FROM {quoted(table)}")
     while batch := rows.fetchmany(_BATCH):
-        stored = (tuple(map(_stored, row)) for row in batch)
-        connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", stored)
+        converted_rows = (tuple(map(_sqlite_value, row)) for row in batch)
+        connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", converted_rows)
 
 
 def _constraints(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
-    found = origin.execute(
+    constraint_rows = origin.execute(
         "SELECT constraint_type, constraint_column_names, referenced_table, "
         "referenced_column_names FROM duckdb_constraints() WHERE table_name = ? "
         "AND schema_name = 'main' AND database_name = current_database()",
         [table],
     ).fetchall()
     lines = []
-    for kind, names, other, others in found:
+    for kind, names, target_table, target_columns in constraint_rows:
         if kind in ("PRIMARY KEY", "UNIQUE"):
-            lines.append(f"{kind} ({listed(names)})")
+            lines.append(f"{kind} ({join_quoted(names)})")
         elif kind == "FOREIGN KEY":
-            target = f"{quoted(other)} ({listed(others)})"
-            lines.append(f"FOREIGN KEY ({listed(names)}) REFERENCES {target}")
+            target = f"{quoted(target_table)} ({join_quoted(target_columns)})"
+            lines.append(f"FOREIGN KEY ({join_quoted(names)}) REFERENCES {target}")
     return lines
 
 
@@ -163,7 +163,7 @@ def _make_view(connection: sqlite3.Connection, statement: str) -> str | None:
     return None
 
 
-def _declared(kind: str) -> str:
+def _sqlite_type(kind: str) -> str:
     base = kind.partition("(")[0]
     if kind.endswith("]") or base in ("STRUCT", "MAP", "UNION", "ENUM", "JSON", "UUID", "INTERVAL"):
         return "TEXT"  # not the name itself: SQLite would see the INT in it
@@ -172,12 +172,12 @@ def _declared(kind: str) -> str:
     return "INTEGER" if base in ("HUGEINT", "UHUGEINT") else kind
 
 
-def _stored(value: Any) -> Any:
+def _sqlite_value(value: Any) -> Any:
     """Return a value as SQLite takes it."""
     if value is None or isinstance(value, (str, bytes, float)):
         return value
     if isinstance(value, int):
-        return int(value) if -_LARGEST <= value < _LARGEST else float(value)
+        return int(value) if -_INT64_LIMIT <= value < _INT64_LIMIT else float(value)
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, datetime):

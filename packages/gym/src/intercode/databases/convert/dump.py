@@ -33,7 +33,7 @@ _NAME = r"(?:`((?:[^`]|``)+)`|([^\s`;,()]+))"
 _DATABASE = re.compile(
     rf"(?:CREATE\s+(?:DATABASE|SCHEMA)\s+(?:IF\s+NOT\s+EXISTS\s*)?|USE\s*){_NAME}", re.IGNORECASE
 )
-_MAKES = re.compile(
+_DEFINITION = re.compile(
     r"(?:CREATE|DROP|ALTER)\b"
     r"(?:\s+(?:OR\s+REPLACE|UNIQUE|FULLTEXT|SPATIAL"
     r"|ALGORITHM\s*=\s*\w+|DEFINER\s*=\s*\S+|SQL\s+SECURITY\s+\w+))*"
@@ -41,12 +41,12 @@ _MAKES = re.compile(
     r"|(?:INSERT|REPLACE)\b|(?:UN)?LOCK\s+TABLES?\b|START\s+TRANSACTION\b|BEGIN\b|COMMIT\b",
     re.IGNORECASE,
 )
-_SETS = re.compile(r"SET\s", re.IGNORECASE)
-_SETS_MORE = re.compile(
+_SETTING = re.compile(r"SET\s", re.IGNORECASE)
+_GLOBAL_SETTING = re.compile(
     r"\b(?:GLOBAL|PERSIST|PERSIST_ONLY|PASSWORD|ROLE|SQL_LOG_BIN)\b", re.IGNORECASE
 )
 
-_LARGE = 1 << 24
+_MAX_CACHED_LENGTH = 1 << 24
 """Characters of a dump whose statements are not kept in memory."""
 
 _INSERT = re.compile(
@@ -69,8 +69,8 @@ _CONSTANT = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
-_ESCAPED |= {"%": "\\%", "_": "\\_"}  # for LIKE: the backslash stays
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
+_ESCAPES |= {"%": "\\%", "_": "\\_"}  # for LIKE: the backslash stays
 
 
 def read(path: Path) -> str:
@@ -114,7 +114,7 @@ def statements(text: str) -> Iterator[str]:
         yield statement
 
 
-def plain(statement: str) -> str:
+def strip_comments(statement: str) -> str:
     """Return a statement without its comments, and with the content of versioned ones."""
     if not any(mark in statement for mark in ("--", "#", "/*")):
         return statement.strip()
@@ -132,32 +132,38 @@ def section(text: str, name: str) -> list[str]:
     Raises:
         TaskError: The dump is torn, or has no such database.
     """
-    kept: list[str] = []
-    found = False
-    for here, statement, meaning in _split(text) if len(text) < _LARGE else _statements_of(text):
-        found = found or here == name
-        makes = here == name and _MAKES.match(meaning)
-        sets = here in (name, None) and _SETS.match(meaning) and not _SETS_MORE.search(meaning)
-        if makes or sets:
-            kept.append(statement)
-    if not found:
+    section_statements: list[str] = []
+    has_database = False
+    for database, statement, plain_text in (
+        _split(text) if len(text) < _MAX_CACHED_LENGTH else _iterate_statements(text)
+    ):
+        has_database = has_database or database == name
+        is_definition = database == name and _DEFINITION.match(plain_text)
+        is_setting = (
+            database in (name, None)
+            and _SETTING.match(plain_text)
+            and not _GLOBAL_SETTING.search(plain_text)
+        )
+        if is_definition or is_setting:
+            section_statements.append(statement)
+    if not has_database:
         raise TaskError(f"the dump has no database {name!r}")
-    return kept
+    return section_statements
 
 
-def _statements_of(text: str) -> Iterator[tuple[str | None, str, str]]:
+def _iterate_statements(text: str) -> Iterator[tuple[str | None, str, str]]:
     """Yield each statement's database, its text, and its meaning without comments."""
-    here: str | None = None
+    database: str | None = None
     for statement in statements(text):
-        meaning = plain(statement)
-        if named := _DATABASE.match(meaning):
-            here = named[1].replace("``", "`") if named[1] else named[2]
-        yield here, statement, meaning
+        plain_text = strip_comments(statement)
+        if match := _DATABASE.match(plain_text):
+            database = match[1].replace("``", "`") if match[1] else match[2]
+        yield database, statement, plain_text
 
 
 @lru_cache(maxsize=1)  # the other databases of a dump are usually asked for, too
 def _split(text: str) -> list[tuple[str | None, str, str]]:
-    return list(_statements_of(text))
+    return list(_iterate_statements(text))
 
 
 @lru_cache(maxsize=16)
@@ -182,7 +188,7 @@ def parse(statement: str) -> Insert:
     """Read the rows of ``INSERT INTO table VALUES (…), (…)``.
 
     Args:
-        statement: Without comments (`plain`).
+        statement: Without comments (`strip_comments`).
 
     Raises:
         TaskError: It has expressions that are not constants.
@@ -246,11 +252,11 @@ def _value(token: re.Match[str]) -> Value:
 
 def unquote(text: str) -> str:
     r"""Return the text between quotes, with ``\n`` and the like, ``\'`` and ``''`` resolved."""
-    quote, inner = text[0], text[1:-1]
-    if quote in inner:
+    quote, content = text[0], text[1:-1]
+    if quote in content:
         # A backslash takes the next character with it, so that \'' is one quote, and one more.
-        parts = re.split(rf"(\\.|{quote}{quote})", inner, flags=re.DOTALL)
-        inner = "".join(quote if part == quote * 2 else part for part in parts)
-    if "\\" not in inner:
-        return inner
-    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), inner)
+        parts = re.split(rf"(\\.|{quote}{quote})", content, flags=re.DOTALL)
+        content = "".join(quote if part == quote * 2 else part for part in parts)
+    if "\\" not in content:
+        return content
+    return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), content)

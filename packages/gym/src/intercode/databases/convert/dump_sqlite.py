@@ -25,7 +25,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
-from intercode.databases.convert import Progress, dump, listed
+from intercode.databases.convert import Progress, dump, join_quoted
 from intercode.errors import TaskError
 from intercode.syntax import quoted
 
@@ -33,11 +33,11 @@ _VIEW = re.compile(
     r"CREATE\b.*?\bVIEW\s+(?:`((?:[^`]|``)+)`|(\w+))\s*(\([^)]*\)\s*)?AS\s+(.*)",
     re.IGNORECASE | re.DOTALL,
 )
-_HARMLESS = re.compile(
+_IGNORED_STATEMENT = re.compile(
     r"(?:SET|DROP|LOCK|UNLOCK|START|BEGIN|COMMIT)\b|ALTER\s.*(?:DIS|EN)ABLE\s+KEYS$",
     re.IGNORECASE | re.DOTALL,
 )
-_LARGEST = 2**63
+_INT64_LIMIT = 2**63
 _SURROGATE = re.compile("[\udc80-\udcff]")
 
 _QUOTED = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`"""
@@ -73,10 +73,19 @@ _DEFAULT = re.compile(
     r"|(?P<now>CURRENT_TIMESTAMP|NOW)\b)",
     re.IGNORECASE | re.DOTALL,
 )
-_COLLATED = re.compile(r"\bCOLLATE\s*=?\s*(\w+)", re.IGNORECASE)
+_COLLATION = re.compile(r"\bCOLLATE\s*=?\s*(\w+)", re.IGNORECASE)
 
 _INTEGERS = {"bit", "bool", "boolean", "tinyint", "smallint", "mediumint", "int", "integer"}
-_PLAIN = {"float", "double", "real", "double precision", "date", "time", "datetime", "timestamp"}
+_SIMPLE_TYPES = {
+    "float",
+    "double",
+    "real",
+    "double precision",
+    "date",
+    "time",
+    "datetime",
+    "timestamp",
+}
 _DECIMALS = {"decimal", "numeric", "dec", "fixed"}
 _SHORT_TEXTS = {"char", "varchar", "nchar", "nvarchar"}
 _TEXTS = {"text", "tinytext", "mediumtext", "longtext", "enum", "set", "json"}
@@ -97,20 +106,20 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
     """
     views: dict[str, str] = {}
     for statement in dump.section(text, name):
-        meaning = dump.plain(statement)
-        words = meaning.upper().split(None, 2)
+        plain_text = dump.strip_comments(statement)
+        words = plain_text.upper().split(None, 2)
         if words[0] in ("INSERT", "REPLACE"):
-            _insert(connection, dump.parse(meaning))
+            _insert(connection, dump.parse(plain_text))
         elif words[:2] == ["CREATE", "TABLE"]:
-            for made in convert_table(meaning):
-                connection.execute(made)
-        elif view := _VIEW.match(meaning):
+            for create_statement in convert_table(plain_text):
+                connection.execute(create_statement)
+        elif view := _VIEW.match(plain_text):
             # A dump makes each view twice: first as a stand-in, so that others can refer to it.
             key = view[2] or view[1].replace("``", "`")
             views.pop(key, None)
             views[key] = view[4]
-        elif not _HARMLESS.match(meaning):
-            progress(f"{name}: left out: {' '.join(meaning.split())[:100]}")
+        elif not _IGNORED_STATEMENT.match(plain_text):
+            progress(f"{name}: left out: {' '.join(plain_text.split())[:100]}")
     for key, problem in _make_views(connection, views).items():
         progress(f"{name}: view {key} is left out: {problem}")
 
@@ -118,13 +127,14 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
 def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
     table = quoted(insert.table)
     kinds = {row[1]: row[2].lower() for row in connection.execute(f"PRAGMA table_info({table})")}
-    fits = [_FITS.get(kinds.get(name, ""), _stored) for name in insert.columns or kinds]
-    columns = f" ({listed(insert.columns)})" if insert.columns else ""
+    fits = [_CONVERTERS.get(kinds.get(name, ""), _sqlite_value) for name in insert.columns or kinds]
+    columns = f" ({join_quoted(insert.columns)})" if insert.columns else ""
     for row in insert.rows:
         pairs = list(zip(fits, row, strict=True))
         # The usual statement is the same for all rows, and compiled once.
         marks = ", ".join(
-            "CAST(? AS TEXT)" if fit is _stored and _is_torn(value) else "?" for fit, value in pairs
+            "CAST(? AS TEXT)" if fit is _sqlite_value and _is_torn(value) else "?"
+            for fit, value in pairs
         )
         statement = f"INSERT INTO {table}{columns} VALUES ({marks})"
         connection.execute(statement, [fit(value) for fit, value in pairs])
@@ -135,11 +145,11 @@ def _is_torn(value: dump.Value) -> bool:
     return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
 
 
-def _stored(value: dump.Value) -> object:
+def _sqlite_value(value: dump.Value) -> object:
     """Return a value as SQLite takes it."""
     if isinstance(value, Decimal):
         return float(value)
-    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+    if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
         return float(value)
     if isinstance(value, str) and _is_torn(value):
         return value.encode("utf-8", "surrogateescape")
@@ -156,18 +166,20 @@ def _as_bits(value: dump.Value) -> object:
 
 
 # Some versions write bytes and bits as if they were text.
-_FITS: dict[str, Callable[[dump.Value], object]] = {"blob": _as_bytes, "bit": _as_bits}
+_CONVERTERS: dict[str, Callable[[dump.Value], object]] = {"blob": _as_bytes, "bit": _as_bits}
 
 
 def _make_views(connection: sqlite3.Connection, views: Mapping[str, str]) -> Mapping[str, str]:
     """Make all views, in an order that works; return the errors of the others."""
-    pending = dict(views)
+    pending_views = dict(views)
     while True:
-        found = {name: _make_view(connection, name, query) for name, query in pending.items()}
-        problems = {name: problem for name, problem in found.items() if problem}
-        if len(problems) == len(pending):
+        view_results = {
+            name: _make_view(connection, name, query) for name, query in pending_views.items()
+        }
+        problems = {name: problem for name, problem in view_results.items() if problem}
+        if len(problems) == len(pending_views):
             return problems
-        pending = {name: pending[name] for name in problems}
+        pending_views = {name: pending_views[name] for name in problems}
 
 
 def _make_view(connection: sqlite3.Connection, name: str, query: str) -> str | None:
@@ -175,8 +187,8 @@ def _make_view(connection: sqlite3.Connection, name: str, query: str) -> str | N
     import sqlglot
 
     try:
-        translated = sqlglot.transpile(query, read="mysql", write="sqlite")[0]
-        connection.execute(f"CREATE VIEW {quoted(name)} AS {translated}")
+        translated_query = sqlglot.transpile(query, read="mysql", write="sqlite")[0]
+        connection.execute(f"CREATE VIEW {quoted(name)} AS {translated_query}")
         connection.execute(f"SELECT * FROM {quoted(name)} LIMIT 0")
     except (sqlglot.errors.SqlglotError, sqlite3.Error) as error:
         connection.execute(f"DROP VIEW IF EXISTS {quoted(name)}")
@@ -197,7 +209,7 @@ def convert_table(statement: str) -> list[str]:
     if head is None:
         raise TaskError(f"not a table's definition: {statement[:80]}")
     parts, options = _parts(statement, head.end())
-    return _Table(_bare(head[1]), parts, options).statements()
+    return _Table(_unquote_name(head[1]), parts, options).statements()
 
 
 class _Table:
@@ -205,8 +217,8 @@ class _Table:
 
     def __init__(self, name: str, parts: Sequence[str], options: str) -> None:
         self._name = name
-        found = _COLLATED.search(options)
-        self._collation = found[1] if found else ""
+        match = _COLLATION.search(options)
+        self._collation = match[1] if match else ""
         self._key: tuple[str, ...] = ()
         self._constraints: list[str] = []
         self._indexes: list[str] = []
@@ -216,9 +228,9 @@ class _Table:
     def statements(self) -> list[str]:
         lines = [*self._columns, *self._constraints]
         if self._key:
-            lines.append(f"PRIMARY KEY ({listed(self._key)})")
-        made = ",\n  ".join(lines)
-        return [f"CREATE TABLE {quoted(self._name)} (\n  {made}\n)", *self._indexes]
+            lines.append(f"PRIMARY KEY ({join_quoted(self._key)})")
+        definition = ",\n  ".join(lines)
+        return [f"CREATE TABLE {quoted(self._name)} (\n  {definition}\n)", *self._indexes]
 
     def _add_key(self, part: str) -> bool:
         """Note a part that is a key or another constraint; return whether it is."""
@@ -230,13 +242,13 @@ class _Table:
         if kind == "PRIMARY":
             self._key = names
         elif kind == "UNIQUE":
-            self._constraints.append(f"UNIQUE ({listed(names)})")
+            self._constraints.append(f"UNIQUE ({join_quoted(names)})")
         elif kind == "FOREIGN":
             self._constraints.append(_foreign_key(names, match["rest"]))
         elif kind in ("KEY", "INDEX") and names:
-            name = f"{self._name}_{_bare(match['name'] or '_'.join(names))}"
+            name = f"{self._name}_{_unquote_name(match['name'] or '_'.join(names))}"
             self._indexes.append(
-                f"CREATE INDEX {quoted(name)} ON {quoted(self._name)} ({listed(names)})"
+                f"CREATE INDEX {quoted(name)} ON {quoted(self._name)} ({join_quoted(names)})"
             )
         return True
 
@@ -244,29 +256,29 @@ class _Table:
         match = _COLUMN.match(part)
         if match is None:
             raise TaskError(f"table {self._name}: not a column's definition: {part[:80]}")
-        name, kind, size = _bare(match[1]), match[2].lower(), match[3] or ""
-        rest = _COMMENT.sub(" ", match[4])
-        flags = re.sub(_QUOTED, " ", rest, flags=re.DOTALL).upper()
+        name, kind, size = _unquote_name(match[1]), match[2].lower(), match[3] or ""
+        attributes = _COMMENT.sub(" ", match[4])
+        flags = re.sub(_QUOTED, " ", attributes, flags=re.DOTALL).upper()
         if "PRIMARY KEY" in flags:
             self._key = (name,)
         if self._key == (name,) and kind in _INTEGERS | {"bigint"}:
             # The row's own number, which SQLite counts by itself.
             self._key = ()
             return f"{quoted(name)} INTEGER PRIMARY KEY"
-        words = [quoted(name), _declared(kind, size)]
+        words = [quoted(name), _sqlite_type(kind, size)]
         if "NOT NULL" in flags:
             words.append("NOT NULL")
         if re.search(r"\bUNIQUE\b", flags):
             words.append("UNIQUE")
-        if default := _default(rest):
+        if default := _default(attributes):
             words.append(f"DEFAULT {default}")
-        if kind in _SHORT_TEXTS | _TEXTS and not self._is_exact(rest):
+        if kind in _SHORT_TEXTS | _TEXTS and not self._is_exact(attributes):
             words.append("COLLATE NOCASE")
         return " ".join(words)
 
-    def _is_exact(self, rest: str) -> bool:
-        found = _COLLATED.search(rest)
-        collation = (found[1] if found else self._collation).lower()
+    def _is_exact(self, attributes: str) -> bool:
+        match = _COLLATION.search(attributes)
+        collation = (match[1] if match else self._collation).lower()
         return collation == "binary" or collation.endswith(("_bin", "_cs"))
 
 
@@ -283,11 +295,11 @@ def _parts(statement: str, start: int) -> tuple[list[str], str]:
     raise TaskError(f"a table's definition is cut off: {statement[:80]}")
 
 
-def _key_columns(rest: str) -> tuple[str, ...]:
+def _key_columns(key_text: str) -> tuple[str, ...]:
     """Return the columns of a key, without lengths; none for one over expressions."""
     names: list[str] = []
     depth = 1
-    for token in re.finditer(rf"{_QUOTED}|[(),]|[\w$]+", rest, re.DOTALL):
+    for token in re.finditer(rf"{_QUOTED}|[(),]|[\w$]+", key_text, re.DOTALL):
         depth += {"(": 1, ")": -1}.get(token[0], 0)
         if depth == 0:
             break
@@ -295,24 +307,24 @@ def _key_columns(rest: str) -> tuple[str, ...]:
             return ()
         if depth == 1 and token[0] not in "(),":
             names.append(token[0])
-    return tuple(_bare(name) for name in names if name.upper() not in ("ASC", "DESC"))
+    return tuple(_unquote_name(name) for name in names if name.upper() not in ("ASC", "DESC"))
 
 
-def _foreign_key(names: Sequence[str], rest: str) -> str:
-    match = _REFERENCE.search(rest)
+def _foreign_key(names: Sequence[str], key_text: str) -> str:
+    match = _REFERENCE.search(key_text)
     if match is None:
-        raise TaskError(f"a foreign key refers to nothing: {rest[:80]}")
+        raise TaskError(f"a foreign key refers to nothing: {key_text[:80]}")
     target = [m[2] or m[1].replace("``", "`") for m in _NAMES.finditer(match["columns"])]
     actions = "".join(f" {action.upper()}" for action in _ACTION.findall(match["rest"]))
-    table = quoted(_bare(match["table"]))
-    return f"FOREIGN KEY ({listed(names)}) REFERENCES {table} ({listed(target)}){actions}"
+    table = quoted(_unquote_name(match["table"]))
+    return f"FOREIGN KEY ({join_quoted(names)}) REFERENCES {table} ({join_quoted(target)}){actions}"
 
 
-def _declared(kind: str, size: str) -> str:
+def _sqlite_type(kind: str, size: str) -> str:
     """Return a type that SQLite understands: it only looks for some syllables."""
     if kind in _INTEGERS:
         return "int" if kind in ("integer", "bool", "boolean") else kind
-    if kind in _PLAIN or kind == "bigint":
+    if kind in _SIMPLE_TYPES or kind == "bigint":
         return kind
     if kind in _DECIMALS:
         return f"decimal{size or '(10)'}"
@@ -323,8 +335,8 @@ def _declared(kind: str, size: str) -> str:
     return "text" if kind in _TEXTS else "blob"
 
 
-def _default(rest: str) -> str | None:
-    match = _DEFAULT.search(rest)
+def _default(attributes: str) -> str | None:
+    match = _DEFAULT.search(attributes)
     if match is None:
         return None
     if match["now"]:
@@ -336,5 +348,5 @@ def _default(rest: str) -> str | None:
     return match["number"]
 
 
-def _bare(name: str) -> str:
+def _unquote_name(name: str) -> str:
     return name[1:-1].replace("``", "`") if name.startswith("`") else name

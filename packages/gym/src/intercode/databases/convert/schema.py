@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from intercode.databases.convert import listed
-from intercode.databases.convert.schema_types import Type, choose, decode, fit, is_whole_text
+from intercode.databases.convert import join_quoted
+from intercode.databases.convert.schema_types import Type, choose_type, decode, fit, is_whole_text
 from intercode.errors import TaskError
 from intercode.syntax import quoted
 
-LONGEST_KEY = 768
+MAX_KEY_LENGTH = 768
 """Characters of text in a key: InnoDB's 3072 bytes; PostgreSQL's limit is near it."""
-_HIDDEN = 1  # a virtual table's column that a SELECT * does not show
+_HIDDEN_COLUMN = 1  # a virtual table's column that a SELECT * does not show
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Column:
     """One column of a table."""
 
     name: str
-    declared: str
+    declared_type: str
     """The column's type in SQLite, as it was written."""
     type: Type
     """The type of its actual content."""
@@ -43,7 +43,7 @@ class Column:
     """The number of the next row, if the column numbers the rows."""
     ignores_case: bool = False
     """Whether its texts compare without the case of A to Z (``COLLATE NOCASE``)."""
-    longest: int = 0
+    max_length: int = 0
     """How many characters its longest text has."""
 
 
@@ -99,7 +99,7 @@ class Schema:
     """A table comes after those that it refers to, unless they refer to each other."""
     views: tuple[View, ...] = ()
     """A view comes after those that it reads."""
-    left_out: tuple[str, ...] = ()
+    omissions: tuple[str, ...] = ()
     """Descriptions of the parts that other engines would refuse."""
 
 
@@ -126,7 +126,7 @@ def rows(path: str | Path, table: TableSchema) -> Iterator[tuple[Any, ...]]:
     Raises:
         TaskError: The file cannot be read.
     """
-    names = listed(column.name for column in table.columns)
+    names = join_quoted(column.name for column in table.columns)
     types = [column.type for column in table.columns]
     try:
         with closing(_open(path)) as connection:
@@ -145,59 +145,61 @@ def _open(path: str | Path) -> sqlite3.Connection:
 
 
 def _read(connection: sqlite3.Connection) -> Schema:
-    made = connection.execute(
+    catalog_rows = connection.execute(
         "SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'view') "
         "AND name NOT LIKE 'sqlite~_%' ESCAPE '~' ORDER BY rowid"
     ).fetchall()
-    left_out = []
+    omissions = []
     tables = []
-    for kind, name, sql in made:
+    for kind, name, sql in catalog_rows:
         if kind == "table" and sql.upper().split()[1] == "VIRTUAL":
-            left_out.append(f"the virtual table {name}")
+            omissions.append(f"the virtual table {name}")
         elif kind == "table":
             tables.append(_table(connection, name, sql))
-    views = tuple(View(name, sql) for kind, name, sql in made if kind == "view")
-    keyed, broken = _with_keys(connection, tables)
-    return Schema(keyed, views, (*left_out, *broken))
+    views = tuple(View(name, sql) for kind, name, sql in catalog_rows if kind == "view")
+    keyed_tables, broken_keys = _add_keys(connection, tables)
+    return Schema(keyed_tables, views, (*omissions, *broken_keys))
 
 
 def _table(connection: sqlite3.Connection, name: str, sql: str) -> TableSchema:
-    found = connection.execute(f"PRAGMA table_xinfo({quoted(name)})").fetchall()
-    found = [row for row in found if row[6] != _HIDDEN]
-    key = tuple(row[1] for row in sorted(found, key=lambda row: row[5]) if row[5])
-    collations = _collations(name, sql, [row[1] for row in found])
+    column_rows = connection.execute(f"PRAGMA table_xinfo({quoted(name)})").fetchall()
+    column_rows = [row for row in column_rows if row[6] != _HIDDEN_COLUMN]
+    key = tuple(row[1] for row in sorted(column_rows, key=lambda row: row[5]) if row[5])
+    collations = _collations(name, sql, [row[1] for row in column_rows])
     columns = []
-    for (_, column, declared, not_null, default, *_), collation in zip(
-        found, collations, strict=True
+    for (_, column, declared_type, not_null, default, *_), collation in zip(
+        column_rows, collations, strict=True
     ):
-        kind, longest = choose(connection, name, column, declared)
+        kind, max_length = choose_type(connection, name, column, declared_type)
         columns.append(
             Column(
                 name=column,
-                declared=declared,
+                declared_type=declared_type,
                 type=kind,
                 not_null=bool(not_null),
                 default=default,
                 ignores_case=kind.is_text and collation == "NOCASE",
-                longest=longest if kind.is_text else 0,
+                max_length=max_length if kind.is_text else 0,
             )
         )
     table = TableSchema(name, tuple(columns), key)
-    return _numbered(connection, table)
+    return _add_next_number(connection, table)
 
 
-def _numbered(connection: sqlite3.Connection, table: TableSchema) -> TableSchema:
+def _add_next_number(connection: sqlite3.Connection, table: TableSchema) -> TableSchema:
     """Add the number of the next row, where SQLite gives one: in an INTEGER PRIMARY KEY."""
     if len(table.primary_key) != 1:
         return table
     key = table.column(table.primary_key[0])
-    if key.declared.upper() != "INTEGER" or not key.type.is_whole:
+    if key.declared_type.upper() != "INTEGER" or not key.type.is_whole:
         return table
-    most = connection.execute(
+    max_number = connection.execute(
         f"SELECT MAX({quoted(key.name)}) FROM {quoted(table.name)}"
     ).fetchone()[0]
-    numbered = replace(key, next_number=max(0, most or 0) + 1, not_null=True, default=None)
-    columns = tuple(numbered if column is key else column for column in table.columns)
+    numbered_key = replace(
+        key, next_number=max(0, max_number or 0) + 1, not_null=True, default=None
+    )
+    columns = tuple(numbered_key if column is key else column for column in table.columns)
     return replace(table, columns=columns)
 
 
@@ -215,53 +217,62 @@ def _collations(name: str, sql: str, columns: list[str]) -> list[str]:
             return ["BINARY"] * len(columns)
 
 
-def _with_keys(
+def _add_keys(
     connection: sqlite3.Connection, tables: Sequence[TableSchema]
 ) -> tuple[tuple[TableSchema, ...], list[str]]:
     """Return the tables with keys and indexes, in the order of dependency, and what is left out."""
-    left_out: list[str] = []
-    named = {table.name.lower(): _indexed(connection, table, left_out) for table in tables}
-    wanted = {name: _foreign_keys(connection, table, named) for name, table in named.items()}
-    order = _in_order({name: [k.table.lower() for k in keys] for name, keys in wanted.items()})
+    omissions: list[str] = []
+    tables_by_name = {
+        table.name.lower(): _add_indexes(connection, table, omissions) for table in tables
+    }
+    keys_by_table = {
+        name: _foreign_keys(connection, table, tables_by_name)
+        for name, table in tables_by_name.items()
+    }
+    order = _sort_by_dependency(
+        {name: [k.table.lower() for k in keys] for name, keys in keys_by_table.items()}
+    )
     for name in order:
-        for key in wanted[name]:
-            if reason := _add(connection, named, name, key):
+        for key in keys_by_table[name]:
+            if reason := _add_foreign_key(connection, tables_by_name, name, key):
                 columns = ", ".join(key.columns)
-                left_out.append(f"the foreign key {named[name].name}({columns}): {reason}")
-    return tuple(named[name] for name in order), left_out
+                omissions.append(
+                    f"the foreign key {tables_by_name[name].name}({columns}): {reason}"
+                )
+    return tuple(tables_by_name[name] for name in order), omissions
 
 
-def _indexed(
-    connection: sqlite3.Connection, table: TableSchema, left_out: list[str]
+def _add_indexes(
+    connection: sqlite3.Connection, table: TableSchema, omissions: list[str]
 ) -> TableSchema:
     """Return a table with its primary key, unique keys and indexes."""
     indexes: list[Index] = []
     uniques: list[tuple[str, ...]] = []
     key = table.primary_key
-    if key and (reason := _unfit(connection, table, key, primary=True)):
-        left_out.append(f"the primary key of {table.name}: {reason}")
+    if key and (reason := _refusal_reason(connection, table, key, primary=True)):
+        omissions.append(f"the primary key of {table.name}: {reason}")
         key = ()
-    found = connection.execute(f"PRAGMA index_list({quoted(table.name)})").fetchall()
-    for _, name, unique, origin, partial in reversed(found):
+    index_rows = connection.execute(f"PRAGMA index_list({quoted(table.name)})").fetchall()
+    for _, name, is_unique, origin, is_partial in reversed(index_rows):
         columns = tuple(row[2] for row in connection.execute(f"PRAGMA index_info({quoted(name)})"))
         if origin == "pk" or columns == key:
             continue
-        if partial or None in columns:
-            left_out.append(f"the index {name} of {table.name}: over an expression, or partial")
-        elif unique and not (reason := _unfit(connection, table, columns)):
+        if is_partial or None in columns:
+            omissions.append(f"the index {name} of {table.name}: over an expression, or partial")
+        elif is_unique and not (reason := _refusal_reason(connection, table, columns)):
             uniques.append(columns)
-        elif unique:
-            left_out.append(f"a unique key of {table.name}: {reason}")
+        elif is_unique:
+            omissions.append(f"a unique key of {table.name}: {reason}")
         elif _is_short(table, columns):
             indexes.append(Index(name, columns))
         else:
-            left_out.append(f"the index {name} of {table.name}: its text is too long")
+            omissions.append(f"the index {name} of {table.name}: its text is too long")
     # A table can declare a unique key twice.
-    different = tuple(dict.fromkeys(uniques))
-    return replace(table, primary_key=key, uniques=different, indexes=tuple(indexes))
+    distinct_keys = tuple(dict.fromkeys(uniques))
+    return replace(table, primary_key=key, uniques=distinct_keys, indexes=tuple(indexes))
 
 
-def _unfit(
+def _refusal_reason(
     connection: sqlite3.Connection,
     table: TableSchema,
     columns: tuple[str, ...],
@@ -278,113 +289,124 @@ def _unfit(
     texts = [column for column in columns if table.column(column).type.is_text]
     if texts:
         # MySQL ignores spaces at the end.
-        trimmed = ", ".join(
+        group = ", ".join(
             f"rtrim({quoted(column)})" if column in texts else quoted(column) for column in columns
         )
-        full = " AND ".join(f"{quoted(column)} IS NOT NULL" for column in columns)
-        query = f"SELECT 1 FROM {name} WHERE {full} GROUP BY {trimmed} HAVING COUNT(*) > 1 LIMIT 1"
+        clause = " AND ".join(f"{quoted(column)} IS NOT NULL" for column in columns)
+        query = f"SELECT 1 FROM {name} WHERE {clause} GROUP BY {group} HAVING COUNT(*) > 1 LIMIT 1"
         if connection.execute(query).fetchone():
             return "values of it differ only in spaces at their end"
     return None
 
 
 def _is_short(table: TableSchema, columns: tuple[str, ...]) -> bool:
-    found = [table.column(column) for column in columns]
-    if any(column.type.kind == "blob" for column in found):
+    key_columns = [table.column(column) for column in columns]
+    if any(column.type.kind == "blob" for column in key_columns):
         return False
-    return sum(column.longest for column in found) <= LONGEST_KEY
+    return sum(column.max_length for column in key_columns) <= MAX_KEY_LENGTH
 
 
 def _foreign_keys(
-    connection: sqlite3.Connection, table: TableSchema, named: dict[str, TableSchema]
+    connection: sqlite3.Connection, table: TableSchema, tables_by_name: dict[str, TableSchema]
 ) -> list[ForeignKey]:
     """Return the declared foreign keys, whether or not their targets exist."""
-    found = connection.execute(f"PRAGMA foreign_key_list({quoted(table.name)})").fetchall()
+    key_rows = connection.execute(f"PRAGMA foreign_key_list({quoted(table.name)})").fetchall()
     keys = []
-    for _, group in groupby(sorted(found, key=lambda row: (row[0], row[1])), lambda row: row[0]):
+    for _, group in groupby(sorted(key_rows, key=lambda row: (row[0], row[1])), lambda row: row[0]):
         parts = list(group)
-        other = named.get(parts[0][2].lower())
+        target_table = tables_by_name.get(parts[0][2].lower())
         # SQLite takes names in any case; here they are the columns' own.
-        columns = tuple(_own_name(table, part[3]) for part in parts)
-        targets = tuple(_own_name(other, part[4]) for part in parts if part[4])
-        if not targets and other is not None:
-            targets = other.primary_key
-        name = parts[0][2] if other is None else other.name
+        columns = tuple(_exact_name(table, part[3]) for part in parts)
+        targets = tuple(_exact_name(target_table, part[4]) for part in parts if part[4])
+        if not targets and target_table is not None:
+            targets = target_table.primary_key
+        name = parts[0][2] if target_table is None else target_table.name
         keys.append(ForeignKey(columns, name, targets, parts[0][6], parts[0][5]))
     return sorted(set(keys), key=keys.index)
 
 
-def _own_name(table: TableSchema | None, name: str) -> str:
-    own = {c.name.lower(): c.name for c in table.columns} if table else {}
-    return own.get(name.lower(), name)
+def _exact_name(table: TableSchema | None, name: str) -> str:
+    exact_names = {c.name.lower(): c.name for c in table.columns} if table else {}
+    return exact_names.get(name.lower(), name)
 
 
-def _in_order(needs: dict[str, list[str]]) -> list[str]:
+def _sort_by_dependency(requirements: dict[str, list[str]]) -> list[str]:
     """Order names after those that they need, else as they come; circles are broken somewhere."""
-    done: dict[str, None] = {}
-    doing: set[str] = set()
+    ordered_names: dict[str, None] = {}
+    active_names: set[str] = set()
 
     def visit(name: str) -> None:
-        if name in done or name in doing or name not in needs:
+        if name in ordered_names or name in active_names or name not in requirements:
             return
-        doing.add(name)
-        for needed in needs[name]:
-            visit(needed)
-        done[name] = None
+        active_names.add(name)
+        for required_name in requirements[name]:
+            visit(required_name)
+        ordered_names[name] = None
 
-    for name in needs:
+    for name in requirements:
         visit(name)
-    return list(done)
+    return list(ordered_names)
 
 
-def _add(
-    connection: sqlite3.Connection, named: dict[str, TableSchema], name: str, key: ForeignKey
+def _add_foreign_key(
+    connection: sqlite3.Connection,
+    tables_by_name: dict[str, TableSchema],
+    name: str,
+    key: ForeignKey,
 ) -> str | None:
     """Give a table a foreign key; return why not, if others would refuse it."""
-    table, other = named[name], named.get(key.table.lower())
-    if other is None:
+    table, target_table = tables_by_name[name], tables_by_name.get(key.table.lower())
+    if target_table is None:
         return f"there is no table {key.table}"
-    theirs = {column.name for column in other.columns}
-    if len(key.targets) != len(key.columns) or not theirs.issuperset(key.targets):
-        return f"there are no such columns in {other.name}"
-    if key.targets != other.primary_key and key.targets not in other.uniques:
-        return f"{other.name}({', '.join(key.targets)}) is not unique"
+    target_columns = {column.name for column in target_table.columns}
+    if len(key.targets) != len(key.columns) or not target_columns.issuperset(key.targets):
+        return f"there are no such columns in {target_table.name}"
+    if key.targets != target_table.primary_key and key.targets not in target_table.uniques:
+        return f"{target_table.name}({', '.join(key.targets)}) is not unique"
     if not _is_short(table, key.columns):
         return "its text is too long"
     pairs = list(zip(key.columns, key.targets, strict=True))
-    same = " AND ".join(f"p.{quoted(target)} = c.{quoted(own)}" for own, target in pairs)
-    full = " AND ".join(f"c.{quoted(own)} IS NOT NULL" for own, _ in pairs)
+    join_condition = " AND ".join(
+        f"p.{quoted(target)} = c.{quoted(source_column)}" for source_column, target in pairs
+    )
+    clause = " AND ".join(f"c.{quoted(source_column)} IS NOT NULL" for source_column, _ in pairs)
     orphan = connection.execute(
-        f"SELECT 1 FROM {quoted(table.name)} AS c WHERE {full} AND NOT EXISTS "
-        f"(SELECT 1 FROM {quoted(other.name)} AS p WHERE {same}) LIMIT 1"
+        f"SELECT 1 FROM {quoted(table.name)} AS c WHERE {clause} AND NOT EXISTS "
+        f"(SELECT 1 FROM {quoted(target_table.name)} AS p WHERE {join_condition}) LIMIT 1"
     ).fetchone()
     if orphan:
-        return f"values of it are not in {other.name}"
+        return f"values of it are not in {target_table.name}"
     for column, target in zip(key.columns, key.targets, strict=True):
-        if reason := _align(connection, named, name, column, other.column(target).type):
+        if reason := _align_type(
+            connection, tables_by_name, name, column, target_table.column(target).type
+        ):
             return reason
-    table = named[name]
-    named[name] = replace(table, foreign_keys=(*table.foreign_keys, key))
+    table = tables_by_name[name]
+    tables_by_name[name] = replace(table, foreign_keys=(*table.foreign_keys, key))
     return None
 
 
-def _align(
+def _align_type(
     connection: sqlite3.Connection,
-    named: dict[str, TableSchema],
+    tables_by_name: dict[str, TableSchema],
     name: str,
     column: str,
     target: Type,
 ) -> str | None:
     """Make a column's type that of its target; return why not, if it cannot."""
-    table = named[name]
-    own = table.column(column)
-    if own.type == target or (own.type.is_text and target.is_text):
+    table = tables_by_name[name]
+    source_column = table.column(column)
+    if source_column.type == target or (source_column.type.is_text and target.is_text):
         return None
-    both_whole = own.type.is_whole and target.is_whole
-    as_number = own.type.is_text and target.is_whole
-    if not (both_whole or (as_number and is_whole_text(connection, table.name, column))):
-        return f"its type is not that of what it refers to ({own.type.kind}, {target.kind})"
-    changed = replace(own, type=target, longest=0, ignores_case=False)
-    columns = tuple(changed if c.name == column else c for c in table.columns)
-    named[name] = replace(table, columns=columns)
+    has_integer_types = source_column.type.is_whole and target.is_whole
+    is_text_reference = source_column.type.is_text and target.is_whole
+    if not (
+        has_integer_types or (is_text_reference and is_whole_text(connection, table.name, column))
+    ):
+        return (
+            f"its type is not that of what it refers to ({source_column.type.kind}, {target.kind})"
+        )
+    aligned_column = replace(source_column, type=target, max_length=0, ignores_case=False)
+    columns = tuple(aligned_column if c.name == column else c for c in table.columns)
+    tables_by_name[name] = replace(table, columns=columns)
     return None

@@ -50,7 +50,7 @@ def create_statements(
         progress: Called with a line for each part that is left out.
     """
     tell = progress or (lambda line: None)
-    for line in schema.left_out:
+    for line in schema.omissions:
         tell(f"left out: {line}")
     statements = []
     if dialect == "mysql":
@@ -59,7 +59,7 @@ def create_statements(
         statements.append(f"SET @intercode_sql_mode = @@sql_mode, sql_mode = '{modes}'")
         statements.append("SET foreign_key_checks = 0, unique_checks = 0")
     for table in schema.tables:
-        statements += _Writer(schema, table, dialect, tell).statements()
+        statements += _TableWriter(schema, table, dialect, tell).statements()
     return statements
 
 
@@ -77,13 +77,13 @@ def finish_statements(
             statements += _foreign_keys(table, dialect)
         for index in table.indexes:
             columns = identifiers(index.columns, dialect)
-            made = identifier(index.name, dialect)
-            statements.append(f"CREATE INDEX {made} ON {name} ({columns})")
+            index_name = identifier(index.name, dialect)
+            statements.append(f"CREATE INDEX {index_name} ON {name} ({columns})")
         if dialect == "postgres":
             statements += _counters(table)
     for view in schema.views:
-        if made_view := _view(view.sql, dialect):
-            statements.append(made_view)
+        if view_statement := _view(view.sql, dialect):
+            statements.append(view_statement)
         elif progress:
             progress(f"left out: the view {view.name}: it cannot be translated")
     if dialect == "mysql":
@@ -104,7 +104,7 @@ def identifiers(names: tuple[str, ...], dialect: Dialect) -> str:
     return ", ".join(identifier(name, dialect) for name in names)
 
 
-class _Writer:
+class _TableWriter:
     """Writes one table's definition."""
 
     def __init__(
@@ -120,19 +120,24 @@ class _Writer:
     def statements(self) -> list[str]:
         """Return the table's statement, after those of its sequences."""
         table, dialect = self._table, self._dialect
-        before: list[str] = []
+        sequence_statements: list[str] = []
         lines = []
         for column in table.columns:
             if dialect == "duckdb" and column.next_number is not None:
                 counter = identifier(f"{table.name}_{column.name}_seq", dialect)
-                before.append(f"CREATE SEQUENCE {counter} START {column.next_number}")
+                sequence_statements.append(f"CREATE SEQUENCE {counter} START {column.next_number}")
             lines.append(self._column(column))
         if table.primary_key:
             lines.append(f"PRIMARY KEY ({identifiers(table.primary_key, dialect)})")
-        lines += [f"UNIQUE ({identifiers(unique, dialect)})" for unique in table.uniques]
+        lines += [
+            f"UNIQUE ({identifiers(unique_columns, dialect)})" for unique_columns in table.uniques
+        ]
         ending = " DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin" if dialect == "mysql" else ""
         body = ", ".join(lines)
-        return [*before, f"CREATE TABLE {identifier(table.name, dialect)} ({body}){ending}"]
+        return [
+            *sequence_statements,
+            f"CREATE TABLE {identifier(table.name, dialect)} ({body}){ending}",
+        ]
 
     def _column(self, column: Column) -> str:
         words = [identifier(column.name, self._dialect), self._type(column)]
@@ -155,8 +160,8 @@ class _Writer:
             if default := _default_value(column, self._dialect):
                 words.append(f"DEFAULT {default}")
             else:
-                what = f"{self._table.name}.{column.name}: {column.default}"
-                self._tell(f"left out: the default of {what}")
+                default_label = f"{self._table.name}.{column.name}: {column.default}"
+                self._tell(f"left out: the default of {default_label}")
         return " ".join(words)
 
     def _type(self, column: Column) -> str:
@@ -174,14 +179,14 @@ class _Writer:
 
     def _mysql_text(self, column: Column) -> str:
         """Return a type of text: in a key, of a length that the key has room for."""
-        widest = max((len(key) for key in self._keys if column.name in key), default=0)
-        if widest:
-            room = _KEY_CHARACTERS // widest
+        key_width = max((len(key) for key in self._keys if column.name in key), default=0)
+        if key_width:
+            room = _KEY_CHARACTERS // key_width
             size = column.type.size if 0 < column.type.size <= room else min(255, room)
-            return f"VARCHAR({max(size, column.longest)})"
+            return f"VARCHAR({max(size, column.max_length)})"
         if column.type.kind == "varchar" and not self._is_wide:
             return f"VARCHAR({column.type.size})"
-        return "LONGTEXT" if column.longest > 16_000 else "TEXT"
+        return "LONGTEXT" if column.max_length > 16_000 else "TEXT"
 
 
 def _keys(schema: Schema, table: TableSchema) -> list[tuple[str, ...]]:
@@ -193,8 +198,8 @@ def _keys(schema: Schema, table: TableSchema) -> list[tuple[str, ...]]:
         *(index.columns for index in table.indexes),
         *(
             key.targets
-            for other in schema.tables
-            for key in other.foreign_keys
+            for other_table in schema.tables
+            for key in other_table.foreign_keys
             if key.table == table.name
         ),
     ]
@@ -203,7 +208,7 @@ def _keys(schema: Schema, table: TableSchema) -> list[tuple[str, ...]]:
 def _foreign_keys(table: TableSchema, dialect: Dialect) -> list[str]:
     statements = []
     for key in table.foreign_keys:
-        made = (
+        statement = (
             f"ALTER TABLE {identifier(table.name, dialect)} ADD FOREIGN KEY "
             f"({identifiers(key.columns, dialect)}) REFERENCES {identifier(key.table, dialect)} "
             f"({identifiers(key.targets, dialect)})"
@@ -211,8 +216,8 @@ def _foreign_keys(table: TableSchema, dialect: Dialect) -> list[str]:
         for event, action in (("DELETE", key.on_delete), ("UPDATE", key.on_update)):
             # MySQL has no SET DEFAULT.
             if action not in ("NO ACTION", "SET DEFAULT"):
-                made += f" ON {event} {action}"
-        statements.append(made)
+                statement += f" ON {event} {action}"
+        statements.append(statement)
     return statements
 
 
@@ -246,9 +251,9 @@ def _default_value(column: Column, dialect: Dialect) -> str | None:
     text = (column.default or "").strip()
     while text.startswith("(") and text.endswith(")"):
         text = text[1:-1].strip()
-    now = _NOW.get(re.sub(r"\s", "", text).upper())
-    if now is not None:
-        return _now(now, column.type, dialect)
+    moment_kind = _NOW.get(re.sub(r"\s", "", text).upper())
+    if moment_kind is not None:
+        return _now_expression(moment_kind, column.type, dialect)
     if _STRING.fullmatch(text):
         value = text[1:-1].replace(text[0] * 2, text[0])
     elif _NUMBER.fullmatch(text):
@@ -256,23 +261,25 @@ def _default_value(column: Column, dialect: Dialect) -> str | None:
     else:
         return None
     try:
-        fitted = fit(value, column.type)
+        fitted_value = fit(value, column.type)
     except (ValueError, ArithmeticError):
         return None
     if column.type.kind in ("integer", "bigint", "double", "decimal"):
-        return str(fitted)
+        return str(fitted_value)
     if column.type.kind == "blob":
         return None
-    literal = str(fitted).replace("'", "''")
+    literal = str(fitted_value).replace("'", "''")
     if dialect == "mysql":
         literal = literal.replace("\\", "\\\\")
         return f"('{literal}')" if column.type.is_text else f"'{literal}'"
     return f"'{literal}'"
 
 
-def _now(wanted: str, kind: Type, dialect: Dialect) -> str | None:
+def _now_expression(moment_kind: str, kind: Type, dialect: Dialect) -> str | None:
     """Return the time of the insert, as a date, a moment or a text."""
-    word = {"datetime": "CURRENT_TIMESTAMP", "date": "CURRENT_DATE", "time": "CURRENT_TIME"}[wanted]
+    word = {"datetime": "CURRENT_TIMESTAMP", "date": "CURRENT_DATE", "time": "CURRENT_TIME"}[
+        moment_kind
+    ]
     if kind.kind not in ("date", "datetime", "time") and not kind.is_text:
         return None
     if dialect == "mysql":
@@ -282,6 +289,6 @@ def _now(wanted: str, kind: Type, dialect: Dialect) -> str | None:
     target = {"datetime": "TIMESTAMP(0)", "date": "DATE", "time": "TIME(0)"}.get(kind.kind, "TEXT")
     if dialect == "duckdb":
         target = target.removesuffix("(0)")
-    if kind.is_text and wanted == "datetime":
+    if kind.is_text and moment_kind == "datetime":
         return f"CAST(CAST({word} AS TIMESTAMP{'(0)' * (dialect == 'postgres')}) AS TEXT)"
     return f"CAST({word} AS {target})"

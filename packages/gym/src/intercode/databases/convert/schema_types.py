@@ -50,117 +50,123 @@ class _Content:
 
     storage: frozenset[str]
     """SQLite's storage classes of its values."""
-    least: Any
-    most: Any
-    longest: int
+    min_value: Any
+    max_value: Any
+    max_length: int
 
 
 _SIZE = re.compile(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _INT32 = 2**31
-_MOST_DIGITS = 38  # DuckDB's limit, the lowest
-_MOST_CHARACTERS = 10_000
+_MAX_DIGITS = 38  # DuckDB's limit, the lowest
+_MAX_CHARACTERS = 10_000
 
 # The form of a value of each kind, and a check that it is one: SQLite makes March of 30 February.
-_D = "[0-9]"
-_DAY = f"{_D}{_D}{_D}{_D}-{_D}{_D}-{_D}{_D}"
-_CLOCK = f"{_D}{_D}:{_D}{_D}"
+_DIGIT = "[0-9]"
+_DAY = f"{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}-{_DIGIT}{_DIGIT}-{_DIGIT}{_DIGIT}"
+_CLOCK = f"{_DIGIT}{_DIGIT}:{_DIGIT}{_DIGIT}"
 _IS_DAY = f"(c GLOB '{_DAY}' AND date(c) IS c AND c >= '0001')"
-_IS_TIME = f"(c GLOB '{_CLOCK}:{_D}{_D}' AND time(c) IS c)"
+_IS_TIME = f"(c GLOB '{_CLOCK}:{_DIGIT}{_DIGIT}' AND time(c) IS c)"
 _IS_MOMENT = (
     f"(date(c) IS substr(c, 1, 10) AND c >= '0001'"
     f" AND strftime('%H:%M', c) IS substr(c, 12, 5) AND ("
-    f"c GLOB '{_DAY}[ T]{_CLOCK}' OR c GLOB '{_DAY}[ T]{_CLOCK}:{_D}{_D}'"
-    f" OR c GLOB '{_DAY}[ T]{_CLOCK}:{_D}{_D}.{_D}{_D}{_D}'"
-    f" OR c GLOB '{_DAY}[ T]{_CLOCK}:{_D}{_D}.{_D}{_D}{_D}{_D}{_D}{_D}'))"
+    f"c GLOB '{_DAY}[ T]{_CLOCK}' OR c GLOB '{_DAY}[ T]{_CLOCK}:{_DIGIT}{_DIGIT}'"
+    f" OR c GLOB '{_DAY}[ T]{_CLOCK}:{_DIGIT}{_DIGIT}.{_DIGIT}{_DIGIT}{_DIGIT}'"
+    f" OR c GLOB '{_DAY}[ T]{_CLOCK}:{_DIGIT}{_DIGIT}.{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}'))"
 )
 _MOMENTS = ("DATE", "DATETIME", "TIMESTAMP", "SMALLDATETIME", "DATETIME2", "TIMESTAMPTZ")
 
 
-def choose(
-    connection: sqlite3.Connection, table: str, column: str, declared: str
+def choose_type(
+    connection: sqlite3.Connection, table: str, column: str, declared_type: str
 ) -> tuple[Type, int]:
     """Return the type for a column, and the length of its longest text."""
     values = f"(SELECT {quoted(column)} AS c FROM {quoted(table)}) WHERE c IS NOT NULL"
     content = _survey(connection, values)
-    declared = " ".join(declared.upper().split())
+    declared_type = " ".join(declared_type.upper().split())
 
-    def every(condition: str) -> bool:
+    def is_always_true(condition: str) -> bool:
         query = f"SELECT 1 FROM {values} AND NOT ({condition}) LIMIT 1"
         return connection.execute(query).fetchone() is None
 
-    return _choose(declared, content, every), content.longest
+    return _choose_for_content(declared_type, content, is_always_true), content.max_length
 
 
 def _survey(connection: sqlite3.Connection, values: str) -> _Content:
-    found = connection.execute(
+    storage_rows = connection.execute(
         f"SELECT typeof(c), MIN(c), MAX(c), MAX(LENGTH(CAST(c AS TEXT))) FROM {values} GROUP BY 1"
     ).fetchall()
-    numbers = [row for row in found if row[0] in ("integer", "real")]
+    numbers = [row for row in storage_rows if row[0] in ("integer", "real")]
     return _Content(
-        storage=frozenset(row[0] for row in found),
-        least=min((row[1] for row in numbers), default=0),
-        most=max((row[2] for row in numbers), default=0),
-        longest=max((row[3] for row in found), default=0),
+        storage=frozenset(row[0] for row in storage_rows),
+        min_value=min((row[1] for row in numbers), default=0),
+        max_value=max((row[2] for row in numbers), default=0),
+        max_length=max((row[3] for row in storage_rows), default=0),
     )
 
 
-def _choose(declared: str, content: _Content, every: Callable[[str], bool]) -> Type:
-    base = declared.partition("(")[0].strip()
+def _choose_for_content(
+    declared_type: str, content: _Content, is_always_true: Callable[[str], bool]
+) -> Type:
+    base = declared_type.partition("(")[0].strip()
     if not content.storage:
-        return _from_declaration(declared, base)
+        return _declared_type(declared_type, base)
     if content.storage == {"blob"}:
         return Type("blob")
     if content.storage == {"text"}:
-        return _for_text(declared, base, every) or _text(declared, content.longest)
+        return _moment_type(declared_type, base, is_always_true) or _text_type(
+            declared_type, content.max_length
+        )
     if content.storage & {"text", "blob"}:
         return Type("text")
-    if (size := _SIZE.search(declared)) and base in ("DECIMAL", "NUMERIC", "DEC", "NUMBER"):
+    if (size := _SIZE.search(declared_type)) and base in ("DECIMAL", "NUMERIC", "DEC", "NUMBER"):
         digits, scale = int(size[1]), int(size[2] or 0)
-        fits = f"abs(c) < 1e{digits - scale} AND round(c, {scale}) = c"
-        if scale <= digits <= _MOST_DIGITS and every(fits):
+        condition = f"abs(c) < 1e{digits - scale} AND round(c, {scale}) = c"
+        if scale <= digits <= _MAX_DIGITS and is_always_true(condition):
             return Type("decimal", digits, scale)
     if "real" in content.storage or _is_float(base):
         return Type("double")
-    small = max(-content.least - 1, content.most) < _INT32
-    return Type("integer" if small and "BIG" not in base else "bigint")
+    is_small = max(-content.min_value - 1, content.max_value) < _INT32
+    return Type("integer" if is_small and "BIG" not in base else "bigint")
 
 
-def _for_text(declared: str, base: str, every: Callable[[str], bool]) -> Type | None:
+def _moment_type(
+    declared_type: str, base: str, is_always_true: Callable[[str], bool]
+) -> Type | None:
     """Return a type of dates and times, if it was declared and fits all values."""
-    if base == "TIME" and every(_IS_TIME):
+    if base == "TIME" and is_always_true(_IS_TIME):
         return Type("time")
-    if base not in _MOMENTS and not declared.startswith("TIMESTAMP "):
+    if base not in _MOMENTS and not declared_type.startswith("TIMESTAMP "):
         return None
-    if every(_IS_DAY):
+    if is_always_true(_IS_DAY):
         return Type("date")
-    if every(f"{_IS_DAY} OR {_IS_MOMENT}"):
-        return Type("datetime", 0 if every("c NOT LIKE '%.%'") else 6)
+    if is_always_true(f"{_IS_DAY} OR {_IS_MOMENT}"):
+        return Type("datetime", 0 if is_always_true("c NOT LIKE '%.%'") else 6)
     return None
 
 
-def _from_declaration(declared: str, base: str) -> Type:
+def _declared_type(declared_type: str, base: str) -> Type:
     """Return the type for an empty column, by the syllables that SQLite looks for, and dates."""
-    size = _SIZE.search(declared)
+    size = _SIZE.search(declared_type)
     if "INT" in base:
         return Type("bigint" if "BIG" in base else "integer")
     if any(word in base for word in ("CHAR", "CLOB", "TEXT")):
-        return _text(declared, 0)
+        return _text_type(declared_type, 0)
     if "BLOB" in base:
         return Type("blob")
     if base == "DATE" or base == "TIME":
         return Type("date" if base == "DATE" else "time")
     if base in _MOMENTS or base.startswith("TIMESTAMP"):
         return Type("datetime")
-    if size and base in ("DECIMAL", "NUMERIC", "DEC") and int(size[1]) <= _MOST_DIGITS:
+    if size and base in ("DECIMAL", "NUMERIC", "DEC") and int(size[1]) <= _MAX_DIGITS:
         return Type("decimal", int(size[1]), min(int(size[1]), int(size[2] or 0)))
     if _is_float(base) or base in ("NUMERIC", "DECIMAL", "NUMBER"):
         return Type("double")
     return Type("integer") if base in ("BOOL", "BOOLEAN", "YEAR", "BIT") else Type("text")
 
 
-def _text(declared: str, longest: int) -> Type:
-    size = _SIZE.search(declared)
-    if "CHAR" in declared and size and max(1, longest) <= int(size[1]) <= _MOST_CHARACTERS:
+def _text_type(declared_type: str, max_length: int) -> Type:
+    size = _SIZE.search(declared_type)
+    if "CHAR" in declared_type and size and max(1, max_length) <= int(size[1]) <= _MAX_CHARACTERS:
         return Type("varchar", int(size[1]))
     return Type("text")
 
@@ -185,7 +191,7 @@ def fit(value: Any, kind: Type) -> Any:
     Raises:
         ValueError: It does not fit.
     """
-    return None if value is None else _FIT[kind.kind](value, kind)
+    return None if value is None else _CONVERTERS[kind.kind](value, kind)
 
 
 def _as_text(value: Any, _: Type) -> str:
@@ -202,7 +208,7 @@ def decode(data: bytes) -> str:
         return data.decode("latin-1")
 
 
-_FIT: dict[str, Callable[[Any, Type], Any]] = {
+_CONVERTERS: dict[str, Callable[[Any, Type], Any]] = {
     "integer": lambda value, _: int(value),
     "bigint": lambda value, _: int(value),
     "double": lambda value, _: float(value),

@@ -55,7 +55,7 @@ _DEFINITION = {
     "WHERE database_name = $1 AND schema_name = $2 AND view_name = $3",
 }
 _TRANSACTION = "SELECT txid_current()"
-_OWN = """
+_SESSION_OBJECTS = """
 SELECT 'temporary table', table_name FROM system.main.duckdb_tables() WHERE temporary
 UNION ALL SELECT 'temporary view', view_name FROM system.main.duckdb_views()
 WHERE temporary AND NOT internal
@@ -86,7 +86,7 @@ _NO_IO_THREADS = {"async_threads": 0}
 """The setting of versions that start eight threads for I/O. Other versions do not know it."""
 
 
-class _OnlyZone(tzinfo):
+class _UtcZone(tzinfo):
     """Stands in for a zone of pytz, whatever its name: in a sandbox it is always UTC."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta:
@@ -105,16 +105,16 @@ class _OnlyZone(tzinfo):
 def _stand_in_for_pytz() -> None:
     """Stand in for pytz, by which DuckDB makes times with a zone: it may be missing."""
     pytz = types.ModuleType("pytz")
-    vars(pytz).update(timezone=lambda name: _OnlyZone(), utc=_OnlyZone())
+    vars(pytz).update(timezone=lambda name: _UtcZone(), utc=_UtcZone())
     sys.modules["pytz"] = pytz
 
 
-class Database(worker.Database):
+class DuckDBDatabase(worker.WorkerDatabase):
     """A database of DuckDB."""
 
     suffix = "duckdb"
     error = duckdb.Error
-    full = (duckdb.IOException, "no space left for a copy of the database")
+    no_space_error = (duckdb.IOException, "no space left for a copy of the database")
     connection: duckdb.DuckDBPyConnection
     writable = False
     seeded = False
@@ -129,15 +129,15 @@ class Database(worker.Database):
         """Open the copy, or the pristine file by the copy's name: the name is the catalogue's."""
         if not writable:
             self.seeded = False
-            place = Path(f"/proc/self/fd/{self.pristine}")
+            descriptor_path = Path(f"/proc/self/fd/{self.pristine_descriptor}")
             # DuckDB opens what a link leads to (from 2.0.1 on), and of this one the kernel names a
             # path outside of the sandbox, or none: let that path lead to the file, too.
-            for link in (self.path, place.readlink()):
+            for link in (self.path, descriptor_path.readlink()):
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.unlink(missing_ok=True)
-                link.symlink_to(place)
+                link.symlink_to(descriptor_path)
         elif self.path.is_symlink():
-            worker.copy(self.pristine, self.path)
+            worker.copy_pristine(self.pristine_descriptor, self.path)
         settings = {**_SETTINGS, "memory_limit": f"{self.memory}B"}
         try:
             self.connection = duckdb.connect(
@@ -159,11 +159,11 @@ class Database(worker.Database):
         try:
             for statement in self.connection.extract_statements(sql):
                 results.append(self.run(statement, collector))
-                if late := collector.late():
+                if late := collector.is_late():
                     break
         except _FAILURES as error:
-            failure, late = _failure(error, sql), collector.late()
-        return [results, collector.lateness() if late else failure, late, self.writable]
+            failure, late = _failure(error, sql), collector.is_late()
+        return [results, collector.timeout_failure() if late else failure, late, self.writable]
 
     def run(self, statement: duckdb.Statement, collector: Collector) -> Message:
         """Run one statement; on a copy, if it is not a query or turns out to write."""
@@ -179,28 +179,28 @@ class Database(worker.Database):
 
     def result(self, statement: duckdb.Statement, collector: Collector) -> Message:
         """Run one statement here and now."""
-        expected = statement.expected_result_type
+        result_types = statement.expected_result_type
         with self.watchdog.guard(self.connection, collector):
             self.connection.execute(statement)
             columns = [column[0] for column in self.connection.description or ()]
-            if duckdb.ExpectedResultType.CHANGED_ROWS in expected and columns == ["Count"]:
+            if duckdb.ExpectedResultType.CHANGED_ROWS in result_types and columns == ["Count"]:
                 row = self.connection.fetchone()
                 return [[], [], 0, row[0] if row else None]
-            if duckdb.ExpectedResultType.QUERY_RESULT not in expected:
+            if duckdb.ExpectedResultType.QUERY_RESULT not in result_types:
                 return [[], [], 0, None]
             return collector.result(columns, _rows(self.connection), None)
 
     # -- saving ----------------------------------------------------------------------------------
 
-    def kept(self) -> tuple[bool, list[str], list[str]]:
+    def prepare_save(self) -> tuple[bool, list[str], list[str]]:
         """Return whether there is a copy, no statement, and what the session has of its own."""
         if len({self.connection.execute(_TRANSACTION).fetchone() for _ in range(2)}) == 1:
             raise OSError("a transaction is open")
-        own = self.connection.execute(_OWN, [self.path.stem]).fetchall()
+        session_objects = self.connection.execute(_SESSION_OBJECTS, [self.path.stem]).fetchall()
         if self.writable:
             self.connection.execute("CHECKPOINT")  # the file is complete without a log
         seed = ["the seed of random()"] if self.seeded else []
-        return self.writable, [], [f"{kind} {name}" for kind, name in own] + seed
+        return self.writable, [], [f"{kind} {name}" for kind, name in session_objects] + seed
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -212,39 +212,49 @@ class Database(worker.Database):
             self.connection.rollback()
         try:
             # A connection of its own: without what belongs to the session, such as `USE`.
-            with self.connection.cursor() as fresh, self.watchdog.guard(fresh, collector):
-                found = fresh.execute(_TABLES, [self.path.stem]).fetchall()
-                return [self.table_of(fresh, collector, *names) for names in found]
+            with (
+                self.connection.cursor() as state_connection,
+                self.watchdog.guard(state_connection, collector),
+            ):
+                relation_names = state_connection.execute(_TABLES, [self.path.stem]).fetchall()
+                return [
+                    self.read_relation(state_connection, collector, *names)
+                    for names in relation_names
+                ]
         except _FAILURES as error:
             raise OSError(str(error)) from error
 
-    def table_of(
+    def read_relation(
         self,
-        fresh: duckdb.DuckDBPyConnection,
+        state_connection: duckdb.DuckDBPyConnection,
         collector: Collector,
         schema: str,
         name: str,
         kind: str,
     ) -> Message:
         """Return one table or view of a schema."""
-        place = ".".join(
+        qualified_name = ".".join(
             '"' + part.replace('"', '""') + '"' for part in (self.path.stem, schema, name)
         )
 
         def read() -> tuple[Message, Iterator[Any]]:
-            fresh.execute(f"SELECT * FROM {place}")
-            columns = [[column[0], str(column[1])] for column in fresh.description or ()]
-            return columns, _rows(fresh)
+            state_connection.execute(f"SELECT * FROM {qualified_name}")
+            columns = [[column[0], str(column[1])] for column in state_connection.description or ()]
+            return columns, _rows(state_connection)
 
-        shown = name if schema == "main" else f"{schema}.{name}"
-        own = [self.path.stem, schema, name]
-        rules = fresh.execute(_CONSTRAINTS, own).fetchall() if kind == "table" else []
-        (definition,) = fresh.execute(_DEFINITION[kind], own).fetchone() or ("",)
+        display_name = name if schema == "main" else f"{schema}.{name}"
+        catalog_key = [self.path.stem, schema, name]
+        rules = (
+            state_connection.execute(_CONSTRAINTS, catalog_key).fetchall()
+            if kind == "table"
+            else []
+        )
+        (definition,) = state_connection.execute(_DEFINITION[kind], catalog_key).fetchone() or ("",)
         constraints = [[rule.lower(), list(names or ()), text or ""] for rule, names, text in rules]
         for rule in constraints:  # an index over columns is one as a constraint makes it
             if rule[0] == "unique" and (columns := _PLAIN_INDEX.fullmatch(rule[2])):
                 rule[1:] = [columns[1].split(", "), ""]
-        return [*self.table(shown, kind, collector, read), constraints, definition, []]
+        return [*self.table(display_name, kind, collector, read), constraints, definition, []]
 
 
 class _Watchdog:
@@ -255,8 +265,8 @@ class _Watchdog:
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.guarded: tuple[duckdb.DuckDBPyConnection, Collector] | None = None
+        self.condition = threading.Condition()
+        self.guarded_connection: tuple[duckdb.DuckDBPyConnection, Collector] | None = None
         self.alarm = math.inf
         """The time of the thread's next look; only an earlier limit has to wake the thread."""
         threading.Thread(target=self.strike, daemon=True).start()
@@ -264,29 +274,29 @@ class _Watchdog:
     @contextmanager
     def guard(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> Iterator[None]:
         """Interrupt a connection at the time limit while the block runs, and not after it."""
-        with self.changed:
-            self.guarded = connection, collector
+        with self.condition:
+            self.guarded_connection = connection, collector
             if collector.deadline < self.alarm:
-                self.changed.notify()
+                self.condition.notify()
         try:
             yield
         finally:
-            with self.changed:
-                self.guarded = None
+            with self.condition:
+                self.guarded_connection = None
 
     def strike(self) -> None:
         """Interrupt repeatedly: DuckDB forgets an interrupt before a statement begins."""
-        with self.changed:
+        with self.condition:
             while True:
                 self.alarm = math.inf
-                if self.guarded is None:
-                    self.changed.wait()
-                elif (left := self.guarded[1].left_seconds()) > 0:
-                    self.alarm = self.guarded[1].deadline
-                    self.changed.wait(left)
+                if self.guarded_connection is None:
+                    self.condition.wait()
+                elif (remaining_seconds := self.guarded_connection[1].remaining_seconds()) > 0:
+                    self.alarm = self.guarded_connection[1].deadline
+                    self.condition.wait(remaining_seconds)
                 else:
-                    self.guarded[0].interrupt()
-                    self.changed.wait(_AGAIN_SECONDS)
+                    self.guarded_connection[0].interrupt()
+                    self.condition.wait(_AGAIN_SECONDS)
 
 
 def _rows(connection: duckdb.DuckDBPyConnection) -> Iterator[Any]:
@@ -301,13 +311,13 @@ def _failure(error: Exception, sql: str) -> Message:
     lines = sql.splitlines(keepends=True)
     if match is None or int(match[1]) > len(lines):
         return [message, type(error).__name__, None]
-    before, line = sum(map(len, lines[: int(match[1]) - 1])), lines[int(match[1]) - 1]
+    line_start, line = sum(map(len, lines[: int(match[1]) - 1])), lines[int(match[1]) - 1]
     column = len(match[3]) - len(f"LINE {match[1]}: ")
-    sure = line.rstrip("\r\n") == match[2] and 0 <= column <= len(line)  # else it was cut
-    return [message, type(error).__name__, before + column if sure else None]
+    is_certain = line.rstrip("\r\n") == match[2] and 0 <= column <= len(line)  # else it was cut
+    return [message, type(error).__name__, line_start + column if is_certain else None]
 
 
 def main(channel: socket.socket) -> None:
     """Serve; see `sandbox.base.SandboxBackend.worker`."""
     _stand_in_for_pytz()
-    worker.serve(channel, Database())
+    worker.serve(channel, DuckDBDatabase())

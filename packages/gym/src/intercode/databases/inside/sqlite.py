@@ -22,9 +22,9 @@ from intercode.databases.inside.worker import Collector, Message
 
 _STEPS = 10_000
 """How many of SQLite's own steps are taken between two looks at the clock: well under 1 ms."""
-_LONGEST_VALUE = 1 << 28
+_MAX_VALUE_BYTES = 1 << 28
 _LIMIT_LENGTH = 0  # sqlite3.SQLITE_LIMIT_LENGTH, since Python 3.11
-_HIDDEN = 1
+_HIDDEN_COLUMN = 1
 _TABLES = (
     "SELECT name, type, sql FROM main.sqlite_master WHERE type IN ('table', 'view') "
     "AND substr(name, 1, 7) <> 'sqlite_' ORDER BY name"
@@ -33,7 +33,9 @@ _TRIGGERS = (
     "SELECT name, sql FROM main.sqlite_master WHERE type = 'trigger' "
     "AND tbl_name = ? COLLATE NOCASE ORDER BY name"
 )
-_VIRTUAL = re.compile(r"CREATE\s+VIRTUAL\s.*?\sUSING\s+(?P<kind>\W?(?P<module>\w+).*)", re.I | re.S)
+_VIRTUAL_TABLE = re.compile(
+    r"CREATE\s+VIRTUAL\s.*?\sUSING\s+(?P<kind>\W?(?P<module>\w+).*)", re.I | re.S
+)
 _FTS, _RTREE = ("content", "segments", "segdir", "docsize", "stat"), ("node", "parent", "rowid")
 _SHADOWS = {
     **dict.fromkeys(("fts3", "fts4"), _FTS),
@@ -42,13 +44,13 @@ _SHADOWS = {
 }
 """Module of virtual tables → the ends of the names of the tables in which it keeps their rows."""
 _INDEX = "SELECT sql FROM main.sqlite_master WHERE type = 'index' AND name = ?"
-_READS = {
+_READ_ACTIONS = {
     sqlite3.SQLITE_SELECT,
     sqlite3.SQLITE_READ,
     sqlite3.SQLITE_FUNCTION,
     sqlite3.SQLITE_RECURSIVE,
 }
-_CHANGES = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
+_CHANGE_ACTIONS = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
 _CATALOGUES = {"sqlite_master", "sqlite_temp_master", "sqlite_schema", "sqlite_temp_schema"}
 _ASKING_PRAGMAS = {
     *("collation_list", "compile_options", "foreign_key_check", "foreign_key_list"),
@@ -88,7 +90,7 @@ _TEMPORARY = "SELECT type, name FROM temp.sqlite_master WHERE type IN ('table', 
 _WITH_TEMPORARY = ("CREATE TEMP TABLE fork_counts (x)", "DROP TABLE temp.fork_counts")
 _WITHOUT_TEMPORARY = ("PRAGMA temp_store = 2", "PRAGMA temp_store = 0")
 """How a session gets an empty temporary schema, which `PRAGMA database_list` shows, or none."""
-_MOST_COUNTED = 100_000
+_MAX_COUNTED_ROWS = 100_000
 _CLOSED_FUNCTIONS = {"load_extension", "fts3_tokenizer"}
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))
@@ -97,38 +99,38 @@ _TOKEN = re.compile(
       | [^\s'"`\[;/-]+ | .""",
     re.DOTALL | re.VERBOSE,
 )
-_NEAR = re.compile(r'near "(.*)": syntax error', re.DOTALL)
+_SYNTAX_ERROR = re.compile(r'near "(.*)": syntax error', re.DOTALL)
 _PATH, _INT = ctypes.c_char_p, ctypes.c_int
 _Open = ctypes.CFUNCTYPE(_INT, _PATH, _INT, _INT, use_errno=True)
 _SetSystemCall = ctypes.CFUNCTYPE(_INT, ctypes.c_void_p, _PATH, ctypes.c_void_p)
-_BEFORE_SET = (
+_VFS_FIELDS = (
     "pNext zName pAppData xOpen xDelete xAccess xFullPathname xDlOpen xDlError xDlSym xDlClose "
     "xRandomness xSleep xCurrentTime xGetLastError xCurrentTimeInt64"
 )
 
 
-class Database(worker.Database):
+class SQLiteDatabase(worker.WorkerDatabase):
     """A database of SQLite."""
 
     suffix = "sqlite"
     error = sqlite3.Error
-    full = (sqlite3.OperationalError, "database or disk is full")
+    no_space_error = (sqlite3.OperationalError, "database or disk is full")
     connection: sqlite3.Connection
 
     def __init__(self) -> None:
         super().__init__()
         self.redirection = Redirection()
-        self.guard = Guard()
+        self.authorizer = Authorizer()
 
     # -- sessions --------------------------------------------------------------------------------
 
     def connect(self, writable: bool) -> None:
         """Open the copy, or the pristine file as if it were at the copy's path."""
         self.redirection.descriptors.clear()
-        if not writable and self.redirection.works:
-            self.redirection.descriptors[os.fsencode(self.path)] = self.pristine
+        if not writable and self.redirection.is_installed:
+            self.redirection.descriptors[os.fsencode(self.path)] = self.pristine_descriptor
         elif not self.path.exists():
-            worker.copy(self.pristine, self.path)
+            worker.copy_pristine(self.pristine_descriptor, self.path)
         address = f"file:{quote(str(self.path))}?" + (
             "mode=rw" if writable else "mode=ro&immutable=1"
         )
@@ -136,14 +138,14 @@ class Database(worker.Database):
             address, uri=True, isolation_level=None, cached_statements=0
         )
         connection.text_factory = _text
-        connection.set_progress_handler(self.late, _STEPS)
-        connection.setlimit(_LIMIT_LENGTH, _LONGEST_VALUE)
-        self.guard.writable = writable
-        connection.set_authorizer(self.guard)
+        connection.set_progress_handler(self.is_late, _STEPS)
+        connection.setlimit(_LIMIT_LENGTH, _MAX_VALUE_BYTES)
+        self.authorizer.writable = writable
+        connection.set_authorizer(self.authorizer)
 
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Return whether the running statement is to be interrupted."""
-        return self.collector.late()
+        return self.collector.is_late()
 
     # -- actions ---------------------------------------------------------------------------------
 
@@ -152,34 +154,39 @@ class Database(worker.Database):
         self.collector = collector
         results: list[Message] = []
         failure, late = None, False
-        for begin, statement in split(sql):
+        for start, statement in split(sql):
             try:
                 results.append(self.run(statement))
             except (sqlite3.Error, sqlite3.Warning, MemoryError, ValueError) as error:
-                failure, late = _failure(error, statement, begin), collector.late()
-            if failure is None and collector.late():
+                failure, late = _failure(error, statement, start), collector.is_late()
+            if failure is None and collector.is_late():
                 late = True  # for instance by very many statements
             if failure is not None or late:
                 break
-        return [results, collector.lateness() if late else failure, late, self.guard.writable]
+        return [
+            results,
+            collector.timeout_failure() if late else failure,
+            late,
+            self.authorizer.writable,
+        ]
 
     def run(self, statement: str) -> Message:
         """Run one statement; on a copy, if it does more than read."""
         try:
             return self.result(statement)
         except sqlite3.DatabaseError:
-            if self.guard.writable or not self.guard.asked_to_write:
+            if self.authorizer.writable or not self.authorizer.is_write_refused:
                 raise
         self.make_writable()
         return self.result(statement)
 
     def result(self, statement: str) -> Message:
         """Run one statement here and now."""
-        self.guard.asked_to_write = self.guard.changes = False
+        self.authorizer.is_write_refused = self.authorizer.has_changes = False
         with closing(self.connection.execute(statement)) as cursor:
             columns = [column[0] for column in cursor.description or ()]
             result = self.collector.result(columns, cursor, None)
-        if self.guard.changes:
+        if self.authorizer.has_changes:
             result[-1] = self.connection.execute("SELECT changes()").fetchone()[0]
         return result
 
@@ -194,19 +201,23 @@ class Database(worker.Database):
         self.collector = collector
         try:
             self.end_transaction()
-            found = self.connection.execute(_TABLES).fetchall()
-            virtual = {name: m for name, _, sql in found if (m := _VIRTUAL.match(sql))}
-            if virtual and not self.guard.writable:
+            catalog_rows = self.connection.execute(_TABLES).fetchall()
+            virtual_tables = {
+                name: match for name, _, sql in catalog_rows if (match := _VIRTUAL_TABLE.match(sql))
+            }
+            if virtual_tables and not self.authorizer.writable:
                 self.make_writable()  # modules prepare to write when a table of theirs is read
-            shadows = {shadow for name, kind in virtual.items() for shadow in _shadows(name, kind)}
+            shadows = {
+                shadow for name, kind in virtual_tables.items() for shadow in _shadows(name, kind)
+            }
             return [
                 [
-                    *self.rows(name, kind, name in virtual, collector),
-                    self.constraints(name, virtual.get(name)) if kind == "table" else [],
+                    *self.rows(name, kind, name in virtual_tables, collector),
+                    self.constraints(name, virtual_tables.get(name)) if kind == "table" else [],
                     sql,
-                    [[*one] for one in self.connection.execute(_TRIGGERS, [name])],
+                    [[*trigger] for trigger in self.connection.execute(_TRIGGERS, [name])],
                 ]
-                for name, kind, sql in found
+                for name, kind, sql in catalog_rows
                 if name.lower() not in shadows
             ]
         except (sqlite3.Error, MemoryError) as error:
@@ -214,15 +225,15 @@ class Database(worker.Database):
 
     def rows(self, name: str, kind: str, is_virtual: bool, collector: Collector) -> Message:
         """Return a table or view with its rows; of a virtual table that has none to read, none."""
-        seen_as = "view" if is_virtual else kind
-        name, _, columns, rows = self.table(name, seen_as, collector, partial(self.read, name))
+        read_kind = "view" if is_virtual else kind
+        name, _, columns, rows = self.table(name, read_kind, collector, partial(self.read, name))
         return [name, kind, columns, rows]
 
     # -- saving ----------------------------------------------------------------------------------
 
-    def kept(self) -> tuple[bool, list[str], list[str]]:
+    def prepare_save(self) -> tuple[bool, list[str], list[str]]:
         """Return whether there is a copy, the session's settings as statements, what is lost."""
-        if not self.guard.writable:
+        if not self.authorizer.writable:
             return False, [], []
         if self.connection.in_transaction:
             raise OSError("a transaction is open")
@@ -230,28 +241,37 @@ class Database(worker.Database):
         pragmas = self.pragmas()
         counts = ask("SELECT total_changes(), changes(), last_insert_rowid()").fetchone()
         has_temporary = any(row[1] == "temp" for row in ask("PRAGMA database_list").fetchall())
-        found = ask(_TEMPORARY).fetchall() if has_temporary else []  # to ask would make one
+        objects = ask(_TEMPORARY).fetchall() if has_temporary else []  # to ask would make one
         ask("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()  # the file is complete without a log
-        lost = [f"temporary {kind} {name}" for kind, name in found]
-        if (statements := counting(*counts)) is None:
-            lost, statements = [*lost, "the counts of changed rows"], []
+        omissions = [f"temporary {kind} {name}" for kind, name in objects]
+        if (statements := count_statements(*counts)) is None:
+            omissions, statements = [*omissions, "the counts of changed rows"], []
         if has_temporary:
             statements += _WITH_TEMPORARY
         elif statements:
             statements += _WITHOUT_TEMPORARY
-        return True, statements + pragmas, lost
+        return True, statements + pragmas, omissions
 
     def pragmas(self) -> list[str]:
         """Return the statements for what the session has set, in contrast to a new one."""
-        fresh = sqlite3.connect(self.path.with_name("fresh.tmp"))
-        with closing(fresh):
-            now, new = self.connection.execute, fresh.execute
-            asked = [(name, f"PRAGMA {name}") for name in _SETTINGS]
-            values = [(name, now(ask).fetchall(), new(ask).fetchall()) for name, ask in asked]
+        fresh_connection = sqlite3.connect(self.path.with_name("fresh.tmp"))
+        with closing(fresh_connection):
+            ask_session, ask_fresh = self.connection.execute, fresh_connection.execute
+            pragma_queries = [(name, f"PRAGMA {name}") for name in _SETTINGS]
+            values = [
+                (name, ask_session(ask).fetchall(), ask_fresh(ask).fetchall())
+                for name, ask in pragma_queries
+            ]
         self.path.with_name("fresh.tmp").unlink(missing_ok=True)
-        like = ["case_sensitive_like = 1"] if not now("SELECT 'a' LIKE 'A'").fetchone()[0] else []
-        changed = [f"{name} = {value[0][0]}" for name, value, other in values if value != other]
-        return [f"PRAGMA {setting}" for setting in like + changed]
+        sensitivity_settings = (
+            ["case_sensitive_like = 1"]
+            if not ask_session("SELECT 'a' LIKE 'A'").fetchone()[0]
+            else []
+        )
+        changed_settings = [
+            f"{name} = {value[0][0]}" for name, value, fresh_value in values if value != fresh_value
+        ]
+        return [f"PRAGMA {setting}" for setting in sensitivity_settings + changed_settings]
 
     def end_transaction(self) -> None:
         """Commit; roll back if that is refused, for instance by a deferred foreign key."""
@@ -263,41 +283,43 @@ class Database(worker.Database):
 
     def read(self, name: str) -> tuple[Message, Iterable[Any]]:
         """Return the columns and the rows of a table or view of the main schema."""
-        rows = self.connection.execute(f"SELECT * FROM main.{_quoted(name)}")
-        return [[c[1], c[2]] for c in self.ask("table_xinfo", name) if c[6] != _HIDDEN], rows
+        rows = self.connection.execute(f"SELECT * FROM main.{_quote_name(name)}")
+        return [[c[1], c[2]] for c in self.ask("table_xinfo", name) if c[6] != _HIDDEN_COLUMN], rows
 
-    def constraints(self, name: str, virtual: re.Match[str] | None = None) -> list[Message]:
+    def constraints(self, name: str, virtual_match: re.Match[str] | None = None) -> list[Message]:
         """Return the constraints of a table, but for checks: its definition has these.
 
         A virtual table's are its module and the module's arguments.
         """
-        if virtual is not None:
-            return [["virtual", [], virtual["kind"]]]
+        if virtual_match is not None:
+            return [["virtual", [], virtual_match["kind"]]]
         columns = self.ask("table_xinfo", name)
-        found: list[Message] = [["primary key", self.key(name), ""]] if self.key(name) else []
-        for _, column, _, not_null, default, _, hidden in columns:
-            found += [["not null", [column], ""]] * bool(not_null)
-            found += [["default", [column], default]] * (default is not None)
-            found += [["generated", [column], ""]] * (hidden > _HIDDEN)
-        for _, index, unique, origin, partial_, *_ in self.ask("index_list", name):
-            if unique and origin != "pk":
+        rules: list[Message] = [["primary key", self.key(name), ""]] if self.key(name) else []
+        for _, column, _, not_null, default, _, hidden_kind in columns:
+            rules += [["not null", [column], ""]] * bool(not_null)
+            rules += [["default", [column], default]] * (default is not None)
+            rules += [["generated", [column], ""]] * (hidden_kind > _HIDDEN_COLUMN)
+        for _, index, is_unique, origin, is_partial, *_ in self.ask("index_list", name):
+            if is_unique and origin != "pk":
                 names = [row[2] for row in self.ask("index_info", index)]
                 sql = self.connection.execute(_INDEX, [index]).fetchone()[0]
                 # Of an index over expressions or some rows, all that follows ON.
-                special = partial_ or None in names
-                text = re.split(r"\bON\b", sql, maxsplit=1, flags=re.I)[1] if special else ""
-                found.append(["unique", [n for n in names if n is not None], text])
+                has_condition = is_partial or None in names
+                text = re.split(r"\bON\b", sql, maxsplit=1, flags=re.I)[1] if has_condition else ""
+                rules.append(["unique", [n for n in names if n is not None], text])
         keys: dict[int, list[Any]] = {}
-        for number, _, table, column, target, updated, deleted, *_ in self.ask(
+        for number, _, table, column, target, update_rule, delete_rule, *_ in self.ask(
             "foreign_key_list", name
         ):
-            key = keys.setdefault(number, [table, [], [], f"update {updated}, delete {deleted}"])
+            key = keys.setdefault(
+                number, [table, [], [], f"update {update_rule}, delete {delete_rule}"]
+            )
             key[1].append(column)
             key[2] += [] if target is None else [target]
-        for table, own, targets, actions in keys.values():
-            to = ", ".join(targets or self.key(table))
-            found.append(["foreign key", own, f"{table} ({to}), {actions}"])
-        return found
+        for table, source_columns, targets, actions in keys.values():
+            target_text = ", ".join(targets or self.key(table))
+            rules.append(["foreign key", source_columns, f"{table} ({target_text}), {actions}"])
+        return rules
 
     def key(self, name: str) -> list[str]:
         """Return the columns of a table's primary key."""
@@ -306,15 +328,15 @@ class Database(worker.Database):
 
     def ask(self, pragma: str, name: str) -> list[Any]:
         """Return the rows of a pragma of the main schema about a table or index."""
-        return self.connection.execute(f"PRAGMA main.{pragma}({_quoted(name)})").fetchall()
+        return self.connection.execute(f"PRAGMA main.{pragma}({_quote_name(name)})").fetchall()
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _shadows(name: str, virtual: re.Match[str]) -> Iterator[str]:
-    for end in _SHADOWS.get(virtual["module"].lower(), ()):
+def _shadows(name: str, virtual_match: re.Match[str]) -> Iterator[str]:
+    for end in _SHADOWS.get(virtual_match["module"].lower(), ()):
         yield f"{name}_{end}".lower()
 
 
@@ -322,15 +344,15 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _failure(error: Exception, statement: str, begin: int) -> Message:
+def _failure(error: Exception, statement: str, start: int) -> Message:
     message = str(error) or "out of memory"
     code = getattr(error, "sqlite_errorname", "")
     if code == "SQLITE_SCHEMA":  # of the statement for which the schema was first read
         code = "SQLITE_ERROR"
-    return [message, code, position(message, statement, begin)]
+    return [message, code, position(message, statement, start)]
 
 
-class Guard:
+class Authorizer:
     """An authorizer: SQLite's compiler asks it about each thing that a statement would do.
 
     While `writable` is False, it allows only reads.
@@ -338,40 +360,50 @@ class Guard:
 
     def __init__(self) -> None:
         self.writable = False
-        self.asked_to_write = False
+        self.is_write_refused = False
         """Whether a statement was refused only because it does more than read."""
-        self.changes = False
+        self.has_changes = False
         """Whether the last statement changes rows."""
 
     def __call__(
-        self, action: int, first: str | None, second: str | None, database: str | None, by: object
+        self,
+        action: int,
+        first_argument: str | None,
+        second_argument: str | None,
+        database: str | None,
+        origin: object,
     ) -> int:
         """Return SQLite's code for allowed or denied."""
-        if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _CLOSED_FUNCTIONS:
+        if (
+            action == sqlite3.SQLITE_FUNCTION
+            and (second_argument or "").lower() in _CLOSED_FUNCTIONS
+        ):
             return sqlite3.SQLITE_DENY
-        if action in _READS:
+        if action in _READ_ACTIONS:
             return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_PRAGMA and self._only_reads(first, second):
+        if action == sqlite3.SQLITE_PRAGMA and self._has_only_reads(
+            first_argument, second_argument
+        ):
             return sqlite3.SQLITE_OK
-        if _never(action, first, second):
+        if _is_forbidden(action, first_argument, second_argument):
             return sqlite3.SQLITE_DENY
-        if action in _CHANGES and first not in _CATALOGUES and database != _VACUUM:
-            self.changes = True
+        if action in _CHANGE_ACTIONS and first_argument not in _CATALOGUES and database != _VACUUM:
+            self.has_changes = True
         if not self.writable:
-            self.asked_to_write = True
+            self.is_write_refused = True
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
-    def _only_reads(self, name: str | None, argument: str | None) -> bool:
+    def _has_only_reads(self, name: str | None, argument: str | None) -> bool:
         name = (name or "").lower()
         return name in _ASKING_PRAGMAS or (name in _TELLING_PRAGMAS and argument is None)
 
 
-def _never(action: int, first: str | None, second: str | None) -> bool:
+def _is_forbidden(action: int, first_argument: str | None, second_argument: str | None) -> bool:
     if action == sqlite3.SQLITE_PRAGMA:
-        return (first or "").lower() in _CLOSED_PRAGMAS
+        return (first_argument or "").lower() in _CLOSED_PRAGMAS
     # VACUUM attaches a nameless file, VACUUM INTO one with a name.
-    return action == sqlite3.SQLITE_ATTACH and first != ""
+    return action == sqlite3.SQLITE_ATTACH and first_argument != ""
 
 
 def split(sql: str) -> Iterator[tuple[int, str]]:
@@ -380,38 +412,42 @@ def split(sql: str) -> Iterator[tuple[int, str]]:
     Returns:
         The position and the text of each statement. Comments alone are not a statement.
     """
-    begin, empty = 0, True
+    start, empty = 0, True
     for token in _TOKEN.finditer(sql):
         if token["end"]:
-            statement = sql[begin : token.end()]
+            statement = sql[start : token.end()]
             if empty:
-                begin = token.end()
+                start = token.end()
             elif sqlite3.complete_statement(statement):  # not within a trigger's body
-                yield begin, statement
-                begin, empty = token.end(), True
+                yield start, statement
+                start, empty = token.end(), True
         elif empty and not token["space"]:
-            begin, empty = token.start(), False
+            start, empty = token.start(), False
     if not empty:
-        yield begin, sql[begin:]
+        yield start, sql[start:]
 
 
-def counting(total: int, last: int, rowid: int) -> list[str] | None:
+def count_statements(total_count: int, last_count: int, rowid: int) -> list[str] | None:
     """Return statements after which a new session's counts are those of another one.
 
     Args:
-        total: Its `total_changes()`.
-        last: Its `changes()`.
+        total_count: Its `total_changes()`.
+        last_count: Its `changes()`.
         rowid: Its `last_insert_rowid()`.
 
     Returns:
         None if there are too many rows to be inserted for it, or there is no such way.
     """
-    if (total, last, rowid) == (0, 0, 0):
+    if (total_count, last_count, rowid) == (0, 0, 0):
         return []
-    earlier = total - last
-    if not total or not 0 <= earlier <= total <= _MOST_COUNTED or rowid - total < -(1 << 63):
+    earlier_count = total_count - last_count
+    if (
+        not total_count
+        or not 0 <= earlier_count <= total_count <= _MAX_COUNTED_ROWS
+        or rowid - total_count < -(1 << 63)
+    ):
         return None
-    parts = [earlier, last] if last else [earlier]
+    parts = [earlier_count, last_count] if last_count else [earlier_count]
     statements = []
     for count in filter(None, parts):
         numbers = f"SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}"
@@ -421,24 +457,24 @@ def counting(total: int, last: int, rowid: int) -> list[str] | None:
             f"SELECT {rowid} - {count} + n FROM numbers",
             "DROP TABLE temp.fork_counts",
         ]
-    if not last:
-        none = "UPDATE temp.fork_counts SET x = 1 WHERE 0"
-        statements = [*statements[:-1], none, statements[-1]]
+    if not last_count:
+        empty_update = "UPDATE temp.fork_counts SET x = 1 WHERE 0"
+        statements = [*statements[:-1], empty_update, statements[-1]]
     return statements
 
 
-def position(message: str, statement: str, begin: int) -> int | None:
+def position(message: str, statement: str, start: int) -> int | None:
     """Return where a failure is, if its message says so without doubt."""
-    match = _NEAR.fullmatch(message)
+    match = _SYNTAX_ERROR.fullmatch(message)
     if match is None or not match[1] or statement.count(match[1]) != 1:
         return None
-    return begin + statement.index(match[1])
+    return start + statement.index(match[1])
 
 
 class _Vfs(ctypes.Structure):
     _fields_ = (
         *(("iVersion", _INT), ("szOsFile", _INT), ("mxPathname", _INT)),
-        *((name, ctypes.c_void_p) for name in _BEFORE_SET.split()),
+        *((name, ctypes.c_void_p) for name in _VFS_FIELDS.split()),
         ("xSetSystemCall", ctypes.c_void_p),
     )
 
@@ -453,8 +489,8 @@ class Redirection:
 
     def __init__(self) -> None:
         self.descriptors: dict[bytes, int] = {}
-        self._open = _Open(self._opened)  # SQLite keeps its address
-        self.works = self._install()
+        self._open = _Open(self._open_redirected)  # SQLite keeps its address
+        self.is_installed = self._install()
         """Whether SQLite accepted it: a build may hide its symbols."""
 
     def _install(self) -> bool:
@@ -465,14 +501,14 @@ class Redirection:
             library.sqlite3_vfs_find.restype = ctypes.c_void_p
             address = library.sqlite3_vfs_find(None)
             vfs = _Vfs.from_address(address)
-            ours = ctypes.cast(self._open, ctypes.c_void_p)
+            callback_address = ctypes.cast(self._open, ctypes.c_void_p)
             return vfs.iVersion >= 3 and not _SetSystemCall(vfs.xSetSystemCall)(
-                address, b"open", ours
+                address, b"open", callback_address
             )
         except (AttributeError, ImportError, OSError):
             return False
 
-    def _opened(self, path: bytes, flags: int, mode: int) -> int:
+    def _open_redirected(self, path: bytes, flags: int, mode: int) -> int:
         try:
             descriptor = self.descriptors.get(path)
             if descriptor is not None:
@@ -485,4 +521,4 @@ class Redirection:
 
 def main(channel: socket.socket) -> None:
     """Serve; see `sandbox.base.SandboxBackend.worker`."""
-    worker.serve(channel, Database())
+    worker.serve(channel, SQLiteDatabase())

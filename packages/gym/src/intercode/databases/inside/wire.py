@@ -17,7 +17,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("=I")
 _CHUNK = 1 << 16
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _PER_CHARACTER = 6
 """The most bytes of an escaped character."""
 
@@ -27,7 +27,7 @@ def frame_limit(size: int) -> int:
     return min(_PER_CHARACTER * size + (1 << 20), (1 << 32) - 1)
 
 
-def nest(value: Any, levels: int = _DEEPEST) -> Any:
+def nest(value: Any, levels: int = _MAX_DEPTH) -> Any:
     """Make a value that may hold others ready for `encode`; too deep a one becomes text."""
     if not isinstance(value, Mapping | list | tuple | set | frozenset):
         return value
@@ -56,7 +56,7 @@ def decode(data: bytes | bytearray) -> Any:
         raise ValueError(f"a malformed message: {error!r}") from error
 
 
-def _tagged(value: Any) -> Any:
+def _tag_value(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, timedelta):
@@ -78,13 +78,13 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _untagged(tagged: dict[str, Any]) -> Any:
-    ((tag, text),) = tagged.items()
+def _untag_value(tagged_value: dict[str, Any]) -> Any:
+    ((tag, text),) = tagged_value.items()
     return _READERS[tag](text)
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_tagged)
-_DECODER = json.JSONDecoder(object_hook=_untagged)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_tag_value)
+_DECODER = json.JSONDecoder(object_hook=_untag_value)
 
 
 def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
@@ -114,8 +114,8 @@ def receive(
         ValueError: The message is longer, or something follows it.
         OSError: For instance a time-out.
     """
-    first, fds, _, _ = socket.recv_fds(sock, _CHUNK, 1, socket.MSG_CMSG_CLOEXEC)
-    data = bytearray(first)
+    chunk, fds, _, _ = socket.recv_fds(sock, _CHUNK, 1, socket.MSG_CMSG_CLOEXEC)
+    data = bytearray(chunk)
     length: int | None = None
     while True:
         if length is None and len(data) >= _LENGTH.size:
@@ -124,12 +124,12 @@ def receive(
                 raise ValueError(f"a message of {length} bytes, above {limit}")
         if length is not None and len(data) >= length + _LENGTH.size:
             break
-        if not first:
+        if not chunk:
             raise EOFError("the other end closed")
         if wait is not None:
             wait()
-        first = sock.recv(_CHUNK if length is None else 1 << 20)
-        data += first
+        chunk = sock.recv(_CHUNK if length is None else 1 << 20)
+        data += chunk
     if len(data) > length + _LENGTH.size:
         raise ValueError("more than one message at once")
     del data[: _LENGTH.size]

@@ -23,39 +23,51 @@ _REQUEST_BYTES = 1 << 30
 _SPARE_BYTES = 4 << 20
 """Memory that a process needs to go on: Python takes its own by the MiB."""
 _CHUNK = 1 << 26
-_MOST_COUNTED = 1_000_000
+_MAX_COUNTED_ROWS = 1_000_000
 _PER_VALUE = 16
 """The weight of a value beside its characters or bytes."""
-_FLAT = {type(None), bool, int, float, str, bytes, Decimal, date, datetime, clock_time, timedelta}
-_LONG = {str, bytes}
+_SCALAR_TYPES = {
+    type(None),
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    Decimal,
+    date,
+    datetime,
+    clock_time,
+    timedelta,
+}
+_SIZED_TYPES = {str, bytes}
 
 Message = list[Any]
 """A part of an answer: a result is ``[columns, rows, total, changed]``, a failure
 ``[message, code, position]``, an outcome ``[results, failure, timed out, written]``, to which
-whether the process is `exhausted` is added."""
+whether the process is `is_exhausted` is added."""
 
 
-class Database(ABC):
+class WorkerDatabase(ABC):
     """A database in a worker: the parts that SQLite and DuckDB have in common."""
 
     suffix: ClassVar[str]
     error: ClassVar[type[Exception]]
     """The library's own class of errors."""
-    full: ClassVar[tuple[type[Exception], str]]
+    no_space_error: ClassVar[tuple[type[Exception], str]]
     """The library's error where there is no room for a copy of the database."""
 
     def __init__(self) -> None:
         self.connection: Any = None
         self.collector = Collector(0, 0, 0)
-        self.pristine = -1
+        self.pristine_descriptor = -1
         self.path = Path()
         self.memory = 0
 
-    def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
+    def open(self, pristine_descriptor: int, name: str, resume: bool, memory: int) -> bool:
         """Begin a session, on the pristine file or on the session's own copy.
 
         Args:
-            pristine: A descriptor of the pristine file, to be kept.
+            pristine_descriptor: A descriptor of the pristine file, to be kept.
             name: What the database is called.
             resume: Whether to continue with the session's own copy, if there is one.
             memory: Bytes that the engine may use.
@@ -66,20 +78,20 @@ class Database(ABC):
         Raises:
             OSError: The engine cannot; the message is its own.
         """
-        self.pristine, self.memory = pristine, memory
+        self.pristine_descriptor, self.memory = pristine_descriptor, memory
         self.path = FOLDER / f"{name}.{self.suffix}"
-        copied = resume and self.path.exists() and not self.path.is_symlink()
+        has_copy = resume and self.path.exists() and not self.path.is_symlink()
         try:
-            self.connect(writable=copied)
+            self.connect(writable=has_copy)
         except self.error as error:
             raise OSError(str(error)) from error
-        return copied
+        return has_copy
 
     def close(self) -> None:
         """End the session and delete its copy."""
         if self.connection is not None:
             self.connection.close()
-            os.close(self.pristine)
+            os.close(self.pristine_descriptor)
             self.connection = None
         for path in list(FOLDER.iterdir()):
             path.unlink()
@@ -91,7 +103,7 @@ class Database(ABC):
             self.connect(writable=True)
         except OSError as error:
             self.connect(writable=False)
-            kind, message = self.full
+            kind, message = self.no_space_error
             raise kind(message) from error
 
     def save(self, target: int) -> Message:
@@ -109,19 +121,19 @@ class Database(ABC):
         """
         self.collector = Collector(SAVE_SECONDS, 0, 0)
         try:
-            copied, statements, lost = self.kept()
+            has_copy, statements, omissions = self.prepare_save()
         except self.error as error:
             raise OSError(str(error)) from error
-        if copied:
+        if has_copy:
             source = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 _transfer(source, target)
             finally:
                 os.close(source)
-        return [copied, statements, lost]
+        return [has_copy, statements, omissions]
 
     @abstractmethod
-    def kept(self) -> tuple[bool, list[str], list[str]]:
+    def prepare_save(self) -> tuple[bool, list[str], list[str]]:
         """Return what `save` does; the copy's file is complete then.
 
         Raises:
@@ -162,10 +174,10 @@ class Database(ABC):
             read: Returns its columns and its rows.
         """
         try:
-            columns, found = read()
-            _, rows, total, _ = collector.result((), found, None)
+            columns, all_rows = read()
+            _, rows, total, _ = collector.result((), all_rows, None)
         except self.error:
-            if kind == "view" and not collector.late():
+            if kind == "view" and not collector.is_late():
                 return [name, kind, [], []]
             raise
         if total != len(rows):
@@ -173,7 +185,7 @@ class Database(ABC):
         return [name, kind, columns, rows]
 
 
-def serve(channel: socket.socket, database: Database) -> None:
+def serve(channel: socket.socket, database: WorkerDatabase) -> None:
     """Answer one request after another, until the other end closes."""
     os.umask(0o077)
     FOLDER.mkdir(exist_ok=True)
@@ -190,7 +202,9 @@ def serve(channel: socket.socket, database: Database) -> None:
         wire.send(channel, reply)
 
 
-def _answer(database: Database, operation: str, arguments: list[Any], fds: list[int]) -> Message:
+def _answer(
+    database: WorkerDatabase, operation: str, arguments: list[Any], fds: list[int]
+) -> Message:
     """Return ``[True, value]``, or ``[False, why not]``."""
     try:
         if operation == "open":
@@ -198,7 +212,7 @@ def _answer(database: Database, operation: str, arguments: list[Any], fds: list[
         if operation == "execute":
             sql, *limits = arguments
             outcome = database.execute(sql, Collector(*limits))
-            return [True, [*outcome, outcome[1] is not None and exhausted()]]
+            return [True, [*outcome, outcome[1] is not None and is_exhausted()]]
         if operation == "close":
             database.close()
             return [True, None]
@@ -213,7 +227,7 @@ def _answer(database: Database, operation: str, arguments: list[Any], fds: list[
                 os.close(fd)
 
 
-def exhausted() -> bool:
+def is_exhausted() -> bool:
     """Whether the process has no memory left: a library may keep what a statement took."""
     try:
         mmap.mmap(-1, _SPARE_BYTES, mmap.MAP_PRIVATE).close()  # a shared one counts as none
@@ -223,10 +237,10 @@ def exhausted() -> bool:
 
 
 def _too_large(operation: str, limit: int) -> Message:
-    why = f"the result is larger than {limit:,} bytes"
+    reason = f"the result is larger than {limit:,} bytes"
     if operation == "execute":  # the agent's doing, as an endless column name is
-        return [True, [[], [why, "", None], False, True, False]]
-    return [False, why]
+        return [True, [[], [reason, "", None], False, True, False]]
+    return [False, reason]
 
 
 class Collector:
@@ -242,77 +256,87 @@ class Collector:
         self.seconds = seconds
         self.deadline = time.monotonic() + seconds
         self.max_rows = max_rows
-        self.left = max_bytes
+        self.remaining_bytes = max_bytes
 
-    def left_seconds(self) -> float:
+    def remaining_seconds(self) -> float:
         """Return the seconds until the time limit."""
         return self.deadline - time.monotonic()
 
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Return whether the time limit is reached."""
         return time.monotonic() >= self.deadline
 
-    def lateness(self) -> Message:
+    def timeout_failure(self) -> Message:
         """Return the failure that reports the time limit."""
         return [f"interrupted: it reached the time limit of {self.seconds:g} s", "", None]
 
-    def result(self, columns: Iterable[str], rows: Iterable[Any], changed: int | None) -> Message:
+    def result(
+        self, columns: Iterable[str], rows: Iterable[Any], affected_rows: int | None
+    ) -> Message:
         """Return the result of one statement; see `Message`."""
         names = list(columns)
-        self.left -= sum(len(name) + _PER_VALUE for name in names)
-        kept: list[Any] = []
-        rest = self._keep(iter(rows), kept)
-        total = len(kept) if rest is None else self._count(rest, len(kept) + 1)
-        return [names, kept, total, changed]
+        self.remaining_bytes -= sum(len(name) + _PER_VALUE for name in names)
+        retained_rows: list[Any] = []
+        remaining_rows = self._keep(iter(rows), retained_rows)
+        total = (
+            len(retained_rows)
+            if remaining_rows is None
+            else self._count(remaining_rows, len(retained_rows) + 1)
+        )
+        return [names, retained_rows, total, affected_rows]
 
-    def _keep(self, rows: Iterator[Any], kept: list[Any]) -> Iterator[Any] | None:
+    def _keep(self, rows: Iterator[Any], retained_rows: list[Any]) -> Iterator[Any] | None:
         """Keep the rows that fit; return those after the first that does not, if there is one."""
         for row in rows:
-            if len(kept) >= self.max_rows:
+            if len(retained_rows) >= self.max_rows:
                 return rows
-            weight = sum([len(value) for value in row if type(value) in _LONG])
+            weight = sum([len(value) for value in row if type(value) in _SIZED_TYPES])
             weight += _PER_VALUE * len(row)
-            if not _FLAT.issuperset(map(type, row)):
+            if not _SCALAR_TYPES.issuperset(map(type, row)):
                 row = [wire.nest(value) for value in row]
                 weight += len(wire.encode(row))
-            if weight > self.left:
+            if weight > self.remaining_bytes:
                 return rows
-            self.left -= weight
-            kept.append(row)
+            self.remaining_bytes -= weight
+            retained_rows.append(row)
         return None
 
     def _count(self, rows: Iterator[Any], count: int) -> int | None:
         try:
             for _ in rows:
                 count += 1
-                if count >= _MOST_COUNTED:
+                if count >= _MAX_COUNTED_ROWS:
                     return None
         except Exception:
-            if self.late():  # rows that are not kept need not be counted to their end
+            if self.is_late():  # rows that are not kept need not be counted to their end
                 return None
             raise
         return count
 
 
-def copy(pristine: int, path: Path) -> None:
+def copy_pristine(pristine_descriptor: int, path: Path) -> None:
     """Copy the pristine file; at `path` the copy is whole or absent.
 
     Raises:
         OSError: There is no room.
     """
     temporary = path.with_name(f"{path.name}.tmp")
-    out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    copy_descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+    )
     try:
-        _transfer(pristine, out)
+        _transfer(pristine_descriptor, copy_descriptor)
     except OSError:
         temporary.unlink()
         raise
     finally:
-        os.close(out)
+        os.close(copy_descriptor)
     temporary.rename(path)
 
 
-def _transfer(source: int, out: int) -> None:
-    offset, size = 0, os.fstat(source).st_size
+def _transfer(source_descriptor: int, target_descriptor: int) -> None:
+    offset, size = 0, os.fstat(source_descriptor).st_size
     while offset < size:
-        offset += os.sendfile(out, source, offset, min(_CHUNK, size - offset))
+        offset += os.sendfile(
+            target_descriptor, source_descriptor, offset, min(_CHUNK, size - offset)
+        )

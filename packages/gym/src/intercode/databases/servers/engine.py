@@ -18,14 +18,14 @@ from intercode.databases.base import EngineOptions, Role, Row
 from intercode.databases.convert import build, schema, schema_ddl
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.pool import Pool
-from intercode.databases.servers.names import is_left_over
-from intercode.databases.servers.private import Server
+from intercode.databases.servers.names import is_leftover
+from intercode.databases.servers.private import PrivateServer
 from intercode.databases.servers.session import (
     AnySession,
     Clone,
-    ConnectionLost,
+    ConnectionLoss,
     ConnectionT,
-    Unreachable,
+    UnreachableServer,
 )
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
@@ -34,7 +34,7 @@ from intercode.known_secrets import variables
 from intercode_sandbox.base import Limits
 
 _PATIENCE_SECONDS = 30.0
-_IDLE = 128
+_MAX_IDLE_CLONES = 128
 """How many clones are kept ready at most."""
 
 
@@ -64,15 +64,15 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     name: str
     dialect: schema_ddl.Dialect
     session: ClassVar[type[AnySession]]
-    left_over: ClassVar[Sequence[tuple[str, str]]]
+    leftover_queries: ClassVar[Sequence[tuple[str, str]]]
     """Queries for our databases and accounts, each with the statement that drops one of them."""
-    finds: ClassVar[str]
+    database_query: ClassVar[str]
     """The query for a database of a name."""
 
-    def __init__(self, options: EngineOptions, start: Callable[[], Server]) -> None:
+    def __init__(self, options: EngineOptions, start: Callable[[], PrivateServer]) -> None:
         self._progress: Callable[[str], None] | None = options.progress
         self._start = start
-        self._server: Server | None = None
+        self._server: PrivateServer | None = None
         self._is_ours = options.url is None
         self._connect_args = {} if options.url is None else self._parse(options.url)
         self._lock = threading.RLock()
@@ -80,14 +80,16 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         self._closed = False
         self._admins: list[ConnectionT] = []
         self._templates: dict[str, TemplateT] = {}
-        self._filling: dict[str, threading.Lock] = {}
+        self._template_locks: dict[str, threading.Lock] = {}
         self._sessions: set[AnySession] = set()
         self.watchdog = Watchdog()
         # By content and role: a grader never gets a clone that an agent has had.
-        self._pool: Pool[tuple[str, Role], Clone[ConnectionT]] = Pool(self.discard, _IDLE)
+        self._pool: Pool[tuple[str, Role], Clone[ConnectionT]] = Pool(
+            self.discard, _MAX_IDLE_CLONES
+        )
         try:
             with self.admin() as admin:
-                self._facts = self._look(admin)
+                self._facts = self._inspect_server(admin)
                 if not self._is_ours:
                     self._sweep(admin)
         except BaseException:
@@ -101,15 +103,15 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     ) -> AnySession:
         """Open a session; see `intercode.databases.base.Engine.open`."""
         limits = limits or Limits()
-        key, make = (source.digest, role), partial(self._make, source)
-        self._ensure()
-        for _ in range(_IDLE + 1):  # every idle clone may be stale
+        key, make = (source.digest, role), partial(self._make_clone, source)
+        self._ensure_server()
+        for _ in range(_MAX_IDLE_CLONES + 1):  # every idle clone may be stale
             clone = self._pool.take(key, make)
             try:
                 session = self.session(self, clone, source, role, limits)
-            except ConnectionLost:  # it was idle for too long, or on a server that has died
+            except ConnectionLoss:  # it was idle for too long, or on a server that has died
                 self._pool.replace(key, clone, make)
-                self._ensure()
+                self._ensure_server()
                 continue
             with self._lock:
                 self._sessions.add(session)
@@ -153,7 +155,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         """Connect to a clone with its own account."""
 
     @abstractmethod
-    def check_still_there(self, clone: Clone[ConnectionT]) -> None:
+    def check_same_server(self, clone: Clone[ConnectionT]) -> None:
         """Check that the server is the one that a clone was made on, and was not restarted."""
 
     def give_back(self, session: AnySession, clone: Clone[ConnectionT], pristine: bool) -> None:
@@ -164,7 +166,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         if pristine:
             self._pool.give_back(key, clone)
         else:
-            self._pool.replace(key, clone, partial(self._make, session.source))
+            self._pool.replace(key, clone, partial(self._make_clone, session.source))
 
     @contextmanager
     def admin(self, patient: bool = True) -> Iterator[ConnectionT]:
@@ -179,9 +181,9 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         admin = self._borrow(patient)
         try:
             yield admin
-        except ConnectionLost as lost:
+        except ConnectionLoss as loss:
             admin.close()
-            raise DatabaseError(f"the connection to the server was lost: {lost}") from None
+            raise DatabaseError(f"the connection to the server was lost: {loss}") from None
         except BaseException:
             admin.close()
             raise
@@ -210,7 +212,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         """Connect as administrator. Raises `Unreachable`."""
 
     @abstractmethod
-    def _look(self, admin: ConnectionT) -> dict[str, Any]:
+    def _inspect_server(self, admin: ConnectionT) -> dict[str, Any]:
         """Return product and version."""
 
     @abstractmethod
@@ -218,7 +220,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         """Make an empty database with an account of its own."""
 
     @abstractmethod
-    def _load(self, admin: ConnectionT, empty: Clone[ConnectionT], source: Source) -> TemplateT:
+    def _load(self, admin: ConnectionT, clone: Clone[ConnectionT], source: Source) -> TemplateT:
         """Make a template of an empty database, with its own account's rights.
 
         Raises `TaskError`, `DatabaseError`.
@@ -243,14 +245,14 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     def _sweep(self, admin: ConnectionT) -> None:
         """Drop what killed runs have left."""
-        for listing, dropping in self.left_over:
-            for row in admin.query(listing):
-                if is_left_over(str(row[0])):
-                    admin.run(dropping.format(*row))
+        for list_query, drop_statement in self.leftover_queries:
+            for row in admin.query(list_query):
+                if is_leftover(str(row[0])):
+                    admin.run(drop_statement.format(*row))
 
     # --- the server --------------------------------------------------------------------------
 
-    def _ensure(self) -> None:
+    def _ensure_server(self) -> None:
         """Start a server, if it is ours: at first, and when it has died."""
         with self._lock:
             if self._closed:
@@ -259,12 +261,12 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 return
             if self._server is not None:
                 self._say(f"the {self.name} server has died and is restarted")
-                self._lose_everything()
+                self._reset_state()
                 self._server.close()
             self._server = self._start()
             self._connect_args = self._server.connect_args
 
-    def _lose_everything(self) -> None:
+    def _reset_state(self) -> None:
         self._generation += 1
         self._templates.clear()
         for admin in self._admins:
@@ -281,7 +283,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 return self._connect_patiently(_PATIENCE_SECONDS if patient else 0.0)
             try:
                 admin.ping()
-            except ConnectionLost:
+            except ConnectionLoss:
                 admin.close()
             else:
                 return admin
@@ -290,10 +292,10 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         deadline, pause = time.monotonic() + seconds, 0.02
         while True:
             if seconds:
-                self._ensure()
+                self._ensure_server()
             try:
                 return self._connect(self._connect_args)
-            except Unreachable as error:
+            except UnreachableServer as error:
                 if time.monotonic() + pause > deadline:
                     message = f"the {self.name} server does not answer: {error}"
                     raise DatabaseError(message) from None
@@ -302,17 +304,17 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     # --- clones ------------------------------------------------------------------------------
 
-    def _make(self, source: Source) -> Clone[ConnectionT]:
+    def _make_clone(self, source: Source) -> Clone[ConnectionT]:
         try:
-            template = self._template(source)
+            template = self._get_template(source)
             try:
                 return self._clone(template)
             except LookupError:
                 with self._lock:
                     if self._templates.get(source.digest) is template:
                         del self._templates[source.digest]
-                return self._clone(self._template(source))
-        except (ConnectionLost, Unreachable) as error:
+                return self._clone(self._get_template(source))
+        except (ConnectionLoss, UnreachableServer) as error:
             raise DatabaseError(f"the {self.name} server was lost: {error}") from None
 
     def _clone(self, template: TemplateT) -> Clone[ConnectionT]:
@@ -321,37 +323,37 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             try:
                 return self._copy(admin, template)
             except DatabaseError as error:
-                if not admin.query(self.finds, template.name):
+                if not admin.query(self.database_query, template.name):
                     raise LookupError(template.name) from error
                 raise
 
-    def _template(self, source: Source) -> TemplateT:
+    def _get_template(self, source: Source) -> TemplateT:
         with self._lock:
-            filling = self._filling.setdefault(source.digest, threading.Lock())
-        with filling:
-            found = self._templates.get(source.digest)
-            if found is None:
+            template_lock = self._template_locks.setdefault(source.digest, threading.Lock())
+        with template_lock:
+            template = self._templates.get(source.digest)
+            if template is None:
                 generation = self._generation
-                found = self._fill(source)
+                template = self._fill_template(source)
                 with self._lock:
                     if generation == self._generation:
-                        self._templates[source.digest] = found
-            return found
+                        self._templates[source.digest] = template
+            return template
 
-    def _fill(self, source: Source) -> TemplateT:
+    def _fill_template(self, source: Source) -> TemplateT:
         self._say(f"loading {source.name} into {self.name}")
         with self.admin() as admin:
-            empty = self._make_empty(admin)
+            clone = self._make_empty(admin)
             try:
-                return self._load(admin, empty, source)
+                return self._load(admin, clone, source)
             except (DatabaseError, TaskError) as error:
-                self._drop(admin, empty)
+                self._drop(admin, clone)
                 if isinstance(error, TaskError):
                     raise
-                why = f"{source.path}: {source.name} cannot be loaded: {error}"
-                raise TaskError(why) from error
+                reason = f"{source.path}: {source.name} cannot be loaded: {error}"
+                raise TaskError(reason) from error
             finally:
-                empty.connection.close()
+                clone.connection.close()
 
     def _convert(self, connection: ConnectionT, source: Source) -> None:
         """Fill an empty database with the content of any source."""
@@ -387,18 +389,18 @@ def parse_url(
         UsageError: It is malformed.
     """
     parts = urlsplit(url)
-    told = parts.password
+    password = parts.password
     try:
-        found: dict[str, Any] = {
+        connect_args: dict[str, Any] = {
             "host": parts.hostname or "localhost",
             "port": parts.port or port,
             "user": unquote(parts.username or user),
-            "password": variables().get(secret, "") if told is None else unquote(told),
+            "password": variables().get(secret, "") if password is None else unquote(password),
         }
     except ValueError:
         raise UsageError(f"the URL of a {product} server has no valid port") from None
     for key, value in parse_qsl(parts.query):
         if key not in options:
             raise UsageError(f"the URL of a {product} server has no option {key!r}")
-        found[key] = value
-    return found, parts
+        connect_args[key] = value
+    return connect_args, parts

@@ -21,14 +21,14 @@ from intercode.databases.servers.engine import ServerEngine, parse_url
 from intercode.databases.servers.mysql_client import READ_ONLY, MySQLConnection
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import start_mariadb
-from intercode.databases.servers.schemas import Schema, mysql_schema, without_definer
+from intercode.databases.servers.schemas import RelationSchema, mysql_schema, without_definer
 from intercode.databases.servers.session import Clone, Relation, ServerSession
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
 from intercode.syntax import quoted
 from intercode_sandbox.base import Limits
 
-_RIGHTS = (
+_PRIVILEGES = (
     "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, REFERENCES, INDEX, ALTER, "
     "CREATE TEMPORARY TABLES, LOCK TABLES, EXECUTE, CREATE VIEW, SHOW VIEW, CREATE ROUTINE, "
     "ALTER ROUTINE, TRIGGER"
@@ -37,11 +37,11 @@ _DROP_SECONDS = 3
 _END_SECONDS = 10.0
 _FLAGS = ("ssl_disabled", "ssl_verify_cert", "ssl_verify_identity")
 _FILES = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
-_HARMLESS = {
+_HARMLESS_COUNTERS = {
     *("Com_select", "Com_change_db", "Com_help", "Com_empty_query", "Com_admin_commands"),
     *("Com_reset_connection", "Com_explain_other"),
 }
-_RAN = "SHOW SESSION STATUS WHERE Variable_name LIKE 'Com\\_%' AND Value <> '0'"
+_STATEMENT_COUNTS = "SHOW SESSION STATUS WHERE Variable_name LIKE 'Com\\_%' AND Value <> '0'"
 _TABLES = (
     "SELECT table_name, table_type FROM information_schema.tables "
     "WHERE table_schema = %s AND table_type IN ('BASE TABLE', 'VIEW') ORDER BY table_name"
@@ -51,7 +51,7 @@ _COLUMNS = (
     "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"
 )
 _BATCH = 1000
-_UNCHECKED = (
+_UNCHECKED_SETTINGS = (
     "SET foreign_key_checks = 0, unique_checks = 0, "
     "sql_mode = 'NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION'"
 )
@@ -68,30 +68,34 @@ class MySQLSession(ServerSession[MySQLConnection]):
 
     def _configure(self) -> None:
         self._settings += 1
-        self._connection.query(self._home.settings(not self.written, self._seconds))
+        self._connection.query(self._home.settings(not self.is_written, self._seconds))
 
-    def _refused(self, failure: Failure) -> bool:
+    def _is_refused(self, failure: Failure) -> bool:
         return failure.code.startswith(READ_ONLY)
 
-    def _strike(self, connection: MySQLConnection, whole: bool) -> None:
+    def _strike(self, connection: MySQLConnection, should_disconnect: bool) -> None:
         try:
-            self._home.interrupt(connection, whole)
+            self._home.interrupt(connection, should_disconnect)
         except DatabaseError:  # a server that is gone runs nothing
-            if not whole:
+            if not should_disconnect:
                 raise
-        if whole:
+        if should_disconnect:
             connection.cut()
 
     def _commit(self) -> None:
         self._connection.run("COMMIT")
         self._connection.run("UNLOCK TABLES")
 
-    def _begins_again(self) -> bool:
+    def _reset_if_unwritten(self) -> bool:
         # By the server's own count of the connection's statements.
-        ran = {str(name): int(str(count)) for name, count in self._connection.query(_RAN)}
-        if ran.pop("Com_set_option", 0) != self._settings:
+        statement_counts = {
+            str(name): int(str(count)) for name, count in self._connection.query(_STATEMENT_COUNTS)
+        }
+        if statement_counts.pop("Com_set_option", 0) != self._settings:
             return False
-        if any(not name.startswith("Com_show") for name in ran.keys() - _HARMLESS):
+        if any(
+            not name.startswith("Com_show") for name in statement_counts.keys() - _HARMLESS_COUNTERS
+        ):
             return False
         self._connection.reset(self.name)
         return True
@@ -113,11 +117,11 @@ class MySQLSession(ServerSession[MySQLConnection]):
                 raise
             return (), Outcome(failure=Failure(str(error)))  # there is too much in the view
         # Each by its name, for ``*`` leaves out those that are invisible.
-        shown = ", ".join(quoted(str(column), "`") for column, _ in columns)
-        text = f"SELECT {shown} FROM {quoted(self.name, '`')}.{quoted(relation.name, '`')}"
+        column_list = ", ".join(quoted(str(column), "`") for column, _ in columns)
+        text = f"SELECT {column_list} FROM {quoted(self.name, '`')}.{quoted(relation.name, '`')}"
         return columns, connection.run(text, limits=limits)
 
-    def _schema(self, connection: MySQLConnection, relation: Relation) -> Schema:
+    def _schema(self, connection: MySQLConnection, relation: Relation) -> RelationSchema:
         return mysql_schema(connection.query, self.name, relation.name, relation.kind)
 
 
@@ -163,14 +167,14 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     name = "mysql"
     dialect = "mysql"
     session = MySQLSession
-    left_over = (
+    leftover_queries = (
         ("SHOW DATABASES LIKE 'ic%'", "DROP DATABASE IF EXISTS `{}`"),
         (
             "SELECT User, Host FROM mysql.user WHERE User LIKE 'ic%'",
             "DROP USER IF EXISTS '{}'@'{}'",
         ),
     )
-    finds = "SHOW DATABASES LIKE %s"
+    database_query = "SHOW DATABASES LIKE %s"
 
     def __init__(self, options: EngineOptions) -> None:
         self._is_mariadb = True
@@ -198,36 +202,38 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
                 admin.query(f"CREATE DATABASE IF NOT EXISTS `{clone.name}`")
             return self._connect_as(clone.name, clone.password)
 
-    def interrupt(self, connection: MySQLConnection, whole: bool) -> None:
+    def interrupt(self, connection: MySQLConnection, should_disconnect: bool) -> None:
         """Kill the statement of a connection, or the whole connection."""
         with self.admin(patient=False) as admin:
-            _kill(admin, connection, "CONNECTION" if whole else "QUERY")
+            _kill(admin, connection, "CONNECTION" if should_disconnect else "QUERY")
 
-    def check_still_there(self, clone: MySQLClone) -> None:
+    def check_same_server(self, clone: MySQLClone) -> None:
         """Check for a restart; see `session.Home.check_still_there`."""
-        age = time.monotonic() - clone.connection.since  # first: this thread may be stopped here
-        with closing(self._connect(self._connect_args)) as fresh:
-            uptime = int(str(fresh.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
-        lost = clone.connection
+        age = (
+            time.monotonic() - clone.connection.connect_time
+        )  # first: this thread may be stopped here
+        with closing(self._connect(self._connect_args)) as new_connection:
+            uptime = int(str(new_connection.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
+        lost_connection = clone.connection
         # A server counts its connections from when it was started, and whole seconds since then.
-        restarted = fresh.thread <= lost.thread or uptime + 1 < age
+        restarted = new_connection.thread <= lost_connection.thread or uptime + 1 < age
         if clone.generation != self.generation or restarted:
             raise DatabaseError("the MySQL server was restarted")
 
     # --- the server --------------------------------------------------------------------------
 
     def _parse(self, url: str) -> dict[str, Any]:
-        found, parts = parse_url(url, "MySQL", 3306, "root", "MYSQL_PWD", _FLAGS + _FILES)
+        connect_args, parts = parse_url(url, "MySQL", 3306, "root", "MYSQL_PWD", _FLAGS + _FILES)
         if parts.path.strip("/"):
             raise UsageError(
                 f"leave {parts.path!r} off the URL: every episode has a database of its own on the "
                 "MySQL server, so the URL ends with its host and port, as …@host:3306"
             )
-        for flag in found.keys() & _FLAGS:
-            found[flag] = found[flag].lower() in ("1", "true", "yes")
-        if "unix_socket" in found:
-            found["ssl_disabled"] = True
-        return found
+        for flag in connect_args.keys() & _FLAGS:
+            connect_args[flag] = connect_args[flag].lower() in ("1", "true", "yes")
+        if "unix_socket" in connect_args:
+            connect_args["ssl_disabled"] = True
+        return connect_args
 
     def _connect(self, connect_args: Mapping[str, Any]) -> MySQLConnection:
         return MySQLConnection(connect_args)
@@ -236,7 +242,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         account = {"user": name, "password": password, "database": name}
         return MySQLConnection({**self._connect_args, **account})
 
-    def _look(self, admin: MySQLConnection) -> dict[str, Any]:
+    def _inspect_server(self, admin: MySQLConnection) -> dict[str, Any]:
         self._is_mariadb = admin.is_mariadb
         # Over the network we do not know from which address the server sees us come.
         self._host = "localhost" if "unix_socket" in self._connect_args else "%"
@@ -252,17 +258,17 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         admin.query(
             f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci;"
             f"CREATE USER {account} IDENTIFIED BY '{password}';"
-            f"GRANT {_RIGHTS} ON `{name}`.* TO {account}"
+            f"GRANT {_PRIVILEGES} ON `{name}`.* TO {account}"
         )
         return MySQLClone(name, password, self.generation, self._connect_as(name, password))
 
-    def _load(self, admin: MySQLConnection, empty: MySQLClone, source: Source) -> MySQLTemplate:
+    def _load(self, admin: MySQLConnection, clone: MySQLClone, source: Source) -> MySQLTemplate:
         if source.kind == "dump":
             for statement in dump.section(dump.read(source.path), source.name):
-                empty.connection.query(without_definer(statement))
+                clone.connection.query(without_definer(statement))
         else:
-            self._convert(empty.connection, source)
-        return _described(empty.connection, empty.name)
+            self._convert(clone.connection, source)
+        return _describe_template(clone.connection, clone.name)
 
     def _insert(self, connection: MySQLConnection, table: TableSchema, rows: Iterator[Row]) -> None:
         marks = ", ".join(["%s"] * len(table.columns))
@@ -272,7 +278,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     def _copy(self, admin: MySQLConnection, template: MySQLTemplate) -> MySQLClone:
         clone = self._make_empty(admin)
         try:
-            admin.query(";".join((f"USE `{clone.name}`", _UNCHECKED, *template.tables)))
+            admin.query(";".join((f"USE `{clone.name}`", _UNCHECKED_SETTINGS, *template.tables)))
             _make_views(clone.connection, template, clone.name)
             clone.connection.reset(clone.name)
         except DatabaseError:
@@ -300,16 +306,16 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         )
 
 
-def _kill(admin: MySQLConnection, connection: MySQLConnection, what: str) -> bool:
+def _kill(admin: MySQLConnection, connection: MySQLConnection, kill_target: str) -> bool:
     """Kill a connection or its query, but not another account's that has its number now.
 
     Returns:
         Whether the connection was there.
     """
-    found = "SELECT 1 FROM information_schema.processlist WHERE id = %s AND user = %s"
-    if not admin.query(found, connection.thread, connection.user):
+    process_query = "SELECT 1 FROM information_schema.processlist WHERE id = %s AND user = %s"
+    if not admin.query(process_query, connection.thread, connection.user):
         return False
-    admin.run(f"KILL {what} {connection.thread}")
+    admin.run(f"KILL {kill_target} {connection.thread}")
     return True
 
 
@@ -324,31 +330,31 @@ def _roll_back_prepared(admin: MySQLConnection) -> None:
         admin.run(f"XA ROLLBACK X'{name[:end].hex()}', X'{name[end:].hex()}'")
 
 
-def _described(connection: MySQLConnection, name: str) -> MySQLTemplate:
+def _describe_template(connection: MySQLConnection, name: str) -> MySQLTemplate:
     """Return a filled database as a template, by the server's own description."""
     tables: list[str] = []
     views: list[str] = []
     for table, kind in connection.query(f"SHOW FULL TABLES FROM `{name}`"):
-        place = quoted(table, "`")
-        _, text, *_ = connection.query(f"SHOW CREATE TABLE `{name}`.{place}")[0]
+        quoted_table = quoted(table, "`")
+        _, text, *_ = connection.query(f"SHOW CREATE TABLE `{name}`.{quoted_table}")[0]
         if kind == "VIEW":
             views.append(without_definer(text))
             continue
-        found = connection.query(f"SHOW COLUMNS FROM `{name}`.{place}")
-        stored = [row[0] for row in found if "GENERATED" not in row[5].upper()]
-        columns = ", ".join(quoted(column, "`") for column in stored)
+        column_rows = connection.query(f"SHOW COLUMNS FROM `{name}`.{quoted_table}")
+        stored_columns = [row[0] for row in column_rows if "GENERATED" not in row[5].upper()]
+        columns = ", ".join(quoted(column, "`") for column in stored_columns)
         tables += [
             text,
-            f"INSERT INTO {place} ({columns}) SELECT {columns} FROM `{name}`.{place}",
+            f"INSERT INTO {quoted_table} ({columns}) SELECT {columns} FROM `{name}`.{quoted_table}",
         ]
     return MySQLTemplate(name, tuple(tables), tuple(views))
 
 
 def _make_views(connection: MySQLConnection, template: MySQLTemplate, name: str) -> None:
     """Make the views of a clone; one may need another that comes later."""
-    pending = [view.replace(f"`{template.name}`", f"`{name}`") for view in template.views]
-    while pending:
-        later = [view for view in pending if connection.run(view).failure is not None]
-        if len(later) == len(pending):
-            connection.query(later[0])  # raises the server's error
-        pending = later
+    pending_views = [view.replace(f"`{template.name}`", f"`{name}`") for view in template.views]
+    while pending_views:
+        failed_views = [view for view in pending_views if connection.run(view).failure is not None]
+        if len(failed_views) == len(pending_views):
+            connection.query(failed_views[0])  # raises the server's error
+        pending_views = failed_views

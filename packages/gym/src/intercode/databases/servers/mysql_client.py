@@ -22,7 +22,12 @@ from typing import Any, BinaryIO
 
 from intercode.databases.base import Failure, Outcome, Result, Row
 from intercode.databases.servers import driver
-from intercode.databases.servers.session import Connection, ConnectionLost, Keeper, Unreachable
+from intercode.databases.servers.session import (
+    Connection,
+    ConnectionLoss,
+    RowBuffer,
+    UnreachableServer,
+)
 from intercode.errors import DatabaseError, UsageError
 from intercode_sandbox.base import Limits
 
@@ -31,28 +36,35 @@ CLIENT = pymysql.constants.CLIENT
 
 _CONNECT_SECONDS = 10.0
 _QUERY, _RESET_CONNECTION = 0x03, 0x1F
-_GONE = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 3169, 4031}
+_LOSS_CODES = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 3169, 4031}
 """The server shuts down, or has ended this connection; or packets are missing."""
-_UNREACHABLE = {1040, 1053, 2002, 2003, 2006, 2013}
-_TIMED_OUT = {1969, 3024}
-_NOTHING = Result(changed=0)
-_EMPTY = 1065
+_UNREACHABLE_CODES = {1040, 1053, 2002, 2003, 2006, 2013}
+_TIMEOUT_CODES = {1969, 3024}
+_EMPTY_RESULT = Result(affected_rows=0)
+_EMPTY_QUERY_CODE = 1065
 _GAP = re.compile(r"(?:;|\A)\s*;\s*[^\s;]")
 """An empty statement with something after it, which the server does not reach."""
 _COMMENT = r"(?:--(?=\s)[^\n]*|\#[^\n]*|/\*(?!M?!)(?:(?!\*/).)*\*/)"
 _ENDS_IN_COMMENT = re.compile(rf"(?:;|\A)\s*(?:{_COMMENT}\s*)+\Z", re.DOTALL)
 READ_ONLY = "1792"
 _OK, _NULL, _END, _ERROR = 0x00, 0xFB, 0xFE, 0xFF
-_LONGEST = 0xFFFFFF
+_MAX_PACKET_BYTES = 0xFFFFFF
 _MORE_RESULTS = 0x0008
 _BINARY = 63
 _FIELD = pymysql.constants.FIELD_TYPE
-_TEXTS = {
+_TEXT_FIELDS = {
     *(_FIELD.BIT, _FIELD.BLOB, _FIELD.LONG_BLOB, _FIELD.MEDIUM_BLOB, _FIELD.TINY_BLOB),
     *(_FIELD.STRING, _FIELD.VAR_STRING, _FIELD.VARCHAR, _FIELD.GEOMETRY),
 }
-_WHOLE = {_FIELD.TINY, _FIELD.SHORT, _FIELD.LONG, _FIELD.LONGLONG, _FIELD.INT24, _FIELD.YEAR}
-_REAL = {_FIELD.FLOAT, _FIELD.DOUBLE}
+_INTEGER_FIELDS = {
+    _FIELD.TINY,
+    _FIELD.SHORT,
+    _FIELD.LONG,
+    _FIELD.LONGLONG,
+    _FIELD.INT24,
+    _FIELD.YEAR,
+}
+_FLOAT_FIELDS = {_FIELD.FLOAT, _FIELD.DOUBLE}
 
 Decode = Callable[[bytes], Any]
 
@@ -63,7 +75,7 @@ class MySQLConnection(Connection):
     Attributes:
         thread: Its number on the server, until that is restarted.
         user: Its account.
-        since: When it was made, by `time.monotonic`.
+        connect_time: When it was made, by `time.monotonic`.
 
     Args:
         connect_args: The arguments of `pymysql.connect`.
@@ -78,7 +90,7 @@ class MySQLConnection(Connection):
     def __init__(self, connect_args: Mapping[str, Any]) -> None:
         _check_socket(connect_args.get("unix_socket"))
         try:
-            self._raw = pymysql.connect(
+            self._driver_connection = pymysql.connect(
                 charset="utf8mb4",
                 autocommit=True,
                 client_flag=CLIENT.MULTI_STATEMENTS,
@@ -88,31 +100,31 @@ class MySQLConnection(Connection):
             )
         except pymysql.err.OperationalError as error:
             code, message = _parts(error)
-            if code in _UNREACHABLE:
-                raise Unreachable(message) from None
+            if code in _UNREACHABLE_CODES:
+                raise UnreachableServer(message) from None
             raise DatabaseError(f"the MySQL server refuses: {message}") from None
         except (pymysql.err.Error, RuntimeError) as error:  # the driver lacks `cryptography`
             raise UsageError(f"cannot connect to the MySQL server: {error}") from None
-        self.thread: int = self._raw.thread_id()
+        self.thread: int = self._driver_connection.thread_id()
         self.user = str(connect_args["user"])
-        self.since = time.monotonic()
-        self.is_mariadb = "MariaDB" in self._raw.get_server_info()
+        self.connect_time = time.monotonic()
+        self.is_mariadb = "MariaDB" in self._driver_connection.get_server_info()
 
     # --- for ourselves -----------------------------------------------------------------------
 
     def with_literals(self, sql: str, arguments: Sequence[Any]) -> str:
         """Return statements with arguments for each ``%s``, quoted."""
-        return str(self._raw.cursor().mogrify(sql, arguments))
+        return str(self._driver_connection.cursor().mogrify(sql, arguments))
 
     def insert(self, sql: str, rows: list[Row]) -> None:
         """Insert many rows with one statement that ends in ``VALUES (%s, …)``."""
         try:
-            with self._raw.cursor() as cursor:
+            with self._driver_connection.cursor() as cursor:
                 cursor.executemany(sql, rows)
         except pymysql.err.Error as error:
             code, message = _parts(error)
-            if code in _GONE or code == 0:
-                raise ConnectionLost(message) from None
+            if code in _LOSS_CODES or code == 0:
+                raise ConnectionLoss(message) from None
             raise self.refusal(message) from None
 
     def ping(self) -> None:
@@ -126,20 +138,20 @@ class MySQLConnection(Connection):
             ConnectionLost: The connection is gone.
         """
         try:
-            self._raw._execute_command(_RESET_CONNECTION, b"")
-            self._raw._read_ok_packet()
-            self._raw.select_db(database)
+            self._driver_connection._execute_command(_RESET_CONNECTION, b"")
+            self._driver_connection._read_ok_packet()
+            self._driver_connection.select_db(database)
         except (pymysql.err.Error, OSError) as error:
-            raise ConnectionLost(str(error)) from None
+            raise ConnectionLoss(str(error)) from None
 
     def cut(self) -> None:
         """End the connection from another thread, so that its reader wakes up."""
         with suppress(OSError, AttributeError):  # it is closed
-            self._raw._sock.shutdown(socket.SHUT_RDWR)
+            self._driver_connection._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the connection. Idempotent."""
-        self._raw._force_close()
+        self._driver_connection._force_close()
 
     # --- for an agent ------------------------------------------------------------------------
 
@@ -153,24 +165,24 @@ class MySQLConnection(Connection):
         failure: Failure | None = None
         timed_out = False
         try:
-            self._raw._execute_command(_QUERY, text)
-            reply = Reply(self._raw._rfile)
-            while reply.more:
-                results.append(reply.result(Keeper(max_rows, limits)))
+            self._driver_connection._execute_command(_QUERY, text)
+            reply = Reply(self._driver_connection._rfile)
+            while reply.has_more:
+                results.append(reply.result(RowBuffer(max_rows, limits)))
         except ServerError as error:
-            if error.code in _GONE:
-                raise ConnectionLost(error.message) from None
+            if error.code in _LOSS_CODES:
+                raise ConnectionLoss(error.message) from None
             # The rest may be a comment: that is not an error.
-            if error.code != _EMPTY or _GAP.search(text):
+            if error.code != _EMPTY_QUERY_CODE or _GAP.search(text):
                 failure = Failure(error.message, f"{error.code} ({error.state})")
-                timed_out = error.code in _TIMED_OUT
+                timed_out = error.code in _TIMEOUT_CODES
         except pymysql.err.Error as error:
-            raise ConnectionLost(_parts(error)[1]) from None
+            raise ConnectionLoss(_parts(error)[1]) from None
         except (OSError, ValueError, AttributeError) as error:  # it was closed meanwhile
-            raise ConnectionLost(str(error)) from None
+            raise ConnectionLoss(str(error)) from None
         except ArithmeticError:  # the agent has chosen a character set without ASCII
-            raise ConnectionLost("a number cannot be read") from None
-        if results and results[-1] == _NOTHING and _ENDS_IN_COMMENT.search(text):
+            raise ConnectionLoss("a number cannot be read") from None
+        if results and results[-1] == _EMPTY_RESULT and _ENDS_IN_COMMENT.search(text):
             results.pop()  # to MariaDB a comment is a statement
         return Outcome(tuple(results), failure, timed_out)
 
@@ -183,7 +195,7 @@ def _check_socket(path: str | None) -> None:
         try:
             probe.connect(path)
         except OSError as error:
-            raise Unreachable(f"{path}: {error.strerror}") from None
+            raise UnreachableServer(f"{path}: {error.strerror}") from None
 
 
 def _parts(error: Exception) -> tuple[int, str]:
@@ -218,14 +230,14 @@ class Reply:
         file: The connection's incoming bytes.
 
     Attributes:
-        more: Whether there is another result.
+        has_more: Whether there is another result.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self.more = True
+        self.has_more = True
         self._read = file.read
 
-    def result(self, keeper: Keeper) -> Result:
+    def result(self, row_buffer: RowBuffer) -> Result:
         """Read the next result.
 
         Raises:
@@ -234,39 +246,41 @@ class Reply:
         """
         packet = self._packet()
         if packet[0] == _OK:
-            changed, position = _number(packet, 1)
+            affected_rows, position = _number(packet, 1)
             _, position = _number(packet, position)  # the last number that was given to a row
             self._end(packet, position)
-            return Result(changed=changed)
+            return Result(affected_rows=affected_rows)
         if packet[0] == _NULL:
-            raise ConnectionLost("the server asks for a file")
+            raise ConnectionLoss("the server asks for a file")
         columns = [_column(self._packet()) for _ in range(_number(packet, 0)[0])]
         self._packet()  # the end of the columns
         decoders = [decode for _, decode in columns]
         packet = self._packet()
         while packet[0] != _END or len(packet) >= 9:
-            if keeper.full:
-                keeper.total += 1
+            if row_buffer.is_full:
+                row_buffer.total += 1
             else:
-                keeper.extend([_row(packet, decoders)])
+                row_buffer.extend([_row(packet, decoders)])
             packet = self._packet()
         self._end(packet, 3)
-        return Result(tuple(name for name, _ in columns), keeper.kept, keeper.total)
+        return Result(tuple(name for name, _ in columns), row_buffer.rows, row_buffer.total)
 
     def _end(self, packet: bytes, position: int) -> None:
-        self.more = bool(int.from_bytes(packet[position : position + 2], "little") & _MORE_RESULTS)
+        self.has_more = bool(
+            int.from_bytes(packet[position : position + 2], "little") & _MORE_RESULTS
+        )
 
     def _packet(self) -> bytes:
         packet = self._part()
-        if len(packet) == _LONGEST:
+        if len(packet) == _MAX_PACKET_BYTES:
             parts = [packet]
-            while len(parts[-1]) == _LONGEST:
+            while len(parts[-1]) == _MAX_PACKET_BYTES:
                 parts.append(self._part())
             packet = b"".join(parts)
         if not packet:
-            raise ConnectionLost("the server sent nothing")
+            raise ConnectionLoss("the server sent nothing")
         if packet[0] == _ERROR:
-            self.more = False
+            self.has_more = False
             raise ServerError(packet)
         return packet
 
@@ -275,16 +289,16 @@ class Reply:
         size = int.from_bytes(header[:3], "little")
         part = self._read(size)
         if len(header) < 4 or len(part) < size:
-            raise ConnectionLost("Lost connection to MySQL server during query")
+            raise ConnectionLoss("Lost connection to MySQL server during query")
         return part
 
 
 def _number(packet: bytes, position: int) -> tuple[int, int]:
     """Read a number of variable length; return it and where it ends."""
-    first = packet[position]
-    if first < _NULL:
-        return first, position + 1
-    size = {0xFC: 2, 0xFD: 3, 0xFE: 8}[first]
+    first_byte = packet[position]
+    if first_byte < _NULL:
+        return first_byte, position + 1
+    size = {0xFC: 2, 0xFD: 3, 0xFE: 8}[first_byte]
     end = position + 1 + size
     return int.from_bytes(packet[position + 1 : end], "little"), end
 
@@ -303,11 +317,11 @@ def _column(packet: bytes) -> tuple[str, Decode | None]:
 
 
 def _decoder(field: int, charset: int) -> Decode | None:
-    if field in _TEXTS:
+    if field in _TEXT_FIELDS:
         return None if charset == _BINARY else _text
-    if field in _WHOLE:
+    if field in _INTEGER_FIELDS:
         return int
-    if field in _REAL:
+    if field in _FLOAT_FIELDS:
         return float
     convert = pymysql.converters.decoders.get(field)
     if convert is None or field == _FIELD.JSON:

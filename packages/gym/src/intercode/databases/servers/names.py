@@ -38,19 +38,28 @@ _numbers = itertools.count(1)
 Edit = tuple[int, int, str]
 """A replacement: where it begins and ends, and the new text."""
 
-_ASKS = re.compile(r"schema|catalog|database|\bpg_|\A\s*show\b", re.IGNORECASE)
-_COLUMNS_FOLLOW = {
+_CATALOG_QUERY = re.compile(r"schema|catalog|database|\bpg_|\A\s*show\b", re.IGNORECASE)
+_COLUMN_CONTEXTS = {
     *("SELECT", "WHERE", "ON", "SET", "HAVING", "GROUP BY", "ORDER BY", "BY", "VALUES", "USING"),
 }
-_TABLES_FOLLOW = {"FROM", "JOIN", "STRAIGHT_JOIN", "INTO", "UPDATE", "TABLE", "TABLES"}
-_TABLE_FOLLOWS = {
-    *(*_TABLES_FOLLOW, "VIEW", "EXISTS", "REFERENCES", "TRUNCATE", "IGNORE", "REPLACE", "INSERT"),
+_TABLE_LIST_CONTEXTS = {"FROM", "JOIN", "STRAIGHT_JOIN", "INTO", "UPDATE", "TABLE", "TABLES"}
+_TABLE_CONTEXTS = {
+    *(
+        *_TABLE_LIST_CONTEXTS,
+        "VIEW",
+        "EXISTS",
+        "REFERENCES",
+        "TRUNCATE",
+        "IGNORE",
+        "REPLACE",
+        "INSERT",
+    ),
     *("DELETE", "ONLY"),
 }
-_EXPLAINS = {"DESCRIBE", "DESC", "EXPLAIN"}
-_MAKES = {"CREATE", "DROP", "ALTER", "SHOW"}
-_DATABASE = {"DATABASE", "SCHEMA"}
-_OF_A_TABLE = {"COLUMNS", "FIELDS", "INDEX", "INDEXES", "KEYS"}
+_EXPLAIN_WORDS = {"DESCRIBE", "DESC", "EXPLAIN"}
+_DEFINITION_WORDS = {"CREATE", "DROP", "ALTER", "SHOW"}
+_DATABASE_WORDS = {"DATABASE", "SCHEMA"}
+_TABLE_LISTINGS = {"COLUMNS", "FIELDS", "INDEX", "INDEXES", "KEYS"}
 
 
 def new_name() -> str:
@@ -60,21 +69,21 @@ def new_name() -> str:
     ``GRANT``.
     """
     pid = os.getpid()
-    return f"ic{_place()}p{pid:x}t{start_time(pid) or 0:x}n{next(_numbers):x}"
+    return f"ic{_machine_digest()}p{pid:x}t{start_time(pid) or 0:x}n{next(_numbers):x}"
 
 
-def is_left_over(name: str) -> bool:
+def is_leftover(name: str) -> bool:
     """Return whether a name is one of ours whose process has ended.
 
     A process on another machine or in another container may still run: then False.
     """
-    found = _NAME.match(name)
-    if found is None or found[1] != _place():
+    match = _NAME.match(name)
+    if match is None or match[1] != _machine_digest():
         return False
-    return has_ended(int(found[2], 16), int(found[3], 16) or None)
+    return has_ended(int(match[2], 16), int(match[3], 16) or None)
 
 
-def _place() -> str:
+def _machine_digest() -> str:
     """Return a digest of this machine's boot and this container."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - no path of a file
@@ -102,21 +111,21 @@ def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list
     edits = list(_edits(text, tokens, nominal.lower(), name))
     parts: list[str] = []
     end = 0
-    for start, stop, new in edits:
-        parts += [text[end:start], new]
+    for start, stop, replacement in edits:
+        parts += [text[end:start], replacement]
         end = stop
     return "".join((*parts, text[end:])), edits
 
 
-def original(position: int, edits: Sequence[Edit]) -> int:
+def original_position(position: int, edits: Sequence[Edit]) -> int:
     """Return the original place of a position in a rewritten text."""
     shift = 0
-    for start, stop, new in edits:
+    for start, stop, replacement in edits:
         if position < start + shift:
             break
-        if position < start + shift + len(new):
+        if position < start + shift + len(replacement):
             return start
-        shift += len(new) - (stop - start)
+        shift += len(replacement) - (stop - start)
     return position - shift
 
 
@@ -132,56 +141,59 @@ def _may_name(nominal: str) -> re.Pattern[str]:
 
 
 def _edits(text: str, tokens: Sequence[Any], nominal: str, name: str) -> Iterator[Edit]:
-    asks = _ASKS.search(text) is not None
-    first = 0
+    is_catalog_query = _CATALOG_QUERY.search(text) is not None
+    offset = 0
     for i, token in enumerate(tokens):
         if token.text == ";":
-            first = i + 1
+            offset = i + 1
         if token.text.lower() != nominal:
             continue
         start, stop = token.start, token.end + 1
         quote = text[start] if text[start] in "'\"`" else ""
         literal = quote == "'" or (quote == '"' and token.token_type.name == "STRING")
-        if asks if literal else _is_database(tokens, first, i):
+        if is_catalog_query if literal else _is_database(tokens, offset, i):
             yield start, stop, f"{quote}{name}{quote}"
 
 
-def _is_database(tokens: Sequence[Any], first: int, i: int) -> bool:
-    """Return whether the identifier at `i`, in the statement from `first`, is the database."""
-    before = [" ".join(token.text.upper().split()) for token in tokens[first:i]]
-    after = [token.text for token in tokens[i + 1 : i + 4]]
-    if after[:1] == ["."]:
-        return after[2:] == ["."] or _is_table(before)
-    if not before:
+def _is_database(tokens: Sequence[Any], offset: int, i: int) -> bool:
+    """Return whether the identifier at `i`, in the statement from `offset`, is the database."""
+    preceding_words = [" ".join(token.text.upper().split()) for token in tokens[offset:i]]
+    following_words = [token.text for token in tokens[i + 1 : i + 4]]
+    if following_words[:1] == ["."]:
+        return following_words[2:] == ["."] or _is_table(preceding_words)
+    if not preceding_words:
         return False
-    if before[-1] == "USE":
+    if preceding_words[-1] == "USE":
         return True
-    if before[0] == "SHOW" and before[-1] in ("FROM", "IN"):
-        named = sum(word in ("FROM", "IN") for word in before)
-        return named > 1 or not _OF_A_TABLE & set(before)
-    return any(word in _DATABASE for word in before[-4:]) and before[0] in _MAKES
+    if preceding_words[0] == "SHOW" and preceding_words[-1] in ("FROM", "IN"):
+        keyword_count = sum(word in ("FROM", "IN") for word in preceding_words)
+        return keyword_count > 1 or not _TABLE_LISTINGS & set(preceding_words)
+    return (
+        any(word in _DATABASE_WORDS for word in preceding_words[-4:])
+        and preceding_words[0] in _DEFINITION_WORDS
+    )
 
 
-def _is_table(before: Sequence[str]) -> bool:
+def _is_table(preceding_words: Sequence[str]) -> bool:
     """Return whether the name of a table follows these words, not of a column."""
-    last = before[-1] if before else ""
-    if last in _TABLE_FOLLOWS or (last in _EXPLAINS and len(before) == 1):
+    last_word = preceding_words[-1] if preceding_words else ""
+    if last_word in _TABLE_CONTEXTS or (last_word in _EXPLAIN_WORDS and len(preceding_words) == 1):
         return True
-    if last not in (",", "("):
+    if last_word not in (",", "("):
         return False
     depth = 0
-    for word in reversed(before):
+    for word in reversed(preceding_words):
         if word == ")":
             depth += 1
         elif word == "(":
             depth = max(0, depth - 1)
-        elif depth == 0 and word in _TABLES_FOLLOW | _COLUMNS_FOLLOW:
-            return word in _TABLES_FOLLOW
+        elif depth == 0 and word in _TABLE_LIST_CONTEXTS | _COLUMN_CONTEXTS:
+            return word in _TABLE_LIST_CONTEXTS
     return False
 
 
 @dataclass(frozen=True, slots=True)
-class Nominal:
+class NameMapping:
     """A clone's name, and the nominal name that replaces it in results."""
 
     clone: str
@@ -193,7 +205,7 @@ class Nominal:
         if failure is not None:
             position = failure.position
             if position is not None:
-                position = original(position, edits)
+                position = original_position(position, edits)
             failure = replace(failure, message=self._text(failure.message), position=position)
         elif not any(map(self._is_named, results)):
             return outcome

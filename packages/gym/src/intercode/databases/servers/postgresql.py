@@ -24,21 +24,21 @@ from intercode.databases.servers.engine import ServerEngine, parse_url
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
 from intercode.databases.servers.private import start_postgresql
-from intercode.databases.servers.schemas import Schema, postgresql_schema
+from intercode.databases.servers.schemas import RelationSchema, postgresql_schema
 from intercode.databases.servers.session import (
     Clone,
-    ConnectionLost,
+    ConnectionLoss,
     Relation,
     ServerSession,
-    Unreachable,
+    UnreachableServer,
 )
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
 from intercode.syntax import quoted
 from intercode_sandbox.base import Limits
 
-_OLDEST = 140000
-_FILE_COPY = 150000
+_MIN_VERSION = 140000
+_FILE_COPY_VERSION = 150000
 """The version since which the strategy can be chosen; earlier ones copy files."""
 _OPTIONS = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey")
 _SETTINGS = {
@@ -54,14 +54,14 @@ _STATE_SETTINGS = {
     "search_path": "pg_catalog",
     "row_security": "on",
 }
-_REPAIRED = """
+_ACCESS_REPAIR = """
 ALTER ROLE {name} RESET ALL; ALTER ROLE {name} IN DATABASE {name} RESET ALL;
 ALTER ROLE {name} PASSWORD '{password}';
 ALTER DATABASE {name} RESET ALL; ALTER DATABASE {name} CONNECTION LIMIT -1;
 GRANT CONNECT ON DATABASE {name} TO {name}
 """
 """Lets an agent in again that has locked itself out: it can change all of these settings."""
-_STARTED = "SELECT pg_catalog.pg_postmaster_start_time()::text"
+_START_TIME_QUERY = "SELECT pg_catalog.pg_postmaster_start_time()::text"
 _OTHERS_CRASH = "crash of another server process"
 _LARGE_OBJECTS = "SELECT 1 FROM pg_catalog.pg_largeobject_metadata LIMIT 1"
 _RELATIONS = """
@@ -76,7 +76,7 @@ SELECT attname, pg_catalog.format_type(atttypid, atttypmod) FROM pg_catalog.pg_a
 WHERE attrelid = {} AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 _OWNER = "pg_database_owner"
-_OWNED = (
+_OWNED_RELATIONS = (
     "SELECT CASE relkind WHEN 'v' THEN 'VIEW' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, "
     "oid::regclass::text FROM pg_class "
     "WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v') ORDER BY oid"
@@ -96,34 +96,34 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
     def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
         outcome = super()._run(text, seconds, max_rows)
         # A function can do what SET does, and a SELECT can then write.
-        self.written = self.written or not self._connection.only_reads
+        self.is_written = self.is_written or not self._connection.has_only_reads
         return outcome
 
     def _configure(self) -> None:
         settings = f"SET statement_timeout = {max(1, round(self._seconds * 1000))}"
-        if self.written:
+        if self.is_written:
             settings += "; SET default_transaction_read_only = off"
         self._connection.run(settings)
 
-    def _refused(self, failure: Failure) -> bool:
+    def _is_refused(self, failure: Failure) -> bool:
         return failure.code == READ_ONLY
 
-    def _strike(self, connection: PostgreSQLConnection, whole: bool) -> None:
+    def _strike(self, connection: PostgreSQLConnection, should_disconnect: bool) -> None:
         connection.cancel()
-        if whole:
+        if should_disconnect:
             connection.cut()
 
-    def _reconnect(self, lost: ConnectionLost) -> None:
-        if _OTHERS_CRASH in str(lost):
+    def _reconnect(self, loss: ConnectionLoss) -> None:
+        if _OTHERS_CRASH in str(loss):
             self._connection.close()
-            raise self._loss(lost) from None
-        super()._reconnect(lost)
+            raise self._loss(loss) from None
+        super()._reconnect(loss)
 
     def _commit(self) -> None:
         if not self._connection.idle:
             self._connection.run("COMMIT")
 
-    def _begins_again(self) -> bool:
+    def _reset_if_unwritten(self) -> bool:
         connection = self._connection
         # Before PostgreSQL 16 a large object can be made even read-only.
         if not connection.idle or connection.query(_LARGE_OBJECTS):
@@ -133,28 +133,28 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
 
     def _relations(self, connection: PostgreSQLConnection) -> list[Relation]:
         connection.query(f"SET statement_timeout = {round(self.limits.timeout * 1000)}")
-        found = []
+        relations = []
         for row in connection.query(_RELATIONS):
-            _, space, name, is_view, _ = row
-            shown = str(name) if space == "public" else f"{space}.{name}"
-            found.append(Relation(shown, "view" if is_view else "table", row))
-        return found
+            _, namespace, name, is_view, _ = row
+            display_name = str(name) if namespace == "public" else f"{namespace}.{name}"
+            relations.append(Relation(display_name, "view" if is_view else "table", row))
+        return relations
 
     def _read(
         self, connection: PostgreSQLConnection, relation: Relation, limits: Limits
     ) -> tuple[Sequence[Row], Outcome]:
-        oid, space, name, _, hides = relation.row
+        oid, namespace, name, _, is_row_security_forced = relation.row
         columns = connection.query(_COLUMNS.format(oid))
-        where = f"{quoted(str(space))}.{quoted(str(name))}"
-        if not hides:
-            return columns, connection.run(f"SELECT * FROM {where}", limits=limits)
+        qualified_name = f"{quoted(str(namespace))}.{quoted(str(name))}"
+        if not is_row_security_forced:
+            return columns, connection.run(f"SELECT * FROM {qualified_name}", limits=limits)
         # An owner may hide rows from itself, but must not hide them from us.
-        connection.query(f"BEGIN; ALTER TABLE {where} NO FORCE ROW LEVEL SECURITY")
-        outcome = connection.run(f"SELECT * FROM {where}", limits=limits)
+        connection.query(f"BEGIN; ALTER TABLE {qualified_name} NO FORCE ROW LEVEL SECURITY")
+        outcome = connection.run(f"SELECT * FROM {qualified_name}", limits=limits)
         connection.query("ROLLBACK")
         return columns, outcome
 
-    def _schema(self, connection: PostgreSQLConnection, relation: Relation) -> Schema:
+    def _schema(self, connection: PostgreSQLConnection, relation: Relation) -> RelationSchema:
         return postgresql_schema(connection.query, str(relation.row[0]))
 
 
@@ -172,14 +172,14 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     name = "postgresql"
     dialect = "postgres"
     session = PostgreSQLSession
-    left_over = (
+    leftover_queries = (
         (
             "SELECT datname FROM pg_database WHERE datname LIKE 'ic%'",
             "DROP DATABASE IF EXISTS {} WITH (FORCE)",
         ),
         ("SELECT rolname FROM pg_roles WHERE rolname LIKE 'ic%'", "DROP ROLE IF EXISTS {}"),
     )
-    finds = "SELECT 1 FROM pg_database WHERE datname = {}"
+    database_query = "SELECT 1 FROM pg_database WHERE datname = {}"
 
     def __init__(self, options: EngineOptions) -> None:
         self._is_superuser = True
@@ -192,23 +192,23 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
         settings = _STATE_SETTINGS if for_state else _SETTINGS
         try:
             return self._connect_as(clone.name, clone.password, settings)
-        except (Unreachable, DatabaseError):
+        except (UnreachableServer, DatabaseError):
             with self.admin(patient=False) as admin:
-                admin.query(_REPAIRED.format(name=clone.name, password=clone.password))
+                admin.query(_ACCESS_REPAIR.format(name=clone.name, password=clone.password))
             return self._connect_as(clone.name, clone.password, settings)
 
-    def check_still_there(self, clone: PostgreSQLClone) -> None:
+    def check_same_server(self, clone: PostgreSQLClone) -> None:
         """Check for a restart; see `session.Home.check_still_there`."""
         with self.admin() as admin:  # patient: it recovers if the agent has crashed its process
-            started = admin.query(_STARTED)[0][0]
-        if clone.generation != self.generation or clone.started != started:
+            start_time = admin.query(_START_TIME_QUERY)[0][0]
+        if clone.generation != self.generation or clone.start_time != start_time:
             raise DatabaseError("the PostgreSQL server was restarted")
 
     # --- the server --------------------------------------------------------------------------
 
     def _parse(self, url: str) -> dict[str, Any]:
-        found, parts = parse_url(url, "PostgreSQL", 5432, "postgres", "PGPASSWORD", _OPTIONS)
-        return {**found, "dbname": unquote(parts.path.strip("/")) or "postgres"}
+        connect_args, parts = parse_url(url, "PostgreSQL", 5432, "postgres", "PGPASSWORD", _OPTIONS)
+        return {**connect_args, "dbname": unquote(parts.path.strip("/")) or "postgres"}
 
     def _connect(self, connect_args: Mapping[str, Any]) -> PostgreSQLConnection:
         return PostgreSQLConnection(connect_args, {"timezone": "UTC"})
@@ -219,8 +219,8 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
         account = {"user": name, "password": password, "dbname": name}
         return PostgreSQLConnection({**self._connect_args, **account}, settings)
 
-    def _look(self, admin: PostgreSQLConnection) -> dict[str, Any]:
-        if admin.version < _OLDEST:
+    def _inspect_server(self, admin: PostgreSQLConnection) -> dict[str, Any]:
+        if admin.version < _MIN_VERSION:
             raise UsageError(f"PostgreSQL 14 or newer is needed, not {admin.version // 10000}")
         self._is_superuser = admin.query("SHOW is_superuser") == [("on",)]
         version = str(admin.query("SHOW server_version")[0][0])
@@ -240,28 +240,30 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
         if not self._is_superuser:
             admin.query(f"GRANT {name} TO CURRENT_USER")  # else it could not be made the owner
         try:
-            how = "STRATEGY file_copy" if admin.version >= _FILE_COPY else ""
-            admin.query(f"CREATE DATABASE {name} TEMPLATE {template} OWNER {name} {how}")
+            strategy = "STRATEGY file_copy" if admin.version >= _FILE_COPY_VERSION else ""
+            admin.query(f"CREATE DATABASE {name} TEMPLATE {template} OWNER {name} {strategy}")
             admin.query(f"REVOKE ALL ON DATABASE {name} FROM PUBLIC")
         except DatabaseError:
             admin.run(f"DROP ROLE {name}")
             raise
-        started = str(admin.query(_STARTED)[0][0])
+        start_time = str(admin.query(_START_TIME_QUERY)[0][0])
         connection = self._connect_as(name, password, settings)
-        return PostgreSQLClone(name, password, self.generation, connection, started)
+        return PostgreSQLClone(name, password, self.generation, connection, start_time)
 
     def _load(
-        self, admin: PostgreSQLConnection, empty: PostgreSQLClone, source: Source
+        self, admin: PostgreSQLConnection, clone: PostgreSQLClone, source: Source
     ) -> PostgreSQLClone:
-        self._convert(empty.connection, source)
-        for kind, name in empty.connection.query(_OWNED):
-            empty.connection.query(f"ALTER {kind} {name} OWNER TO {_OWNER}")
-        empty.connection.query("ANALYZE")
+        self._convert(clone.connection, source)
+        for kind, name in clone.connection.query(_OWNED_RELATIONS):
+            clone.connection.query(f"ALTER {kind} {name} OWNER TO {_OWNER}")
+        clone.connection.query("ANALYZE")
         if self._is_superuser:
-            with closing(self._connect({**self._connect_args, "dbname": empty.name})) as inside:
-                _close_off(inside)
-        admin.query(f"ALTER ROLE {empty.name} NOLOGIN")  # no connection may be open in a template
-        return empty
+            with closing(
+                self._connect({**self._connect_args, "dbname": clone.name})
+            ) as template_connection:
+                _close_off(template_connection)
+        admin.query(f"ALTER ROLE {clone.name} NOLOGIN")  # no connection may be open in a template
+        return clone
 
     def _insert(
         self, connection: PostgreSQLConnection, table: TableSchema, rows: Iterator[Row]

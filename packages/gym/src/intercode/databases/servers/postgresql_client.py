@@ -17,7 +17,12 @@ from typing import Any
 
 from intercode.databases.base import Failure, Outcome, Result, Row
 from intercode.databases.servers import driver
-from intercode.databases.servers.session import Connection, ConnectionLost, Keeper, Unreachable
+from intercode.databases.servers.session import (
+    Connection,
+    ConnectionLoss,
+    RowBuffer,
+    UnreachableServer,
+)
 from intercode.errors import DatabaseError
 from intercode.syntax import quoted
 from intercode_sandbox.base import Limits
@@ -31,21 +36,21 @@ _CONNECT_SECONDS = 10
 _CHUNK = 4
 """Rows read at once: more would be faster, but each may be as large as the server's memory."""
 _CANCELLED = "57014"
-_TIMED_OUT = "canceling statement due to statement timeout"
-_GONE = ("57P01", "57P02", "57P03", "57P05")
-_REFUSED = ("28", "3D", "42")
-_CHANGING = (b"INSERT", b"UPDATE", b"DELETE", b"MERGE", b"COPY")
-_READING = (b"SELECT", b"SHOW", b"EXPLAIN")
+_TIMEOUT_MESSAGE = "canceling statement due to statement timeout"
+_LOSS_CODES = ("57P01", "57P02", "57P03", "57P05")
+_REFUSAL_CODES = ("28", "3D", "42")
+_CHANGE_TAGS = (b"INSERT", b"UPDATE", b"DELETE", b"MERGE", b"COPY")
+_READ_TAGS = (b"SELECT", b"SHOW", b"EXPLAIN")
 _ROWS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, 12)  # 12: TUPLES_CHUNK, since 17
 _COPIES = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH)
-_IN_CHUNKS = hasattr(pq.PGconn, "set_chunked_rows_mode") and pq.version() >= 170000
-_AS_TEXT = (
+_HAS_CHUNKS = hasattr(pq.PGconn, "set_chunked_rows_mode") and pq.version() >= 170000
+_TEXT_TYPES = (
     *("uuid", "inet", "cidr", "record", "int4range", "int8range", "numrange", "daterange"),
     *("tsrange", "tstzrange", "int4multirange", "int8multirange", "nummultirange"),
     *("datemultirange", "tsmultirange", "tstzmultirange"),
 )
 """Types for which psycopg has classes of its own; here they are text, as the server writes it."""
-_DEEPEST = 64
+_MAX_DEPTH = 64
 """Levels of a JSON value. A deeper one is text, for functions on values are recursive."""
 
 
@@ -68,7 +73,7 @@ class PostgreSQLConnection(Connection):
     ) -> None:
         options = " ".join(f"-c {name}={value}" for name, value in (settings or {}).items())
         try:
-            self._raw = psycopg.connect(
+            self._driver_connection = psycopg.connect(
                 **{"connect_timeout": _CONNECT_SECONDS, **connect_args},
                 autocommit=True,
                 client_encoding="utf8",
@@ -76,11 +81,11 @@ class PostgreSQLConnection(Connection):
                 context=_adapters(),
             )
         except psycopg.OperationalError as error:
-            if (error.sqlstate or "").startswith(_REFUSED) or "authentication" in str(error):
+            if (error.sqlstate or "").startswith(_REFUSAL_CODES) or "authentication" in str(error):
                 raise DatabaseError(f"the PostgreSQL server refuses: {error}") from None
-            raise Unreachable(str(error).strip()) from None
-        self._pg: Any = self._raw.pgconn
-        self._only_reads = True
+            raise UnreachableServer(str(error).strip()) from None
+        self._pg: Any = self._driver_connection.pgconn
+        self._has_only_reads = True
         self.pid: int = self._pg.backend_pid
         self.version: int = self._pg.server_version
 
@@ -97,7 +102,7 @@ class PostgreSQLConnection(Connection):
             DatabaseError: The server refuses them, or was lost.
         """
         try:
-            with self._raw.cursor().copy(f"COPY {table} FROM STDIN") as copy:
+            with self._driver_connection.cursor().copy(f"COPY {table} FROM STDIN") as copy:
                 for row in rows:
                     copy.write_row(row)
         except psycopg.Error as error:
@@ -113,9 +118,9 @@ class PostgreSQLConnection(Connection):
         return bool(self._pg.parameter_status(b"default_transaction_read_only") == b"on")
 
     @property
-    def only_reads(self) -> bool:
+    def has_only_reads(self) -> bool:
         """Whether the last action only read: all of it in one read-only transaction."""
-        return self._only_reads and self.read_only
+        return self._has_only_reads and self.read_only
 
     @property
     def idle(self) -> bool:
@@ -137,7 +142,7 @@ class PostgreSQLConnection(Connection):
 
     def close(self) -> None:
         """End the connection. Idempotent."""
-        self._raw.close()
+        self._driver_connection.close()
 
     # --- for an agent ------------------------------------------------------------------------
 
@@ -149,11 +154,13 @@ class PostgreSQLConnection(Connection):
         """
         results: list[Result] = []
         failure: Failure | None = None
-        kept: Any = None
-        self._only_reads = True
+        pending_rows: Any = None
+        self._has_only_reads = True
         try:
             self._send(text)
-            while (result := self._raw.wait(psycopg.generators.fetch(self._pg))) is not None:
+            while (
+                result := self._driver_connection.wait(psycopg.generators.fetch(self._pg))
+            ) is not None:
                 status = result.status
                 self._note(result.command_status or b"")
                 if status == pq.ExecStatus.FATAL_ERROR:
@@ -161,23 +168,23 @@ class PostgreSQLConnection(Connection):
                 elif status in _COPIES:
                     self._copy(status)
                 elif status in _ROWS:
-                    kept = kept or _Rows(result, max_rows, limits)
-                    kept.add(Transformer(self._raw), result)
+                    pending_rows = pending_rows or _Rows(result, max_rows, limits)
+                    pending_rows.add(Transformer(self._driver_connection), result)
                     if status == pq.ExecStatus.TUPLES_OK:
-                        results.append(kept.result())
-                        kept = None
+                        results.append(pending_rows.result())
+                        pending_rows = None
                 elif status == pq.ExecStatus.COMMAND_OK:
-                    results.append(Result(changed=_changed(result)))
+                    results.append(Result(affected_rows=_affected_rows(result)))
         except psycopg.Error as error:
-            raise ConnectionLost(_first_line(error)) from None
-        if self._pg.status != pq.ConnStatus.OK or (failure and failure.code in _GONE):
-            raise ConnectionLost(failure.message if failure else "the connection is closed")
-        timed_out = failure is not None and failure.message == _TIMED_OUT
+            raise ConnectionLoss(_first_line(error)) from None
+        if self._pg.status != pq.ConnStatus.OK or (failure and failure.code in _LOSS_CODES):
+            raise ConnectionLoss(failure.message if failure else "the connection is closed")
+        timed_out = failure is not None and failure.message == _TIMEOUT_MESSAGE
         return Outcome(tuple(results), failure, timed_out=timed_out)
 
     def _send(self, text: str) -> None:
         self._pg.send_query(text.encode())
-        if _IN_CHUNKS:
+        if _HAS_CHUNKS:
             self._pg.set_chunked_rows_mode(_CHUNK)
         else:
             self._pg.set_single_row_mode()
@@ -188,8 +195,8 @@ class PostgreSQLConnection(Connection):
         # A COMMIT among the statements ends the read-only transaction; a statement after it can
         # write, and restore all settings before we look. Of the chunks of a result, only the last
         # has a tag.
-        if tag and not tag.startswith(_READING):
-            self._only_reads = False
+        if tag and not tag.startswith(_READ_TAGS):
+            self._has_only_reads = False
 
     def _copy(self, status: int) -> None:
         """Fail a ``COPY`` from us, for there is no input; read and drop one to us."""
@@ -209,18 +216,18 @@ class _Rows:
             for i in range(result.nfields)
         )
         unlimited = max_rows is None or limits is None
-        self._keeper = Keeper(None if unlimited else max_rows, limits)
+        self._row_buffer = RowBuffer(None if unlimited else max_rows, limits)
 
     def add(self, transformer: Any, result: Any) -> None:
         """Add a chunk of them."""
-        if self._keeper.full:
-            self._keeper.total += result.ntuples
+        if self._row_buffer.is_full:
+            self._row_buffer.total += result.ntuples
             return
-        self._keeper.extend(_load(transformer, result))
+        self._row_buffer.extend(_load(transformer, result))
 
     def result(self) -> Result:
         """Return the result, when all have come."""
-        return Result(self._columns, self._keeper.kept, self._keeper.total)
+        return Result(self._columns, self._row_buffer.rows, self._row_buffer.total)
 
 
 def _failure(result: Any) -> Failure:
@@ -232,15 +239,15 @@ def _failure(result: Any) -> Failure:
 
     message = field("MESSAGE_PRIMARY")
     for name, title in (("MESSAGE_DETAIL", "DETAIL"), ("MESSAGE_HINT", "HINT")):
-        if said := field(name):
-            message += f"\n{title}:  {said}"
+        if detail := field(name):
+            message += f"\n{title}:  {detail}"
     position = field("STATEMENT_POSITION")
     return Failure(message, field("SQLSTATE"), int(position) - 1 if position else None)
 
 
-def _changed(result: Any) -> int | None:
+def _affected_rows(result: Any) -> int | None:
     tag = result.command_status or b""
-    return result.command_tuples if tag.startswith(_CHANGING) else None
+    return result.command_tuples if tag.startswith(_CHANGE_TAGS) else None
 
 
 def _first_line(error: Exception) -> str:
@@ -250,11 +257,11 @@ def _first_line(error: Exception) -> str:
 
 def _adapters() -> Any:
     """Return the map that makes Python's values of the server's."""
-    made = psycopg.adapt.AdaptersMap(psycopg.adapters)
-    for name in _AS_TEXT:
-        made.register_loader(name, psycopg.types.string.TextLoader)
-    psycopg.types.json.set_json_loads(_read_json, made)
-    return made
+    adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
+    for name in _TEXT_TYPES:
+        adapters.register_loader(name, psycopg.types.string.TextLoader)
+    psycopg.types.json.set_json_loads(_read_json, adapters)
+    return adapters
 
 
 def _read_json(text: str | bytes) -> Any:
@@ -263,7 +270,7 @@ def _read_json(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     level = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [item for value in level for item in _items(value)]
     if level:
         raise ValueError("it is nested too deeply")

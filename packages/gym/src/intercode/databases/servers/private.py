@@ -34,7 +34,7 @@ from intercode_sandbox.ownership import is_gone, new_lease
 
 _PREFIX = "ic-db-"
 _START_SECONDS = 60.0
-_LOG_SHOWN = 2000
+_LOG_TAIL_BYTES = 2000
 _SOCKET_NAME_LIMIT = 60  # of the 107 bytes that a socket's whole path may have
 _MYSQL_FOLDERS = ("/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/usr/local/mysql/bin")
 _CASE = "--lower-case-table-names=1"
@@ -126,7 +126,7 @@ class Recipe:
     """Connects and disconnects; raises `ConnectionError` as long as it cannot."""
 
 
-class Server:
+class PrivateServer:
     """A running private server.
 
     Attributes:
@@ -142,11 +142,11 @@ class Server:
         self.connect_args = recipe.connect_args(self.folder, password)
         self._recipe = recipe
         self._process: subprocess.Popen[bytes] | None = None
-        self._closing = threading.Lock()
+        self._close_lock = threading.Lock()
         try:
             self._fill()
             recipe.prepare(self.folder, password)
-            self._own()
+            self._change_owner()
             self._start()
         except BaseException:
             self.close()
@@ -159,7 +159,7 @@ class Server:
 
     def close(self) -> None:
         """End it and remove its folder. Idempotent."""
-        with self._closing:
+        with self._close_lock:
             if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.close()
                 self._process.wait()
@@ -167,18 +167,18 @@ class Server:
 
     def _fill(self) -> None:
         """Make an initialised data folder, from the cache if that has one."""
-        kept = cache_root() / "servers" / _version(self._recipe)
+        cached_folder = cache_root() / "servers" / _version(self._recipe)
         with suppress(OSError):  # then nothing is kept
-            hold_folder(kept.parent)
+            hold_folder(cached_folder.parent)
         data = self.folder / "data"
-        if kept.is_dir():
-            shutil.copytree(kept, data, symlinks=True)
+        if cached_folder.is_dir():
+            shutil.copytree(cached_folder, data, symlinks=True)
             return
-        self._own()
+        self._change_owner()
         self._run(self._recipe.initialise(self.folder))
-        _keep(data, kept)
+        _cache_data(data, cached_folder)
 
-    def _own(self) -> None:
+    def _change_owner(self) -> None:
         """Give the folder to the user that the server runs as."""
         uid, gid = _user(self._recipe)
         if uid == os.geteuid():
@@ -196,21 +196,23 @@ class Server:
 
     def _run(self, command: Sequence[str]) -> None:
         uid, gid = _user(self._recipe)
-        change = uid != os.geteuid()
+        has_other_user = uid != os.geteuid()
         env = {"PATH": f"{os.defpath}:/usr/sbin:/sbin", "LC_ALL": "C.UTF-8"}
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             cwd=self.folder,
             env=env,
             capture_output=True,
             check=False,
-            user=uid if change else None,
-            group=gid if change else None,
-            extra_groups=[] if change else None,
+            user=uid if has_other_user else None,
+            group=gid if has_other_user else None,
+            extra_groups=[] if has_other_user else None,
         )
-        if done.returncode != 0:
-            said = (done.stdout + done.stderr).decode(errors="replace")[-_LOG_SHOWN:]
-            raise DatabaseError(f"{self.product}: its data folder cannot be made:\n{said}")
+        if result.returncode != 0:
+            output_text = (result.stdout + result.stderr).decode(errors="replace")[
+                -_LOG_TAIL_BYTES:
+            ]
+            raise DatabaseError(f"{self.product}: its data folder cannot be made:\n{output_text}")
 
     def _start(self) -> None:
         uid, gid = _user(self._recipe)
@@ -237,15 +239,15 @@ class Server:
             except ConnectionError as error:
                 if not self.alive or time.monotonic() > deadline:
                     size = os.fstat(log).st_size
-                    said = os.pread(log, _LOG_SHOWN, max(0, size - _LOG_SHOWN))
-                    tail = said.decode(errors="replace").strip()
+                    log_bytes = os.pread(log, _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES))
+                    tail = log_bytes.decode(errors="replace").strip()
                     raise DatabaseError(
                         f"{self.product} did not start ({error}); its log ends:\n{tail}"
                     ) from None
             time.sleep(0.01)
 
 
-def start_mariadb() -> Server:
+def start_mariadb() -> PrivateServer:
     """Start a private MariaDB, or MySQL where only that is installed; the caller closes it.
 
     Its ``connect_args`` are for ``pymysql.connect``. It is configured like the 2023 release's:
@@ -256,10 +258,10 @@ def start_mariadb() -> Server:
         UsageError: Neither is installed.
         DatabaseError: It did not start.
     """
-    return Server(mysql_recipe())
+    return PrivateServer(mysql_recipe())
 
 
-def start_postgresql() -> Server:
+def start_postgresql() -> PrivateServer:
     """Start a private PostgreSQL; the caller closes it.
 
     Its ``connect_args`` are for ``psycopg.connect``.
@@ -268,7 +270,7 @@ def start_postgresql() -> Server:
         UsageError: It is not installed.
         DatabaseError: It did not start.
     """
-    return Server(postgresql_recipe())
+    return PrivateServer(postgresql_recipe())
 
 
 def _user(recipe: Recipe) -> tuple[int, int]:
@@ -301,20 +303,20 @@ def _sweep() -> None:
 
 def _version(recipe: Recipe) -> str:
     """Return a name of all that an initialised data folder depends on."""
-    done = subprocess.run([recipe.binary, "--version"], capture_output=True, check=False)
-    how = "\0".join(recipe.initialise(Path("/"))).encode()
-    return f"{recipe.product}-{hashlib.blake2b(done.stdout + how, digest_size=8).hexdigest()}"
+    result = subprocess.run([recipe.binary, "--version"], capture_output=True, check=False)
+    command = "\0".join(recipe.initialise(Path("/"))).encode()
+    return f"{recipe.product}-{hashlib.blake2b(result.stdout + command, digest_size=8).hexdigest()}"
 
 
-def _keep(data: Path, kept: Path) -> None:
+def _cache_data(data: Path, cached_folder: Path) -> None:
     """Copy an initialised data folder into the cache, whole or not at all."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    copy = Path(tempfile.mkdtemp(dir=kept.parent, prefix=f"{kept.name}.tmp-"))
+    cached_folder.parent.mkdir(parents=True, exist_ok=True)
+    copy = Path(tempfile.mkdtemp(dir=cached_folder.parent, prefix=f"{cached_folder.name}.tmp-"))
     try:
         shutil.copytree(data, copy / "data", symlinks=True)
-        (copy / "data").rename(kept)
+        (copy / "data").rename(cached_folder)
     except OSError:
-        if not kept.is_dir():  # else another process was first
+        if not cached_folder.is_dir():  # else another process was first
             raise
     finally:
         remove_tree(copy)
@@ -328,8 +330,8 @@ def find_binary(names: Sequence[str], folders: Sequence[str], package: str) -> P
     """
     path = os.pathsep.join((*folders, os.environ.get("PATH", os.defpath)))
     for name in names:
-        if found := shutil.which(name, path=path):
-            return Path(found)
+        if binary_path := shutil.which(name, path=path):
+            return Path(binary_path)
     raise UsageError(
         f"no {' or '.join(names)} is installed: `apt-get install {package}`, "
         "or give the URL of a server"
@@ -408,11 +410,11 @@ def _mysql_connect_args(folder: Path, password: str) -> dict[str, Any]:
 
 def _probe_mysql(connect_args: Mapping[str, Any]) -> None:
     from intercode.databases.servers.mysql_client import MySQLConnection
-    from intercode.databases.servers.session import Unreachable
+    from intercode.databases.servers.session import UnreachableServer
 
     try:
         MySQLConnection(connect_args).close()
-    except Unreachable as error:
+    except UnreachableServer as error:
         raise ConnectionError(str(error)) from None
 
 
@@ -422,7 +424,9 @@ def postgresql_recipe() -> Recipe:
     Raises:
         UsageError: None is installed, or the driver is not.
     """
-    folders = [str(path) for path in sorted(_DEBIAN.glob("*/bin"), key=_major, reverse=True)]
+    folders = [
+        str(path) for path in sorted(_DEBIAN.glob("*/bin"), key=_major_version, reverse=True)
+    ]
     binary = find_binary(("postgres",), folders, "postgresql")
     driver("PostgreSQL")
     return Recipe(
@@ -439,9 +443,9 @@ def postgresql_recipe() -> Recipe:
     )
 
 
-def _major(path: Path) -> int:
-    found = re.match(r"\d+", path.parent.name)
-    return int(found[0]) if found else 0
+def _major_version(path: Path) -> int:
+    match = re.match(r"\d+", path.parent.name)
+    return int(match[0]) if match else 0
 
 
 def _initialise_postgresql(initdb: Path, folder: Path) -> Sequence[str]:

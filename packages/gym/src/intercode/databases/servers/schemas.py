@@ -75,7 +75,7 @@ _DEFINER = re.compile(r"\bDEFINER\s*=\s*(`[^`]*`|\S+?)@(`[^`]*`|\S+)\s*", re.IGN
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class RelationSchema:
     """The schema of a table or view, but for its columns."""
 
     constraints: tuple[Constraint, ...] = ()
@@ -83,7 +83,7 @@ class Schema:
     triggers: tuple[Trigger, ...] = ()
 
 
-def postgresql_schema(query: Query, oid: str) -> Schema:
+def postgresql_schema(query: Query, oid: str) -> RelationSchema:
     """Read a schema on PostgreSQL.
 
     Args:
@@ -96,10 +96,10 @@ def postgresql_schema(query: Query, oid: str) -> Schema:
     ]
     [(view, collations)] = query(_POSTGRESQL_DEFINITION.format(oid)) or [("", "")]
     triggers = [Trigger(*map(str, row)) for row in query(_POSTGRESQL_TRIGGERS.format(oid))]
-    return Schema(tuple(constraints), str(view or collations or ""), tuple(triggers))
+    return RelationSchema(tuple(constraints), str(view or collations or ""), tuple(triggers))
 
 
-def mysql_schema(query: Query, database: str, name: str, kind: str) -> Schema:
+def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationSchema:
     """Read a schema on MySQL or MariaDB.
 
     Args:
@@ -108,15 +108,21 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> Schema:
         name: The table or view.
         kind: Which of them.
     """
-    place = f"{quoted(database, '`')}.{quoted(name, '`')}"
-    _, text, *_ = query(f"SHOW CREATE {kind.upper()} {place}")[0]
+    qualified_name = f"{quoted(database, '`')}.{quoted(name, '`')}"
+    _, text, *_ = query(f"SHOW CREATE {kind.upper()} {qualified_name}")[0]
     triggers = []
     for trigger, timing, event, body in query(_MYSQL_TRIGGERS, database, name):
-        own = quoted(str(trigger), "`")
-        made = f"CREATE TRIGGER {own} {timing} {event} ON {quoted(name, '`')} FOR EACH ROW {body}"
-        triggers.append(Trigger(str(trigger), _bare(made, database), f"DROP TRIGGER {own}"))
+        trigger_name = quoted(str(trigger), "`")
+        definition = f"CREATE TRIGGER {trigger_name} {timing} {event} ON {quoted(name, '`')} FOR EACH ROW {body}"
+        triggers.append(
+            Trigger(
+                str(trigger), _remove_database(definition, database), f"DROP TRIGGER {trigger_name}"
+            )
+        )
     constraints = _mysql_constraints(query, database, name) if kind == "table" else ()
-    return Schema(tuple(constraints), _bare(without_definer(str(text)), database), tuple(triggers))
+    return RelationSchema(
+        tuple(constraints), _remove_database(without_definer(str(text)), database), tuple(triggers)
+    )
 
 
 def without_definer(text: str) -> str:
@@ -124,7 +130,7 @@ def without_definer(text: str) -> str:
     return _DEFINER.sub("", text, count=1)
 
 
-def _bare(text: str, database: str) -> str:
+def _remove_database(text: str, database: str) -> str:
     return text.replace(f"{quoted(database, '`')}.", "")
 
 
@@ -143,9 +149,9 @@ def _mysql_constraints(query: Query, database: str, name: str) -> Iterator[Const
     for key, *row in query(_MYSQL_KEYS, database, name):
         keys.setdefault(str(key), []).append(tuple(row))
     for rows in keys.values():
-        kind, _, table, _, updated, deleted = rows[0]
+        kind, _, table, _, update_rule, delete_rule = rows[0]
         text = ""
         if table is not None:
             targets = ", ".join(str(row[3]) for row in rows)
-            text = f"{table} ({targets}), update {updated}, delete {deleted}"
+            text = f"{table} ({targets}), update {update_rule}, delete {delete_rule}"
         yield Constraint(cast(Any, str(kind).lower()), tuple(str(row[1]) for row in rows), text)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from intercode.databases.base import Failure, Outcome, Role, Row, Table
-from intercode.databases.servers.names import Edit, Nominal, rewrite
-from intercode.databases.servers.schemas import Schema
+from intercode.databases.servers.names import Edit, NameMapping, rewrite
+from intercode.databases.servers.schemas import RelationSchema
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import ActionError, DatabaseError, OutputLimitError, SandboxClosedError
@@ -34,18 +34,18 @@ _RESULT_BYTES, _STATE_BYTES = 16, 64
 
 # To PostgreSQL a carriage return ends a comment, and comments nest: a nested one is not matched.
 _COMMENT = r"--[^\r\n]*(?:[\r\n]|\Z)|#[^\n]*(?:\n|\Z)|/\*(?!M?!)(?:(?!/\*|\*/).)*\*/"
-_READS = re.compile(
+_READ_START = re.compile(
     rf"(?:\s|\(|{_COMMENT})*"
     r"(?:\Z|(?:SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|VALUES|TABLE|USE|HELP)\b)",
     re.IGNORECASE | re.DOTALL,
 )
 
 
-class ConnectionLost(Exception):  # noqa: N818 - a message, not an error that anybody made
+class ConnectionLoss(Exception):  # noqa: N818 - a message, not an error that anybody made
     """The connection is gone; the message is the server's or the driver's."""
 
 
-class Unreachable(Exception):  # noqa: N818 - the caller tries again
+class UnreachableServer(Exception):  # noqa: N818 - the caller tries again
     """No connection can be made now."""
 
 
@@ -59,14 +59,14 @@ class Connection(ABC):
         """Run an action; keep all rows if no number of rows is given.
 
         Raises:
-            ConnectionLost: The connection is gone.
+            ConnectionLoss: The connection is gone.
         """
 
     def query(self, sql: str, *arguments: Any) -> list[Row]:
         """Run statements of our own; return the rows of the last one.
 
         Raises:
-            ConnectionLost: The connection is gone.
+            ConnectionLoss: The connection is gone.
             DatabaseError: A statement failed.
         """
         outcome = self.run(self.with_literals(sql, arguments) if arguments else sql)
@@ -84,7 +84,7 @@ class Connection(ABC):
 
     @abstractmethod
     def ping(self) -> None:
-        """Raise `ConnectionLost` if the connection is gone."""
+        """Raise `ConnectionLoss` if the connection is gone."""
 
     @abstractmethod
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Clone(Generic[ConnectionT]):
     """The start of the server on which it was made."""
     connection: ConnectionT
     """The agent's connection to it."""
-    started: str = ""
+    start_time: str = ""
     """The time of the server's start, if the server tells it."""
 
 
@@ -118,7 +118,7 @@ class Relation:
     """The server's description of it."""
 
 
-class Home(Protocol[ConnectionT]):
+class SessionEngine(Protocol[ConnectionT]):
     """The engine of a session."""
 
     watchdog: Watchdog
@@ -135,15 +135,15 @@ class Home(Protocol[ConnectionT]):
             for_state: Whether the connection is to read the state.
 
         Raises:
-            Unreachable: The server does not answer.
+            UnreachableServer: The server does not answer.
             DatabaseError: The server refuses.
         """
 
-    def check_still_there(self, clone: Clone[ConnectionT]) -> None:
+    def check_same_server(self, clone: Clone[ConnectionT]) -> None:
         """Check that the server is the one that a clone was made on, and was not restarted.
 
         Raises:
-            Unreachable: The server does not answer.
+            UnreachableServer: The server does not answer.
             DatabaseError: It was restarted, or does not answer.
         """
 
@@ -162,7 +162,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         limits: What it may use.
 
     Raises:
-        ConnectionLost: The clone's connection is gone.
+        ConnectionLoss: The clone's connection is gone.
     """
 
     dialect: ClassVar[str]
@@ -172,7 +172,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     def __init__(
         self,
-        home: Home[ConnectionT],
+        home: SessionEngine[ConnectionT],
         clone: Clone[ConnectionT],
         source: Source,
         role: Role,
@@ -182,18 +182,18 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self.role = role
         self.name = clone.name
         self.limits = limits
-        self.written = False
+        self.is_written = False
         self._home: Any = home  # with the methods that only one engine has
         self._clone = clone
         self._seconds = limits.timeout
-        self._nominal = Nominal(clone.name, source.name)
-        self._sought = source.name.lower()
+        self._name_mapping = NameMapping(clone.name, source.name)
+        self._lowercase_name = source.name.lower()
         self._edits: list[Edit] = []
         self._limit = home.watchdog.limit(self._interrupt)
-        self._using = threading.Lock()
-        self._closing = threading.Lock()
+        self._use_lock = threading.Lock()
+        self._close_lock = threading.Lock()
         self._closed = False
-        self._owes = False
+        self._has_pending_answer = False
         """Whether an answer is still to come on the connection: its wait was interrupted."""
         self._configure()
 
@@ -203,37 +203,37 @@ class ServerSession(ABC, Generic[ConnectionT]):
         """Run an action; see `intercode.databases.base.Session.execute`."""
         text = self._text(sql)
         seconds = self.limits.seconds(timeout)
-        with self._using:
+        with self._use_lock:
             self._check_open()
             self._recover()
-            self._owes = True
+            self._has_pending_answer = True
             self._limit.start(seconds + _GRACE_SECONDS)
             try:
                 outcome = self._try(text, seconds, max_rows)
-                fired = self._limit.stop()
-                if fired or self._limit.cancelled:
+                strike_count = self._limit.stop()
+                if strike_count or self._limit.cancelled:
                     self._check_alive()
-                    outcome = _interrupted(outcome, seconds if fired else None)
-            except ConnectionLost as lost:
-                reraise_callers(lost)
-                outcome = self._after_loss(lost, self._limit.stop(), seconds)
-            self._owes = False
+                    outcome = _interrupted_outcome(outcome, seconds if strike_count else None)
+            except ConnectionLoss as loss:
+                reraise_callers(loss)
+                outcome = self._after_loss(loss, self._limit.stop(), seconds)
+            self._has_pending_answer = False
             self._check_open()  # else another thread ended it by closing the session
-            return self._nominal.outcome(outcome, self._edits)
+            return self._name_mapping.outcome(outcome, self._edits)
 
     def state(self) -> Mapping[str, Table]:
         """Read the state; see `intercode.databases.base.Session.state`."""
-        with self._using:
+        with self._use_lock:
             self._check_open()
             self._recover()
-            self._owes = self.written
-            if self.written:
+            self._has_pending_answer = self.is_written
+            if self.is_written:
                 self._commit_in_time()
             tables = self._state()
-            if self.written:
-                self._check_kept()
-            self._owes = False
-            return self._nominal.state(tables)
+            if self.is_written:
+                self._check_no_restart()
+            self._has_pending_answer = False
+            return self._name_mapping.state(tables)
 
     def kill(self) -> None:
         """Interrupt what still runs."""
@@ -241,13 +241,13 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     def close(self) -> None:
         """Give the clone back, or have it replaced if it was written."""
-        with self._closing:
+        with self._close_lock:
             if self._closed:
                 return
             self._closed = True
         self._acquire()
         try:
-            if self._owes:
+            if self._has_pending_answer:
                 self._limit.stop()
                 self._interrupt(2)
             pristine = self._is_pristine()
@@ -255,52 +255,52 @@ class ServerSession(ABC, Generic[ConnectionT]):
                 self._connection.close()  # and so release its locks
             self._home.give_back(self, self._clone, pristine)
         finally:
-            self._using.release()
+            self._use_lock.release()
 
     def _acquire(self) -> None:
         """Acquire the session from a thread that uses it."""
         deadline = time.monotonic() + _CLOSE_SECONDS
-        while not self._using.acquire(blocking=False):
+        while not self._use_lock.acquire(blocking=False):
             # Again and again: the first interrupt may have come before the statement.
             if time.monotonic() < deadline:
                 self._limit.interrupt()
             else:
                 self._interrupt(2)
-            if self._using.acquire(timeout=_AGAIN_SECONDS):
+            if self._use_lock.acquire(timeout=_AGAIN_SECONDS):
                 return
 
     # --- the parts of one engine -------------------------------------------------------------
 
     @abstractmethod
     def _configure(self) -> None:
-        """Set the time limit, and write access if the clone is `written`.
+        """Set the time limit, and write access if the clone is `is_written`.
 
-        Raises `ConnectionLost`. No transaction is open when write access is given: a statement
+        Raises `ConnectionLoss`. No transaction is open when write access is given: a statement
         that would begin one is given write access before it runs.
         """
 
     @abstractmethod
-    def _refused(self, failure: Failure) -> bool:
+    def _is_refused(self, failure: Failure) -> bool:
         """Return whether an action failed because the session is read-only."""
 
     @abstractmethod
-    def _strike(self, connection: ConnectionT, whole: bool) -> None:
+    def _strike(self, connection: ConnectionT, should_disconnect: bool) -> None:
         """Interrupt the statement of a connection, or end it as a whole; from any thread."""
 
     @abstractmethod
     def _commit(self) -> None:
-        """Commit an open transaction. Raises `ConnectionLost`."""
+        """Commit an open transaction. Raises `ConnectionLoss`."""
 
     @abstractmethod
-    def _begins_again(self) -> bool:
+    def _reset_if_unwritten(self) -> bool:
         """Return whether the session only read, by the server's own account; if so, reset it.
 
-        Raises `ConnectionLost`, `DatabaseError`.
+        Raises `ConnectionLoss`, `DatabaseError`.
         """
 
     @abstractmethod
     def _relations(self, connection: ConnectionT) -> list[Relation]:
-        """List the tables and views, on a connection for the state. Raises `ConnectionLost`."""
+        """List the tables and views, on a connection for the state. Raises `ConnectionLoss`."""
 
     @abstractmethod
     def _read(
@@ -309,7 +309,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         """Return the columns of a table or view, and the outcome of reading its rows."""
 
     @abstractmethod
-    def _schema(self, connection: ConnectionT, relation: Relation) -> Schema:
+    def _schema(self, connection: ConnectionT, relation: Relation) -> RelationSchema:
         """Return the schema of a table or view that was read."""
 
     # --- running -----------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             except UnicodeEncodeError:
                 raise ActionError("an action must be text that can be UTF-8") from None
         self._edits = []
-        if self._sought in sql.lower():
+        if self._lowercase_name in sql.lower():
             sql, self._edits = rewrite(sql, self.source.name, self.name, self.dialect)
         return sql
 
@@ -341,69 +341,73 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
         Raises `DatabaseError` if the server itself was lost.
         """
-        if self._owes:
+        if self._has_pending_answer:
             self._limit.stop()
             self._interrupt(2)
-            self._reconnect(ConnectionLost("the last answer was not awaited"))
-            self._owes = False
+            self._reconnect(ConnectionLoss("the last answer was not awaited"))
+            self._has_pending_answer = False
 
     def _try(self, text: str, seconds: float, max_rows: int) -> Outcome:
-        if not self.written and not plainly_reads(text):
+        if not self.is_written and not has_only_reads(text):
             self._begin_writing()
         outcome = self._run(text, seconds, max_rows)
-        if self.written or outcome.failure is None or not self._refused(outcome.failure):
+        if self.is_written or outcome.failure is None or not self._is_refused(outcome.failure):
             return outcome
         self._begin_writing()
         return self._run(text, seconds, max_rows)
 
     def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
-        """Run an action. Raises `ConnectionLost`."""
+        """Run an action. Raises `ConnectionLoss`."""
         if seconds != self._seconds:
             self._seconds = seconds
             self._configure()
         return self._connection.run(text, max_rows, self.limits)
 
     def _begin_writing(self) -> None:
-        self.written = True
+        self.is_written = True
         self._configure()
 
     def _check_alive(self) -> None:
-        """Run a statement that does nothing. Raises `ConnectionLost`.
+        """Run a statement that does nothing. Raises `ConnectionLoss`.
 
         An interrupt that came as the last statement ended strikes this one, not the next action.
         """
         self._connection.run(self.idle_statement)
 
-    def _after_loss(self, lost: ConnectionLost, fired: int, seconds: float) -> Outcome:
+    def _after_loss(self, loss: ConnectionLoss, strike_count: int, seconds: float) -> Outcome:
         self._check_open()
-        self._reconnect(lost)
-        outcome = Outcome(failure=Failure(str(lost)), restarted=True)
-        return _interrupted(outcome, seconds) if fired else outcome
+        self._reconnect(loss)
+        outcome = Outcome(failure=Failure(str(loss)), restarted=True)
+        return _interrupted_outcome(outcome, seconds) if strike_count else outcome
 
-    def _reconnect(self, lost: ConnectionLost) -> None:
+    def _reconnect(self, loss: ConnectionLoss) -> None:
         """Connect again. Raises `DatabaseError` if the server itself was lost."""
         self._connection.close()
         try:
-            self._home.check_still_there(self._clone)
+            self._home.check_same_server(self._clone)
             self._clone.connection = self._home.connect_to(self._clone)
             self._configure()
-        except (ConnectionLost, Unreachable, DatabaseError):
-            raise self._loss(lost) from None
+        except (ConnectionLoss, UnreachableServer, DatabaseError):
+            raise self._loss(loss) from None
 
-    def _loss(self, lost: ConnectionLost) -> DatabaseError:
+    def _loss(self, loss: ConnectionLoss) -> DatabaseError:
         product = self._connection.product
-        return DatabaseError(f"the connection to the {product} server was lost: {lost}")
+        return DatabaseError(f"the connection to the {product} server was lost: {loss}")
 
     def _interrupt(self, count: int) -> None:
-        self._strike(self._connection, whole=count > 1)
+        self._strike(self._connection, should_disconnect=count > 1)
 
     def _is_pristine(self) -> bool:
         """Return whether the clone is as good as new."""
-        if self.written or self._owes or self._clone.generation != self._home.generation:
+        if (
+            self.is_written
+            or self._has_pending_answer
+            or self._clone.generation != self._home.generation
+        ):
             return False
         try:
-            return self._begins_again()
-        except (ConnectionLost, DatabaseError):
+            return self._reset_if_unwritten()
+        except (ConnectionLoss, DatabaseError):
             return False
 
     # --- the state ---------------------------------------------------------------------------
@@ -413,12 +417,12 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._limit.start(self.limits.timeout + _GRACE_SECONDS)
         try:
             self._commit()
-        except ConnectionLost as lost:
-            self._reconnect(lost)
+        except ConnectionLoss as loss:
+            self._reconnect(loss)
         finally:
             self._limit.stop()
 
-    def _check_kept(self) -> None:
+    def _check_no_restart(self) -> None:
         """Check that the agent's connection has lasted until the state was read.
 
         A server that went down meanwhile may have come back without the last commits.
@@ -428,31 +432,33 @@ class ServerSession(ABC, Generic[ConnectionT]):
         """
         try:
             self._check_alive()
-        except ConnectionLost as lost:
-            self._reconnect(lost)
+        except ConnectionLoss as loss:
+            self._reconnect(loss)
 
     def _state(self) -> Mapping[str, Table]:
         for _ in range(2):
-            with suppress(ConnectionLost):
+            with suppress(ConnectionLoss):
                 return self._read_state(with_views=True)
         try:  # A view can end the connection that reads it; a table cannot.
             return self._read_state(with_views=False)
-        except ConnectionLost as lost:
-            raise DatabaseError(f"the connection to the server was lost: {lost}") from None
+        except ConnectionLoss as loss:
+            raise DatabaseError(f"the connection to the server was lost: {loss}") from None
 
     def _read_state(self, with_views: bool) -> Mapping[str, Table]:
         # With the clone's own rights, for its views and functions run with those of their reader;
         # over a connection of its own, for on the agent's a temporary table may hide the real one.
         try:
             connection = self._home.connect_to(self._clone, for_state=True)
-        except Unreachable as error:
+        except UnreachableServer as error:
             raise DatabaseError(f"the server was lost: {error}") from None
-        limit = self._home.watchdog.limit(lambda _: self._strike(connection, whole=True))
+        limit = self._home.watchdog.limit(
+            lambda _: self._strike(connection, should_disconnect=True)
+        )
         limit.start(self.limits.timeout + _GRACE_SECONDS)
         try:
             return self._read_tables(connection, with_views)
-        except (ConnectionLost, DatabaseError):
-            if limit.fired:
+        except (ConnectionLoss, DatabaseError):
+            if limit.strike_count:
                 seconds = f"{self.limits.timeout:g} s"
                 raise OutputLimitError(f"the tables cannot be read in {seconds}") from None
             raise
@@ -463,7 +469,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
     def _read_tables(self, connection: ConnectionT, with_views: bool) -> dict[str, Table]:
         """Read all tables and views; of views only that they are there, without `with_views`."""
         limits = replace(self.limits, output=self.limits.output * _STATE_BYTES // _RESULT_BYTES)
-        most = self.limits.output * _STATE_BYTES
+        max_bytes = self.limits.output * _STATE_BYTES
         tables: dict[str, Table] = {}
         size = 0
         for relation in self._relations(connection):
@@ -471,14 +477,14 @@ class ServerSession(ABC, Generic[ConnectionT]):
             outcome = Outcome(failure=Failure("not read"))
             if with_views or relation.kind == "table":
                 columns, outcome = self._read(connection, relation, limits)
-            schema = Schema()
+            schema = RelationSchema()
             if outcome.failure is None:
                 schema = self._schema(connection, relation)
             tables[relation.name] = table = _table(relation, columns, outcome, schema)
-            size += size_of(table.rows)
-            if size > most or not all(result.complete for result in outcome.results):
+            size += estimate_size(table.rows)
+            if size > max_bytes or not all(result.complete for result in outcome.results):
                 raise OutputLimitError(
-                    f"the tables of {self.source.name} hold more than {most >> 10} KiB: "
+                    f"the tables of {self.source.name} hold more than {max_bytes >> 10} KiB: "
                     f"{_STATE_BYTES} times the limit for output"
                 )
         return tables
@@ -488,24 +494,26 @@ AnySession = ServerSession[Any]
 """A session of any engine on a server."""
 
 
-def _table(relation: Relation, columns: Sequence[Row], outcome: Outcome, schema: Schema) -> Table:
+def _table(
+    relation: Relation, columns: Sequence[Row], outcome: Outcome, schema: RelationSchema
+) -> Table:
     """Return a table as it was read.
 
     Raises:
         OutputLimitError: It cannot be read.
     """
     if outcome.failure is None:
-        declared = tuple((str(column), str(type_)) for column, type_ in columns)
+        column_types = tuple((str(column), str(type_)) for column, type_ in columns)
         rows = outcome.results[-1].rows
         parts = schema.constraints, schema.definition, schema.triggers
-        return Table(relation.kind, declared, rows, *parts)
+        return Table(relation.kind, column_types, rows, *parts)
     if relation.kind == "view" and not outcome.timed_out:
         # A view over a missing table has neither columns nor rows.
         return Table(relation.kind, (), ())
     raise OutputLimitError(f"{relation.name} cannot be read: {outcome.failure.message}")
 
 
-def _interrupted(outcome: Outcome, seconds: float | None) -> Outcome:
+def _interrupted_outcome(outcome: Outcome, seconds: float | None) -> Outcome:
     """Return an outcome that says that our time limit, or without one `kill`, interrupted it."""
     failure = outcome.failure or Failure("")
     message = "interrupted" + (f" at the time limit of {seconds:g} s" if seconds else "")
@@ -513,7 +521,7 @@ def _interrupted(outcome: Outcome, seconds: float | None) -> Outcome:
     return replace(outcome, failure=replace(failure, message=message), timed_out=is_late)
 
 
-def plainly_reads(text: str) -> bool:
+def has_only_reads(text: str) -> bool:
     """Return whether each statement of a text begins like one that reads.
 
     Such a text is tried read-only first, and run again if the engine refuses it. To run twice is
@@ -523,44 +531,44 @@ def plainly_reads(text: str) -> bool:
     Statements end at every ``;``, also at one in a quote or a comment: what looks like a quote to
     this function may not be one to the server.
     """
-    return all(map(_READS.match, text.split(";")))
+    return all(map(_READ_START.match, text.split(";")))
 
 
-class Keeper:
+class RowBuffer:
     """Keeps the first rows of a result in this process and counts the others.
 
     Args:
-        rows: How many are kept at most; None: all.
+        max_rows: How many are kept at most; None: all.
         limits: Whose limit for output says how many bytes are kept; None: all.
     """
 
-    def __init__(self, rows: int | None, limits: Limits | None) -> None:
-        self.kept: list[Row] = []
+    def __init__(self, max_rows: int | None, limits: Limits | None) -> None:
+        self.rows: list[Row] = []
         self.total = 0
-        self._rows = sys.maxsize if rows is None else rows
+        self._max_rows = sys.maxsize if max_rows is None else max_rows
         self._bytes = sys.maxsize if limits is None else limits.output * _RESULT_BYTES
 
     def extend(self, rows: list[Row]) -> None:
         """Add rows."""
         self.total += len(rows)
-        if self.full or not rows:
+        if self.is_full or not rows:
             return
-        self._bytes -= size_of(rows)
+        self._bytes -= estimate_size(rows)
         if self._bytes >= 0:
-            self.kept += rows[: self._rows - len(self.kept)]
+            self.rows += rows[: self._max_rows - len(self.rows)]
         elif len(rows) > 1:  # find the row that is too much
             self.total -= len(rows)
-            self._bytes += size_of(rows)
+            self._bytes += estimate_size(rows)
             for row in rows:
                 self.extend([row])
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether no more rows are kept."""
-        return len(self.kept) >= self._rows or self._bytes < 0
+        return len(self.rows) >= self._max_rows or self._bytes < 0
 
 
-def size_of(rows: Sequence[Row]) -> int:
+def estimate_size(rows: Sequence[Row]) -> int:
     """Return about how many bytes rows take."""
     texts = [len(cell) for row in rows for cell in row if type(cell) is str or type(cell) is bytes]
     return sum(texts) + 16 * len(rows)

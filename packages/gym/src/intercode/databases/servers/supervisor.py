@@ -67,14 +67,14 @@ def _prepare(memory: int) -> None:
 
 def _wait(pid: int) -> None:
     """Wait until the server ends or no process holds the other end of our standard input."""
-    ended = os.pidfd_open(pid)
+    server_descriptor = os.pidfd_open(pid)
     try:
-        ready = select.poll()
-        ready.register(0, select.POLLIN | select.POLLHUP)
-        ready.register(ended, select.POLLIN)
-        ready.poll()
+        poller = select.poll()
+        poller.register(0, select.POLLIN | select.POLLHUP)
+        poller.register(server_descriptor, select.POLLIN)
+        poller.poll()
     finally:
-        os.close(ended)
+        os.close(server_descriptor)
 
 
 def _end(server: subprocess.Popen[bytes], ending: int) -> None:

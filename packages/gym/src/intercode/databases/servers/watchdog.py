@@ -18,17 +18,17 @@ Interrupt = Callable[[int], None]
 """Called with the number of its calls for this statement: 1, and after a second 2."""
 
 
-class Limit:
+class StatementLimit:
     """The time limit of one session's statements, one after the other; `Watchdog` makes it.
 
     Attributes:
-        fired: How often the last statement was interrupted.
+        strike_count: How often the last statement was interrupted.
         deadline: When the running statement is to be interrupted; infinite between statements.
         cancelled: Whether the last statement was interrupted before its time limit.
     """
 
     def __init__(self, watchdog: Watchdog, interrupt: Interrupt) -> None:
-        self.fired = 0
+        self.strike_count = 0
         self.cancelled = False
         self.deadline = math.inf
         self._watchdog = watchdog
@@ -38,7 +38,7 @@ class Limit:
     def start(self, seconds: float) -> None:
         """Begin a statement."""
         with self._lock:
-            self.fired = 0
+            self.strike_count = 0
             self.cancelled = False
             self.deadline = time.monotonic() + seconds
         self._watchdog.watch(self)
@@ -47,7 +47,7 @@ class Limit:
         """End the statement, which is not interrupted any more; return how often it was."""
         with self._lock:
             self.deadline = math.inf
-            return self.fired
+            return self.strike_count
 
     def interrupt(self) -> None:
         """Interrupt the statement now, if one runs."""
@@ -60,13 +60,15 @@ class Limit:
         """Interrupt, if it is time."""
         with self._lock:
             if self.deadline <= time.monotonic():
-                self.fired += 1
-                self.deadline = time.monotonic() + _AGAIN_SECONDS if self.fired == 1 else math.inf
+                self.strike_count += 1
+                self.deadline = (
+                    time.monotonic() + _AGAIN_SECONDS if self.strike_count == 1 else math.inf
+                )
                 self._call()
 
     def _call(self) -> None:
         try:
-            self._interrupt(self.fired)
+            self._interrupt(self.strike_count)
         except Exception:  # noqa: BLE001 - the other sessions' limits must hold nevertheless
             _LOG.warning("a statement could not be interrupted", exc_info=True)
 
@@ -75,43 +77,49 @@ class Watchdog:
     """Enforces the limits, until it is closed."""
 
     def __init__(self) -> None:
-        self._watched: set[Limit] = set()
-        self._wakes = math.inf
-        self._changed = threading.Condition()
+        self._watched_limits: set[StatementLimit] = set()
+        self._wake_time = math.inf
+        self._condition = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._watch, name="intercode-watchdog", daemon=True)
         self._thread.start()
 
-    def limit(self, interrupt: Interrupt) -> Limit:
+    def limit(self, interrupt: Interrupt) -> StatementLimit:
         """Return a limit for a session."""
-        return Limit(self, interrupt)
+        return StatementLimit(self, interrupt)
 
-    def watch(self, limit: Limit) -> None:
+    def watch(self, limit: StatementLimit) -> None:
         """Add a limit, to be checked at its deadline."""
-        with self._changed:
-            self._watched.add(limit)
-            if limit.deadline < self._wakes:
-                self._changed.notify()
+        with self._condition:
+            self._watched_limits.add(limit)
+            if limit.deadline < self._wake_time:
+                self._condition.notify()
 
     def close(self) -> None:
         """End the thread."""
-        with self._changed:
+        with self._condition:
             self._closed = True
-            self._changed.notify()
+            self._condition.notify()
         self._thread.join()
 
     def _watch(self) -> None:
         while True:
-            with self._changed:
+            with self._condition:
                 # A statement that begins now is watched again after this.
-                self._watched = {limit for limit in self._watched if limit.deadline < math.inf}
-                self._wakes = min((limit.deadline for limit in self._watched), default=math.inf)
-                left = self._wakes - time.monotonic()
+                self._watched_limits = {
+                    limit for limit in self._watched_limits if limit.deadline < math.inf
+                }
+                self._wake_time = min(
+                    (limit.deadline for limit in self._watched_limits), default=math.inf
+                )
+                remaining_seconds = self._wake_time - time.monotonic()
                 if self._closed:
                     return
-                if left > 0:
-                    self._changed.wait(None if left == math.inf else left)
+                if remaining_seconds > 0:
+                    self._condition.wait(
+                        None if remaining_seconds == math.inf else remaining_seconds
+                    )
                     continue
-                due = list(self._watched)
+                due = list(self._watched_limits)
             for limit in due:
                 limit.check()
