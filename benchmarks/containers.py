@@ -61,8 +61,8 @@ def _episodes(provider: DockerProvider) -> list[Row]:
         env.reset()
         builtin = median_ms(lambda: env.step("true"), 500)
         env.step("echo hello > /tmp/x")
-        env._scored_end()
-        score = median_ms(env._scored_end, 50)
+        env._score_end()
+        score = median_ms(env._score_end, 50)
         waited, hurried = _resets(env, 0.6), _resets(env, 0.0)
     return [
         below("Docker: reset, a container ready", waited, 20, "ms"),

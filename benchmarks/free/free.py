@@ -11,7 +11,7 @@ from intercode.task import Task
 
 class Free(Elsewhere):
     name = "free"
-    traits = replace(SHELL, elsewhere=True)
+    traits = replace(SHELL, is_remote=True)
 
     def _begin(self, task: Task, seed: int | None) -> str:
         return task.query

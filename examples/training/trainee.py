@@ -27,7 +27,7 @@ from datasets import Dataset
 from intercode import Dataset as Tasks
 from intercode.agents.strategies import TRY_AGAIN
 from intercode.cli.main import main as command
-from intercode.envs.traits import traits_of
+from intercode.envs.traits import find_traits
 from intercode.evaluate import evaluate
 from intercode.evaluate.comparison import mcnemar
 from intercode.evaluate.statistics import mean, wilson
@@ -176,7 +176,7 @@ class Trainee:
 
     def playing(self, model: Local) -> Any:
         """Return an agent whose prompts are word for word those of `Rollouts`."""
-        return TRY_AGAIN(model, setting=traits_of(self.env).setting)
+        return TRY_AGAIN(model, setting=find_traits(self.env).setting)
 
     def attempt_all(self, arm: str, agent: Any) -> None:
         """Try an agent on what was kept from training."""

@@ -28,7 +28,7 @@ from intercode.cli.main import COMMANDS, main
 from intercode.cli.parser import Parser
 from intercode.databases import ENGINES
 from intercode.envs.base import INTERPRETERS
-from intercode.envs.options import taken
+from intercode.envs.options import list_constructor_options
 from intercode.evaluate.actors import PROVIDERS as AGENT_PROVIDERS
 from intercode.models.remote import MODELS
 from intercode_paper import presets
@@ -155,7 +155,7 @@ def options() -> dict[str, Any]:
     environments = {}
     for name in registry.ENVS.names(packages=False):
         kind = registry.ENVS.get(name)
-        takes = {one.name: one.default for one in taken(kind).values()}
+        takes = {one.name: one.default for one in list_constructor_options(kind).values()}
         takes["data"] = next(iter(inspect.signature(kind).parameters.values())).default
         environments[f"environment {name}"] = {
             one: f"default {default!r}" for one, default in sorted(takes.items())

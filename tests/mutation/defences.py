@@ -628,11 +628,11 @@ DEFENCES = [
     ),
     _one(
         "what_a_checker_is_told", "cheating", "intercode/interpreters/inside/grader.py",
-        "        original = json.loads(json.dumps(given))", "        original = given",
+        "        original = json.loads(json.dumps(inputs))", "        original = inputs",
     ),
     _one(
         "loops_of_the_tests", "cheating", "intercode/interpreters/inside/grader.py",
-        "isinstance(raised, StopIteration)", "False",
+        "isinstance(exception, StopIteration)", "False",
     ),
     _one(
         "ends_by_what_ran", "cheating", "intercode_sandbox/base.py", " or evidence.starved", "",
@@ -1097,7 +1097,7 @@ DEFENCES = [
     ),
     _one(
         "admission_of_few", "peer DoS", ADMISSION,
-        "if len(self._pending) >= self._most else None", "if False else None",
+        "if len(self._entries) >= self._max_pending else None", "if False else None",
     ),
     _one(
         "admission_in_time", "peer DoS", ADMISSION,
@@ -1105,7 +1105,7 @@ DEFENCES = [
     ),
     _one(
         "admission_of_silent_ones", "peer DoS", ADMISSION,
-        "if key not in readable)", "if True)",
+        "if key not in readable_keys)", "if True)",
     ),
     _one(
         "serve_admission", "peer DoS", "intercode_integrations/serve/http.py",
@@ -1132,7 +1132,7 @@ DEFENCES = [
         "if target.is_absolute() or not _is_within(path, home):", "if target.is_absolute():",
     ),
     _one("skill_fifo", "host DoS", SKILLS, "elif kind != stat.S_IFDIR:", "elif False:"),
-    _one("skill_size", "host DoS", SKILLS, "            if rest < 0:\n", "            if False:\n"),
+    _one("skill_size", "host DoS", SKILLS, "            if remaining_bytes < 0:\n", "            if False:\n"),
     _one("skill_files", "host DoS", SKILLS, "if len(paths) > FILES:", "if False:"),
     _one("skill_text", "self DoS", SKILLS, "if size > TEXT:", "if False:"),
     _one("skill_name", "escape", SKILLS, "_NAME.fullmatch(name) is None", "not name"),
@@ -1228,7 +1228,7 @@ DEFENCES = [
     Defence(
         "gateway_key", "host leak",
         (
-            Edit(UPSTREAM, "if len(self.key) >= SHORTEST", "if False"),
+            Edit(UPSTREAM, "if len(self.key) >= MIN_SECRET_LENGTH", "if False"),
             Edit(
                 FORWARDING,
                 "self._body = hide_in(data, gateway.upstream.key)", "self._body = data",
@@ -1370,11 +1370,11 @@ DEFENCES = [
     ),
     _one(
         "record_of_code", "host leak", TRUST,
-        "        if name not in known and _acts(name, value, options)", "        if False",
+        "        if name not in approved_names and _has_effect(name, value, options)", "        if False",
     ),
     _one(
         "record_of_unknown_options", "host leak", TRUST,
-        "    return not (harmless and isinstance", "    return bool(harmless) and not (isinstance",
+        "    return not (is_harmless and isinstance", "    return bool(is_harmless) and not (isinstance",
     ),
     _one(
         "record_with_an_address_and_a_key", "host leak", TRUST,
@@ -1387,11 +1387,11 @@ DEFENCES = [
     ),
     _one(
         "record_of_a_datasets_path", "host leak", TRUST,
-        "    return DATASETS.is_trusted(name) and named", "    return DATASETS.is_trusted(name)",
+        "    return DATASETS.is_trusted(name) and has_known_names", "    return DATASETS.is_trusted(name)",
     ),
     _one(
         "record_of_a_folder_to_write", "host leak", "intercode/spec.py",
-        '    for name in (*options_of(How), "exclude"):', "    for name in ():",
+        '    for name in (*list_part_options(How), "exclude"):', "    for name in ():",
     ),
     _one(
         "record_of_a_packages_name", "host leak", "intercode_sandbox/names.py",
@@ -1423,7 +1423,7 @@ DEFENCES = [
     ),
     _one(
         "benchmark_of_any_size", "host DoS", "intercode/project.py",
-        "    if len(data) > _LARGEST:", "    if False:",
+        "    if len(data) > _MAX_FILE_BYTES:", "    if False:",
     ),
     _one(
         "task_with_an_image_of_code", "host leak", "intercode_sandbox/images/resolve.py",
@@ -1451,7 +1451,7 @@ DEFENCES = [
     ),
     _one(
         "shell_gone", "self DoS", "intercode/interpreters/base.py",
-        '    if done.info.get("gone") and', "    if False and",
+        '    if execution.info.get("gone") and', "    if False and",
     ),
     _one(
         "calls_tried", "self DoS", PROVIDER, "        _try_calls()\n", "",

@@ -19,7 +19,7 @@ from intercode.errors import DatabaseError, EnvironmentStateError, ModelUnavaila
 from intercode.evaluate import evaluate
 from intercode.interpreters.bash import BashInterpreter
 from intercode.models.base import Answer, AttemptError
-from intercode.models.drain import draining
+from intercode.models.drain import run_drain
 from intercode.models.limits import Retry
 from intercode.models.remote import Around, Frame
 from intercode.task import Dataset, Task
@@ -184,7 +184,7 @@ def repeated_call() -> bool:
         requests.append(1)
         raise AttemptError("no answer")
 
-    with draining() as drain, suppress(ModelUnavailableError):
+    with run_drain() as drain, suppress(ModelUnavailableError):
         drain.interrupt()
         frame.ask(send, 1)
     return len(requests) == 1

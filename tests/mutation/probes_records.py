@@ -11,7 +11,7 @@ from typing import Any
 
 from intercode.envs.traits import check_imported
 from intercode.errors import ImageError, RecordError, TrustError, UsageError
-from intercode.project import benchmark_of, read as read_project
+from intercode.project import find_benchmark, read as read_project
 from intercode.records import EPISODES, MANIFEST, RecordWriter, read_manifest
 from intercode.registry import ENVS
 from intercode.report.live import Library
@@ -89,7 +89,7 @@ def benchmark_of_a_stranger() -> bool:
         Path(name, "below", "t.jsonl").write_text("{}")
         Path(name, "intercode.toml").write_text('env = "bash"\ntasks = "below/t.jsonl"\n')
         os.chown(f"{name}/intercode.toml", 12345, 12345)
-        found = benchmark_of(f"{name}/below/t.jsonl")
+        found = find_benchmark(f"{name}/below/t.jsonl")
         return one_of("none" if found is None else "taken", holds="none", gone="taken")
 
 

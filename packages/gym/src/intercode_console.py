@@ -25,13 +25,13 @@ from typing import NamedTuple
 
 is_running = False
 """Whether this process is the command line: set before the package is imported."""
-INTERRUPTED = 130
+INTERRUPT_EXIT_CODE = 130
 """The exit code of what Ctrl-C has ended."""
 
 _PROCESS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 """The files of a container's limit, of both versions of cgroups."""
 _FEW_PROCESSES = 256
-_OTHERS = {"intercode_bench": "intercode-bench", "intercode": "intercode"}
+_CONFLICTING_PACKAGES = {"intercode_bench": "intercode-bench", "intercode": "intercode"}
 """The first part of the name of a .dist-info folder → the package."""
 
 
@@ -46,19 +46,19 @@ def main() -> int:
     _complete_descriptors()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
         signal.signal(signal.SIGINT, _leave)
-    found = clash()
-    if found and not (found.is_ours and sys.argv[1:2] == ["doctor"]):  # it says so itself
-        kind = "warning" if found.is_ours else "error"
-        lines = (f"intercode: {kind}: {found.meaning}. To fix it:", *found.commands)
+    conflict = find_conflict()
+    if conflict and not (conflict.is_ours and sys.argv[1:2] == ["doctor"]):  # it says so itself
+        kind = "warning" if conflict.is_ours else "error"
+        lines = (f"intercode: {kind}: {conflict.meaning}. To fix it:", *conflict.commands)
         print("\n  ".join(lines), file=sys.stderr)
-        if not found.is_ours:
+        if not conflict.is_ours:
             return 1
     if sys.platform != "linux":
         from intercode_sandbox.privileges import unsupported_system
 
         print(f"intercode: error: {unsupported_system()}", file=sys.stderr)
         return 1
-    if reason := _without_threads():
+    if reason := _thread_problem():
         print(f"intercode: error: {reason}", file=sys.stderr)
         return 1
     try:
@@ -77,7 +77,7 @@ def main() -> int:
     return run()
 
 
-def _without_threads() -> str:
+def _thread_problem() -> str:
     """Say why no thread can be started here; "" if one can.
 
     Where few can, OpenBLAS is told to start none: it comes with numpy, starts a thread for each
@@ -113,7 +113,7 @@ def _complete_descriptors() -> None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
-class Clash(NamedTuple):
+class PackageConflict(NamedTuple):
     """Another package with a module ``intercode``, or what it left when it was removed."""
 
     is_ours: bool
@@ -123,24 +123,24 @@ class Clash(NamedTuple):
     """Fix it, one after the other."""
 
 
-def clash() -> Clash | None:
+def find_conflict() -> PackageConflict | None:
     """Look for another package that installs a module ``intercode``."""
     spec = importlib.util.find_spec("intercode")
     folders = spec and spec.submodule_search_locations
     folder = Path(next(iter(folders or ()), Path(__file__).with_name("intercode")))
-    others = sorted(
+    packages = sorted(
         package
         for path in folder.parent.iterdir()
         if path.suffix in (".dist-info", ".egg-info")
-        and (package := _OTHERS.get(path.name.partition("-")[0].lower()))
+        and (package := _CONFLICTING_PACKAGES.get(path.name.partition("-")[0].lower()))
     )
     is_ours = _is_ours(folder / "__init__.py")
-    if is_ours and not others:
+    if is_ours and not packages:
         return None
-    commands = [f"pip uninstall -y {name}" for name in others]
+    commands = [f"pip uninstall -y {name}" for name in packages]
     if source := _source(folder.parent):
         commands.append(f"pip install --force-reinstall --no-deps {source}")
-    return Clash(is_ours, _meaning(folder, others, is_ours), tuple(commands))
+    return PackageConflict(is_ours, _meaning(folder, packages, is_ours), tuple(commands))
 
 
 def _is_ours(init: Path) -> bool:
@@ -150,33 +150,33 @@ def _is_ours(init: Path) -> bool:
         return False
 
 
-def _meaning(folder: Path, others: list[str], is_ours: bool) -> str:
-    if others:
+def _meaning(folder: Path, package_names: list[str], is_ours: bool) -> str:
+    if package_names:
         effect = "its removal would remove files" if is_ours else "it has replaced files"
-        packages = " and ".join(others)
+        packages = " and ".join(package_names)
         return f"the package {packages} installs {folder}, too: {effect} of intercode-gym"
     return (
         f"files of intercode-gym are missing in {folder}: a package with a module of the same name "
-        f"({' or '.join(_OTHERS.values())}) removed them when it was removed"
+        f"({' or '.join(_CONFLICTING_PACKAGES.values())}) removed them when it was removed"
     )
 
 
 def _source(site: Path) -> str:
     """Return what pip installs again; "" for a checkout, whose files stay where they are."""
     for file in site.glob("intercode_gym-*.dist-info/direct_url.json"):
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if found.get("dir_info", {}).get("editable"):
+        metadata = json.loads(file.read_text(encoding="utf-8"))
+        if metadata.get("dir_info", {}).get("editable"):
             return ""
-        if Path(found["url"].removeprefix("file://")).exists():
-            return str(found["url"])
-        if "vcs_info" in found:
-            origin = f"{found['vcs_info']['vcs']}+{found['url']}@{found['vcs_info']['commit_id']}"
-            return "#subdirectory=".join(filter(None, (origin, found.get("subdirectory"))))
+        if Path(metadata["url"].removeprefix("file://")).exists():
+            return str(metadata["url"])
+        if "vcs_info" in metadata:
+            origin = f"{metadata['vcs_info']['vcs']}+{metadata['url']}@{metadata['vcs_info']['commit_id']}"
+            return "#subdirectory=".join(filter(None, (origin, metadata.get("subdirectory"))))
     return "intercode-gym"
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def allow_interrupts() -> Iterator[None]:
     """Raise `KeyboardInterrupt` at Ctrl-C while the block runs, also within `main`."""
     if signal.getsignal(signal.SIGINT) is not _leave:
         yield
@@ -189,7 +189,7 @@ def interruptible() -> Iterator[None]:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    os._exit(INTERRUPTED)
+    os._exit(INTERRUPT_EXIT_CODE)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def test_what_is_installed_again_is_what_was_installed(site: Path, tmp_path: Pat
 
 
 def test_our_package_is_known_as_ours() -> None:
-    assert intercode_console.clash() is None
+    assert intercode_console.find_conflict() is None
 
 
 ELSEWHERE = """

@@ -20,7 +20,7 @@ import intercode
 from envs import swe_tasks
 from intercode import InterCodeEnv
 from intercode.datasets import load
-from intercode.envs.stage import CEILINGS, SandboxStage, limits_of
+from intercode.envs.stage import CEILINGS, SandboxStage, resolve_limits
 from intercode.errors import ImageError, TaskError
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits
@@ -129,7 +129,13 @@ def test_a_program_and_the_command_may_name_any_place(home: Path) -> None:
 def test_no_protocol_stage_or_part_of_a_dataset_lets_an_image_in(home: Path) -> None:
     more = {"gold": "def f():\n    return 1", "tests": ["assert f() == 1"]}
     tasks = load(task_file(home, image="host+../private/setup.sh", **more))
-    parts = (tasks, tasks[:1], tasks.sample(1), tasks.filter(lambda _: True), tasks.limited(1.0))
+    parts = (
+        tasks,
+        tasks[:1],
+        tasks.sample(1),
+        tasks.filter(lambda _: True),
+        tasks.limit_timeouts(1.0),
+    )
     ways: list[Callable[[Dataset], Any]] = [
         *(lambda part, env=env: intercode.make(env, data=part) for env in ("bash", "ctf")),
         lambda part: InterCodeEnv(part, SandboxStage("native"), reward=lambda *_: 0.0),
@@ -302,9 +308,9 @@ def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list
 
 def test_a_limit_that_is_set_is_the_most_that_a_task_has() -> None:
     task = Task("one", "?", memory=512 << 20, disk="10T", processes=30_000)
-    limits = limits_of(task, Limits.of({"memory": "64M", "disk": "1G", "processes": 256}))
+    limits = resolve_limits(task, Limits.of({"memory": "64M", "disk": "1G", "processes": 256}))
     assert (limits.memory, limits.disk, limits.processes) == (64 << 20, 1 << 30, 256)
-    assert limits_of(task, Limits(memory="2G", disk="2G", processes=9)).memory == 512 << 20
+    assert resolve_limits(task, Limits(memory="2G", disk="2G", processes=9)).memory == 512 << 20
 
 
 @pytest.mark.parametrize(
@@ -314,16 +320,18 @@ def test_data_has_a_ceiling(home: Path, asked: dict[str, Any]) -> None:
     (name,) = asked
     assert f"--{name}" in refuses("bash", task_file(home, **asked))
     most = Task("one", "?", **{name: CEILINGS[name]})
-    assert getattr(limits_of(most, None), name) == CEILINGS[name]
+    assert getattr(resolve_limits(most, None), name) == CEILINGS[name]
 
 
 def test_capabilities_that_were_set_are_all_that_there_are() -> None:
     task = Task("one", "?", capabilities=["chown"])
-    assert limits_of(task, None).capabilities == ("chown",)
-    assert limits_of(task, Limits.of({"capabilities": "chown,kill"})).capabilities == ("chown",)
+    assert resolve_limits(task, None).capabilities == ("chown",)
+    assert resolve_limits(task, Limits.of({"capabilities": "chown,kill"})).capabilities == (
+        "chown",
+    )
     for few in ("", "kill"):
         with pytest.raises(TaskError, match="chown"):
-            limits_of(task, Limits.of({"capabilities": few}))
+            resolve_limits(task, Limits.of({"capabilities": few}))
 
 
 def test_a_timeout_that_is_set_is_the_longest(home: Path) -> None:

@@ -16,7 +16,14 @@ from hypothesis import given, settings, strategies as st
 from intercode import records
 from intercode.episode import Episode, Fork, Score, Turn, decode
 from intercode.errors import RecordError, RunLockedError
-from intercode.records import EPISODES, Outcome, RecordWriter, latest, read_episodes, read_manifest
+from intercode.records import (
+    EPISODES,
+    Outcome,
+    RecordWriter,
+    read_episodes,
+    read_latest,
+    read_manifest,
+)
 from waiting import eventually
 
 
@@ -57,7 +64,7 @@ def test_torn_at_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tai
         complete = data[:cut].count(b"\n")
         assert [e.task_id for e in read_episodes(path)] == [f"t{n}" for n in range(complete)]
         write(folder, episode(9))
-        assert [task for _, task, _ in latest(folder, Outcome.of)] == [
+        assert [task for _, task, _ in read_latest(folder, Outcome.of)] == [
             f"t{n}" for n in range(complete)
         ] + ["t9"]
 
@@ -169,7 +176,7 @@ def test_workers_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert first.wait(60)
         for thread in threads[1:]:
             thread.start()
-        assert eventually(lambda: log._queued == 8)
+        assert eventually(lambda: log._queued_count == 8)
         rest.set()
         for thread in threads:
             thread.join()
@@ -214,7 +221,7 @@ def test_forks_of_an_episode_are_kept_apart(tmp_path: Path) -> None:
     first, second, other = episode(1), episode(1), episode(1)
     first.fork, second.fork = Fork("t1#0", 2, (0,)), Fork("t1#0", 2, (1,))
     write(folder, other, first, second, first)
-    assert [*latest(folder, Outcome.of)] == [(0, "t1", ()), (0, "t1", (1,)), (0, "t1", (0,))]
+    assert [*read_latest(folder, Outcome.of)] == [(0, "t1", ()), (0, "t1", (1,)), (0, "t1", (0,))]
 
 
 DEEP = f"{'[' * 300}{']' * 300}"

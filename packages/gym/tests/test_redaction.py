@@ -14,7 +14,7 @@ from intercode.episode import Episode, Score, Turn
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import describe
 from intercode.records import EPISODES, MANIFEST, RecordWriter, last_attempts
-from intercode.redaction import LIST, Redactor
+from intercode.redaction import PATTERNS_VARIABLE, Redactor
 
 KEY = "zq-0123456789-Geheim"
 """A value that no pattern knows."""
@@ -106,7 +106,7 @@ def test_a_task_about_keys_stays_as_it_is(tmp_path: Path, name: str, place: str)
     episode = planted(place, SHAPES[name])
     recorded(tmp_path, episode, manifest())
     assert next(last_attempts(tmp_path)) == episode
-    assert SHAPES[name] not in repr(Redactor(everywhere=True).episode(episode))
+    assert SHAPES[name] not in repr(Redactor(includes_dialogues=True).episode(episode))
 
 
 def test_words_paths_and_numbers_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_list_of_ones_own(
     own = tmp_path / "patterns"
     own.write_text("# ours\nACME-\\d{6}\n(?i)(pin=)\\d+\n")
     monkeypatch.chdir(tmp_path)
-    Path(".env").write_text(f"{LIST}={own}\n")
+    Path(".env").write_text(f"{PATTERNS_VARIABLE}={own}\n")
     assert Redactor().text("ACME-123456 PIN=77") == "[redacted] PIN=[redacted]"
     own.write_text("(")
     with pytest.raises(UsageError, match="patterns:1: not a regular expression"):

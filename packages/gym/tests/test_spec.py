@@ -22,8 +22,8 @@ from intercode.spec import (
     add_options,
     environment_options,
     from_toml,
-    given,
-    options_of,
+    list_part_options,
+    read_arguments,
     recorded_options,
 )
 from sources import ROOT
@@ -36,14 +36,14 @@ def parsed(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_environment(parser)
     for part in (*PARTS.values(), RunSpec):
-        add_options(parser, options_of(part))
+        add_options(parser, list_part_options(part))
     add_options(parser, environment_options())
     return parser.parse_args(arguments)
 
 
 def test_only_what_is_given_is_given() -> None:
-    assert given(parsed()) == {}
-    assert given(parsed("--seed", "0", "--no-permute-columns")) == {
+    assert read_arguments(parsed()) == {}
+    assert read_arguments(parsed("--seed", "0", "--no-permute-columns")) == {
         "seed": 0,
         "permute_columns": False,
     }
@@ -103,7 +103,7 @@ def test_a_folder_lies_below_all_layers(tmp_path: Path) -> None:
 
 def test_two_environments() -> None:
     with pytest.raises(UsageError, match="which environment"):
-        given(parsed("bash", "--env", "sql"))
+        read_arguments(parsed("bash", "--env", "sql"))
 
 
 @pytest.mark.parametrize("path", HISTORY, ids=lambda path: path.parent.name)

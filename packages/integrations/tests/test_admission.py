@@ -76,7 +76,7 @@ def test_the_oldest_silent_connection_leaves_for_a_new_one() -> None:
         fifth.ours.send(b"GET / HTTP/1.1\r\n")
         stack.enter_context(closing(Pair(admission)))
         assert third.dropped.is_set() and not fifth.dropped.is_set()
-        assert admission.pending == 2
+        assert admission.pending_count == 2
 
 
 def test_who_is_admitted_is_dropped_neither_late_nor_early() -> None:
@@ -87,7 +87,7 @@ def test_who_is_admitted_is_dropped_neither_late_nor_early() -> None:
         admission.leave(admitted)
         silent = stack.enter_context(closing(Pair(admission)))
         assert silent.dropped.wait(PATIENCE) and not admitted.dropped.is_set()
-        assert admission.pending == 0
+        assert admission.pending_count == 0
         later = stack.enter_context(closing(Pair(admission)))  # the thread that drops has ended
         assert later.dropped.wait(PATIENCE)
 
@@ -102,7 +102,7 @@ def test_pending_connections_take_a_part_of_the_descriptors() -> None:
     with ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(closing(Pair(admission)))
-        assert admission.pending == 32
+        assert admission.pending_count == 32
 
 
 # -- the servers, each at a port of its own --------------------------------------------------------
@@ -115,7 +115,7 @@ def gateway(admission: Admission) -> Iterator[int]:
         with Gateway(upstream) as made, made.seat(token=TOKEN) as seat:
 
             def serve(connection: socket.socket) -> None:
-                with admission.entered(connection) as admit:
+                with admission.pending_entry(connection) as admit:
                     seat.serve(connection, admit)
 
             listener = socket.socket()
@@ -202,7 +202,7 @@ def test_a_wrong_token_admits_nobody(serves: Serves) -> None:
     admission = Admission(8, SHORT)
     with serves(admission) as port, client_of(port) as client:
         assert answered(serves, client, "another-token") == 401
-        assert eventually(lambda: admission.pending == 0)
+        assert eventually(lambda: admission.pending_count == 0)
 
 
 @SERVERS
@@ -215,7 +215,7 @@ def test_silent_connections_take_nothing_from_who_has_the_token(serves: Serves) 
         client = stack.enter_context(client_of(port))
         assert answered(serves, client) == 200
         assert all(map(ended, flood[:40])), "the oldest leave first"
-        assert eventually(lambda: admission.pending <= 4)
+        assert eventually(lambda: admission.pending_count <= 4)
 
 
 @pytest.mark.parametrize("serves", [gateway, viewer])

@@ -28,7 +28,7 @@ from intercode.episode import ENDED, Episode, Score, Status, Turn
 from intercode.errors import InterCodeError, SandboxError
 from intercode.evaluate import RunResult, evaluate, summarize
 from intercode.models import get_model
-from intercode.outcomes import ENDED_BY, OUTCOMES, UNSCORED, OutcomeKind, failure_kind
+from intercode.outcomes import KINDS_BY_CAUSE, OUTCOMES, UNSCORED, OutcomeKind, failure_kind
 from intercode.records import Outcome, read_episodes
 from intercode.report.episodes import make_row
 from intercode.report.export import episode_row, to_chat, turn_rows
@@ -225,7 +225,7 @@ facts = st.dictionaries(st.sampled_from([ENDED, "x"]), st.booleans())
     value=st.none() | st.sampled_from([0.0, 0.5, 1.0]),
     detail=facts,
     info=facts,
-    ended_by=st.none() | st.sampled_from([*ENDED_BY, "a surprise"]) | st.lists(st.integers()),
+    ended_by=st.none() | st.sampled_from([*KINDS_BY_CAUSE, "a surprise"]) | st.lists(st.integers()),
     error=st.none() | st.sampled_from(["SandboxError: gone", "TaskError: bad", "odd", ""]),
     error_type=st.none() | st.sampled_from(["AgentError", "KeyError"]) | st.integers(),
 )

@@ -17,7 +17,7 @@ import pytest
 import intercode
 from envs.toy import many, toy
 from intercode import make
-from intercode.envs.options import taken
+from intercode.envs.options import list_constructor_options
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError, TaskError, UsageError
 from intercode.evaluate.runner import evaluate
@@ -292,4 +292,4 @@ def test_a_class_that_takes_no_tasks_has_no_options_either() -> None:
             pass
 
     with pytest.raises(UsageError, match="NoTasks' must take the tasks as its first argument"):
-        taken(NoTasks)
+        list_constructor_options(NoTasks)

@@ -23,7 +23,7 @@ _SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _PendingConnection:
     """A connection, by when it must be admitted, and how it is ended."""
 
     deadline: float
@@ -35,26 +35,26 @@ class Admission:
     """A waiting room of connections: the oldest silent one leaves for a new one.
 
     Args:
-        most: Connections at a time; None: as many as the limit of descriptors leaves room for.
+        max_pending: Connections at a time; None: as many as the limit of descriptors leaves room for.
         seconds: How long each may stay.
     """
 
-    def __init__(self, most: int | None = None, seconds: float = SECONDS) -> None:
-        self._most = _default_most() if most is None else most
+    def __init__(self, max_pending: int | None = None, seconds: float = SECONDS) -> None:
+        self._max_pending = _default_max_pending() if max_pending is None else max_pending
         self._seconds = seconds
-        self._pending: dict[Hashable, _Pending] = {}
+        self._entries: dict[Hashable, _PendingConnection] = {}
         """In the order of their deadlines."""
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
 
     @property
-    def pending(self) -> int:
+    def pending_count(self) -> int:
         """The number of connections that wait to be admitted."""
-        with self._changed:
-            return len(self._pending)
+        with self._condition:
+            return len(self._entries)
 
     @contextmanager
-    def entered(self, connection: socket.socket) -> Iterator[Callable[[], None]]:
+    def pending_entry(self, connection: socket.socket) -> Iterator[Callable[[], None]]:
         """Enter a connection that a thread serves while the block runs; give what admits it."""
 
         def drop() -> None:
@@ -75,49 +75,49 @@ class Admission:
             connection: Its socket, or asyncio's view of that.
             drop: Ends it; called from any thread.
         """
-        with self._changed:
-            dropped = self._pop_silent() if len(self._pending) >= self._most else None
-            entry = _Pending(time.monotonic() + self._seconds, connection, drop)
-            self._pending[key] = entry
+        with self._condition:
+            evicted_entry = self._pop_silent() if len(self._entries) >= self._max_pending else None
+            entry = _PendingConnection(time.monotonic() + self._seconds, connection, drop)
+            self._entries[key] = entry
             if self._thread is None:
                 self._thread = threading.Thread(target=self._expire, daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
-        if dropped is not None:
-            dropped.drop()
+            self._condition.notify_all()
+        if evicted_entry is not None:
+            evicted_entry.drop()
 
     def leave(self, key: Hashable) -> None:
         """Take out a connection that was admitted, or has ended. Idempotent."""
-        with self._changed:
-            self._pending.pop(key, None)
+        with self._condition:
+            self._entries.pop(key, None)
 
-    def _pop_silent(self) -> _Pending:
+    def _pop_silent(self) -> _PendingConnection:
         """Take out the oldest connection of which nothing waits to be read; else the oldest."""
         poll, keys = select.poll(), dict[int, Hashable]()
-        for key, entry in self._pending.items():
+        for key, entry in self._entries.items():
             if (number := entry.connection.fileno()) >= 0:
                 poll.register(number, select.POLLIN)
                 keys[number] = key
-        readable = {keys[number] for number, _ in poll.poll(0)}
-        silent = (key for key in self._pending if key not in readable)
-        return self._pending.pop(next(silent, next(iter(self._pending))))
+        readable_keys = {keys[number] for number, _ in poll.poll(0)}
+        silent_keys = (key for key in self._entries if key not in readable_keys)
+        return self._entries.pop(next(silent_keys, next(iter(self._entries))))
 
     def _expire(self) -> None:
         """Drop each connection at its deadline, on a thread that ends when none is left."""
         while True:
-            with self._changed:
-                oldest = next(iter(self._pending), None)
-                if oldest is None:
+            with self._condition:
+                oldest_key = next(iter(self._entries), None)
+                if oldest_key is None:
                     self._thread = None
                     return
-                remaining = self._pending[oldest].deadline - time.monotonic()
-                if remaining > 0:
-                    self._changed.wait(remaining)
+                remaining_seconds = self._entries[oldest_key].deadline - time.monotonic()
+                if remaining_seconds > 0:
+                    self._condition.wait(remaining_seconds)
                     continue
-                entry = self._pending.pop(oldest)
+                entry = self._entries.pop(oldest_key)
             entry.drop()
 
 
-def _default_most() -> int:
+def _default_max_pending() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(1, min(MAX_PENDING, limit // _SHARE))

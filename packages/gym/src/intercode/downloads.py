@@ -23,16 +23,18 @@ _TENTHS = 10
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def tenths(say: Callable[[str], None]) -> Progress:
+def tenth_progress(say: Callable[[str], None]) -> Progress:
     """Return a progress that says a line at each tenth of a download whose size is known."""
-    last = 0
+    last_tenth = 0
 
-    def progress(done: int, total: int | None) -> None:
-        nonlocal last
-        tenth = done * _TENTHS // total if total else 0
-        if total and tenth > last:
-            say(f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB ({100 * done // total} %)")
-        last = tenth
+    def progress(received_bytes: int, total: int | None) -> None:
+        nonlocal last_tenth
+        tenth = received_bytes * _TENTHS // total if total else 0
+        if total and tenth > last_tenth:
+            say(
+                f"{received_bytes / 1e6:,.0f} of {total / 1e6:,.0f} MB ({100 * received_bytes // total} %)"
+            )
+        last_tenth = tenth
 
     return progress
 
@@ -80,16 +82,18 @@ def download(
         for attempt in range(attempts):
             try:
                 start = _size(part) if sha256 and (keeps or attempt) else 0
-                _receive(url, part, start, progress or (lambda done, total: None), timeout)
+                _receive(
+                    url, part, start, progress or (lambda received_bytes, total: None), timeout
+                )
                 break
             except _BrokenOffError as error:
                 if attempt + 1 == attempts:
                     raise FetchError(f"{url}: {error}") from error
                 time.sleep(pause * 2**attempt)
-        if sha256 and (found := digest(part)) != sha256.lower():
+        if sha256 and (actual_digest := digest(part)) != sha256.lower():
             keeps = False
             raise FetchError(
-                f"{url}: is not what it was: SHA-256 is {found}, not {sha256}; if the "
+                f"{url}: is not what it was: SHA-256 is {actual_digest}, not {sha256}; if the "
                 "authors have changed it and you trust that, say so by --checksum"
             )
         part.replace(target)

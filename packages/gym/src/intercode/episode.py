@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from intercode.errors import RecordError
 from intercode.json_limits import load_record
-from intercode.outcomes import ENDED_BY, OutcomeKind, failure_kind
+from intercode.outcomes import KINDS_BY_CAUSE, OutcomeKind, failure_kind
 
 DataT = TypeVar("DataT")
 
@@ -47,14 +47,14 @@ def plain(data: DataT) -> DataT:
     U+FFFD, ``u`` and its four digits, and U+FFFD itself twice. Everything else stays as it is, and
     `exact` gives each text back.
     """
-    changed: DataT = _each_text(data, lambda text: _NOT_PLAIN.sub(_escaped, text))
-    return changed
+    escaped_data: DataT = _each_text(data, lambda text: _NOT_PLAIN.sub(_escape_match, text))
+    return escaped_data
 
 
 def exact(data: DataT) -> DataT:
     """Return the text, or the data, that `plain` was given; all but escapes stays as it is."""
-    changed: DataT = _each_text(data, lambda text: _ESCAPE.sub(_unescaped, text))
-    return changed
+    restored_data: DataT = _each_text(data, lambda text: _ESCAPE.sub(_unescape_match, text))
+    return restored_data
 
 
 _MARK = "\N{REPLACEMENT CHARACTER}"
@@ -62,16 +62,16 @@ _NOT_PLAIN = re.compile(f"[\ud800-\udfff{_MARK}]")
 _ESCAPE = re.compile(f"{_MARK}(?:{_MARK}|([89a-f][0-9a-f])|u(d[89a-f][0-9a-f]{{2}}))")
 
 
-def _escaped(found: re.Match[str]) -> str:
-    character = found[0]
+def _escape_match(match: re.Match[str]) -> str:
+    character = match[0]
     if character == _MARK:
         return _MARK * 2
     is_byte = "\udc80" <= character <= "\udcff"
     return f"{_MARK}{ord(character) - 0xDC00:x}" if is_byte else f"{_MARK}u{ord(character):x}"
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    byte, code = found.groups()
+def _unescape_match(match: re.Match[str]) -> str:
+    byte, code = match.groups()
     return chr(0xDC00 + int(byte, 16)) if byte else chr(int(code, 16)) if code else _MARK
 
 
@@ -80,9 +80,9 @@ def _each_text(data: Any, change: Callable[[str], str]) -> Any:
     if isinstance(data, str):
         return data if data.isascii() else change(data)
     if isinstance(data, Mapping):
-        return {_each_text(key, change): _each_text(one, change) for key, one in data.items()}
+        return {_each_text(key, change): _each_text(value, change) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return type(data)([_each_text(one, change) for one in data])
+        return type(data)([_each_text(value, change) for value in data])
     return data
 
 
@@ -248,18 +248,18 @@ class Episode:
         """The kind of its end, one of `OUTCOMES`; None before there is a score or an error."""
         metadata = self.metadata
         if self.status == "error":
-            named = metadata.get("error_type") or (self.error or "").partition(":")[0]
-            return failure_kind(str(named))
+            error_name = metadata.get("error_type") or (self.error or "").partition(":")[0]
+            return failure_kind(str(error_name))
         if self.status == "running" or self.score is None:
             return None
         if self.success:
             return "solved"
-        last = self.turns[-1].info if self.turns else {}
-        if self.status == "skipped" or ENDED in last or ENDED in self.score.detail:
+        last_info = self.turns[-1].info if self.turns else {}
+        if self.status == "skipped" or ENDED in last_info or ENDED in self.score.detail:
             return "ended-by-agent"
         if self.status == "truncated":
             return "turn-limit"
-        return ENDED_BY.get(str(metadata.get("ended_by")), "not-solved")
+        return KINDS_BY_CAUSE.get(str(metadata.get("ended_by")), "not-solved")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, with the outcome."""
@@ -267,7 +267,7 @@ class Episode:
 
     def to_json(self) -> str:
         """One line of ASCII JSON."""
-        return json.dumps(self, default=_shallow, ensure_ascii=True, separators=(",", ":"))
+        return json.dumps(self, default=_shallow_dict, ensure_ascii=True, separators=(",", ":"))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Episode:
@@ -277,8 +277,8 @@ class Episode:
             RecordError: A field is missing or unknown.
         """
         data = {name: value for name, value in data.items() if name != "outcome"}
-        known = {f.name for f in fields(cls)}
-        if unknown := sorted(set(data) - known):
+        field_names = {f.name for f in fields(cls)}
+        if unknown := sorted(set(data) - field_names):
             raise RecordError(f"episode has unknown fields: {', '.join(unknown)}")
         import msgspec
 
@@ -311,7 +311,7 @@ def not_json(data: Any) -> str:
         Its place and its type, as ``['x'][0] is a set``; empty: all is JSON.
     """
     try:
-        json.dumps(data, default=_shallow)
+        json.dumps(data, default=_shallow_dict)
     except RecursionError:
         return " is nested too deeply"
     except ValueError as error:
@@ -319,25 +319,29 @@ def not_json(data: Any) -> str:
     except TypeError:
         items: Iterable[tuple[Any, Any]] = ()
         if is_dataclass(data):
-            items = ((f".{each.name}", getattr(data, each.name)) for each in fields(data))
+            items = (
+                (f".{attribute.name}", getattr(data, attribute.name)) for attribute in fields(data)
+            )
         elif isinstance(data, Mapping):
             items = ((f"[{name!r}]", value) for name, value in data.items())
         elif isinstance(data, list | tuple):
             items = ((f"[{index}]", value) for index, value in enumerate(data))
         for place, value in items:
-            if wrong := not_json(value):
-                return f"{place}{wrong}"
+            if problem := not_json(value):
+                return f"{place}{problem}"
         return f" is {type(data).__name__}"
     return ""
 
 
-def _shallow(value: Any) -> dict[str, Any]:
+def _shallow_dict(value: Any) -> dict[str, Any]:
     """A data class as an object. `asdict` would copy every message and observation first."""
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} is not JSON")
-    found = {f.name: getattr(value, f.name) for f in fields(value)}
-    found = {name: one for name, one in found.items() if one is not None or name not in _RARE}
-    return _with_outcome(value, found) if isinstance(value, Episode) else found
+    members = {f.name: getattr(value, f.name) for f in fields(value)}
+    members = {
+        name: member for name, member in members.items() if member is not None or name not in _RARE
+    }
+    return _with_outcome(value, members) if isinstance(value, Episode) else members
 
 
 def _with_outcome(episode: Episode, data: dict[str, Any]) -> dict[str, Any]:

@@ -72,10 +72,10 @@ class VectorError(InterCodeError, RuntimeError):
     """
 
     def __init__(self, errors: Mapping[int, BaseException], results: Any) -> None:
-        index, first = next(iter(errors.items()))
+        index, first_error = next(iter(errors.items()))
         super().__init__(
             f"{len(errors)} of the environments failed, first environment {index}: "
-            f"{type(first).__name__}: {first} (the others' results are in this error's `results`)"
+            f"{type(first_error).__name__}: {first_error} (the others' results are in this error's `results`)"
         )
         self.errors = dict(errors)
         self.results = results

@@ -46,12 +46,12 @@ _ONLY_LOOKS = re.compile(
 )
 
 
-def is_repeat(before: Turn, turn: Turn) -> bool:
+def is_repeat(earlier_turn: Turn, turn: Turn) -> bool:
     """Tell whether a turn has the action of an earlier one, word for word.
 
     A reply without an action repeats nothing.
     """
-    return not turn.info.get("invalid") and turn.action.strip() == before.action.strip()
+    return not turn.info.get("invalid") and turn.action.strip() == earlier_turn.action.strip()
 
 
 def shows_schema(turn: Turn) -> bool:
@@ -61,8 +61,8 @@ def shows_schema(turn: Turn) -> bool:
 
 def shows_all_columns(turn: Turn) -> bool:
     """Tell whether a turn has shown the columns of all tables."""
-    whole = turn.action.strip().rstrip("; ").lower() in (".schema", ".fullschema")
-    return turn.ok and whole and bool(turn.observation.strip())
+    is_full_schema = turn.action.strip().rstrip("; ").lower() in (".schema", ".fullschema")
+    return turn.ok and is_full_schema and bool(turn.observation.strip())
 
 
 def changes_nothing(turn: Turn) -> bool:
@@ -88,8 +88,8 @@ def failure_modes(episode: Episode, calls: Collection[Call]) -> tuple[str, ...]:
 
 def _modes(episode: Episode, calls: Collection[Call]) -> Iterator[str]:
     turns = episode.turns
-    repeats = [is_repeat(before, turn) for before, turn in pairwise(turns)]
-    if any(first and second for first, second in pairwise(repeats)):
+    repeats = [is_repeat(previous_turn, turn) for previous_turn, turn in pairwise(turns)]
+    if any(first_repeat and second_repeat for first_repeat, second_repeat in pairwise(repeats)):
         yield "repeats one action"
     if episode.status == "truncated":
         yield "never submits"

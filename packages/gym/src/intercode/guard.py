@@ -81,8 +81,8 @@ class Guard:
         hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             return HTTPStatus.FORBIDDEN, f"this server is not called so: {self._advice}"
-        own = {hosts[0].lower()} if self._pages else set()
-        if {origin.partition("://")[2].lower() for origin in origins} - own:
+        allowed_origins = {hosts[0].lower()} if self._pages else set()
+        if {origin.partition("://")[2].lower() for origin in origins} - allowed_origins:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
         mode, dest = (headers.get_all(f"Sec-Fetch-{name}") for name in ("Mode", "Dest"))
         follows = linked and (mode, dest) == (["navigate"], ["document"])

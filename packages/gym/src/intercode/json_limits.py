@@ -20,8 +20,8 @@ RECORD_DEPTH = 2 * MAX_DEPTH
 """Nesting of a record, in which a body of `MAX_DEPTH` lies a few levels deep."""
 # Possessive, so that no text makes the expression remember where it could go back to.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,\]}]', re.DOTALL)
-_OPENING, _CLOSING = b"[{", b"]}"
-_OTHERS = bytes({*range(256)} - {*_OPENING, *_CLOSING})
+_OPENING_BRACKETS, _CLOSING_BRACKETS = b"[{", b"]}"
+_NON_BRACKETS = bytes({*range(256)} - {*_OPENING_BRACKETS, *_CLOSING_BRACKETS})
 
 
 def count_tokens(body: bytes | bytearray, limit: int = MAX_TOKENS) -> int:
@@ -36,10 +36,10 @@ def count_tokens(body: bytes | bytearray, limit: int = MAX_TOKENS) -> int:
     """
     depth = count = 0
     for count, token in enumerate(_TOKEN.finditer(body), 1):
-        first = body[token.start()]
-        if first in _OPENING:
+        first_byte = body[token.start()]
+        if first_byte in _OPENING_BRACKETS:
             depth += 1
-        elif first in _CLOSING:
+        elif first_byte in _CLOSING_BRACKETS:
             depth -= 1
         if count > limit:
             raise UsageError(f"the body has more than {MAX_TOKENS} JSON tokens: send less at once")
@@ -55,15 +55,15 @@ def is_flat(text: str | bytes, levels: int = MAX_DEPTH) -> bool:
     scanned.
     """
     body = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    brackets = body.translate(None, _OTHERS)
-    for removed in range(levels):
-        if removed + len(brackets) <= levels:
+    brackets = body.translate(None, _NON_BRACKETS)
+    for removed_levels in range(levels):
+        if removed_levels + len(brackets) <= levels:
             return True
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
     depth = 0
     for token in _TOKEN.finditer(body):
-        first = body[token.start()]
-        depth += (first in _OPENING) - (first in _CLOSING)
+        first_byte = body[token.start()]
+        depth += (first_byte in _OPENING_BRACKETS) - (first_byte in _CLOSING_BRACKETS)
         if depth > levels:
             return False
     return True

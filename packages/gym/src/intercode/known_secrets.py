@@ -13,22 +13,22 @@ FILE = ".env"
 _NAME = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|_PWD|CREDENTIAL", re.IGNORECASE)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$"}
-SHORTEST = 6
+MIN_SECRET_LENGTH = 6
 """The least length of a secret: hiding shorter values would tear texts apart."""
 
 
-def parse(text: str) -> dict[str, str]:
+def parse_variables(text: str) -> dict[str, str]:
     r"""Parse the variables of an ``.env`` file.
 
     ``NAME=value``, with or without ``export``; ``#`` begins a comment, within an unquoted value
     only after a blank; ``'…'`` is taken as it is, ``"…"`` with escapes such as ``\n``. Nothing is
     expanded. Other lines are ignored, as the files of other tools may have them.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in text.removeprefix("\ufeff").splitlines():
         if match := _NAME.fullmatch(line.strip()):
-            found[match[1]] = _value(match[2])
-    return found
+            values[match[1]] = _value(match[2])
+    return values
 
 
 def _value(text: str) -> str:
@@ -46,7 +46,7 @@ def dotenv() -> dict[str, str]:
         UsageError: The file cannot be read.
     """
     try:
-        return parse(Path(FILE).read_text(encoding="utf-8"))
+        return parse_variables(Path(FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return {}
     except (OSError, UnicodeError) as error:
@@ -62,7 +62,7 @@ def variables() -> dict[str, str]:
         return dict(os.environ)
 
 
-def named() -> dict[str, str]:
+def secret_labels() -> dict[str, str]:
     """Return secret value → the variable's name in brackets."""
     return {value: f"[{name}]" for name, value in variables().items() if _SECRET.search(name)}
 
@@ -72,17 +72,17 @@ def hide(text: str, *secrets: str) -> str:
 
     A server may repeat a key in its error message.
     """
-    known = named()
-    known.update((secret, "[key]") for secret in secrets if secret not in known)
-    for value in sorted(known, key=len, reverse=True):  # one may hold another
-        if len(value.strip()) >= SHORTEST:
-            text = text.replace(value, known[value])
+    labels = secret_labels()
+    labels.update((secret, "[key]") for secret in secrets if secret not in labels)
+    for value in sorted(labels, key=len, reverse=True):  # one may hold another
+        if len(value.strip()) >= MIN_SECRET_LENGTH:
+            text = text.replace(value, labels[value])
     return text
 
 
 def hide_in(data: Any, secret: str) -> Any:
     """Remove a secret from a server's answer, given as JSON data."""
-    if len(secret) < SHORTEST:
+    if len(secret) < MIN_SECRET_LENGTH:
         return data
     if isinstance(data, str):
         return data.replace(secret, "[key]")

@@ -63,7 +63,7 @@ class AgentFacts(_Agent, total=False):
     """Name → digest of the skills that it was offered."""
 
 
-class Settings(TypedDict, total=False):
+class SessionSettings(TypedDict, total=False):
     """Options of a session that do not identify the run."""
 
     workers: int
@@ -83,15 +83,15 @@ class RecordedOptions(TypedDict, total=False):
     agent: str
 
 
-class _Session(TypedDict):
+class _RunSession(TypedDict):
     started: str
     finished: str | None
-    settings: Settings
+    settings: SessionSettings
     versions: dict[str, str]
     host: dict[str, Any]
 
 
-class Session(_Session, total=False):
+class RunSession(_RunSession, total=False):
     """One call that worked on a run: when, where and with what."""
 
     options: RecordedOptions
@@ -111,7 +111,7 @@ class _Manifest(TypedDict):
     agent: AgentFacts
     seed: int
     excluded: dict[str, str]
-    sessions: list[Session]
+    sessions: list[RunSession]
 
 
 class Manifest(_Manifest, total=False):
@@ -143,6 +143,6 @@ def check_manifest(data: object, path: Path) -> dict[str, Any]:
         msgspec.convert(data, Manifest)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         problem, _, field = str(error).replace("`", "").partition(" - at $.")
-        where = f"field {field}: " if field else ""
-        raise RecordError(f"{path} is damaged: {where}{problem}") from None
+        location = f"field {field}: " if field else ""
+        raise RecordError(f"{path} is damaged: {location}{problem}") from None
     return data

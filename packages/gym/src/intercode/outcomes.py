@@ -34,7 +34,7 @@ OUTCOMES: Mapping[OutcomeKind, str] = {
 """Kind → its definition. The kinds exclude each other, and each episode that is over has one."""
 UNSCORED: tuple[OutcomeKind, ...] = ("lost", "refused")
 """The kinds without a reward: no number stands for it, and no rate or mean counts the episode."""
-ENDED_BY: Mapping[str, OutcomeKind] = {
+KINDS_BY_CAUSE: Mapping[str, OutcomeKind] = {
     "seconds": "time-limit",
     **dict.fromkeys(("tokens", "cost", "calls", "context"), "token-limit"),
     **dict.fromkeys(("sandbox", "client"), "ended-by-agent"),
@@ -50,7 +50,7 @@ _REFUSALS = (
     errors.RewardError,
     errors.ModelError,
 )
-_REFUSALS_ABOVE = frozenset(
+_OTHER_REFUSALS = frozenset(
     {"AgentError", "DriftError", "LateError", "NeedsSandboxError", "NotReproducibleError"}
 )
 """The names of such errors that are not in `intercode.errors`."""
@@ -65,4 +65,4 @@ def failure_kind(name: str) -> OutcomeKind:
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, _REFUSALS):
         return "lost" if issubclass(kind, errors.ModelUnavailableError) else "refused"
-    return "refused" if name in _REFUSALS_ABOVE else "lost"
+    return "refused" if name in _OTHER_REFUSALS else "lost"

@@ -12,13 +12,13 @@ from typing import Any
 
 from intercode.json_limits import MAX_DEPTH
 
-_LARGEST = 64_000_000
+_MAX_DOCUMENT_BYTES = 64_000_000
 """Bytes of a document of any length, about, with its aliases written out."""
 _VALUE = 16
 """Bytes of a value. JSON without aliases has at most one in two characters."""
 _INTEGER_BITS = 1023
 """Bits of the largest whole number that a float can hold, too."""
-_NOTHING = type(None)
+_NONE_TYPE = type(None)
 
 
 def check_plain(document: object, length: int) -> None:
@@ -31,10 +31,10 @@ def check_plain(document: object, length: int) -> None:
     Raises:
         ValueError: As named.
     """
-    room = max(_LARGEST, _VALUE * length)
-    pending = [(document, 0)]
-    while pending:
-        value, depth = pending.pop()
+    room = max(_MAX_DOCUMENT_BYTES, _VALUE * length)
+    stack = [(document, 0)]
+    while stack:
+        value, depth = stack.pop()
         kind = type(value)
         if depth > MAX_DEPTH:
             raise ValueError(f"nested too deeply: more than {MAX_DEPTH} levels")
@@ -47,13 +47,13 @@ def check_plain(document: object, length: int) -> None:
                 if type(key) is not str:
                     raise ValueError(f"the key {str(key)[:50]} is not a text: put it in quotes")
                 room -= len(key)
-            pending += [(item, depth + 1) for item in value.values()]  # type: ignore[attr-defined]
+            stack += [(item, depth + 1) for item in value.values()]  # type: ignore[attr-defined]
         elif kind is list:
-            pending += [(item, depth + 1) for item in value]  # type: ignore[attr-defined]
+            stack += [(item, depth + 1) for item in value]  # type: ignore[attr-defined]
         elif kind is int:
             if value.bit_length() > _INTEGER_BITS:  # type: ignore[attr-defined]
                 raise ValueError("a number has too many digits")
-        elif kind not in (str, bool, float, _NOTHING):
+        elif kind not in (str, bool, float, _NONE_TYPE):
             raise ValueError(f"holds a {kind.__name__}, which JSON has not: write it as a text")
 
 
@@ -77,7 +77,7 @@ def read_yaml(text: str) -> Any:
     return document
 
 
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object; of a field that is given twice, a parser would silently keep the last.
 
     Raises:
@@ -86,8 +86,8 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         names = set[str]()
-        twice = next(name for name, _ in pairs if name in names or names.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"field {twice!r} is given twice in one object")
+        duplicate = next(name for name, _ in pairs if name in names or names.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"field {duplicate!r} is given twice in one object")
     return members
 
 
@@ -104,7 +104,7 @@ def _loader() -> Any:
 
         def compose_mapping_node(self, anchor: Any) -> Any:
             node = super().compose_mapping_node(anchor)
-            unique([(k.value, v) for k, v in node.value if isinstance(k, yaml.ScalarNode)])
+            build_object([(k.value, v) for k, v in node.value if isinstance(k, yaml.ScalarNode)])
             return node
 
     return Loader

@@ -25,10 +25,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.datasets import load as load_dataset, name_in
-from intercode.envs.options import LimitOptions, Option, taken
+from intercode.datasets import load as load_dataset, loader_name
+from intercode.envs.options import LimitOptions, Option, list_constructor_options
 from intercode.errors import ImageError, InterCodeError, UsageError
-from intercode.registry import ENVS, VECTORS, environment, scheme_of
+from intercode.registry import ENVS, VECTORS, environment, parse_scheme
 from intercode_sandbox.base import Limits
 from intercode_sandbox.files import open_regular
 from intercode_sandbox.interruption import is_handlers
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from intercode.envs.vector import ThreadVectorEnv
 
 FILE = "intercode.toml"
-_LARGEST = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 """The bytes of a benchmark's file, at most."""
 
 NO_TEXTS = {
@@ -83,7 +83,7 @@ def is_project(folder: str | Path) -> bool:
     return Path(folder, FILE).is_file()
 
 
-def benchmark_of(file: str | Path) -> Path | None:
+def find_benchmark(file: str | Path) -> Path | None:
     """Return the folder of the benchmark that a file of tasks belongs to; None: it is alone.
 
     That folder is the file's own, or one above it whose ``intercode.toml`` names the file. The
@@ -118,7 +118,7 @@ def refuse_lone_file(file: str | Path, advice: str = "") -> None:
     Raises:
         UsageError: The file belongs to a benchmark.
     """
-    folder = benchmark_of(file)
+    folder = find_benchmark(file)
     if folder is not None:
         raise UsageError(
             f"{file}: {folder / FILE} says how these tasks are tried: give the folder, "
@@ -134,26 +134,26 @@ def read(folder: str | Path) -> Project:
     """
     folder = Path(folder).absolute()
     path = folder / FILE
-    given = _parse(path)
-    env = _env(folder, path, given.pop("env", None))
-    tasks = _text(path, "tasks", given.pop("tasks", "tasks.jsonl"))
+    settings = _parse(path)
+    env = _env(folder, path, settings.pop("env", None))
+    tasks = _text(path, "tasks", settings.pop("tasks", "tasks.jsonl"))
     if is_reference(tasks):
         raise UsageError(f"{path}: 'tasks' {_NO_CODE}: {tasks!r}; name it yourself, with --data")
-    split = _text(path, "split", given.pop("split")) if "split" in given else None
-    name = _text(path, "name", given.pop("name", folder.resolve().name or "benchmark"))
-    if name_in(tasks) is None or (folder / tasks).exists():
+    split = _text(path, "split", settings.pop("split")) if "split" in settings else None
+    name = _text(path, "name", settings.pop("name", folder.resolve().name or "benchmark"))
+    if loader_name(tasks) is None or (folder / tasks).exists():
         tasks = str(folder / tasks)
-    if "provider" in given:  # its older name
-        given["sandbox"] = given.pop("provider")
-    all_known = taken(ENVS.get(env))
-    names = LimitOptions.__struct_fields__ if "limits" in all_known else ()
-    limits = {key: _limit(path, key, given.pop(key)) for key in names if key in given}
-    known = {key: one for key, one in all_known.items() if key not in NO_TEXTS}
-    if unknown := sorted(set(given) - set(known)):
-        near = hint_text(unknown[0], {"env", "tasks", "split", "name", *known, *names})
-        raise UsageError(f"{path}: environment {env!r} has no option {unknown[0]!r}{near}")
-    options = {key: _value(path, known[key], value) for key, value in given.items()}
-    if "image" in options and "default_image" in all_known:
+    if "provider" in settings:  # its older name
+        settings["sandbox"] = settings.pop("provider")
+    all_options = list_constructor_options(ENVS.get(env))
+    names = LimitOptions.__struct_fields__ if "limits" in all_options else ()
+    limits = {key: _limit(path, key, settings.pop(key)) for key in names if key in settings}
+    file_options = {key: option for key, option in all_options.items() if key not in NO_TEXTS}
+    if unknown := sorted(set(settings) - set(file_options)):
+        suggestion = hint_text(unknown[0], {"env", "tasks", "split", "name", *file_options, *names})
+        raise UsageError(f"{path}: environment {env!r} has no option {unknown[0]!r}{suggestion}")
+    options = {key: _value(path, file_options[key], value) for key, value in settings.items()}
+    if "image" in options and "default_image" in all_options:
         options["default_image"] = options.pop("image")
     return Project(folder, env, tasks, name, options, limits, split)
 
@@ -181,19 +181,19 @@ def create(
     Raises:
         UsageError: There is no such environment or protocol, or the folder's file is malformed.
     """
-    from intercode.envs.time_limit import limited, of_gymnasium
+    from intercode.envs.time_limit import add_turn_limit, gymnasium_step_limit
 
-    steps = of_gymnasium(depth=1) if max_episode_steps is None else max_episode_steps
-    env, options = _opened(env, options)
-    below = options.pop("split", None)  # the folder's
-    split = below if split is None else split
+    steps = gymnasium_step_limit(depth=1) if max_episode_steps is None else max_episode_steps
+    env, options = _expand_folder(env, options)
+    folder_split = options.pop("split", None)  # the folder's
+    split = folder_split if split is None else split
     if split is not None:
         options["data"] = load_dataset(options.get("data", env), split)
     protocol = admit_protocol(env, protocol)
-    return _made(env, environment(env, protocol), limited(options, steps))
+    return _make_environment(env, environment(env, protocol), add_turn_limit(options, steps))
 
 
-def _made(
+def _make_environment(
     name: str, cls: Callable[..., gymnasium.Env[str, str]], options: Mapping[str, Any]
 ) -> gymnasium.Env[str, str]:
     """Make an environment.
@@ -202,18 +202,20 @@ def _made(
         UsageError: The class is not InterCode's own, and its constructor fails.
     """
     file = getattr(inspect.getmodule(cls), "__file__", None) or ""
-    more = dict(options)
-    data = [more.pop("data")] if "data" in more else []  # whatever its parameter's name is
+    arguments = dict(options)
+    data = (
+        [arguments.pop("data")] if "data" in arguments else []
+    )  # whatever its parameter's name is
     try:
-        env = cls(*data, **more)
+        env = cls(*data, **arguments)
     except InterCodeError:
         raise
     except (Exception, SystemExit) as error:
         if cls.__module__.startswith("intercode.") or is_handlers(error):
             raise
-        where = error_location(error, file) or file or cls.__module__
+        location = error_location(error, file) or file or cls.__module__
         raise UsageError(
-            f"environment {name!r} could not be made: {where}: {type(error).__name__}: {error}"
+            f"environment {name!r} could not be made: {location}: {type(error).__name__}: {error}"
         ) from error
     from intercode.envs.base import InterCodeEnv
 
@@ -266,7 +268,7 @@ def create_vec(
             "vector_kwargs={'shared_memory': False})"
         )
     if backend != "threads":
-        made: ThreadVectorEnv = VECTORS.resolve(backend)(
+        vector_env: ThreadVectorEnv = VECTORS.resolve(backend)(
             env,
             num_envs,
             seed=seed,
@@ -274,36 +276,36 @@ def create_vec(
             wrappers=wrappers,
             options=options,
         )
-        return made
-    env, options = sharing_gold(env, options)
+        return vector_env
+    env, options = share_gold(env, options)
     envs = [create(env, **options) for _ in range(num_envs)]
     for wrap in wrappers:
-        envs = [wrap(one) for one in envs]
+        envs = [wrap(member_env) for member_env in envs]
     return ThreadVectorEnv(envs, autoreset_mode, seed)
 
 
-def sharing_gold(env: str | Path, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def share_gold(env: str | Path, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return arguments of `create` for several environments that run gold once for all.
 
     Args:
         env: As in `create`.
         options: As in `create`.
     """
-    env, options = _opened(env, dict(options))
+    env, options = _expand_folder(env, dict(options))
     kind = environment(env, admit_protocol(env, options.get("protocol", "default")))
-    if "cache_gold" in taken(kind) and options.get("cache_gold", True) is True:
+    if "cache_gold" in list_constructor_options(kind) and options.get("cache_gold", True) is True:
         from intercode.rewards.gold import GoldCache
 
         options["cache_gold"] = GoldCache()
     return env, options
 
 
-def _opened(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _expand_folder(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Read a folder: its environment, with its options; others are left as they are given."""
     if isinstance(env, str):
         env = admit(env)
     if isinstance(env, str) and (env in ENVS or not is_project(env)):
-        scheme = None if env in ENVS else scheme_of(env)
+        scheme = None if env in ENVS else parse_scheme(env)
         return (env, options) if scheme is None else (scheme, {"data": env, **options})
     project = read(env)
     tasks = {} if "data" in options else {"data": project.tasks, "split": project.split}
@@ -333,21 +335,21 @@ def _load(path: Path) -> dict[str, Any]:
         ValueError: It is too large, not UTF-8, or not TOML.
     """
     with open_regular(path) as file:
-        data = file.read(_LARGEST + 1)
-    if len(data) > _LARGEST:
-        raise ValueError(f"it has more than {_LARGEST:,} bytes")
+        data = file.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {_MAX_FILE_BYTES:,} bytes")
     try:
         return dict(tomllib.loads(data.decode()))
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
 
 
-def _env(folder: Path, path: Path, given: object) -> str:
-    name = _text(path, "env", given)
+def _env(folder: Path, path: Path, value: object) -> str:
+    name = _text(path, "env", value)
     if is_reference(name):
         return _register(path, ENVS.resolve(str(folder / name)))
     if name not in ENVS or ":" in name:
-        unknown = ENVS.unknown(name, [known for known in ENVS.names() if ":" not in known])
+        unknown = ENVS.unknown(name, [env_name for env_name in ENVS.names() if ":" not in env_name])
         raise UsageError(f"{path}: {unknown}")
     return name
 
@@ -378,30 +380,32 @@ def admit_protocol(env: str, protocol: str) -> str:
     return protocol
 
 
-def _register(path: object, made: Any) -> str:
+def _register(path: object, env_class: Any) -> str:
     """Register a user's own environment, and return its name."""
-    name = getattr(made, "name", None)
-    theirs = not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name)
+    name = getattr(env_class, "name", None)
+    is_invalid = not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name)
     # The name of a base of ours, such as "intercode", names no class of a user.
-    bases = [base for base in getattr(made, "__mro__", ()) if "name" in vars(base)]
-    theirs |= bool(bases) and bases[0].__module__.startswith("intercode.") and bases[0] is not made
+    bases = [base for base in getattr(env_class, "__mro__", ()) if "name" in vars(base)]
+    is_invalid |= (
+        bool(bases) and bases[0].__module__.startswith("intercode.") and bases[0] is not env_class
+    )
     if name in ENVS:
         holder = ENVS.get(str(name))
         # Of two files that use one name, as two folders of one process may, the last has it.
-        theirs |= not target_reference(holder) and holder.__module__ != made.__module__
-    if theirs:
+        is_invalid |= not target_reference(holder) and holder.__module__ != env_class.__module__
+    if is_invalid:
         raise UsageError(
-            f"{path}: environment {made.__qualname__} needs a 'name' of its own, of lower-case "
+            f"{path}: environment {env_class.__qualname__} needs a 'name' of its own, of lower-case "
             f"letters, digits and hyphens, not {name!r}"
         )
-    ENVS.register(str(name), made, replace=True)
+    ENVS.register(str(name), env_class, replace=True)
     return str(name)
 
 
 def _text(path: Path, key: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        said = "is missing" if value is None else f"must be text, not {value!r}"
-        raise UsageError(f"{path}: {key!r} {said}")
+        problem = "is missing" if value is None else f"must be text, not {value!r}"
+        raise UsageError(f"{path}: {key!r} {problem}")
     return value
 
 
@@ -423,8 +427,8 @@ def _value(path: Path, option: Option, value: Any) -> Any:
     Raises:
         UsageError: It has the wrong type.
     """
-    if wrong := option.wrong(value):
-        raise UsageError(f"{path}: {option.name!r} must be {wrong}, not {value!r}")
+    if requirement := option.requirement(value):
+        raise UsageError(f"{path}: {option.name!r} must be {requirement}, not {value!r}")
     if isinstance(value, str) and _runs_code(option.name, value):
         raise UsageError(f"{path}: {option.name!r} {_NO_CODE}: {value!r}; name it yourself")
     if not option.is_path:

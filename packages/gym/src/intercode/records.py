@@ -29,7 +29,7 @@ from intercode.json_limits import load_record
 from intercode.manifest_types import check_manifest
 from intercode.outcomes import UNSCORED, OutcomeKind
 from intercode.redaction import Redactor
-from intercode.talks import calls_made, cost_of, judge_talks, talks_of, tokens_of
+from intercode.talks import all_agent_talks, count_calls, judge_talks, sum_costs, sum_tokens
 from intercode_sandbox.files import sync_folder, write_atomically
 
 MANIFEST = "run.json"
@@ -74,8 +74,8 @@ def run_folders(places: Iterable[Path]) -> list[Path]:
     """
     folders: list[Path] = []
     for place in places:
-        below = [] if (place / MANIFEST).is_file() or not place.is_dir() else place.iterdir()
-        folders += sorted(path for path in below if (path / MANIFEST).is_file()) or [place]
+        subfolders = [] if (place / MANIFEST).is_file() or not place.is_dir() else place.iterdir()
+        folders += sorted(path for path in subfolders if (path / MANIFEST).is_file()) or [place]
     return folders
 
 
@@ -96,8 +96,8 @@ def _open_regular(path: Path, flags: int) -> int:
     """Return the descriptor of a regular file, which is opened without waiting for anybody."""
     try:
         # A FIFO would wait for its other end, and a terminal could become the process's own.
-        always = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        descriptor = os.open(path, flags | always, 0o666)
+        safe_flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(path, flags | safe_flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise RecordError(f"{path} is a link: a run's record has none") from None
@@ -123,7 +123,7 @@ def read_episodes(path: Path) -> Iterator[Episode]:
         RecordError: The file cannot be read, or a complete line is not an episode; the message
             names file and line.
     """
-    return (episode for _, episode in _placed(path))
+    return (episode for _, episode in _read_with_offsets(path))
 
 
 def last_attempts(folder: Path) -> Iterator[Episode]:
@@ -135,28 +135,32 @@ def last_attempts(folder: Path) -> Iterator[Episode]:
         RecordError: The run cannot be read.
     """
     offsets: dict[Key, int] = {}
-    for offset, episode in _placed(folder / EPISODES):
-        offsets[key_of(episode)] = offset
-    wanted = set(offsets.values())
-    return (episode for offset, episode in _placed(folder / EPISODES) if offset in wanted)
+    for offset, episode in _read_with_offsets(folder / EPISODES):
+        offsets[episode_key(episode)] = offset
+    last_offsets = set(offsets.values())
+    return (
+        episode
+        for offset, episode in _read_with_offsets(folder / EPISODES)
+        if offset in last_offsets
+    )
 
 
-def latest(folder: Path, of: Callable[[Episode], T]) -> dict[Key, T]:
+def read_latest(folder: Path, read_fact: Callable[[Episode], T]) -> dict[Key, T]:
     """Return some fact of the last recorded attempt at each episode, in the order of their ends.
 
     Args:
         folder: The run's.
-        of: Gives the fact to keep of an episode; whole episodes may be large.
+        read_fact: Gives the fact to keep of an episode; whole episodes may be large.
     """
-    found: dict[Key, T] = {}
+    facts: dict[Key, T] = {}
     for episode in read_episodes(folder / EPISODES):
-        key = key_of(episode)
-        found.pop(key, None)
-        found[key] = of(episode)
-    return found
+        key = episode_key(episode)
+        facts.pop(key, None)
+        facts[key] = read_fact(episode)
+    return facts
 
 
-def key_of(episode: Episode) -> Key:
+def episode_key(episode: Episode) -> Key:
     """Return what identifies an episode within a run."""
     branch = () if episode.fork is None else episode.fork.branch
     return episode.epoch, episode.task_id, branch
@@ -182,8 +186,8 @@ class Record:
         self.outcomes: dict[Key, Outcome] = {}
         self._path = folder / EPISODES
         self._offsets: dict[Key, int] = {}
-        for offset, episode in _placed(self._path):
-            key = key_of(episode)
+        for offset, episode in _read_with_offsets(self._path):
+            key = episode_key(episode)
             self.outcomes.pop(key, None)
             self.outcomes[key] = Outcome.of(episode)
             self._offsets[key] = offset
@@ -195,7 +199,7 @@ class Record:
             return Episode.from_json(record_line(file))
 
 
-def _placed(path: Path) -> Iterator[tuple[int, Episode]]:
+def _read_with_offsets(path: Path) -> Iterator[tuple[int, Episode]]:
     """Yield each complete line's offset in the file, and its episode."""
     try:
         size = _finished_size(path)
@@ -222,9 +226,9 @@ def _finished_size(path: Path) -> int:
     """
     size = 0
     with open_record(path) as file:
-        end = whole = file.seek(0, 2)
+        end = file_size = file.seek(0, 2)
         while end > 0:
-            if whole - end > _LONGEST_LINE:
+            if file_size - end > _LONGEST_LINE:
                 raise RecordError(f"{path}: its last line is longer than {_LONGEST_LINE:,} bytes")
             start = max(0, end - 65536)
             file.seek(start)
@@ -233,8 +237,8 @@ def _finished_size(path: Path) -> int:
                 break
             end = start
         file.seek(size)
-        if (torn := file.read(20)) and torn[0] not in _BEGINS:
-            raise RecordError(f"{path}: at byte {size}: not an episode: {torn!r}")
+        if (torn_line := file.read(20)) and torn_line[0] not in _BEGINS:
+            raise RecordError(f"{path}: at byte {size}: not an episode: {torn_line!r}")
     return size
 
 
@@ -250,9 +254,9 @@ def record_line(file: BinaryIO) -> bytes:
     return line
 
 
-def _json(path: Path, cannot: str, opened: Callable[[Path], BinaryIO] = open_record) -> Any:
+def _json(path: Path, cannot: str, open_file: Callable[[Path], BinaryIO] = open_record) -> Any:
     try:
-        with opened(path) as file:
+        with open_file(path) as file:
             if len(text := file.read(_LARGEST_FILE + 1)) > _LARGEST_FILE:
                 raise RecordError(f"{path} is larger than {_LARGEST_FILE >> 20} MiB")
             return load_record(text)
@@ -283,8 +287,8 @@ class RecordWriter:
         self._path = folder / EPISODES
         self._queue_lock = threading.Lock()
         self._commit_lock = threading.Lock()
-        self._pending: list[bytes] = []
-        self._queued = 0
+        self._pending_lines: list[bytes] = []
+        self._queued_count = 0
         self._durable = 0
         self._failure: OSError | None = None
         self._redactor = Redactor()
@@ -300,8 +304,8 @@ class RecordWriter:
 
     def _open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        strange = {path.name for path in self.folder.iterdir()} - {MANIFEST, EPISODES}
-        if strange and not self._path.exists():
+        unknown_names = {path.name for path in self.folder.iterdir()} - {MANIFEST, EPISODES}
+        if unknown_names and not self._path.exists():
             raise RecordError(f"{self.folder} is not empty and not the folder of a run")
         self._fd = _open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
@@ -335,12 +339,12 @@ class RecordWriter:
         Raises:
             RecordWriteError: It could not be written; later episodes will not be written either.
         """
-        clean = map(self._redactor.episode, episodes)
-        lines = b"".join(episode.to_json().encode("ascii") + b"\n" for episode in clean)
+        redacted_episodes = map(self._redactor.episode, episodes)
+        lines = b"".join(episode.to_json().encode("ascii") + b"\n" for episode in redacted_episodes)
         with self._queue_lock:
-            self._pending.append(lines)
-            self._queued += 1
-            ticket = self._queued
+            self._pending_lines.append(lines)
+            self._queued_count += 1
+            ticket = self._queued_count
         with self._commit_lock:
             if self._durable < ticket:
                 self._commit()
@@ -352,8 +356,8 @@ class RecordWriter:
         if self._fd < 0:
             raise RecordWriteError(f"{self._path} was closed")
         with self._queue_lock:
-            batch, self._pending = b"".join(self._pending), []
-            upto = self._queued
+            batch, self._pending_lines = b"".join(self._pending_lines), []
+            upto = self._queued_count
         try:
             view = memoryview(batch)
             while view:
@@ -380,7 +384,7 @@ class RecordWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgeSummary:
     """A judge's part in an episode: see `intercode.rewards.judge`."""
 
     model: str
@@ -401,26 +405,28 @@ class Judged:
     cost: float | None = None
 
     @classmethod
-    def of(cls, episode: Episode) -> Judged | None:
+    def of(cls, episode: Episode) -> JudgeSummary | None:
         """Return the judge's part in an episode; None without a judge."""
         if not (talks := judge_talks(episode)):
             return None
         detail = {} if episode.score is None else episode.score.detail.get("judge", {})
-        compared = [one for one in detail.get("golds", ()) if "votes" in one]
-        said = [{*chain(*one["votes"])} for one in compared]
-        replies = chain(*(chain(*one["votes"], one.get("control", ())) for one in compared))
-        tokens = tokens_of(talks)
+        compared_golds = [gold for gold in detail.get("golds", ()) if "votes" in gold]
+        vote_sets = [{*chain(*gold["votes"])} for gold in compared_golds]
+        replies = chain(
+            *(chain(*gold["votes"], gold.get("control", ())) for gold in compared_golds)
+        )
+        tokens = sum_tokens(talks)
         return cls(
             model=str(talks[0].get("name", "")),
-            asked=bool(compared),
+            asked=bool(compared_golds),
             same=bool(detail.get("same")),
-            split=any({"same", "different"} <= words for words in said),
-            steered=any("control" in one and not one["same"] for one in compared),
+            split=any({"same", "different"} <= words for words in vote_sets),
+            steered=any("control" in gold and not gold["same"] for gold in compared_golds),
             malformed=[*replies].count("malformed"),
-            calls=calls_made(talks),
+            calls=count_calls(talks),
             tokens_in=None if tokens is None else tokens[0],
             tokens_out=None if tokens is None else tokens[1],
-            cost=cost_of(talks),
+            cost=sum_costs(talks),
         )
 
 
@@ -473,7 +479,7 @@ class Outcome:
     """For SQL: whether the answer reads no table although gold does."""
     modes: tuple[str, ...] = ()
     """The names of its failure modes: see `intercode.failure_modes`."""
-    judged: Judged | None = None
+    judged: JudgeSummary | None = None
     """A judge's part in it, with its cost, which no other field includes."""
 
     @classmethod
@@ -481,8 +487,8 @@ class Outcome:
         """Return the outcome of an episode."""
         metadata, turns = episode.metadata, episode.turns
         detail = {} if episode.score is None else episode.score.detail
-        talks, tags = talks_of(episode), metadata.get("tags")
-        tokens = tokens_of(talks)
+        talks, tags = all_agent_talks(episode), metadata.get("tags")
+        tokens = sum_tokens(talks)
         calls = [*chain.from_iterable(talk.get("calls", ()) for talk in talks)]
         return cls(
             task_id=episode.task_id,
@@ -493,27 +499,29 @@ class Outcome:
             turns=len(turns),
             seconds=episode.seconds,
             kind=episode.outcome,
-            branch=key_of(episode)[2],
+            branch=episode_key(episode)[2],
             error=episode.error,
             error_type=metadata.get("error_type"),
             tags=tuple(map(str, tags)) if isinstance(tags, list | tuple) else (),
             place=str(metadata.get("image", "")),
-            solved_at=_solved_at(episode),
+            solved_at=_find_solved_turn(episode),
             invalid=sum(not turn.ok for turn in turns),
             unexecuted=sum(turn.info.get("executed") is False for turn in turns),
             action_seconds=math.fsum(turn.seconds for turn in turns),
             model_seconds=math.fsum(call.get("seconds", 0.0) for call in calls),
-            calls=calls_made(talks),
+            calls=count_calls(talks),
             tokens_in=None if tokens is None else tokens[0],
             tokens_out=None if tokens is None else tokens[1],
-            cost=cost_of(talks),
+            cost=sum_costs(talks),
             restarts=attempts - 1 if isinstance(attempts := metadata.get("attempts"), int) else 0,
-            submissions=many if isinstance(many := metadata.get("submissions"), int) else 0,
+            submissions=submission_count
+            if isinstance(submission_count := metadata.get("submissions"), int)
+            else 0,
             permuted="columns" in detail,
             explained="explained" in detail,
             hard_coded="hard_coded" in detail,
             modes=failure_modes(episode, calls),
-            judged=Judged.of(episode),
+            judged=JudgeSummary.of(episode),
         )
 
     @property
@@ -527,7 +535,7 @@ class Outcome:
         return next((tag for tag in self.tags if tag in LEVELS), None)
 
 
-def _solved_at(episode: Episode) -> int | None:
+def _find_solved_turn(episode: Episode) -> int | None:
     if not episode.success:
         return None
     for number, turn in enumerate(episode.turns, 1):
@@ -536,14 +544,14 @@ def _solved_at(episode: Episode) -> int | None:
     return len(episode.turns)
 
 
-def action_of(turn: Turn) -> str:
+def turn_action(turn: Turn) -> str:
     """Return a turn's action as the environment was given it, also an empty one."""
     if turn.info.get("invalid"):
         return NoAction(turn.observation.removeprefix("[").removesuffix("]"))
     return turn.action
 
 
-def ending_of(episode: Episode) -> str:
+def ending_action(episode: Episode) -> str:
     """Return the action that submitted or skipped an episode; it is not one of its turns."""
     if episode.status == "skipped":
         return "skip"
@@ -576,35 +584,35 @@ def load_actions(path: Path) -> dict[str, list[str]]:
 
 
 def _recorded_actions(path: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    actions: dict[str, list[str]] = {}
     for episode in read_episodes(path):
         if episode.epoch or episode.status == "error":
             continue
-        found[episode.task_id] = [turn.action for turn in episode.turns]
+        actions[episode.task_id] = [turn.action for turn in episode.turns]
         if episode.status == "skipped" or episode.answer is not None:
-            found[episode.task_id].append(ending_of(episode))
-    if not found:
+            actions[episode.task_id].append(ending_action(episode))
+    if not actions:
         raise RecordError(f"{path} holds no finished episode")
-    return found
+    return actions
 
 
-def _listed_actions(value: Any, where: str) -> list[str]:
+def _listed_actions(value: Any, location: str) -> list[str]:
     if isinstance(value, dict):  # the 2023 shape
         history = value.get("turn_history")
         if history is None and isinstance(turns := value.get("trajectory"), list):  # a person's
-            found = [turn.get("action") if isinstance(turn, dict) else turn for turn in turns]
-            history = {"actions": found}
+            actions = [turn.get("action") if isinstance(turn, dict) else turn for turn in turns]
+            history = {"actions": actions}
         if not isinstance(history, dict):
-            raise RecordError(f"{where}: neither a list of actions nor a recorded episode")
-        value = [_unwrapped(action) for action in history.get("actions", [])]
+            raise RecordError(f"{location}: neither a list of actions nor a recorded episode")
+        value = [_unwrap_action(action) for action in history.get("actions", [])]
         # "blocked" stands for the turn that came after the last one; None for no code at all.
         value = [action for action in value if action not in (None, "", "blocked")]
     if not isinstance(value, list) or not all(isinstance(action, str) for action in value):
-        raise RecordError(f"{where}: actions must be a list of strings")
+        raise RecordError(f"{location}: actions must be a list of strings")
     return value
 
 
-def _unwrapped(action: Any) -> Any:
+def _unwrap_action(action: Any) -> Any:
     """Return a ReAct action without its ``execute[…]``."""
     if isinstance(action, str) and action.startswith("execute[") and action.endswith("]"):
         return action[len("execute[") : -1]
@@ -622,8 +630,8 @@ class Difference(NamedTuple):
     now: Any
 
 
-def diff(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+def diff(baseline: Mapping[str, Any], current: Mapping[str, Any]) -> list[Difference]:
     """List the differences between two flat objects, by name."""
-    names = sorted(before.keys() | now.keys())
-    pairs = ((name, before.get(name), now.get(name)) for name in names)
-    return [Difference(*one) for one in pairs if one[1] != one[2]]
+    names = sorted(baseline.keys() | current.keys())
+    pairs = ((name, baseline.get(name), current.get(name)) for name in names)
+    return [Difference(*pair) for pair in pairs if pair[1] != pair[2]]

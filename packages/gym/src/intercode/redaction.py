@@ -20,12 +20,12 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import UsageError
-from intercode.known_secrets import named, variables
+from intercode.known_secrets import secret_labels, variables
 
-LIST = "INTERCODE_REDACT"
+PATTERNS_VARIABLE = "INTERCODE_REDACT"
 """The variable that names a file of more patterns: a regular expression a line."""
-GONE = "[redacted]"
-LONG = 16
+REDACTED = "[redacted]"
+MIN_DIALOGUE_LENGTH = 16
 """The least length of a known value that is replaced in dialogues: a short one may be a word."""
 _NO_SECRET = re.compile(r"[~/].*|https?://[^@]*|[-+.\deE]*", re.DOTALL)
 """Values of such variables that are paths, plain URLs or numbers."""
@@ -48,18 +48,18 @@ class Redactor:
     """Replaces secrets, as they are known at this moment.
 
     Args:
-        everywhere: Whether patterns are replaced in dialogues, too.
+        includes_dialogues: Whether patterns are replaced in dialogues, too.
 
     Raises:
         UsageError: The file of more patterns cannot be read, or has one that is malformed.
     """
 
-    def __init__(self, *, everywhere: bool = False) -> None:
-        self._everywhere = everywhere
+    def __init__(self, *, includes_dialogues: bool = False) -> None:
+        self._includes_dialogues = includes_dialogues
         self._values = {
             value: name
-            for value, name in sorted(named().items(), key=lambda one: -len(one[0]))
-            if len(value.strip()) >= LONG and not _NO_SECRET.fullmatch(value)
+            for value, name in sorted(secret_labels().items(), key=lambda item: -len(item[0]))
+            if len(value.strip()) >= MIN_DIALOGUE_LENGTH and not _NO_SECRET.fullmatch(value)
         }
         self._patterns = [re.compile(pattern) for pattern in PATTERNS] + _more_patterns()
 
@@ -73,27 +73,34 @@ class Redactor:
         """Replace known values, and whatever looks like a secret."""
         text = self.values(text)
         for pattern in self._patterns:
-            text = pattern.sub(rf"\g<1>{GONE}" if pattern.groups else GONE, text)
+            text = pattern.sub(rf"\g<1>{REDACTED}" if pattern.groups else REDACTED, text)
         return text
 
-    def dialogue(self, said: Mapping[str, Any]) -> dict[str, Any]:
+    def dialogue(self, part: Mapping[str, Any]) -> dict[str, Any]:
         """Return a part of a dialogue, as JSON data, without known values."""
-        found: dict[str, Any] = _each(said, self.text if self._everywhere else self.values)
-        return found
+        redacted_part: dict[str, Any] = _map_texts(
+            part, self.text if self._includes_dialogues else self.values
+        )
+        return redacted_part
 
     def facts(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts of a ``run.json`` without secrets."""
-        found: dict[str, Any] = _each(manifest, self.text)
-        return found
+        redacted_facts: dict[str, Any] = _map_texts(manifest, self.text)
+        return redacted_facts
 
     def episode(self, episode: Episode) -> Episode:
         """Return an episode without secrets; the same one if it has none."""
-        own = {"error": episode.error, "traceback": episode.metadata.get("traceback")}
-        clean = {name: self.text(text) for name, text in own.items() if isinstance(text, str)}
-        if any(clean[name] != own[name] for name in clean):
-            metadata = {**episode.metadata, **{k: v for k, v in clean.items() if k != "error"}}
-            episode = replace(episode, error=clean.get("error"), metadata=metadata)
-        if not self._everywhere:
+        failure_texts = {"error": episode.error, "traceback": episode.metadata.get("traceback")}
+        redacted_texts = {
+            name: self.text(text) for name, text in failure_texts.items() if isinstance(text, str)
+        }
+        if any(redacted_texts[name] != failure_texts[name] for name in redacted_texts):
+            metadata = {
+                **episode.metadata,
+                **{k: v for k, v in redacted_texts.items() if k != "error"},
+            }
+            episode = replace(episode, error=redacted_texts.get("error"), metadata=metadata)
+        if not self._includes_dialogues:
             line = episode.to_json() if self._values else ""
             if not any(json.dumps(value)[1:-1] in line for value in self._values):
                 return episode
@@ -102,28 +109,28 @@ class Redactor:
 
 def _more_patterns() -> list[re.Pattern[str]]:
     """Read the patterns of the user's own file."""
-    if not (name := variables().get(LIST)):
+    if not (name := variables().get(PATTERNS_VARIABLE)):
         return []
     try:
         lines = Path(name).expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
-        raise UsageError(f"{LIST}={name}: the file cannot be read: {error}") from None
-    found = []
+        raise UsageError(f"{PATTERNS_VARIABLE}={name}: the file cannot be read: {error}") from None
+    patterns = []
     for row, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
             try:
-                found.append(re.compile(line))
+                patterns.append(re.compile(line))
             except re.error as error:
                 raise UsageError(f"{name}:{row}: not a regular expression: {error}") from None
-    return found
+    return patterns
 
 
-def _each(value: Any, change: Callable[[str], str]) -> Any:
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     """Return JSON data with every text changed; the names of fields stay."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: _each(inner, change) for name, inner in value.items()}
+        return {name: _map_texts(item, change) for name, item in value.items()}
     if isinstance(value, Sequence):
-        return [_each(inner, change) for inner in value]
+        return [_map_texts(item, change) for item in value]
     return value

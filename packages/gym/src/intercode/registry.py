@@ -96,10 +96,12 @@ VECTORS = Registry("backend of vectors", group="intercode.vectors", homes={"ray"
 """Name → a function that makes a vector, from the arguments of `intercode.project.create_vec`."""
 
 
-def scheme_of(address: object) -> str | None:
+def parse_scheme(address: object) -> str | None:
     """Return the scheme of an address ``scheme:rest``; None: it has none of `SOURCES`."""
-    scheme, colon, rest = address.partition(":") if isinstance(address, str) else ("", "", "")
-    return scheme if colon and rest and (scheme in SOURCES.homes or scheme in SOURCES) else None
+    scheme, colon, remainder = address.partition(":") if isinstance(address, str) else ("", "", "")
+    return (
+        scheme if colon and remainder and (scheme in SOURCES.homes or scheme in SOURCES) else None
+    )
 
 
 def environment(name: str, protocol: str = "default") -> Any:
@@ -117,12 +119,16 @@ def environment(name: str, protocol: str = "default") -> Any:
     if entry not in ENVS and (entry in SOURCES.homes or entry in SOURCES):
         return SOURCES.get(entry)
     if name in ENVS and entry not in ENVS and entry not in ENVS.homes:
-        known = [
+        protocols = [
             "default",
-            *(one[len(name) + 1 :] for one in ENVS.names() if one.startswith(f"{name}:")),
+            *(
+                env_name[len(name) + 1 :]
+                for env_name in ENVS.names()
+                if env_name.startswith(f"{name}:")
+            ),
         ]
-        near = f"{hint_text(protocol, known)}{OR_YOUR_OWN}"
-        raise UsageError(f"environment {name!r} has no protocol {protocol!r}{near}")
+        suggestion = f"{hint_text(protocol, protocols)}{OR_YOUR_OWN}"
+        raise UsageError(f"environment {name!r} has no protocol {protocol!r}{suggestion}")
     return ENVS.get(entry)
 
 

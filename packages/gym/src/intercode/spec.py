@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from intercode import project
-from intercode.datasets import name_in
+from intercode.datasets import loader_name
 from intercode.envs.options import (
     BashOptions,
     CtfOptions,
@@ -34,16 +34,16 @@ from intercode.envs.options import (
     PythonOptions,
     SqlOptions,
     SweOptions,
-    described,
-    readable,
-    taken,
+    list_class_options,
+    list_constructor_options,
+    list_text_options,
 )
 from intercode.errors import ImageError, UsageError
 from intercode.records import MANIFEST, Difference, diff
-from intercode.redaction import GONE
-from intercode.registry import ENVS, MODELS, PAPER, PRESETS, environment, scheme_of
+from intercode.redaction import REDACTED
+from intercode.registry import ENVS, MODELS, PAPER, PRESETS, environment, parse_scheme
 from intercode.rewards.judge import VOTES
-from intercode.trust import INERT, Effect, check, effects
+from intercode.trust import DATA_OPTIONS, Effect, check, effects
 from intercode_sandbox import units
 from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import LIMITS
@@ -58,14 +58,14 @@ Number = Annotated[float, Meta(ge=0)]
 Amount = Annotated[float, Meta(gt=0)]
 
 
-def _says(metavar: str | None, text: str, **extra: Any) -> Meta:
+def _describe(metavar: str | None, text: str, **extra: Any) -> Meta:
     """Describe an option: what its value is called, and what it is for."""
     return Meta(description=text, extra={"metavar": metavar, **extra})
 
 
-_SHOWN = "what a language model is shown"
-_SEARCH = "several replies: samples, tree-search, best-of-n"
-_SPENT = "what an episode may take"
+_PROMPT_GROUP = "what a language model is shown"
+_SEARCH_GROUP = "several replies: samples, tree-search, best-of-n"
+_LIMITS_GROUP = "what an episode may take"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,12 +75,12 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class EnvSpec(_Part, frozen=True, kw_only=True):
     """The environment, its tasks, its reward and its options."""
 
-    name: Annotated[str, _says("ENV", "an environment", flag=False)] = msgspec.field(
+    name: Annotated[str, _describe("ENV", "an environment", flag=False)] = msgspec.field(
         name="env", default=""
     )
     data: Annotated[
         str | None,
-        _says(
+        _describe(
             "FILE",
             "tasks (JSON, JSONL, CSV, TSV, YAML), a dataset's name, or your own loader, qa.py:load "
             "(default: the bundled)",
@@ -89,14 +89,16 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
     ] = None
     split: Annotated[
         str | None,
-        _says("NAME", "only this split of the data, as train (default: the data's own, or all)"),
+        _describe(
+            "NAME", "only this split of the data, as train (default: the data's own, or all)"
+        ),
     ] = None
     benchmark: Annotated[
-        str | None, _says("NAME", "the name of a benchmark that is a folder", flag=False)
+        str | None, _describe("NAME", "the name of a benchmark that is a folder", flag=False)
     ] = None
     reviewed: Annotated[
         bool,
-        _says(
+        _describe(
             None,
             "with our review of the dataset's golds, which is not the published protocol "
             "(nl2bash, spider of 2023, mbpp)",
@@ -104,7 +106,7 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
     ] = False
     secret: Annotated[
         str | None,
-        _says(
+        _describe(
             "TEXT",
             "what the bundled puzzles' flags are made from (default: drawn for the run, and "
             "recorded)",
@@ -112,28 +114,30 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
     ] = None
     protocol: Annotated[
         str,
-        _says(
+        _describe(
             "NAME|FILE:NAME",
             "'paper' has the semantics of 2023, quirks included; or a class of your own",
         ),
     ] = "default"
     judge_model: Annotated[
         str | None,
-        _says(
+        _describe(
             "NAME",
             "for --reward judge: PROVIDER/NAME of the model that says whether two outputs answer "
             "alike, where the files are as gold's",
         ),
     ] = None
-    judge_url: Annotated[str | None, _says("URL", "of the judge's server, if it is your own")] = (
-        None
-    )
+    judge_url: Annotated[
+        str | None, _describe("URL", "of the judge's server, if it is your own")
+    ] = None
     judge_votes: Annotated[
         Positive | None,
-        _says("N", f"how often the judge is asked, each time in both orders (default: {VOTES})"),
+        _describe(
+            "N", f"how often the judge is asked, each time in both orders (default: {VOTES})"
+        ),
     ] = None
     options: Annotated[
-        dict[str, Any], _says(None, "the environment's own options, and limits", flag=False)
+        dict[str, Any], _describe(None, "the environment's own options, and limits", flag=False)
     ] = msgspec.field(default_factory=dict)
 
 
@@ -142,7 +146,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
 
     name: Annotated[
         str,
-        _says(
+        _describe(
             "AGENT",
             "oracle (runs gold), noop, random, replay or human; of a language model: single-turn, "
             "try-again, react, plan-solve, tool-calling, tree-search or best-of-n; your own, as "
@@ -151,55 +155,55 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(name="agent", default="oracle")
     recording: Annotated[
-        str | None, _says("PATH", "for --agent replay and predictions", path=True)
+        str | None, _describe("PATH", "for --agent replay and predictions", path=True)
     ] = None
     preset: Annotated[
-        str | None, _says("NAME", "settings of the paper, as paper-gpt-3.5-bash-try-again")
+        str | None, _describe("NAME", "settings of the paper, as paper-gpt-3.5-bash-try-again")
     ] = None
     prompt: Annotated[
-        str | None, _says("FILE", "a template of your own", path=True, group=_SHOWN)
+        str | None, _describe("FILE", "a template of your own", path=True, group=_PROMPT_GROUP)
     ] = None
-    setting: Annotated[str | None, _says("TEXT", "what prompts call the setting", group=_SHOWN)] = (
-        None
-    )
+    setting: Annotated[
+        str | None, _describe("TEXT", "what prompts call the setting", group=_PROMPT_GROUP)
+    ] = None
     schema: Annotated[
         bool,
-        _says(
+        _describe(
             None,
             "for SQL: tables and columns, where the dataset has them (2023's 'handicap')",
-            group=_SHOWN,
+            group=_PROMPT_GROUP,
         ),
     ] = False
     context: Annotated[
         str | None,
-        _says(
+        _describe(
             None,
             "show at the start what looking around would: the tables of a database, or for a shell "
             "the files of its folder",
             choices=("schema",),
-            group=_SHOWN,
+            group=_PROMPT_GROUP,
         ),
     ] = None
     examples: Annotated[
         bool | None,
-        _says(
+        _describe(
             None,
             "show worked examples, where the agent can (default: by react, and to local models)",
-            group=_SHOWN,
+            group=_PROMPT_GROUP,
         ),
     ] = None
     recap: Annotated[
         bool | None,
-        _says(
+        _describe(
             None,
             "ask the model once more, by try-again and react, when its action has failed before "
             "(default: only local models)",
-            group=_SHOWN,
+            group=_PROMPT_GROUP,
         ),
     ] = None
     skill: Annotated[
         tuple[str, ...],
-        _says(
+        _describe(
             "FOLDER",
             "a skill that it is offered (SKILL.md, scripts, …); may be given several times",
             path=True,
@@ -207,75 +211,85 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
     ] = ()
     observation_limit: Annotated[
         Positive | None,
-        _says("N", "characters of an observation that are shown (default: 10000)", group=_SHOWN),
+        _describe(
+            "N", "characters of an observation that are shown (default: 10000)", group=_PROMPT_GROUP
+        ),
     ] = None
     observation_tail: Annotated[
-        bool | None, _says(None, "whether its end is shown, too (a preset says)", flag=False)
+        bool | None, _describe(None, "whether its end is shown, too (a preset says)", flag=False)
     ] = None
     dialogue_limit: Annotated[
         Positive | None,
-        _says("N", "messages after the first ones that are sent (default: all)", group=_SHOWN),
+        _describe(
+            "N", "messages after the first ones that are sent (default: all)", group=_PROMPT_GROUP
+        ),
     ] = None
     samples: Annotated[
         Positive | None,
-        _says(
+        _describe(
             "N",
             "replies for each turn (default: 1; 3 for tree-search and best-of-n)",
-            group=_SEARCH,
+            group=_SEARCH_GROUP,
         ),
     ] = None
     choose: Annotated[
         str | None,
-        _says(
+        _describe(
             None,
             "which of them: by majority (default), or by the model's own judgement",
             choices=("vote", "judge"),
-            group=_SEARCH,
+            group=_SEARCH_GROUP,
         ),
     ] = None
     search: Annotated[
         str | None,
-        _says(
+        _describe(
             None,
             "for tree-search: keep the best states of each turn (default), or continue from the "
             "best of all",
             choices=("beam", "best-first"),
-            group=_SEARCH,
+            group=_SEARCH_GROUP,
         ),
     ] = None
     search_width: Annotated[
         Positive | None,
-        _says("N", "for a beam: states kept of each turn (default: 2)", group=_SEARCH),
+        _describe("N", "for a beam: states kept of each turn (default: 2)", group=_SEARCH_GROUP),
     ] = None
     search_depth: Annotated[
         Positive | None,
-        _says("N", "turns of a branch (default: as the environment allows)", group=_SEARCH),
+        _describe(
+            "N", "turns of a branch (default: as the environment allows)", group=_SEARCH_GROUP
+        ),
     ] = None
     search_budget: Annotated[
         Positive | None,
-        _says("N", "actions that an episode tries in all branches (default: 40)", group=_SEARCH),
+        _describe(
+            "N", "actions that an episode tries in all branches (default: 40)", group=_SEARCH_GROUP
+        ),
     ] = None
     search_test: Annotated[
         str | None,
-        _says(
+        _describe(
             "CODE",
             "an action that tests a state in a fork of its own; it is good if the action succeeds "
             "(default: the model judges)",
-            group=_SEARCH,
+            group=_SEARCH_GROUP,
         ),
     ] = None
     search_from: Annotated[
         Natural | None,
-        _says("N", "for best-of-n: branch after so many turns (default: 0)", group=_SEARCH),
+        _describe(
+            "N", "for best-of-n: branch after so many turns (default: 0)", group=_SEARCH_GROUP
+        ),
     ] = None
     episode_cost: Annotated[
-        Amount | None, _says("USD", "what each episode may cost", group=_SPENT)
+        Amount | None, _describe("USD", "what each episode may cost", group=_LIMITS_GROUP)
     ] = None
     episode_tokens: Annotated[
-        Positive | None, _says("N", "tokens that each episode may take", group=_SPENT)
+        Positive | None, _describe("N", "tokens that each episode may take", group=_LIMITS_GROUP)
     ] = None
     episode_seconds: Annotated[
-        Amount | None, _says("S", "time that each episode may take", group=_SPENT)
+        Amount | None, _describe("S", "time that each episode may take", group=_LIMITS_GROUP)
     ] = None
 
 
@@ -284,68 +298,73 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
 
     name: Annotated[
         str | None,
-        _says(
+        _describe(
             "NAME",
             "PROVIDER/NAME, as openai/gpt-4o; local/NAME runs here, without a key; or your own "
             "client, my.py:make",
             daily=True,
         ),
     ] = msgspec.field(name="model", default=None)
-    base_url: Annotated[str | None, _says("URL", "of a server of your own")] = None
-    temperature: Annotated[Number | None, _says("T", "default: 0")] = None
-    top_p: Annotated[Amount | None, _says("P", "default: the model's")] = None
-    reply_tokens: Annotated[Positive | None, _says("N", "of one reply, at most")] = None
+    base_url: Annotated[str | None, _describe("URL", "of a server of your own")] = None
+    temperature: Annotated[Number | None, _describe("T", "default: 0")] = None
+    top_p: Annotated[Amount | None, _describe("P", "default: the model's")] = None
+    reply_tokens: Annotated[Positive | None, _describe("N", "of one reply, at most")] = None
     record_tokens: Annotated[
-        bool, _says(None, "record token ids and log-probabilities (servers such as vLLM tell them)")
+        bool,
+        _describe(None, "record token ids and log-probabilities (servers such as vLLM tell them)"),
     ] = False
-    cache: Annotated[str | None, _says("DIR", "keep and reuse replies", path=True)] = None
+    cache: Annotated[str | None, _describe("DIR", "keep and reuse replies", path=True)] = None
     prices: Annotated[
-        str | None, _says("FILE", "prices of models that we do not know", path=True)
+        str | None, _describe("FILE", "prices of models that we do not know", path=True)
     ] = None
-    max_cost: Annotated[Amount | None, _says("USD", "what all episodes together may cost")] = None
+    max_cost: Annotated[Amount | None, _describe("USD", "what all episodes together may cost")] = (
+        None
+    )
     max_tokens: Annotated[
-        Positive | None, _says("N", "tokens that all episodes together may take")
+        Positive | None, _describe("N", "tokens that all episodes together may take")
     ] = None
 
 
 class How(_Part, frozen=True, kw_only=True):
     """How a run is carried out: all that may differ from session to session."""
 
-    workers: Annotated[Positive, _says("N", "episodes at a time", daily=True)] = 1
+    workers: Annotated[Positive, _describe("N", "episodes at a time", daily=True)] = 1
     max_connections: Annotated[
         Positive | None,
-        _says("N", "calls to the model at a time (default: as many as workers)"),
+        _describe("N", "calls to the model at a time (default: as many as workers)"),
     ] = None
     model_timeout: Annotated[
         Amount | None,
-        _says(
+        _describe(
             "SECONDS",
             "for which a call to the model may be without an answer before it is given up, and "
             "repeated (default: 300)",
         ),
     ] = None
     max_sandboxes: Annotated[
-        Positive | None, _says("N", "busy sandboxes at a time (default: twice the cores)")
+        Positive | None, _describe("N", "busy sandboxes at a time (default: twice the cores)")
     ] = None
-    retries: Annotated[Natural, _says("N", "new attempts when a sandbox fails")] = 2
+    retries: Annotated[Natural, _describe("N", "new attempts when a sandbox fails")] = 2
     on: Annotated[
         str | None,
-        _says(
+        _describe(
             "PLACE",
             "the machines of a cluster: ray, or ray://ADDRESS; or your own executor, "
             "my.py:Executor (default: threads of this process)",
         ),
     ] = None
-    show: Annotated[bool, _says(None, "print each episode as it ends", daily=True)] = False
-    quiet: Annotated[bool, _says(None, "no progress, only the result")] = False
-    json: Annotated[bool, _says(None, "print the result as one JSON object", daily=True)] = False
+    show: Annotated[bool, _describe(None, "print each episode as it ends", daily=True)] = False
+    quiet: Annotated[bool, _describe(None, "no progress, only the result")] = False
+    json: Annotated[bool, _describe(None, "print the result as one JSON object", daily=True)] = (
+        False
+    )
     out: Annotated[
         str | None,
-        _says("DIR", "the run's folder (default: runs/TIME-ENV-AGENT)", path=True, daily=True),
+        _describe("DIR", "the run's folder (default: runs/TIME-ENV-AGENT)", path=True, daily=True),
     ] = None
     locked: Annotated[
         str | None,
-        _says(
+        _describe(
             "RUN",
             "a run's folder: take what is not given from its record, and refuse to run on "
             "anything else than it did",
@@ -354,7 +373,7 @@ class How(_Part, frozen=True, kw_only=True):
     ] = None
     accept: Annotated[
         tuple[str, ...],
-        _says(
+        _describe(
             "NAME",
             "what may differ from it, by its name or the beginning of it: host, tools.host.git",
         ),
@@ -372,14 +391,14 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     agent: AgentSpec = AgentSpec()
     model: ModelSpec = ModelSpec()
     how: How = How()
-    limit: Annotated[Positive | None, _says("N", "only the first N tasks", daily=True)] = None
+    limit: Annotated[Positive | None, _describe("N", "only the first N tasks", daily=True)] = None
     tasks: Annotated[
         tuple[str, ...] | None,
-        _says("ID", "only this task; may be given several times", daily=True),
+        _describe("ID", "only this task; may be given several times", daily=True),
     ] = None
     exclude: Annotated[
         str | None,
-        _says(
+        _describe(
             "FILE",
             "tasks that are not run: a list that 'datasets validate' wrote, or lines of an id and "
             "a reason",
@@ -387,9 +406,9 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             fact="excluded",
         ),
     ] = None
-    epochs: Annotated[Positive, _says("N", "attempts at each task", daily=True)] = 1
+    epochs: Annotated[Positive, _describe("N", "attempts at each task", daily=True)] = 1
     seed: Annotated[
-        Natural, _says("N", "of the run, and of the bundled puzzles", fact="seed", daily=True)
+        Natural, _describe("N", "of the run, and of the bundled puzzles", fact="seed", daily=True)
     ] = 0
 
     @classmethod
@@ -410,13 +429,13 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         flat: dict[str, Any] = {}
         for layer in layers:
             flat |= layer
-        if (scheme := scheme_of(flat.get("env"))) and flat["env"] not in ENVS:
-            flat = {"data": flat["env"], **_given(flat), "env": scheme}
+        if (scheme := parse_scheme(flat.get("env"))) and flat["env"] not in ENVS:
+            flat = {"data": flat["env"], **_drop_none(flat), "env": scheme}
         elif (name := flat.get("env")) and str(name) not in ENVS and Path(name).is_dir():
-            below = from_toml(name)
+            folder_options = from_toml(name)
             if flat.get("data") is not None:
-                below.pop("split", None)  # of the folder's own tasks
-            flat = {**below, **_given(flat), "env": below["env"]}
+                folder_options.pop("split", None)  # of the folder's own tasks
+            flat = {**folder_options, **_drop_none(flat), "env": folder_options["env"]}
         elif name:
             if str(name) not in ENVS:
                 project.refuse_lone_file(name)
@@ -431,14 +450,14 @@ class RunSpec(_Part, frozen=True, kw_only=True):
                 _refuse_twice(layer, values)
             flat |= values
         parts: dict[str, Any] = {part: {} for part in PARTS}
-        others: dict[str, Any] = {}
-        for option, value in _given(flat).items():
+        env_options: dict[str, Any] = {}
+        for option, value in _drop_none(flat).items():
             value = str(value) if isinstance(value, Path) else value
             if option in LIMITS:
                 value = _limit(option, value)
-            part = _part_of().get(option)
-            (others if part is None else parts[part] if part else parts)[option] = value
-        parts["env"]["options"] = others
+            part = _parts_by_option().get(option)
+            (env_options if part is None else parts[part] if part else parts)[option] = value
+        parts["env"]["options"] = env_options
         try:
             return msgspec.convert(parts, cls)
         except msgspec.ValidationError as error:
@@ -448,9 +467,9 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             raise UsageError(f"{name}: {text}") from None
 
     @classmethod
-    def from_args(cls, args: argparse.Namespace, *below: Options) -> RunSpec:
+    def from_args(cls, args: argparse.Namespace, *lower_layers: Options) -> RunSpec:
         """Make a spec from a parsed command line, and what lies below it."""
-        return cls.of(*below, given(args))
+        return cls.of(*lower_layers, read_arguments(args))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RunSpec:
@@ -468,7 +487,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     def from_record(
         cls,
         manifest: Mapping[str, Any],
-        given: Options | None = None,
+        overrides: Options | None = None,
         *,
         trust: bool = False,
         resumes: bool = False,
@@ -484,7 +503,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
 
         Args:
             manifest: The run's ``run.json``.
-            given: Options; those that name another agent, seed or exclusion are put among what
+            overrides: Options; those that name another agent, seed or exclusion are put among what
                 may differ from the record.
             trust: Whether what acts is taken from the record, too.
             resumes: Whether the run itself goes on: as its last session was carried out, and
@@ -495,23 +514,32 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             TrustError: The record acts, and is not trusted.
             UsageError: The record has left a password out, and it was not given.
         """
-        given = _with_folder(manifest, _read_given(given or {}, manifest, trust=trust))
-        recorded = inherited_options(manifest, given, resumes=resumes)
-        named = _named_again(recorded, given)
-        check(record, effects(recorded, named), {**recorded, **given}, trust=trust)
-        for name, value in recorded.items():
-            if isinstance(value, str) and ("***@" in value or GONE in value) and name not in given:
+        overrides = _add_folder(manifest, _read_given(overrides or {}, manifest, trust=trust))
+        record_values = inherited_options(manifest, overrides, resumes=resumes)
+        repeated_names = _repeated_names(record_values, overrides)
+        check(
+            record,
+            effects(record_values, repeated_names),
+            {**record_values, **overrides},
+            trust=trust,
+        )
+        for name, value in record_values.items():
+            if (
+                isinstance(value, str)
+                and ("***@" in value or REDACTED in value)
+                and name not in overrides
+            ):
                 flag = name.replace("_", "-")
                 raise UsageError(f"the record has no password or key: give --{flag} again")
         differs = {
             fact
-            for option in given
-            if (fact := _fact(option)) and option not in named and not resumes
+            for option in overrides
+            if (fact := _fact(option)) and option not in repeated_names and not resumes
         }
-        accept = [*given.get("accept", ()), *sorted(differs)]
-        if {"env", "data"} <= named:  # a folder's file may have changed since
-            given = {name: value for name, value in given.items() if name != "env"}
-        return cls.of(recorded, given, {"accept": accept})
+        accept = [*overrides.get("accept", ()), *sorted(differs)]
+        if {"env", "data"} <= repeated_names:  # a folder's file may have changed since
+            overrides = {name: value for name, value in overrides.items() if name != "env"}
+        return cls.of(record_values, overrides, {"accept": accept})
 
     def merge(self, **changes: Any) -> RunSpec:
         """Return this spec with other options; None takes one back."""
@@ -519,14 +547,14 @@ class RunSpec(_Part, frozen=True, kw_only=True):
 
     def flat(self) -> dict[str, Any]:
         """Return the options, option → value; those that were not given are left out."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        own: dict[str, Any] = found["env"].pop("options")
+        options: dict[str, Any] = msgspec.to_builtins(self)
+        env_options: dict[str, Any] = options["env"].pop("options")
         for part in PARTS:
-            found |= found.pop(part)
-        found = {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+            options |= options.pop(part)
+        options = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
         flags = _flags()
-        return own | {
-            k: v for k, v in found.items() if v is not None and v != [] and (v or k not in flags)
+        return env_options | {
+            k: v for k, v in options.items() if v is not None and v != [] and (v or k not in flags)
         }
 
     def recorded(self) -> dict[str, Any]:
@@ -538,7 +566,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         return {
             name: _PORTABLE.get(name, portable)(value)
             for name, value in sorted(self.flat().items())
-            if _part_of().get(name) != "how" and name != "exclude"
+            if _parts_by_option().get(name) != "how" and name != "exclude"
         }
 
     def identity(self) -> dict[str, Any]:
@@ -547,11 +575,11 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         An option that was not given is left out, and so is one that has its default.
         """
         env = self.env
-        return _identity(env.options, taken(environment(env.name, env.protocol)))
+        return _identity(env.options, list_constructor_options(environment(env.name, env.protocol)))
 
-    def diff(self, other: RunSpec) -> list[Difference]:
+    def diff(self, other_spec: RunSpec) -> list[Difference]:
         """List the options that another spec does not have alike."""
-        return diff(self.flat(), other.flat())
+        return diff(self.flat(), other_spec.flat())
 
     @property
     def reward(self) -> str | None:
@@ -566,7 +594,7 @@ PARTS: Mapping[str, type[_Part]] = {
     "how": How,
 }
 """The parts of `RunSpec`, by the names of its fields."""
-_TOGETHER = ({"limit", "tasks"},)
+_EXCLUSIVE_GROUPS = ({"limit", "tasks"},)
 """Options of which none is taken from a record if one was given."""
 _OLD_NAMES = {"provider": "sandbox"}
 """Option in the records of 0.1.0 → its name since."""
@@ -578,9 +606,14 @@ def from_toml(folder: str | Path) -> dict[str, Any]:
     Raises:
         UsageError: The file is malformed.
     """
-    found = project.read(folder)
-    facts = {"env": found.env, "data": found.tasks, "benchmark": found.name, "split": found.split}
-    return {**_given(facts), **found.options, **found.limits}
+    benchmark = project.read(folder)
+    facts = {
+        "env": benchmark.env,
+        "data": benchmark.tasks,
+        "benchmark": benchmark.name,
+        "split": benchmark.split,
+    }
+    return {**_drop_none(facts), **benchmark.options, **benchmark.limits}
 
 
 def recorded_options(manifest: Mapping[str, Any], *, resumes: bool = False) -> dict[str, Any]:
@@ -592,23 +625,23 @@ def recorded_options(manifest: Mapping[str, Any], *, resumes: bool = False) -> d
         manifest: The run's ``run.json``.
         resumes: Whether to add how the session was carried out; no record has the rest of that.
     """
-    last: Mapping[str, Any] = (manifest.get("sessions") or [{}])[-1]
-    options: dict[str, Any] = dict(last.get("options", {}))
-    more = options.pop("more", {})
-    options = {**(more if isinstance(more, dict) else {}), **options}
+    last_session: Mapping[str, Any] = (manifest.get("sessions") or [{}])[-1]
+    options: dict[str, Any] = dict(last_session.get("options", {}))
+    extra_options = options.pop("more", {})
+    options = {**(extra_options if isinstance(extra_options, dict) else {}), **options}
     options.pop("reward_every_turn", None)  # the agent asks for it
     if manifest.get("env", {}).get("history") == "full":  # also where there was no such option yet
         options.setdefault("history", "full")
     options = {_OLD_NAMES.get(name, name): value for name, value in options.items()}
-    for name in (*options_of(How), "exclude"):
+    for name in (*list_part_options(How), "exclude"):
         options.pop(name, None)
     if resumes:
-        settings = last.get("settings", {})
+        settings = last_session.get("settings", {})
         options |= {name: settings.get(_SETTINGS.get(name, name)) for name in _CARRIED_OUT}
-    return _given(options)
+    return _drop_none(options)
 
 
-def identified(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a record with the environment's options by which runs are told apart.
 
     Records had only some of them once, among other facts; the rest is among the options of their
@@ -617,23 +650,23 @@ def identified(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     env = manifest.get("env") or {}
     if "options" in env:
         return manifest
-    known: dict[str, Option] = {}
+    declared_options: dict[str, Option] = {}
     for kind in environment_kinds():
-        known |= described(kind)
-    parts = _part_of()
+        declared_options |= list_class_options(kind)
+    parts = _parts_by_option()
     options = recorded_options(manifest)
-    own = {name: value for name, value in options.items() if name not in parts}
-    identity = _identity(own, known)
+    env_options = {name: value for name, value in options.items() if name not in parts}
+    identity = _identity(env_options, declared_options)
     facts = {name: fact for name, fact in env.items() if name not in identity}
     return {**manifest, "env": {**facts, "options": identity}}
 
 
-def _identity(options: Options, known: Mapping[str, Option]) -> dict[str, Any]:
+def _identity(options: Options, declared_options: Mapping[str, Option]) -> dict[str, Any]:
     """Return those of an environment's options that identify a run and have not their default."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in sorted(options.items())
-        if (option := known.get(name)) is None
+        if (option := declared_options.get(name)) is None
         or (option.role == "identifies" and value != option.default)
     }
 
@@ -645,60 +678,66 @@ _SETTINGS = {"retries": "max_retries"}
 
 
 def inherited_options(
-    manifest: Mapping[str, Any], given: Options, *, resumes: bool = False
+    manifest: Mapping[str, Any], overrides: Options, *, resumes: bool = False
 ) -> dict[str, Any]:
     """Return the recorded options that remain beside those that are given: see `from_record`."""
-    recorded = recorded_options(manifest, resumes=resumes)
-    named = _named_again(recorded, given)
-    replaced = {name for name in given if name not in named}
-    for group in _TOGETHER:
-        replaced |= group if replaced & group else set()
-    if replaced & {"agent", "preset"}:
-        replaced |= {name for name, part in _part_of().items() if part in ("agent", "model")}
-    return {name: value for name, value in recorded.items() if name not in replaced}
+    record_values = recorded_options(manifest, resumes=resumes)
+    repeated_names = _repeated_names(record_values, overrides)
+    replaced_names = {name for name in overrides if name not in repeated_names}
+    for group in _EXCLUSIVE_GROUPS:
+        replaced_names |= group if replaced_names & group else set()
+    if replaced_names & {"agent", "preset"}:
+        replaced_names |= {
+            name for name, part in _parts_by_option().items() if part in ("agent", "model")
+        }
+    return {name: value for name, value in record_values.items() if name not in replaced_names}
 
 
-def effects_of(
-    manifest: Mapping[str, Any], given: Options, *, trust: bool = False, resumes: bool = False
+def list_record_effects(
+    manifest: Mapping[str, Any], overrides: Options, *, trust: bool = False, resumes: bool = False
 ) -> list[Effect]:
     """List what a record would run, read or reach that is not given again: see `from_record`."""
-    given = _with_folder(manifest, _read_given(given, manifest, trust=trust))
-    recorded = inherited_options(manifest, given, resumes=resumes)
-    return effects(recorded, _named_again(recorded, given))
+    overrides = _add_folder(manifest, _read_given(overrides, manifest, trust=trust))
+    record_values = inherited_options(manifest, overrides, resumes=resumes)
+    return effects(record_values, _repeated_names(record_values, overrides))
 
 
-def _with_folder(manifest: Mapping[str, Any], given: Options) -> Options:
+def _add_folder(manifest: Mapping[str, Any], overrides: Options) -> Options:
     """Add the tasks, images and code of a benchmark's folder to the options that are given.
 
     The folder may have moved since its run: what the record has of it is then nowhere. That all is
     as it was, digests say; other options than these are the recorded ones. The image that is given
     takes the place of the folder's.
     """
-    env, recorded = given.get("env"), recorded_options(manifest)
-    if "image" in given and "default_image" in recorded and "image" not in recorded:
-        given = {**given, "default_image": given["image"]}
-        given = {name: value for name, value in given.items() if name != "image"}
+    env, record_values = overrides.get("env"), recorded_options(manifest)
+    if "image" in overrides and "default_image" in record_values and "image" not in record_values:
+        overrides = {**overrides, "default_image": overrides["image"]}
+        overrides = {name: value for name, value in overrides.items() if name != "image"}
     if env is None or env in ENVS or not Path(env).is_dir():
-        return given
-    below = from_toml(env)
-    moved = {name: below[name] for name in recorded if name in below.keys() - given.keys() - INERT}
-    if below["env"] != recorded.get("env"):
-        return {**moved, **given}
-    return {**moved, **{name: value for name, value in given.items() if name != "env"}}
+        return overrides
+    folder_options = from_toml(env)
+    moved_options = {
+        name: folder_options[name]
+        for name in record_values
+        if name in folder_options.keys() - overrides.keys() - DATA_OPTIONS
+    }
+    if folder_options["env"] != record_values.get("env"):
+        return {**moved_options, **overrides}
+    return {**moved_options, **{name: value for name, value in overrides.items() if name != "env"}}
 
 
-def _named_again(recorded: Options, given: Options) -> set[str]:
+def _repeated_names(record_values: Options, overrides: Options) -> set[str]:
     """Name the recorded options that are given again, with the same value.
 
     A folder with an ``intercode.toml`` gives all that its file says.
     """
-    spec = RunSpec.of(given)
+    spec = RunSpec.of(overrides)
     forms = [json.loads(json.dumps(form)) for form in (spec.flat(), spec.recorded())]
-    is_source = "env" in given and given["env"] not in ENVS
+    is_source = "env" in overrides and overrides["env"] not in ENVS
     return {
         name
-        for name, value in recorded.items()
-        if any(form.get(name) == value for form in forms) and (name in given or is_source)
+        for name, value in record_values.items()
+        if any(form.get(name) == value for form in forms) and (name in overrides or is_source)
     }
 
 
@@ -715,9 +754,9 @@ def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> d
     """
     if not texts:
         return {}
-    known = {
+    declared_options = {
         name: option
-        for name, option in readable(environment(env, protocol)).items()
+        for name, option in list_text_options(environment(env, protocol)).items()
         if name not in project.NO_TEXTS
     }
     values: dict[str, Any] = {}
@@ -726,21 +765,25 @@ def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> d
         name = name.strip().replace("-", "_")
         if not equals:
             raise UsageError(f"-o {text}: write NAME=VALUE")
-        if name not in known:
-            raise UsageError(f"environment {env!r} has no option {name!r}{hint_text(name, known)}")
-        if name in _part_of() and not any(name in described(kind) for kind in environment_kinds()):
+        if name not in declared_options:
+            raise UsageError(
+                f"environment {env!r} has no option {name!r}{hint_text(name, declared_options)}"
+            )
+        if name in _parts_by_option() and not any(
+            name in list_class_options(kind) for kind in environment_kinds()
+        ):
             raise UsageError(f"-o {name}: every run has an option of this name, --{name}")
         try:
-            read = _limit(name, value) if name in LIMITS else known[name].read(value)
+            read = _limit(name, value) if name in LIMITS else declared_options[name].read(value)
         except ValueError as error:
             raise UsageError(f"-o {name}: {error}") from None
-        if name in values and not known[name].many:
+        if name in values and not declared_options[name].is_list:
             raise UsageError(f"-o {name} is given twice")
-        values[name] = [*_listed(values[name]), read] if name in values else read
+        values[name] = [*_as_list(values[name]), read] if name in values else read
     return values
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
@@ -752,24 +795,24 @@ def _refuse_twice(layer: Options, values: Options) -> None:
                 raise UsageError(f"{name} is given twice: {layer[name]!r} and {values[name]!r}")
 
 
-def _read_given(given: Options, manifest: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
+def _read_given(overrides: Options, manifest: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
     """Read the texts among options that are given beside a record: see `read_options`.
 
     They stay unread where only the record names the environment, and may not: it is refused then.
     """
-    given = _given(given)
-    texts = given.pop("options", ())
-    recorded = recorded_options(manifest)
-    env = given.get("env") or recorded.get("env")
-    if not texts or not ("env" in given or trust or ENVS.is_trusted(str(env))):
-        return given
-    protocol = given.get("protocol") or recorded.get("protocol")
-    if not (protocol in (None, "default", "paper") or "protocol" in given or trust):
-        return given
-    opened = RunSpec.of({"env": env, "protocol": protocol}).env
-    values = read_options(texts, opened.name, opened.protocol)
-    _refuse_twice({**given, "options": texts}, values)
-    return {**given, **values}
+    overrides = _drop_none(overrides)
+    texts = overrides.pop("options", ())
+    record_values = recorded_options(manifest)
+    env = overrides.get("env") or record_values.get("env")
+    if not texts or not ("env" in overrides or trust or ENVS.is_trusted(str(env))):
+        return overrides
+    protocol = overrides.get("protocol") or record_values.get("protocol")
+    if not (protocol in (None, "default", "paper") or "protocol" in overrides or trust):
+        return overrides
+    env_spec = RunSpec.of({"env": env, "protocol": protocol}).env
+    values = read_options(texts, env_spec.name, env_spec.protocol)
+    _refuse_twice({**overrides, "options": texts}, values)
+    return {**overrides, **values}
 
 
 def _limit(name: str, value: object) -> Any:
@@ -779,7 +822,7 @@ def _limit(name: str, value: object) -> Any:
         raise UsageError(f"{name} {error}") from None
 
 
-def _given(options: Options) -> dict[str, Any]:
+def _drop_none(options: Options) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -787,12 +830,12 @@ def _given(options: Options) -> dict[str, Any]:
 
 
 @cache
-def options_of(part: type[msgspec.Struct]) -> dict[str, Option]:
+def list_part_options(part: type[msgspec.Struct]) -> dict[str, Option]:
     """List a part's options by name."""
-    outer = {field.name: field.encode_name for field in msgspec.structs.fields(part)}
+    encoded_names = {field.name: field.encode_name for field in msgspec.structs.fields(part)}
     return {
-        outer[name]: msgspec.structs.replace(option, name=outer[name])
-        for name, option in described(part).items()
+        encoded_names[name]: msgspec.structs.replace(option, name=encoded_names[name])
+        for name, option in list_class_options(part).items()
         if name not in PARTS
     }
 
@@ -802,7 +845,7 @@ def environment_kinds() -> tuple[type[msgspec.Struct], ...]:
     return BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions
 
 
-def _name_of(kind: type[msgspec.Struct]) -> str:
+def _environment_name(kind: type[msgspec.Struct]) -> str:
     """Return the environment of a class of options, which is named after it."""
     return kind.__name__.removesuffix("Options").lower()
 
@@ -810,82 +853,94 @@ def _name_of(kind: type[msgspec.Struct]) -> str:
 @cache
 def environment_options() -> dict[str, Option]:
     """List the options of which the environments of the package take some, the limits last."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for kind in environment_kinds():
-        for name, option in described(kind).items():
+        for name, option in list_class_options(kind).items():
             if option.has_flag:
-                found.setdefault(name, option)
-    return dict(sorted(found.items(), key=lambda one: one[0] in LIMITS))
+                options.setdefault(name, option)
+    return dict(sorted(options.items(), key=lambda item: item[0] in LIMITS))
 
 
-def grouped(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
+def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
     """Map title to options: those without a group of their own are below the first."""
-    found: dict[str, dict[str, Option]] = {title: {}}
+    groups: dict[str, dict[str, Option]] = {title: {}}
     for name, option in options.items():
-        found.setdefault(option.group or title, {})[name] = option
-    return found
+        groups.setdefault(option.group or title, {})[name] = option
+    return groups
 
 
-def by_environment() -> dict[str, dict[str, Option]]:
+def group_by_environment() -> dict[str, dict[str, Option]]:
     """Map title to the options of environments: of all, then of those that it names, the limits."""
-    found: dict[str, dict[str, Option]] = {}
-    kinds = {_name_of(kind): kind for kind in environment_kinds()}
+    groups: dict[str, dict[str, Option]] = {}
+    kinds = {_environment_name(kind): kind for kind in environment_kinds()}
     for name, option in environment_options().items():
-        envs = [env for env, kind in kinds.items() if name in described(kind)]
+        envs = [env for env, kind in kinds.items() if name in list_class_options(kind)]
         title = "environments" if len(envs) == len(kinds) else ", ".join(envs)
         title = "limits of each sandbox" if name in LIMITS else title
-        found.setdefault(title, {})[name] = option
+        groups.setdefault(title, {})[name] = option
     return dict(
-        sorted(found.items(), key=lambda one: (one[0] != "environments", "limits" in one[0]))
+        sorted(groups.items(), key=lambda item: (item[0] != "environments", "limits" in item[0]))
     )
 
 
 @cache
-def _part_of() -> dict[str, str]:
+def _parts_by_option() -> dict[str, str]:
     """Option → the part that it is in; "" for those of `RunSpec` itself."""
-    found = dict.fromkeys(options_of(RunSpec), "")
+    parts = dict.fromkeys(list_part_options(RunSpec), "")
     for part, kind in PARTS.items():
-        found |= dict.fromkeys(options_of(kind), part)
-    del found["options"]
-    return found
+        parts |= dict.fromkeys(list_part_options(kind), part)
+    del parts["options"]
+    return parts
 
 
 def _fact(option: str) -> str:
     """Return the fact in a record that is meant to differ if an option is given; "" for none."""
-    part = _part_of().get(option)
+    part = _parts_by_option().get(option)
     if part in ("agent", "model"):
         return "agent"
-    return options_of(RunSpec)[option].fact if part == "" else ""
+    return list_part_options(RunSpec)[option].fact if part == "" else ""
 
 
 @cache
 def _flags() -> set[str]:
     """Name the options for which False means that they were not given."""
     parts = (*PARTS.values(), RunSpec)
-    return {k for part in parts for k, one in options_of(part).items() if one.default is False}
+    return {
+        k
+        for part in parts
+        for k, option in list_part_options(part).items()
+        if option.default is False
+    }
 
 
-def given(args: argparse.Namespace) -> dict[str, Any]:
+def read_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options that a parsed command line has; a preset's lie below them.
 
     Raises:
         UsageError: There is no such preset, or it is for another environment; or two environments
             are named.
     """
-    known = _part_of().keys() | environment_options().keys() | {"options"}
-    found = _given({name: value for name, value in vars(args).items() if name in known})
-    other = getattr(args, "env_option", None)
-    network = found.get("network")
-    if isinstance(network, str) and "env" not in found and other is None and _is_env(network):
-        found |= {"env": network, "network": True}  # --network was a flag only: --network ENV
-    if other is not None and found.setdefault("env", other) != other:
-        raise UsageError(f"which environment: {found['env']!r} or {other!r}?")
-    if "preset" not in found:
-        return found
-    preset = resolve_preset(str(found["preset"]))
-    if found.get("env", preset.env) != preset.env:
-        raise UsageError(f"preset {found['preset']} is for {preset.env}, not for {found['env']}")
-    return _given(asdict(preset)) | found
+    names = _parts_by_option().keys() | environment_options().keys() | {"options"}
+    options = _drop_none({name: value for name, value in vars(args).items() if name in names})
+    env_option = getattr(args, "env_option", None)
+    network = options.get("network")
+    if (
+        isinstance(network, str)
+        and "env" not in options
+        and env_option is None
+        and _is_env(network)
+    ):
+        options |= {"env": network, "network": True}  # --network was a flag only: --network ENV
+    if env_option is not None and options.setdefault("env", env_option) != env_option:
+        raise UsageError(f"which environment: {options['env']!r} or {env_option!r}?")
+    if "preset" not in options:
+        return options
+    preset = resolve_preset(str(options["preset"]))
+    if options.get("env", preset.env) != preset.env:
+        raise UsageError(
+            f"preset {options['preset']} is for {preset.env}, not for {options['env']}"
+        )
+    return _drop_none(asdict(preset)) | options
 
 
 def resolve_preset(name: str) -> Any:
@@ -910,11 +965,11 @@ def _is_env(name: str) -> bool:
 
 def add_environment(parser: argparse.ArgumentParser) -> None:
     """Add ``ENV`` and ``--env ENV``."""
-    known = (
+    description = (
         f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; or "
         f"tasks elsewhere, as harbor:FOLDER"
     )
-    parser.add_argument("env", nargs="?", metavar="ENV", help=known)
+    parser.add_argument("env", nargs="?", metavar="ENV", help=description)
     parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same")
 
 
@@ -924,7 +979,10 @@ def environments(*, packages: bool = True) -> list[str]:
 
 
 def add_options(
-    parser: argparse._ActionsContainer, options: Mapping[str, Option], *names: str, less: str = ""
+    parser: argparse._ActionsContainer,
+    options: Mapping[str, Option],
+    *names: str,
+    excluded_names: str = "",
 ) -> None:
     """Add options to a parser, where None stands for what is not given.
 
@@ -932,19 +990,21 @@ def add_options(
         parser: A parser or a group of one.
         options: Name → option.
         names: Which of them; default: all that have a flag.
-        less: Names of those that are left out, with spaces between them.
+        excluded_names: Names of those that are left out, with spaces between them.
     """
     for name in names or options:
         option = options[name]
-        if option.has_flag and name not in less.split():
-            flag = _REPEATED.get(name, option.flag)
+        if option.has_flag and name not in excluded_names.split():
+            flag = _REPEATABLE_FLAGS.get(name, option.flag)
             action = parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
             vars(action)["is_rare"] = not option.is_daily  # for `intercode.cli.parser`
 
 
-def add_environment_options(parser: argparse._ActionsContainer, *, less: str = "") -> None:
+def add_environment_options(
+    parser: argparse._ActionsContainer, *, excluded_names: str = ""
+) -> None:
     """Add the options of the package's environments, and ``-o`` for those of all."""
-    add_options(parser, environment_options(), less=less)
+    add_options(parser, environment_options(), excluded_names=excluded_names)
     add_named(parser)
 
 
@@ -960,32 +1020,35 @@ def add_named(parser: argparse._ActionsContainer) -> None:
     vars(action)["is_rare"] = True
 
 
-_REPEATED = {"tasks": "--task", "accept": "--accept", "skill": "--skill"}
+_REPEATABLE_FLAGS = {"tasks": "--task", "accept": "--accept", "skill": "--skill"}
 """Option that may be given several times → its flag."""
 
 
 def _help(option: Option) -> str:
-    known = option.default not in (None, False, (), "") and "default" not in option.help
-    says = known and option.name in _part_of() and not option.choices
+    shows_default = option.default not in (None, False, (), "") and "default" not in option.help
+    says = shows_default and option.name in _parts_by_option() and not option.choices
     return f"{option.help} (default: {option.default})" if says else option.help
 
 
 def _takes(option: Option) -> dict[str, Any]:
     """Return argparse's keywords for an option's value."""
     if option.kinds == (bool,):
-        both = option.default is None
-        return {"action": argparse.BooleanOptionalAction if both else "store_true", "default": None}
+        has_negation = option.default is None
+        return {
+            "action": argparse.BooleanOptionalAction if has_negation else "store_true",
+            "default": None,
+        }
     if bool in option.kinds:  # without a value, it is true
         return {"nargs": "?", "const": True, "metavar": option.metavar}
     if option.choices:
         return {"choices": option.choices}
-    if option.name in _REPEATED:
+    if option.name in _REPEATABLE_FLAGS:
         return {"action": "append", "metavar": option.metavar}
     if option.name in LIMITS and option.metavar != "N":
         return {"type": _reader(LIMITS[option.name]), "metavar": option.metavar}
-    whole = natural if option.least == 0 else positive
-    other = whole if int in option.kinds else str
-    return {"type": _READERS.get(option.metavar, other), "metavar": option.metavar}
+    integer_reader = natural if option.minimum == 0 else positive
+    default_reader = integer_reader if int in option.kinds else str
+    return {"type": _READERS.get(option.metavar, default_reader), "metavar": option.metavar}
 
 
 def positive(text: str) -> int:
@@ -1071,16 +1134,16 @@ def _path(value: str) -> str:
 
 def _place(value: str) -> str:
     """Make a path that there is absolute; a name or a URL stays."""
-    if scheme := scheme_of(value):
+    if scheme := parse_scheme(value):
         return f"{scheme}:{_place(value.partition(':')[2])}"
     path = Path(value).expanduser()
     looks_like_a_path = "/" in value or bool(path.suffix)
-    found = looks_like_a_path and path.exists()
-    return str(path.absolute()) if found else str(portable(value))
+    is_existing_path = looks_like_a_path and path.exists()
+    return str(path.absolute()) if is_existing_path else str(portable(value))
 
 
 def _data(value: str) -> str:
-    is_code = is_reference(value) and is_reference(name_in(value) or "")
+    is_code = is_reference(value) and is_reference(loader_name(value) or "")
     return absolute(value) if is_code else _place(value)
 
 
@@ -1112,15 +1175,15 @@ CODE = {"reward", "sandbox", "engine"}
 """Options of environments that may name code in a file."""
 
 
-def in_any_folder(options: Options) -> dict[str, Any]:
+def resolve_paths(options: Options) -> dict[str, Any]:
     """Return options whose files are found from any working directory.
 
     Names that a run shows, as those of agents and models, stay: they are resolved once.
     """
-    return {name: _in_any_folder(name, value) for name, value in options.items()}
+    return {name: _resolve_value(name, value) for name, value in options.items()}
 
 
-def _in_any_folder(name: str, value: Any) -> Any:
+def _resolve_value(name: str, value: Any) -> Any:
     if not isinstance(value, str) or "://" in value:  # whose password a record leaves out
         return value
     if name in ("out", "cache", "prices", "prompt"):

@@ -6,7 +6,7 @@ import ast
 import threading
 import warnings
 
-_parsing = threading.Lock()
+_parse_lock = threading.Lock()
 
 
 def parse(source: str) -> ast.Module:
@@ -18,7 +18,7 @@ def parse(source: str) -> ast.Module:
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: The source is not Python, or too deep.
     """
-    with _parsing, warnings.catch_warnings():
+    with _parse_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
 

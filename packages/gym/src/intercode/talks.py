@@ -87,88 +87,101 @@ class Talk(TypedDict, total=False):
     tools: list[dict[str, Any]]
 
 
-def as_talk(recorded: object) -> Talk | None:
+def parse_talk(data: object) -> Talk | None:
     """Return what was recorded if it is a dialogue of ours, else None."""
     import msgspec
 
-    if not isinstance(recorded, Mapping):
+    if not isinstance(data, Mapping):
         return None
     try:
-        msgspec.convert(recorded, Talk)
+        msgspec.convert(data, Talk)
     except msgspec.ValidationError:
         return None
-    talk = cast("Talk", recorded)
-    known = range(len(talk.get("messages", ())))
+    talk = cast("Talk", data)
+    valid_numbers = range(len(talk.get("messages", ())))
     calls = talk.get("calls", ())
     numbers = chain.from_iterable([*c.get("sent", ()), *_reply(c)] for c in calls)
-    return talk if all(number in known for number in numbers) else None
+    return talk if all(number in valid_numbers for number in numbers) else None
 
 
-def talk_of(episode: Episode) -> Talk | None:
+def agent_talk(episode: Episode) -> Talk | None:
     """Return the dialogue with the agent's model; None without one.
 
     Of a search it has the calls that led to the episode, without other branches and judgements.
     """
-    talk = as_talk(episode.metadata.get("model"))
-    branch = branch_of(episode)
+    talk = parse_talk(episode.metadata.get("model"))
+    branch = find_branch(episode)
     if talk is None or branch is None:
         return talk
-    return {**talk, "calls": [one for one in talk.get("calls", ()) if one.get("node") in branch]}
+    return {**talk, "calls": [call for call in talk.get("calls", ()) if call.get("node") in branch]}
 
 
-def branch_of(episode: Episode) -> set[int] | None:
+def find_branch(episode: Episode) -> set[int] | None:
     """Return the states that led to an episode which was found by a search; None: by none."""
     search = episode.metadata.get("search")
     if not isinstance(search, Mapping) or not isinstance(nodes := search.get("nodes"), list):
         return None
-    at, found = search.get("chosen"), set[int]()
-    while isinstance(at, int) and at not in found and 0 <= at < len(nodes):
-        found.add(at)
-        at = nodes[at].get("parent") if isinstance(nodes[at], Mapping) else None
-    return found
+    node_number, branch = search.get("chosen"), set[int]()
+    while (
+        isinstance(node_number, int) and node_number not in branch and 0 <= node_number < len(nodes)
+    ):
+        branch.add(node_number)
+        node_number = (
+            nodes[node_number].get("parent") if isinstance(nodes[node_number], Mapping) else None
+        )
+    return branch
 
 
-def talks_of(episode: Episode) -> list[Talk]:
+def all_agent_talks(episode: Episode) -> list[Talk]:
     """Return the dialogues with the agent's model, also those of attempts that were repeated.
 
     Calls before a sandbox died were paid for, too.
     """
-    earlier = episode.metadata.get("earlier", ())
-    return _talks([*(earlier if isinstance(earlier, list) else ()), episode.metadata.get("model")])
+    earlier_talks = episode.metadata.get("earlier", ())
+    return _talks(
+        [*(earlier_talks if isinstance(earlier_talks, list) else ()), episode.metadata.get("model")]
+    )
 
 
 def judge_talks(episode: Episode) -> list[Talk]:
     """Return the dialogues with a judge, one for each question."""
-    asked = episode.metadata.get("judge", ())
-    return _talks(asked if isinstance(asked, list) else ())
+    judge_data = episode.metadata.get("judge", ())
+    return _talks(judge_data if isinstance(judge_data, list) else ())
 
 
 def _reply(call: Call) -> list[int]:
     return [call["reply"]] if "reply" in call else []
 
 
-def calls_made(talks: Iterable[Talk]) -> int:
+def count_calls(talks: Iterable[Talk]) -> int:
     """Count the calls to models, without replies from a cache and calls that were not sent."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return sum(not call.get("cached") and not call.get("unsent") for call in calls)
 
 
-def tokens_of(talks: Sequence[Talk]) -> tuple[int, int] | None:
+def sum_tokens(talks: Sequence[Talk]) -> tuple[int, int] | None:
     """Return the tokens in and out of some dialogues; None where a server has not reported them.
 
     No reply takes 0 tokens. A talk of a tool other than ours may have sums and no calls.
     """
     sums = [(talk.get("input_tokens"), talk.get("output_tokens")) for talk in talks]
-    counts = [(read, written) for read, written in sums if read is not None and written is not None]
+    counts = [
+        (input_tokens, output_tokens)
+        for input_tokens, output_tokens in sums
+        if input_tokens is not None and output_tokens is not None
+    ]
     if not counts or len(counts) < len(talks):
         return None
     if not all(call.get("input_tokens") or call.get("output_tokens") for call in _replies(talks)):
         return None
-    total = sum(read for read, _ in counts), sum(written for _, written in counts)
-    return total if any(total) or not calls_made(talks) else None
+    total = (
+        sum(input_tokens for input_tokens, _ in counts),
+        sum(output_tokens for _, output_tokens in counts),
+    )
+    return total if any(total) or not count_calls(talks) else None
 
 
-def cost_of(talks: Sequence[Talk]) -> float | None:
+def sum_costs(talks: Sequence[Talk]) -> float | None:
     """Return the US dollars of some dialogues; None if a price is unknown or all calls failed."""
     costs = [cost for talk in talks if (cost := talk.get("cost")) is not None]
     if not costs or len(costs) < len(talks):
@@ -188,5 +201,5 @@ def _has_reply(talks: Iterable[Talk]) -> bool:
     return not calls or any("reply" in call for call in calls)
 
 
-def _talks(recorded: Iterable[object]) -> list[Talk]:
-    return [talk for talk in map(as_talk, recorded) if talk is not None]
+def _talks(items: Iterable[object]) -> list[Talk]:
+    return [talk for talk in map(parse_talk, items) if talk is not None]

@@ -37,7 +37,7 @@ before gold."""
 CLOCK = "clock"
 """The key of a task's `metadata` for folder → age, in a task that depends on the clock: see
 `Task.ages`."""
-OF_ALL_TASKS = (LOOKS, CLOCK, "alternatives", "cache_gold", "judge", "wrong")
+COMMON_METADATA = (LOOKS, CLOCK, "alternatives", "cache_gold", "judge", "wrong")
 """The keys of `metadata` that tasks of any environment may have."""
 
 CANNOT = "cannot"
@@ -97,7 +97,7 @@ class Task:
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
-            object.__setattr__(self, name, _checked(name, check, getattr(self, name)))
+            object.__setattr__(self, name, _validate(name, check, getattr(self, name)))
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any], index: int = 0, folder: Path | None = None) -> Task:
@@ -118,32 +118,32 @@ class Task:
         Raises:
             TaskError: As for the class, or a field is missing.
         """
-        given = {key: value for key, value in row.items() if value is not None}
-        if "query" not in given:
-            others = [str(key) for key in given if key not in FIELDS]
-            meaning = nearest_word("query", others) or next(
-                (k for k in others if k in _QUERIES), None
+        fields = {key: value for key, value in row.items() if value is not None}
+        if "query" not in fields:
+            other_keys = [str(key) for key in fields if key not in FIELDS]
+            meaning = nearest_word("query", other_keys) or next(
+                (k for k in other_keys if k in _QUERIES), None
             )
             advice = f": rename {meaning!r}" if meaning else ""
             raise TaskError(f"field 'query' is missing{advice}")
-        if "task_id" not in given:
-            given["task_id"] = index
-            gold = given.get("gold")
+        if "task_id" not in fields:
+            fields["task_id"] = index
+            gold = fields.get("gold")
             if isinstance(gold, list) and gold and all(isinstance(part, str) for part in gold):
-                given["gold"] = ";".join(gold)
-        unknown = {key: given.pop(key) for key in list(given) if key not in FIELDS}
+                fields["gold"] = ";".join(gold)
+        unknown = {key: fields.pop(key) for key in list(fields) if key not in FIELDS}
         for key in unknown:
-            if (near := nearest_word(str(key), FIELDS)) is not None:
+            if (suggestion := nearest_word(str(key), FIELDS)) is not None:
                 raise TaskError(
-                    f"there is no field {key!r}; did you mean {near!r}? "
+                    f"there is no field {key!r}; did you mean {suggestion!r}? "
                     "(A field of your own can be put under 'metadata'.)"
                 )
-        metadata = given.pop("metadata", {})
+        metadata = fields.pop("metadata", {})
         if not isinstance(metadata, Mapping):
             raise TaskError(f"field 'metadata' must be an object, not {_kind(metadata)}")
-        if twice := sorted(set(metadata) & set(unknown)):
-            raise TaskError(f"field {twice[0]!r} is given twice: beside and within 'metadata'")
-        return cls(**given, metadata={**metadata, **unknown}, folder=folder)
+        if duplicates := sorted(set(metadata) & set(unknown)):
+            raise TaskError(f"field {duplicates[0]!r} is given twice: beside and within 'metadata'")
+        return cls(**fields, metadata={**metadata, **unknown}, folder=folder)
 
     @property
     def ages(self) -> Mapping[str, float]:
@@ -175,8 +175,8 @@ class Task:
 
     def shown(self) -> Task:
         """The task as an agent may know it, without solutions and all that scores it."""
-        told = {name: self.metadata[name] for name in SHOWN if name in self.metadata}
-        return Task(self.task_id, self.query, db=self.db, tags=self.tags, metadata=told)
+        metadata = {name: self.metadata[name] for name in SHOWN if name in self.metadata}
+        return Task(self.task_id, self.query, db=self.db, tags=self.tags, metadata=metadata)
 
     def expects(self, path: str) -> bool:
         """Whether `may_change` names a path, or a folder above it."""
@@ -186,8 +186,8 @@ class Task:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, without the fields that hold nothing; `from_dict` gives it back."""
         values = {name: getattr(self, name) for name in _CHECKS}
-        plain = {name: _thawed(value) for name, value in values.items()}
-        return {name: value for name, value in plain.items() if value not in (None, [], {})}
+        plain_values = {name: _thaw(value) for name, value in values.items()}
+        return {name: value for name, value in plain_values.items() if value not in (None, [], {})}
 
 
 class Dataset(Sequence[Task]):
@@ -231,11 +231,11 @@ class Dataset(Sequence[Task]):
                 )
         self._index: dict[str, int] = {}
         for row, task in enumerate(self._tasks):
-            first = self._index.setdefault(task.task_id, row)
-            if first != row:
+            first_row = self._index.setdefault(task.task_id, row)
+            if first_row != row:
                 raise TaskError(
                     f"{source or name}: row {row + 1}, field 'task_id': {task.task_id!r} is "
-                    f"already the id of row {first + 1}"
+                    f"already the id of row {first_row + 1}"
                 )
         self._digest: str | None = None
 
@@ -251,7 +251,7 @@ class Dataset(Sequence[Task]):
         if isinstance(index, str):
             return self.by_id(index)
         if isinstance(index, slice):
-            return self._with(self._tasks[index])
+            return self._copy_with(self._tasks[index])
         return self._tasks[index]
 
     def __iter__(self) -> Iterator[Task]:
@@ -284,9 +284,9 @@ class Dataset(Sequence[Task]):
         try:
             return self._tasks[self._index[str(task_id)]]
         except KeyError:
-            near = hint_text(str(task_id), self._index, listed=False)
+            suggestion = hint_text(str(task_id), self._index, listed=False)
             raise TaskNotFoundError(
-                f"{self.name}: no task has the id {str(task_id)!r}{near}"
+                f"{self.name}: no task has the id {str(task_id)!r}{suggestion}"
             ) from None
 
     def at(self, index: int) -> Task:
@@ -303,15 +303,19 @@ class Dataset(Sequence[Task]):
             )
         return self._tasks[int(index)]
 
-    def named(self, task_id: Any = None, index: Any = None, **others: Any) -> Task | None:
+    def select_task(
+        self, task_id: Any = None, index: Any = None, **unknown_options: Any
+    ) -> Task | None:
         """The task that options of an environment's `reset` name; None: they name none.
 
         Raises:
             TaskNotFoundError: No task has that id or index.
             UsageError: There is another option, or both are given.
         """
-        if others:
-            raise UsageError(f"reset knows no option {min(others)!r}, only 'task_id' and 'index'")
+        if unknown_options:
+            raise UsageError(
+                f"reset knows no option {min(unknown_options)!r}, only 'task_id' and 'index'"
+            )
         if task_id is not None and index is not None:
             raise UsageError(f"which task: {task_id!r}, or that at index {index!r}?")
         if task_id is not None:
@@ -320,8 +324,8 @@ class Dataset(Sequence[Task]):
 
     def splits(self) -> list[str]:
         """The names under ``split`` in the tasks' `metadata`, each once, in their order."""
-        named = (task.metadata.get("split") for task in self._tasks)
-        return list(dict.fromkeys(name for name in named if isinstance(name, str)))
+        names = (task.metadata.get("split") for task in self._tasks)
+        return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     def split(self, name: str) -> Dataset:
         """The tasks whose `metadata` has this name under ``split``.
@@ -329,9 +333,13 @@ class Dataset(Sequence[Task]):
         Raises:
             TaskError: There are none.
         """
-        if name not in (known := self.splits()):
-            said = f"its splits are {', '.join(known)}" if known else "its tasks name no splits"
-            raise TaskError(f"dataset {self.name!r}: there is no split {name!r}: {said}")
+        if name not in (split_names := self.splits()):
+            message = (
+                f"its splits are {', '.join(split_names)}"
+                if split_names
+                else "its tasks name no splits"
+            )
+            raise TaskError(f"dataset {self.name!r}: there is no split {name!r}: {message}")
         return self.filter(lambda task: task.metadata.get("split") == name)
 
     def where(self, task: Task) -> str:
@@ -339,7 +347,7 @@ class Dataset(Sequence[Task]):
         return f"{self._place(task)}task {task.task_id!r}"
 
     @contextmanager
-    def naming(self, task: Task) -> Iterator[None]:
+    def locate_errors(self, task: Task) -> Iterator[None]:
         """Put file and row before a `TaskError` that begins with the task."""
         try:
             yield
@@ -352,7 +360,7 @@ class Dataset(Sequence[Task]):
 
     def filter(self, keep: Callable[[Task], bool]) -> Dataset:
         """The tasks for which `keep` is true, in the same order."""
-        return self._with(task for task in self._tasks if keep(task))
+        return self._copy_with(task for task in self._tasks if keep(task))
 
     def order(self, seed: int) -> list[int]:
         """A permutation of the row numbers, the same for this seed on every machine.
@@ -367,7 +375,7 @@ class Dataset(Sequence[Task]):
 
         return sorted(range(len(self)), key=key)
 
-    def shuffled(self, rng: Generator) -> Iterator[Task]:
+    def iterate_shuffled(self, rng: Generator) -> Iterator[Task]:
         """Yield every task once in a random order, then in another one, without an end."""
         while True:
             for row in self.order(int(rng.integers(2**32))):
@@ -375,24 +383,24 @@ class Dataset(Sequence[Task]):
 
     def sample(self, count: int, seed: int = 0) -> Dataset:
         """`count` tasks (or all, if there are fewer), drawn and ordered by `seed`."""
-        return self._with(self._tasks[row] for row in self.order(seed)[:count])
+        return self._copy_with(self._tasks[row] for row in self.order(seed)[:count])
 
-    def limited(self, timeout: float) -> Dataset:
+    def limit_timeouts(self, timeout: float) -> Dataset:
         """Return the tasks, with at most so many seconds for each action of theirs."""
         if all((task.timeout or 0) <= timeout for task in self):
             return self
-        return self._with(
+        return self._copy_with(
             task if (task.timeout or 0) <= timeout else replace(task, timeout=timeout)
             for task in self
         )
 
-    def _with(self, tasks: Iterable[Task]) -> Dataset:
+    def _copy_with(self, tasks: Iterable[Task]) -> Dataset:
         return Dataset(
             tasks, self.name, self.source, self.databases, self.rows, self.kept, self.version
         )
 
 
-def _checked(name: str, check: Callable[[object], Any], value: object) -> Any:
+def _validate(name: str, check: Callable[[object], Any], value: object) -> Any:
     try:
         return check(value)
     except ValueError as error:
@@ -417,21 +425,21 @@ def _text(value: object) -> str:
     return value
 
 
-def _filled(value: object) -> str:
+def _nonempty_text(value: object) -> str:
     text = _text(value)
     if not text.strip():
         raise ValueError("must not be empty")
     return text
 
 
-def _optional(value: object) -> str | None:
-    return None if value is None else _filled(value)
+def _optional_text(value: object) -> str | None:
+    return None if value is None else _nonempty_text(value)
 
 
 def _identifier(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return _filled(value)
+    return _nonempty_text(value)
 
 
 def _is_age(path: str, age: object) -> bool:
@@ -441,10 +449,10 @@ def _is_age(path: str, age: object) -> bool:
 
 def _texts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
-        return (_filled(value),)
+        return (_nonempty_text(value),)
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"must be text or a list of texts, not {_kind(value)}")
-    return tuple(_filled(item) for item in value)
+    return tuple(_nonempty_text(item) for item in value)
 
 
 def _globs(value: object) -> tuple[str, ...]:
@@ -462,25 +470,25 @@ def _limit(name: str) -> Callable[[object], Any]:
 def _files(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be an object of path → text, not {_kind(value)}")
-    return _FixedDict((_filled(path), _text(content)) for path, content in value.items())
+    return _FixedDict((_nonempty_text(path), _text(content)) for path, content in value.items())
 
 
 def _metadata(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be an object, not {_kind(value)}")
-    mapping: dict[str, Any] = fixed(value)
+    mapping: dict[str, Any] = freeze(value)
     return mapping
 
 
-def _refused(*args: object, **named: object) -> NoReturn:
+def _refuse_change(*args: object, **options: object) -> NoReturn:
     raise TypeError("a task cannot be changed; dataclasses.replace makes another one")
 
 
 class _FixedDict(dict[Any, Any]):
     """An object in a task, which environments share."""
 
-    __setitem__ = __delitem__ = __ior__ = _refused
-    clear = pop = popitem = setdefault = update = _refused
+    __setitem__ = __delitem__ = __ior__ = _refuse_change
+    clear = pop = popitem = setdefault = update = _refuse_change
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (dict(self),)
@@ -489,43 +497,43 @@ class _FixedDict(dict[Any, Any]):
 class _FixedList(list[Any]):
     """A list in a task, which environments share."""
 
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refused
-    append = clear = extend = insert = pop = remove = reverse = sort = _refused
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_change
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse_change
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (list(self),)
 
 
-def fixed(value: Any) -> Any:
+def freeze(value: Any) -> Any:
     """Return data of JSON types that cannot be changed, and is equal to this."""
     if isinstance(value, (_FixedDict, _FixedList)):
         return value
     if isinstance(value, Mapping):
-        return _FixedDict((key, fixed(one)) for key, one in value.items())
-    return _FixedList(map(fixed, value)) if isinstance(value, list) else value
+        return _FixedDict((key, freeze(item)) for key, item in value.items())
+    return _FixedList(map(freeze, value)) if isinstance(value, list) else value
 
 
-def _thawed(value: Any) -> Any:
+def _thaw(value: Any) -> Any:
     """Return the same data in the types that JSON is read to."""
     if isinstance(value, Mapping):
-        return {key: _thawed(one) for key, one in value.items()}
-    return [_thawed(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {key: _thaw(item) for key, item in value.items()}
+    return [_thaw(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 _QUERIES = ("instruction", "prompt", "question", "description", "problem_statement", "task")
 """Names that other formats have for the request to the agent."""
 _CHECKS: dict[str, Callable[[object], Any]] = {
     "task_id": _identifier,
-    "query": _filled,
+    "query": _nonempty_text,
     "gold": _texts,
-    "setup": _optional,
-    "verification": _optional,
+    "setup": _optional_text,
+    "verification": _optional_text,
     "files": _files,
-    "image": _optional,
+    "image": _optional_text,
     **{name: _limit(name) for name in ("timeout", *SANDBOX_LIMITS)},
     "verification_timeout": _limit("timeout"),
     "tests": _texts,
-    "db": _optional,
+    "db": _optional_text,
     "tags": _texts,
     "metadata": _metadata,
     "may_change": _globs,

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError, TrustError, UsageError
-from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES, scheme_of
+from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES, parse_scheme
 from intercode_sandbox.user_code import is_reference
 
-INERT = frozenset(
+DATA_OPTIONS = frozenset(
     {
         *("benchmark", "reviewed", "secret", "judge_votes"),
         *("preset", "setting", "schema", "context", "examples", "recap"),
@@ -35,7 +35,7 @@ INERT = frozenset(
     }
 )
 """Options whose values are amounts, modes, texts for a model, or names within the tasks."""
-_MODEL_OF = {
+_MODEL_OPTIONS = {
     **dict.fromkeys(("base_url", "model"), "model"),
     **dict.fromkeys(("judge_url", "judge_model"), "judge_model"),
 }
@@ -97,7 +97,7 @@ class Effect:
         """Whether it is a file or folder that every use of the run reads, and is not there."""
         if self.option not in _READ or not isinstance(self.value, str):
             return False
-        scheme = scheme_of(self.value)
+        scheme = parse_scheme(self.value)
         place = self.value if scheme is None else self.value.partition(":")[2]
         file, ending, _ = place.partition(".py:")
         return file.startswith("/") and not Path(f"{file}.py" if ending else file).exists()
@@ -106,7 +106,9 @@ class Effect:
     def words(self) -> list[str]:
         """The words of a command line that name the option again."""
         values = self.value if isinstance(self.value, list) else [self.value]
-        if self.option not in _DEEDS and self.option not in INERT:  # of an environment from outside
+        if (
+            self.option not in _DEEDS and self.option not in DATA_OPTIONS
+        ):  # of an environment from outside
             texts = (str(v).lower() if isinstance(v, bool) else v for v in values)
             return [word for text in texts for word in ("-o", f"{self.option}={text}")]
         flag = f"--{self.option.replace('_', '-')}"
@@ -115,22 +117,22 @@ class Effect:
         return [word for v in values for word in ((flag,) if v is True else (flag, str(v)))]
 
 
-def effects(options: Mapping[str, Any], known: Collection[str] = ()) -> list[Effect]:
+def effects(options: Mapping[str, Any], approved_names: Collection[str] = ()) -> list[Effect]:
     """List the options of a record that act.
 
     Args:
         options: Option → value, as the record has them.
-        known: The options that the caller has named again.
+        approved_names: The options that the caller has named again.
     """
     return [
         Effect(name, value, _DEEDS.get(name, "is not known to be harmless"))
         for name, value in options.items()
-        if name not in known and _acts(name, value, options)
+        if name not in approved_names and _has_effect(name, value, options)
     ]
 
 
 def check(
-    record: object, found: Collection[Effect], options: Mapping[str, Any], *, trust: bool
+    record: object, record_effects: Collection[Effect], options: Mapping[str, Any], *, trust: bool
 ) -> None:
     """Refuse a record that acts, before any work.
 
@@ -139,7 +141,7 @@ def check(
 
     Args:
         record: The record's place, for messages.
-        found: Its effects.
+        record_effects: Its effects.
         options: All options of the run, the caller's included.
         trust: Whether the caller trusts the record.
 
@@ -147,11 +149,11 @@ def check(
         TrustError: An effect is neither named again nor trusted.
         UsageError: A file that the record names is gone.
     """
-    keys = {effect.option: _key_for(effect.option, options) for effect in found}
-    refused = [effect for effect in found if keys[effect.option] or not trust]
-    if not refused:
+    keys = {effect.option: _key_for(effect.option, options) for effect in record_effects}
+    refused_effects = [effect for effect in record_effects if keys[effect.option] or not trust]
+    if not refused_effects:
         # No path of a record without trust is looked at. A benchmark's folder has its data, too.
-        for effect in sorted(found, key=lambda effect: effect.option != "env"):
+        for effect in sorted(record_effects, key=lambda effect: effect.option != "env"):
             if effect.is_gone:
                 raise UsageError(
                     f"{record} names {effect.value}, which is not there any more. "
@@ -164,18 +166,21 @@ def check(
         rules.append("add --trust to take all else as recorded" if rules else "or add --trust")
     raise TrustError(
         f"{record} names what was not named here, and nothing of it was run, read or sent:\n"
-        f"{listing(refused)}\n"
+        f"{listing(refused_effects)}\n"
         f"Give again what you want, as it stands here; {'; '.join(rules)}"
     )
 
 
-def listing(found: Collection[Effect]) -> str:
+def listing(record_effects: Collection[Effect]) -> str:
     """Return effects for people, each with the words that name it again."""
-    lines = (f"  {_printable(shlex.join(effect.words))}\n    {effect.deed}" for effect in found)
+    lines = (
+        f"  {_escape_line(shlex.join(effect.words))}\n    {effect.deed}"
+        for effect in record_effects
+    )
     return "\n".join(lines)
 
 
-def _printable(text: str) -> str:
+def _escape_line(text: str) -> str:
     """Escape what a terminal would obey, and line ends: a value cannot look like another one."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -186,12 +191,12 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
 
     if option == "engine":
         return next((name for name in _PASSWORDS if find(name)), "")
-    if option not in _MODEL_OF:
+    if option not in _MODEL_OPTIONS:
         return ""
-    model = str(options.get(_MODEL_OF[option]) or "")
+    model = str(options.get(_MODEL_OPTIONS[option]) or "")
     provider = model.partition("/")[0]
     is_code = is_reference(model) and provider not in MODELS
-    if provider in _KEYLESS or (is_code and option == _MODEL_OF[option]):  # no address of ours
+    if provider in _KEYLESS or (is_code and option == _MODEL_OPTIONS[option]):  # no address of ours
         return ""
     name = _key_variables().get(provider)
     if name is None:  # the provider finds its keys, and its address, by itself
@@ -207,22 +212,22 @@ def _key_variables() -> dict[str, str]:
     return {**names, "openai-completions": names["openai-compatible"]}
 
 
-def _acts(name: str, value: Any, options: Mapping[str, Any]) -> bool:
+def _has_effect(name: str, value: Any, options: Mapping[str, Any]) -> bool:
     """Tell whether an option's value is more than data."""
     if value is None or value is False or value in ([], ""):
         return False
-    if name in INERT:
+    if name in DATA_OPTIONS:
         parts = value if isinstance(value, list) else [value]
         return not all(isinstance(part, str | int | float) for part in parts)
-    harmless = _HARMLESS.get(name)
-    return not (harmless and isinstance(value, str) and harmless(value, options))
+    is_harmless = _HARMLESS_TESTS.get(name)
+    return not (is_harmless and isinstance(value, str) and is_harmless(value, options))
 
 
 def _is_dataset(value: str, options: Mapping[str, Any]) -> bool:
-    name, _, rest = value.partition(":")
-    parts = [part.partition("=") for part in rest.split(",")] if rest else []
-    named = all(k in _GENERATED and _WORD.fullmatch(v) for k, _, v in parts)
-    return DATASETS.is_trusted(name) and named
+    name, _, parameters = value.partition(":")
+    parts = [part.partition("=") for part in parameters.split(",")] if parameters else []
+    has_known_names = all(k in _GENERATED and _WORD.fullmatch(v) for k, _, v in parts)
+    return DATASETS.is_trusted(name) and has_known_names
 
 
 def _is_agent(value: str, options: Mapping[str, Any]) -> bool:
@@ -270,7 +275,7 @@ def _is_provider(value: str, options: Mapping[str, Any]) -> bool:
     return PROVIDERS.is_trusted(value)
 
 
-_HARMLESS: Mapping[str, Callable[[str, Mapping[str, Any]], object]] = {
+_HARMLESS_TESTS: Mapping[str, Callable[[str, Mapping[str, Any]], object]] = {
     "agent": _is_agent,
     "data": _is_dataset,
     **dict.fromkeys(("default_image", "image"), _is_image),

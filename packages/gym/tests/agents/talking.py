@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from intercode.agents import registry
-from intercode.envs.traits import traits_of
+from intercode.envs.traits import find_traits
 from intercode.episode import Turn
 from intercode.models import Message, Reply, Retry, Settings, Tool, ToolCall, Usage
 from intercode.models.prices import Price
@@ -26,7 +26,7 @@ PARAMETER = {"bash": "command", "sql": "statement", "python": "code"}
 
 def solver(env: str, tasks: Sequence[Task], actions: Mapping[str, str]) -> Script:
     """Solves every task: each other one after a reply without any code."""
-    language = traits_of(env).language
+    language = find_traits(env).language
 
     def say(messages: Sequence[Message]) -> Line:
         said = "\n".join(message.content for message in messages)

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.agents.parser import find_code
-from intercode.agents.stand_in import NAME, StandIn, plan, replies
+from intercode.agents.stand_in import NAME, ScriptedAgents, plan, replies
 from intercode.agents.talk import Scene
 from intercode.datasets import load_seeded
 from intercode.envs.swe import apply_patch
-from intercode.envs.traits import traits_of
+from intercode.envs.traits import find_traits
 from intercode.project import create
 
 ENVS = ("bash", "ctf", "python", "sql", "swe")
 
 
 def scene(env: str, query: str = "look at /data") -> Scene:
-    return Scene(env, traits_of(env), "", query, 10)
+    return Scene(env, find_traits(env), "", query, 10)
 
 
 @given(
@@ -63,11 +63,11 @@ def test_the_dice_decide() -> None:
     ],
 )
 def test_mistakes(env: str, gold: str, wrong: list[str]) -> None:
-    assert [*traits_of(env).mistakes([gold, "submit"], random.Random(0))] == wrong
+    assert [*find_traits(env).mistakes([gold, "submit"], random.Random(0))] == wrong
 
 
 def test_a_flag_is_guessed() -> None:
-    (guess,) = traits_of("ctf").mistakes(["cat flag", "submit intercode{x}"], random.Random(0))
+    (guess,) = find_traits("ctf").mistakes(["cat flag", "submit intercode{x}"], random.Random(0))
     assert guess.startswith("submit intercode{") and guess != "submit intercode{x}"
 
 
@@ -82,5 +82,7 @@ def test_what_it_says_is_read_as_what_it_means(env: str) -> None:
 
 
 def test_it_is_named_for_what_it_is() -> None:
-    facts = StandIn().facts()
-    assert (StandIn().name, facts["model"]) == ("try-again", NAME) == ("try-again", "scripted")
+    facts = ScriptedAgents().facts()
+    assert (
+        (ScriptedAgents().name, facts["model"]) == ("try-again", NAME) == ("try-again", "scripted")
+    )

@@ -13,7 +13,7 @@ import pytest
 
 from intercode import InterCodeEnv, UsageError, make
 from intercode.cli.new import kinds
-from intercode.project import benchmark_of, read
+from intercode.project import find_benchmark, read
 from warm import Warm
 
 from .conftest import Run, keys, parsed
@@ -223,7 +223,7 @@ def test_a_folder_that_a_stranger_has_prepared_is_refused(
         (tmp_path / "intercode.toml").write_bytes(content)
     with pytest.raises(UsageError, match=reason):
         read(tmp_path)
-    assert benchmark_of(tasks) is None
+    assert find_benchmark(tasks) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not for an ordinary user: it gives a file away")
@@ -232,11 +232,11 @@ def test_another_users_benchmark_has_no_file_of_ours(tmp_path: Path) -> None:
     tasks = tmp_path / "below" / "tasks.jsonl"
     tasks.write_text('{"query": "?", "gold": "echo 1"}')
     (tmp_path / "intercode.toml").write_text('env = "bash"\ntasks = "below/tasks.jsonl"')
-    assert benchmark_of(tasks) == tmp_path
+    assert find_benchmark(tasks) == tmp_path
     beside = tmp_path / "tasks.jsonl"
     beside.write_bytes(tasks.read_bytes())
-    assert benchmark_of(beside) == tmp_path
+    assert find_benchmark(beside) == tmp_path
     os.chown(tmp_path / "intercode.toml", 12345, 12345)
-    assert benchmark_of(tasks) is None and benchmark_of(beside) is None
+    assert find_benchmark(tasks) is None and find_benchmark(beside) is None
     os.chown(tasks, 12345, 12345)
-    assert benchmark_of(tasks) == tmp_path
+    assert find_benchmark(tasks) == tmp_path

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.records import EPISODES, RecordWriter, latest, read_episodes
+from intercode.records import EPISODES, RecordWriter, read_episodes, read_latest
 
 from .conftest import TASKS, Run, keys, parsed, write
 
@@ -490,7 +490,7 @@ def test_standard_streams_that_are_closed(tmp_path: Path, closed: str) -> None:
     command = f"exec {sys.executable} -m intercode.cli run sql --limit 1 --out run {closed}"
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
-    assert len(list(latest(tmp_path / "run", lambda episode: episode))) == 1
+    assert len(list(read_latest(tmp_path / "run", lambda episode: episode))) == 1
 
 
 def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from evaluate.fakes import Factory, dataset
 from intercode.agents.registry import AGENTS
 from intercode.cli.main import main
 from intercode.databases import ENGINES
-from intercode.envs.options import described
+from intercode.envs.options import list_class_options
 from intercode.errors import RecordError, TrustError
 from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
@@ -29,12 +29,12 @@ from intercode.spec import (
     PARTS,
     How,
     RunSpec,
-    effects_of,
     environment_kinds,
-    options_of,
+    list_part_options,
+    list_record_effects,
     recorded_options,
 )
-from intercode.trust import _DEEDS, INERT, effects
+from intercode.trust import _DEEDS, DATA_OPTIONS, effects
 from intercode_sandbox.images.resolve import SCHEMES
 from intercode_sandbox.names import Registry
 from intercode_sandbox.providers import PROVIDERS
@@ -377,9 +377,9 @@ def test_a_server_without_a_key_is_trusted(run: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_record_does_not_say_how_a_command_is_carried_out(run: Path, trap: Trap) -> None:
-    strange = dict.fromkeys(options_of(How), "ray://example.org:1")
+    strange = dict.fromkeys(list_part_options(How), "ray://example.org:1")
     say(run, **strange, exclude=str(trap.tasks))
-    assert not {*options_of(How), "exclude"} & recorded_options(read_manifest(run)).keys()
+    assert not {*list_part_options(How), "exclude"} & recorded_options(read_manifest(run)).keys()
     assert main(COMMANDS["locked"]) == 0
     assert read_manifest(Path("new"))["sessions"][0]["locked"]["accepted"] == []
     manifest = read_manifest(run)
@@ -389,14 +389,17 @@ def test_a_record_does_not_say_how_a_command_is_carried_out(run: Path, trap: Tra
 
 
 def test_every_option_is_known_to_be_data_or_has_its_effect_in_words() -> None:
-    names = {name for part in (RunSpec, *PARTS.values()) for name in options_of(part)}
-    names |= {name for kind in environment_kinds() for name in described(kind)}
+    names = {name for part in (RunSpec, *PARTS.values()) for name in list_part_options(part)}
+    names |= {name for kind in environment_kinds() for name in list_class_options(kind)}
     unflagged = {"options", "limits", "render_mode", "observations", "errors"}  # in no record
-    assert names - options_of(How).keys() - {"exclude"} <= INERT | _DEEDS.keys() | unflagged
-    assert not INERT & _DEEDS.keys()
+    assert (
+        names - list_part_options(How).keys() - {"exclude"}
+        <= DATA_OPTIONS | _DEEDS.keys() | unflagged
+    )
+    assert not DATA_OPTIONS & _DEEDS.keys()
 
 
-@pytest.mark.parametrize("name", [*sorted(INERT - {"ignore"}), "tasks"])
+@pytest.mark.parametrize("name", [*sorted(DATA_OPTIONS - {"ignore"}), "tasks"])
 def test_data_of_another_shape_is_none(name: str) -> None:
     assert effects({name: {"a": 1}}) and effects({name: [{"a": 1}]})
     assert not effects({name: 3}) and not effects({name: ["a"]})
@@ -571,10 +574,10 @@ def test_python_is_told_and_may_trust(run: Path, trap: Trap) -> None:
     manifest = read_manifest(run)
     with pytest.raises(TrustError, match=r"--agent .*bait\.py:make"):
         RunSpec.from_record(manifest)
-    (effect,) = effects_of(manifest, {})
+    (effect,) = list_record_effects(manifest, {})
     assert (effect.option, effect.value) == ("agent", f"{trap.code}:make")
     again = {"agent": f"{trap.code}:make"}
-    assert effects_of(manifest, again) == []
+    assert list_record_effects(manifest, again) == []
     named = RunSpec.from_record(manifest, again)
     assert named == RunSpec.from_record(manifest, trust=True)
     assert trap.is_untouched, "a spec runs nothing"

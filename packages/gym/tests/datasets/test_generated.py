@@ -215,7 +215,7 @@ def test_by_name_with_options() -> None:
     assert datasets.load_seeded(name, 8) == datasets.load(name)
     assert datasets.load_seeded("generated-sql:count=2", 8) == generated("sql", seed=8, count=2)
     assert datasets.splits(name) == list(SPLITS)
-    assert datasets.takes(name, "split") and not datasets.takes(name, "secret")
+    assert datasets.accepts_option(name, "split") and not datasets.accepts_option(name, "secret")
 
 
 @pytest.mark.parametrize(

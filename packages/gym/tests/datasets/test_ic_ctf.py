@@ -10,7 +10,7 @@ import pytest
 
 from databases.upstream import UPSTREAM, needs_upstream
 from intercode.datasets import ic_ctf
-from intercode.envs.ctf import CtfEnv, offline
+from intercode.envs.ctf import CtfEnv, filter_offline
 from intercode.errors import TaskError
 
 ROWS: list[dict[str, Any]] = [
@@ -97,5 +97,5 @@ def test_not_there(tmp_path: Path) -> None:
 def test_the_release_s_data() -> None:
     tasks = ic_ctf.load(UPSTREAM)
     assert len(tasks) == 100
-    assert len(offline(tasks)) == 78
+    assert len(filter_offline(tasks)) == 78
     assert tasks["5"].gold == tasks["90"].gold

@@ -136,7 +136,7 @@ def test_tape(text: str) -> None:
 def test_disk(contents: list[bytes], gone: int) -> None:
     """The table's chains lead through every file; a deleted one has none, but its bytes."""
     files = [(f"file{n}.bin", content) for n, content in enumerate(contents)]
-    image = disk(files, deleted=[f"file{gone}.bin"])
+    image = disk(files, deleted_files=[f"file{gone}.bin"])
     assert len(image) % SECTOR == 0
     table = int.from_bytes(image[SECTOR : 2 * SECTOR], "little")
     for number, (_, content) in enumerate(files):

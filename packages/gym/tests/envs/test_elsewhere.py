@@ -26,7 +26,7 @@ class Echo(Elsewhere):
     """Repeats; the reward is whether the task's word was said."""
 
     name: ClassVar[str] = "echo"
-    traits: Traits = replace(SHELL, elsewhere=True)
+    traits: Traits = replace(SHELL, is_remote=True)
 
     @classmethod
     def tasks(cls, rest: str) -> intercode.Dataset:

@@ -18,7 +18,7 @@ from intercode.envs.time_limit import TimeLimit
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.episode import Episode, Fork, NoAction, Score
 from intercode.errors import EnvironmentStateError, ForkError, SandboxError, UsageError
-from intercode.interpreters.base import Execution, Saved
+from intercode.interpreters.base import Execution, SavedState
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
 
@@ -64,7 +64,7 @@ class Saving(Memory):
 
     freed: ClassVar[list[str]] = []
 
-    def save(self, lossy: bool = False) -> Saved:
+    def save(self, lossy: bool = False) -> SavedState:
         lost = ("1 background process: job",) if "job" in self.done else ()
         if lost and not lossy:
             raise ForkError(f"cannot be carried: {lost[0]}")
@@ -75,7 +75,7 @@ class Saving(Memory):
             place = source.open()
             return place, place
 
-        return Saved(opened, lambda: freed.append(" ".join(done)), ("actions",), lost)
+        return SavedState(opened, lambda: freed.append(" ".join(done)), ("actions",), lost)
 
 
 def begun(place: Toy, *actions: str, **options: Any) -> InterCodeEnv[Any]:
@@ -231,7 +231,7 @@ def test_limits_are_kept_and_gymnasiums_wrappers_are_not() -> None:
 
 def test_elapsed_time_is_kept_and_a_fork_that_waits_takes_none() -> None:
     env = begun(Memory(), "a")
-    env.episode_state._started -= 1000
+    env.episode_state._start_time -= 1000
     (fork,) = env.fork()
     (deeper,) = fork.fork()
     assert 1000 <= deeper.episode.seconds == fork.episode.seconds

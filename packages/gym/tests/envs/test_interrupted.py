@@ -223,10 +223,10 @@ def test_a_result_of_a_vector_that_it_loses_ends_that_attempt() -> None:
                 with Moment(number, "intercode.envs.vector"):
                     envs.step(("first", "first"))
             except Struck:
-                running = set(envs._running)
+                running = set(envs._futures)
                 if running:
                     assert envs.recv(len(running))[0] == ("first\n",) * len(running)
-                for index, inner in enumerate(envs._inner):
+                for index, inner in enumerate(envs._base_envs):
                     taken = [turn.action for turn in inner.episode.turns]
                     is_over = inner.episode.status == "error"
                     assert taken == [] or is_over or index in running

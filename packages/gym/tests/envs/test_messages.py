@@ -10,7 +10,7 @@ import pytest
 import intercode
 from intercode.agents.parser import find_code
 from intercode.calls import ToolCall
-from intercode.envs.tools import action_of, call_of
+from intercode.envs.tools import read_action, read_call
 from intercode.envs.traits import PYTHON, SHELL, SQL
 from intercode.episode import NoAction
 from intercode.errors import EnvironmentStateError, UsageError
@@ -86,8 +86,8 @@ def test_a_call_and_its_action_are_inverse() -> None:
         answer = traits.answer or traits.may_answer
         actions = ["a\nb", "submit now please", "submit", *(["submit x"] if answer else [])]
         for action in actions:
-            name, arguments = call_of(action, traits)
-            assert action_of(ToolCall("", name, arguments), traits) == action
+            name, arguments = read_call(action, traits)
+            assert read_action(ToolCall("", name, arguments), traits) == action
 
 
 def test_what_is_refused() -> None:

@@ -24,7 +24,7 @@ from intercode.envs.options import (
     SandboxOptions,
     SqlOptions,
     SweOptions,
-    described,
+    list_class_options,
 )
 from intercode.errors import EnvironmentStateError
 from sources import ROOT
@@ -90,15 +90,15 @@ def test_any_number_of_attempts() -> None:
 
 @pytest.mark.parametrize("kind", [*KINDS, LimitOptions, MazeOptions])
 def test_every_option_says_what_it_is_for_and_has_a_default(kind: type[msgspec.Struct]) -> None:
-    for option in described(kind).values():
+    for option in list_class_options(kind).values():
         assert option.help
         assert option.default is not msgspec.NODEFAULT
         assert option.kinds or not option.has_flag
 
 
 def test_an_option_as_text_sees_it() -> None:
-    width = described(MazeOptions)["width"]
-    assert (width.flag, width.kind, width.least, width.default) == (
+    width = list_class_options(MazeOptions)["width"]
+    assert (width.flag, width.kind, width.minimum, width.default) == (
         "--width",
         "a whole number",
         2,
@@ -107,12 +107,12 @@ def test_an_option_as_text_sees_it() -> None:
     assert width.accepts(3)
     assert not width.accepts(value=True)
     assert not width.accepts("3")
-    columns = described(SqlOptions)["permute_columns"]
+    columns = list_class_options(SqlOptions)["permute_columns"]
     assert (columns.flag, columns.kind) == ("--permute-columns", "true or false")
     assert columns.accepts(value=True)
-    assert described(SweOptions)["repositories"].is_path
-    assert described(SqlOptions)["columns"].choices == ("exact", "explained")
-    assert not described(BashOptions)["limits"].has_flag
+    assert list_class_options(SweOptions)["repositories"].is_path
+    assert list_class_options(SqlOptions)["columns"].choices == ("exact", "explained")
+    assert not list_class_options(BashOptions)["limits"].has_flag
 
 
 def test_they_are_read_from_plain_data() -> None:

@@ -74,7 +74,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         tried.append(program)
         return flaw(sandbox, program)
 
-    monkeypatch.setattr(programs, "_tried", set())
+    monkeypatch.setattr(programs, "_working_programs", set())
     monkeypatch.setattr(programs, "_flaw", counting)
     yield tried
 

@@ -13,7 +13,7 @@ import pytest
 
 import intercode
 from intercode.calls import Tool, Verb
-from intercode.envs.tools import action_of, tools_of
+from intercode.envs.tools import list_tools, read_action
 from intercode.envs.traits import PYTHON, SHELL, SQL, Traits
 from intercode.errors import EnvironmentStateError, SandboxError
 from waiting import PATIENCE
@@ -36,7 +36,7 @@ FLAG = replace(SHELL, answer="flag")
 def test_each_language_has_a_tool_and_there_is_submit(
     traits: Traits, code: dict[str, list[str]], answer: list[str], required: list[str]
 ) -> None:
-    run, submit = tools_of(traits)
+    run, submit = list_tools(traits)
     assert {run.name: run.parameters["required"]} == code
     assert (submit.name, list(submit.parameters["properties"])) == ("submit", answer)
     assert submit.parameters["required"] == required
@@ -158,17 +158,17 @@ def test_an_environment_may_have_more_tools() -> None:
         lambda action: {"from": int(action[5:])} if action.startswith("peek ") else None,
     )
     traits = replace(SHELL, more=(peek,))
-    assert [tool.name for tool in tools_of(traits)] == ["bash", "peek", "submit"]
+    assert [tool.name for tool in list_tools(traits)] == ["bash", "peek", "submit"]
     env = toy(many(1))
     env.traits = traits
     env.reset()
     assert env.call("peek", {"from": 3})[0] == "peek 3\n"
     _, look, _ = intercode.tools(env)
     assert look(4) == look(from_=4) == "peek 4\n"
-    said = action_of(intercode.calls.ToolCall("", "x", {}), traits)
+    said = read_action(intercode.calls.ToolCall("", "x", {}), traits)
     assert said == "" and "'bash', 'peek' and 'submit'" in said.note  # type: ignore[attr-defined]
 
 
 def test_traits_still_give_a_list_of_tools_and_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match=r"env\.tools lists"):
-        assert intercode.tools(SHELL) == tools_of(SHELL)
+        assert intercode.tools(SHELL) == list_tools(SHELL)

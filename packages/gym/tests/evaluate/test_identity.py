@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from intercode.cli.main import main
-from intercode.envs.options import Option, taken
+from intercode.envs.options import Option, list_constructor_options
 from intercode.errors import RecordError
 from intercode.evaluate import evaluate as run
 from intercode.evaluate.drift import DriftError, differences
 from intercode.records import EPISODES, MANIFEST, read_manifest
 from intercode.registry import environment
-from intercode.spec import RunSpec, identified
+from intercode.spec import RunSpec, add_identity
 from intercode_sandbox.user_code import load
 
 ENVS = ("bash", "sql", "python", "ctf", "swe", "maze")
@@ -103,8 +103,8 @@ NAMES = {"image": "images", "default_image": "images", "reward": "reward", "capa
 
 def _known(env: str, folder: Path) -> dict[str, Option]:
     if env == "maze":
-        return taken(load("environment", f"{folder / 'maze.py'}:Maze"))
-    return taken(environment(env))
+        return list_constructor_options(load("environment", f"{folder / 'maze.py'}:Maze"))
+    return list_constructor_options(environment(env))
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ CASES = [
     *(
         (env, name)
         for env in ENVS[:-1]
-        for name in taken(environment(env))
+        for name in list_constructor_options(environment(env))
         if name in VALUES.keys() - ELSEWHERE.keys() and (env, name) not in IMPOSSIBLE
     ),
     *(
@@ -247,7 +247,7 @@ def test_a_record_from_before_names_its_options_otherwise(base: dict[str, Path])
         old = {**new, "env": {**env, **fact}, "sessions": [{**session, "options": options}]}
         wanted = {"network": "pypi.org"} if "network" in options else {}
         wanted |= {"keys": True} if "keys" in str(options) else {}
-        assert identified(old)["env"] == {**env, "options": wanted}
+        assert add_identity(old)["env"] == {**env, "options": wanted}
         found = differences(old, new)
         assert {one.what for one in found} == {f"env.options.{name}" for name in wanted}
 

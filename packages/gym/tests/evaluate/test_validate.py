@@ -13,13 +13,13 @@ from hypothesis import given, strategies as st
 
 import intercode
 from intercode import load_dataset
-from intercode.envs.traits import environment_for
+from intercode.envs.traits import detect_environment
 from intercode.errors import RewardError, SandboxError, UsageError
 from intercode.evaluate import checks, evaluate
 from intercode.evaluate.checks import CHECKS, GARBAGE, GOLD, GOLD_REPEAT, NOOP, Trial
 from intercode.evaluate.exclusion import Exclusion, read_exclusion
 from intercode.evaluate.validate import Clock, Validation, validate
-from intercode.records import latest, read_manifest
+from intercode.records import read_latest, read_manifest
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits
 from sandbox import rootfs
@@ -260,7 +260,7 @@ def test_what_tests_take_is_no_actions_time(tmp_path: Path) -> None:
     gold = "def one():\n    return 1"
     tasks = Dataset([Task("one", "?", gold=(gold,), tests=(tests,), timeout=PATIENCE)])
     evaluate(tasks, "oracle", lambda: intercode.make("python", data=tasks), out=tmp_path)
-    (trial,) = latest(tmp_path, lambda episode: Trial.of(episode, {})).values()
+    (trial,) = read_latest(tmp_path, lambda episode: Trial.of(episode, {})).values()
     assert trial.rest >= 0.7
 
 
@@ -348,7 +348,7 @@ def test_a_repository_s_tests_without_twins() -> None:
     ],
 )
 def test_which_environment_tasks_are_for(env: str, fields: dict[str, Any]) -> None:
-    assert environment_for([Task.from_dict({"task_id": "a", "query": "?", **fields})]) == env
+    assert detect_environment([Task.from_dict({"task_id": "a", "query": "?", **fields})]) == env
 
 
 # -- exclusion lists -------------------------------------------------------------------------------

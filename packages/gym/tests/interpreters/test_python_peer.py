@@ -50,7 +50,7 @@ class Side(Peer):
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
         return (number, kind, name, data)
 
-    def number_of(self, value: object) -> int | None:
+    def object_number(self, value: object) -> int | None:
         return None
 
 

@@ -15,7 +15,7 @@ from intercode.interpreters import python_start
 from intercode.interpreters.inside import wire
 from pythons import program
 
-SENT = sorted({name for names in python_start._NEEDED.values() for name in names})
+SENT = sorted({name for names in python_start._WORKER_MODULES.values() for name in names})
 
 
 @pytest.mark.parametrize("name", SENT)
@@ -33,7 +33,7 @@ def test_it_runs() -> None:
 def check_that_it_runs(found: str) -> None:
     sources = [
         (f"{python_start._PACKAGE}.{name}", python_start._source(name))
-        for name in python_start._NEEDED[python_start.SESSION]
+        for name in python_start._WORKER_MODULES[python_start.SESSION]
     ]
     facts = json.dumps({"modules": sources, "cwd": "/", "limit": 1000}).encode()
     actions = [b"x = 20\nx + 1", b"def f():\n    return 1 / 0\nf()", b"exit(3)", b"x"]

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.interpreters.sql import MAX_CELL, has_long_text, records, render, shown
+from intercode.interpreters.sql import MAX_CELL, has_long_text, render, render_records, render_value
 
 TEXTS = st.text(max_size=30)
 NUMBERS = st.integers() | st.floats(allow_nan=False)
@@ -47,17 +47,17 @@ NUMBERS = st.integers() | st.floats(allow_nan=False)
     ],
 )
 def test_a_value_shows_its_type(value: object, text: str) -> None:
-    assert shown(value) == text
+    assert render_value(value) == text
 
 
 @given(TEXTS, TEXTS)
 def test_two_texts_never_look_alike(one: str, other: str) -> None:
-    assert (shown(one) == shown(other)) == (one == other)
+    assert (render_value(one) == render_value(other)) == (one == other)
 
 
 @given(TEXTS, NUMBERS | st.none() | st.booleans() | st.binary(max_size=20))
 def test_a_text_never_looks_like_anything_else(text: str, value: object) -> None:
-    assert shown(text) != shown(value)
+    assert render_value(text) != render_value(value)
 
 
 @given(st.lists(st.tuples(TEXTS, st.integers() | st.none()), max_size=8))
@@ -78,8 +78,8 @@ def test_columns_are_aligned_and_numbers_stand_to_the_right() -> None:
 
 
 def test_a_long_value_is_cut_and_says_so() -> None:
-    assert shown("x" * 5000) == "x" * MAX_CELL + "… (5,000 characters)"
-    assert shown(b"\x01" * 5000).endswith("(5,000 bytes)")
+    assert render_value("x" * 5000) == "x" * MAX_CELL + "… (5,000 characters)"
+    assert render_value(b"\x01" * 5000).endswith("(5,000 bytes)")
 
 
 def test_no_rows_still_show_the_columns() -> None:
@@ -94,13 +94,13 @@ CREATE = 'CREATE TABLE "singer" (\n  "id" int,\n  "name" text\n)'
 
 def test_a_text_of_several_lines_stands_as_it_is() -> None:
     assert has_long_text([("singer", CREATE)]) and has_long_text([(CREATE,)])
-    assert records(("sql",), [(CREATE,), (None,), ("3",)]).split("\n---\n") == [
+    assert render_records(("sql",), [(CREATE,), (None,), ("3",)]).split("\n---\n") == [
         "sql",
         CREATE,
         "NULL",
         "'3'",
     ]
-    assert records(("name", "sql"), [("singer", CREATE), ("n", 3)]) == (
+    assert render_records(("name", "sql"), [("singer", CREATE), ("n", 3)]) == (
         f"-- row 1 --\nname: singer\nsql:\n{CREATE}\n-- row 2 --\nname: n\nsql: 3"
     )
 
@@ -108,15 +108,15 @@ def test_a_text_of_several_lines_stands_as_it_is() -> None:
 def test_a_statement_and_an_only_value_are_not_cut_soon() -> None:
     statement = "CREATE TABLE t (" + ", ".join(f"column_{n} INTEGER" for n in range(40)) + ")"
     rows = [("t", statement), ("u", statement)]
-    assert has_long_text(rows) and statement in records(("name", "sql"), rows)
+    assert has_long_text(rows) and statement in render_records(("name", "sql"), rows)
     assert has_long_text([("x" * 201,)]) and not has_long_text([("x" * 201,)] * 2)
-    assert records(("x",), [("x" * 5000,)]).endswith("x… (5,000 characters)")
+    assert render_records(("x",), [("x" * 5000,)]).endswith("x… (5,000 characters)")
 
 
 @pytest.mark.parametrize("text", ["short", "two\twords", "\x1b[2J\nx", "a\r\nb", "x" * 100])
 def test_other_texts_stand_in_a_table(text: str) -> None:
     assert not has_long_text([(text, 1), (text, 2)])
-    assert shown(text) in records(("a", "b"), [(text, 1)])
+    assert render_value(text) in render_records(("a", "b"), [(text, 1)])
 
 
 def test_a_rule_is_as_wide_as_a_terminal() -> None:

@@ -22,7 +22,7 @@ from intercode.models import Message, get_model
 from intercode.models.local import catalog, gguf, server, store
 from intercode.models.local.catalog import entries, find_entry
 from intercode.models.remote import RemoteModel
-from intercode.models.upstream import serving
+from intercode.models.upstream import serve_upstream
 from models import local_server
 from waiting import eventually
 
@@ -183,7 +183,7 @@ def test_a_server_that_ends_by_itself_is_told(path: Path, cache: Path) -> None:
 
 
 def test_others_on_this_machine_need_its_key(path: Path) -> None:
-    with serving(f"local/{path}") as upstream:
+    with serve_upstream(f"local/{path}") as upstream:
         assert upstream.url.startswith("http://127.0.0.1:")
         stranger = get_model(f"openai-compatible/{path}", base_url=upstream.url)
         with pytest.raises(ModelAccessError, match="no key"):
@@ -281,7 +281,7 @@ def test_the_catalog_is_complete() -> None:
 
 
 @pytest.fixture
-def catalogued(path: Path, monkeypatch: pytest.MonkeyPatch) -> catalog.Entry:
+def catalogued(path: Path, monkeypatch: pytest.MonkeyPatch) -> catalog.ModelEntry:
     """The smallest model of the catalog, whose file is now the test's."""
     content = path.read_bytes()
     facts = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
@@ -290,7 +290,9 @@ def catalogued(path: Path, monkeypatch: pytest.MonkeyPatch) -> catalog.Entry:
     return changed
 
 
-def test_a_file_that_is_had_already(catalogued: catalog.Entry, path: Path, cache: Path) -> None:
+def test_a_file_that_is_had_already(
+    catalogued: catalog.ModelEntry, path: Path, cache: Path
+) -> None:
     other = path.with_name("other.gguf")
     other.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(FetchError, match="SHA-256 is"):
@@ -310,7 +312,7 @@ def test_a_file_that_is_had_already(catalogued: catalog.Entry, path: Path, cache
 
 
 def test_a_download_goes_on_where_it_broke_off(
-    catalogued: catalog.Entry, path: Path, cache: Path
+    catalogued: catalog.ModelEntry, path: Path, cache: Path
 ) -> None:
     content = path.read_bytes()
     said: list[str] = []
@@ -330,11 +332,11 @@ def test_a_download_goes_on_where_it_broke_off(
 
 
 def test_a_run_fetches_what_it_names(
-    catalogued: catalog.Entry, path: Path, monkeypatch: pytest.MonkeyPatch
+    catalogued: catalog.ModelEntry, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     with serve(Place(path.read_bytes(), kind="application/octet-stream")) as place:
-        monkeypatch.setattr(catalog.Entry, "url", place.url)
+        monkeypatch.setattr(catalog.ModelEntry, "url", place.url)
         store.ensure("openai/gpt-4o", said.append)
         store.ensure(f"local/{path}", said.append)
         store.ensure(None, said.append)

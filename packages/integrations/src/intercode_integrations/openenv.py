@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from intercode.envs.elsewhere import Elsewhere, Reply
-from intercode.envs.traits import Traits, of_language
+from intercode.envs.traits import Traits, language_traits
 from intercode.errors import ActionError, UsageError
 from intercode.task import Dataset, Task
 from intercode_integrations.serve.client import Server, Session, refuse_failure, sandbox_end
@@ -40,11 +40,11 @@ class OpenEnvEnv(Elsewhere):
         language="act",
         setting="an environment",
         parameter="action",
-        parameter_is="The action.",
+        parameter_description="The action.",
         does="Take an action.",
         shows="What is observed then.",
         wrong=("42",),
-        elsewhere=True,
+        is_remote=True,
     )
 
     @classmethod
@@ -69,7 +69,7 @@ class OpenEnvEnv(Elsewhere):
         about = server.metadata.get("intercode")
         self._is_ours = about is not None
         if about is not None:
-            self.traits = replace(of_language(about["language"]), elsewhere=True)
+            self.traits = replace(language_traits(about["language"]), is_remote=True)
         schema = server.fetch("schema")["action"]
         fields = {name for name in schema.get("properties", {}) if name != "metadata"}
         wanted = set(schema.get("required", ())) or fields

@@ -13,7 +13,7 @@ import pytest
 from intercode.agents.builtin import action_for, read_predictions
 from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
-from intercode.envs.traits import traits_of
+from intercode.envs.traits import find_traits
 from intercode.errors import RecordError
 from intercode.models.scripted import Line
 from intercode.records import read_episodes
@@ -175,12 +175,12 @@ def test_a_prediction_may_hold_any_character(folder: Path) -> None:
 
 def test_what_a_prediction_is_depends_on_the_environment() -> None:
     assert (
-        action_for(traits_of("ctf"), "flag{x}\n")
-        == action_for(traits_of("ctf"), "submit flag{x}")
+        action_for(find_traits("ctf"), "flag{x}\n")
+        == action_for(find_traits("ctf"), "submit flag{x}")
         == "submit flag{x}"
     )
-    assert action_for(traits_of("swe"), "diff") == apply_patch("diff")
-    assert action_for(traits_of("sql"), "Gibberish.") == "Gibberish."
+    assert action_for(find_traits("swe"), "diff") == apply_patch("diff")
+    assert action_for(find_traits("sql"), "Gibberish.") == "Gibberish."
 
 
 @pytest.mark.parametrize(

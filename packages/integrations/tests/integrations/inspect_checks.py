@@ -25,8 +25,8 @@ from recorded import played
 
 import intercode
 from intercode.cli.main import main
-from intercode.envs.tools import call_of
-from intercode.envs.traits import traits_of
+from intercode.envs.tools import read_call
+from intercode.envs.traits import find_traits
 from intercode_integrations.inspect import InterCodeSandbox, SandboxConfig, TaskSandbox, sql
 from intercode_integrations.inspect.tasks import TaskConfig
 from waiting import PATIENCE
@@ -115,12 +115,12 @@ def rewards(log: EvalLog) -> dict[Any, Any]:
     ("name", "tools"), [("bash", "intercode"), ("bash", "inspect"), ("sql", "intercode")]
 )
 def test_recorded_actions_earn_the_same(name: str, tools: str, tmp_path: Path) -> None:
-    traits = traits_of(name)
+    traits = find_traits(name)
     calls: Calls = {}
     for run in played(name):
         answer = {"answer": run.observations[-1]} if tools == "inspect" else {}
         calls[run.task_id] = [
-            *(call_of(action, traits) for action in run.actions),
+            *(read_call(action, traits) for action in run.actions),
             ("submit", answer),
         ]
     by = player(intercode.load_dataset(name), calls)
@@ -131,9 +131,9 @@ def test_recorded_actions_earn_the_same(name: str, tools: str, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["ctf", "python", "swe"])
 def test_other_environments(name: str, tmp_path: Path) -> None:
     secret = {"secret": "s"} if name == "ctf" else {}
-    env, traits = intercode.make(name, **secret), traits_of(name)
+    env, traits = intercode.make(name, **secret), find_traits(name)
     calls: Calls = {
-        task.task_id: [call_of(action, traits) for action in env.solution(task)]
+        task.task_id: [read_call(action, traits) for action in env.solution(task)]
         for task in list(env.dataset)[:2]
     }
     by = player(env.dataset, calls)
@@ -255,7 +255,7 @@ def test_an_agent_that_removes_its_shell_has_ended_the_sample(removal: str, tmp_
 
     def said(messages: list[ChatMessage]) -> ModelOutput:
         actions.append("ls" if actions else REMOVALS[removal])
-        call = call_of(actions[-1], traits_of("bash"))
+        call = read_call(actions[-1], find_traits("bash"))
         return ModelOutput.for_tool_call("mockllm/model", *call)
 
     options = {"task_args": {"tools": "inspect"}, "limit": 1, "message_limit": 20}

@@ -20,8 +20,8 @@ from recorded import Played, played
 
 import intercode
 from intercode.cli.main import main
-from intercode.envs.tools import call_of
-from intercode.envs.traits import traits_of
+from intercode.envs.tools import read_call
+from intercode.envs.traits import find_traits
 from intercode.episode import Episode
 from intercode.evaluate import Progress, evaluate
 from intercode.records import read_episodes, read_manifest
@@ -126,7 +126,7 @@ async def test_an_answer_is_handed_in_by_submit(name: str, answer: str) -> None:
     env = intercode.make(name)
     task = env.dataset[0]
     data = env.dataset.filter(lambda other: other is task)
-    *actions, last = [call_of(action, traits_of(name)) for action in env.solution(task)]
+    *actions, last = [read_call(action, find_traits(name)) for action in env.solution(task)]
     env.close()
     seats = Seats()
     run = asyncio.to_thread(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import intercode
-from intercode.envs.traits import traits_of
+from intercode.envs.traits import find_traits
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Played:
 def played(name: str) -> tuple[Played, ...]:
     """Play all tasks of an environment in process."""
     env = intercode.make(name, observations="utf-8")
-    traits = traits_of(name)
+    traits = find_traits(name)
     found = []
     for number, task in enumerate(env.dataset):
         *solution, _ = env.solution(task)

@@ -12,7 +12,7 @@ import pytest
 
 import intercode
 from intercode.envs.bash import BashEnv
-from intercode.envs.tools import AFTER, ENDED, TURN_LIMIT
+from intercode.envs.tools import ALREADY_ENDED, ENDED, TURN_LIMIT
 from intercode.episode import Episode
 from intercode.evaluate import Progress, RunResult, evaluate
 from intercode_integrations.mcp.sessions import CANCELLED, FAILED, MOST_CALLS, Seat, Seats
@@ -71,7 +71,7 @@ def test_a_client_acts_and_learns_the_score_only_if_asked(show_score: bool) -> N
     last = f"{ENDED}\n[reward: 1.0]" if show_score else ENDED
     assert told[0] == (episode.turns[0].observation, False)
     assert "needs 'command'" in told[1][0]
-    assert told[2:] == [(last, False), (AFTER, False)]
+    assert told[2:] == [(last, False), (ALREADY_ENDED, False)]
 
 
 def test_a_call_is_cancelled_by_the_id_of_its_request() -> None:

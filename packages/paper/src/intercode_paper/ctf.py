@@ -76,7 +76,7 @@ class PaperCtfEnv(CtfEnv):
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         for task in tasks:
-            with tasks.naming(task):
+            with tasks.locate_errors(task):
                 _check(task)
         super().__init__(
             Dataset(map(_in_its_folder, tasks), tasks.name, tasks.source),
@@ -85,7 +85,7 @@ class PaperCtfEnv(CtfEnv):
             ),
         )
 
-    def _shell_in(self, sandbox: SandboxBackend) -> Interpreter:
+    def _open_shell(self, sandbox: SandboxBackend) -> Interpreter:
         task = self.episode_state.task
         return _shell(sandbox, self.image(task), self._folders.directory(task))
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from intercode.episode import Episode, Turn
 from intercode.errors import UsageError
-from intercode.records import Outcome, ending_of
-from intercode.talks import Talk, talk_of
+from intercode.records import Outcome, ending_action
+from intercode.talks import Talk, agent_talk
 
 _TURNS = 10
 """The default number of turns of every environment of 2023."""
@@ -82,7 +82,7 @@ def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def _notes(episode: Episode, name: str) -> dict[int, str]:
     """Map each turn to a note of its call to the model."""
-    calls = (talk_of(episode) or Talk()).get("calls", ())
+    calls = (agent_talk(episode) or Talk()).get("calls", ())
     return {call.get("turn", 0): str(call.get(name)) for call in calls if name in call}
 
 
@@ -92,13 +92,13 @@ def _as_react(episode: Episode) -> list[Turn]:
         replace(turn, action=f"execute[{turn.action}]") if turn.action else turn
         for turn in episode.turns
     ]
-    return [*turns, Turn(ending_of(episode), "", episode.reward or 0.0)]
+    return [*turns, Turn(ending_action(episode), "", episode.reward or 0.0)]
 
 
 def _with_the_end(episode: Episode) -> list[Turn]:
     turns = list(episode.turns)
     reward = episode.reward or 0.0
     if episode.answer is not None or not turns:
-        return [*turns, Turn(ending_of(episode), "", reward)]
+        return [*turns, Turn(ending_action(episode), "", reward)]
     turns[-1] = replace(turns[-1], reward=reward)
     return turns

@@ -7,7 +7,7 @@ from intercode.agents import registry
 from intercode.cli.main import main
 from intercode.errors import UsageError
 from intercode.evaluate.actors import actors
-from intercode.spec import RunSpec, given
+from intercode.spec import RunSpec, read_arguments
 from intercode_paper import presets
 from test_spec import parsed
 
@@ -25,8 +25,8 @@ def test_presets() -> None:
 
 def test_a_preset_has_its_environment() -> None:
     with pytest.raises(UsageError, match="is for bash, not for sql"):
-        given(parsed("sql", "--preset", "paper-gpt-4-bash-try-again"))
-    preset = given(parsed("--preset", "paper-gpt-4-bash-try-again", "--max-turns", "2"))
+        read_arguments(parsed("sql", "--preset", "paper-gpt-4-bash-try-again"))
+    preset = read_arguments(parsed("--preset", "paper-gpt-4-bash-try-again", "--max-turns", "2"))
     assert (preset["env"], preset["agent"], preset["max_turns"]) == ("bash", "try-again-oracle", 2)
     assert RunSpec.of(preset).recorded()["observation_tail"] is False
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
-from intercode.envs.traits import Traits, traits_in
+from intercode.envs.traits import Traits, resolve_traits
 from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError, UsageError
 
@@ -34,7 +34,7 @@ class Agent(Protocol):
 
 
 @runtime_checkable
-class HoldsEnvironment(Protocol):
+class EpisodeAgent(Protocol):
     """The other contract of an agent: it holds the environment, and plays the episode itself.
 
     For search over forks, and for programs that act in the sandbox by themselves.
@@ -52,12 +52,12 @@ class HoldsEnvironment(Protocol):
         """
 
 
-AgentFactory = Callable[["Task"], Agent | HoldsEnvironment]
+AgentFactory = Callable[["Task"], Agent | EpisodeAgent]
 """Makes the agent of one episode."""
 
 
 @runtime_checkable
-class ChecksTasks(Protocol):
+class SupportsTaskCheck(Protocol):
     """A factory that looks at the tasks before anything starts. Optional."""
 
     def check(self, tasks: Sequence[Task]) -> None:
@@ -69,7 +69,7 @@ class ChecksTasks(Protocol):
 
 
 @runtime_checkable
-class ChecksRun(Protocol):
+class SupportsRunCheck(Protocol):
     """A factory that looks at a whole run before anything starts. Optional."""
 
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
@@ -81,7 +81,7 @@ class ChecksRun(Protocol):
 
 
 @runtime_checkable
-class HasFacts(Protocol):
+class SupportsFacts(Protocol):
     """A factory that identifies its agents, for a run's record. Optional."""
 
     name: str
@@ -91,7 +91,7 @@ class HasFacts(Protocol):
 
 
 @runtime_checkable
-class HasMetadata(Protocol):
+class SupportsMetadata(Protocol):
     """An agent that adds facts to its episode's record. Optional."""
 
     def episode_metadata(self) -> Mapping[str, Any]:
@@ -99,7 +99,7 @@ class HasMetadata(Protocol):
 
 
 @runtime_checkable
-class LeavesOutWaiting(Protocol):
+class SupportsWaitExclusion(Protocol):
     """An agent with a limit on its time, in which waiting does not count. Optional."""
 
     def leave_out(self, seconds: float) -> None:
@@ -107,7 +107,7 @@ class LeavesOutWaiting(Protocol):
 
 
 @runtime_checkable
-class CallsModel(Protocol):
+class SupportsPermits(Protocol):
     """A factory whose agents call a model; not all calls may be made at once. Optional."""
 
     def calling(self, permits: AbstractContextManager[float]) -> AgentFactory:
@@ -115,10 +115,10 @@ class CallsModel(Protocol):
 
 
 @runtime_checkable
-class KnowsEnvironment(Protocol):
+class SupportsEnvironment(Protocol):
     """A factory that looks at the environment. Optional."""
 
-    def within(self, env: object, task: Task) -> Agent | HoldsEnvironment:
+    def within(self, env: object, task: Task) -> Agent | EpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Args:
@@ -149,7 +149,7 @@ class Surroundings:
     @classmethod
     def of(cls, env: Any) -> Surroundings:
         """Collect the facts of an environment, or of anything that looks like one."""
-        traits = traits_in(env)
+        traits = resolve_traits(env)
         return cls(
             name=str(getattr(env, "name", "")),
             traits=traits,
@@ -164,8 +164,8 @@ class Surroundings:
 
 def _method(env: Any, name: str, default: Callable[[], str]) -> Callable[[], str]:
     """Find a method; an environment of somebody's own may have another thing of that name."""
-    found = getattr(env, name, None)
-    return (lambda: str(found())) if callable(found) else default
+    method = getattr(env, name, None)
+    return (lambda: str(method())) if callable(method) else default
 
 
 def _no_overview() -> NoReturn:
@@ -180,11 +180,11 @@ def sees_gold(factory: object) -> bool:
     return getattr(factory, "needs_gold", False) is True
 
 
-def make(factory: AgentFactory, env: Any, task: Task) -> Agent | HoldsEnvironment:
+def make(factory: AgentFactory, env: Any, task: Task) -> Agent | EpisodeAgent:
     """Make the agent of an episode that has begun, shown no more than its factory asks for."""
     if not sees_gold(factory):
         env, task = Surroundings.of(env), task.shown()
-    agent = factory.within(env, task) if isinstance(factory, KnowsEnvironment) else factory(task)
+    agent = factory.within(env, task) if isinstance(factory, SupportsEnvironment) else factory(task)
     _check_methods(agent)
     return agent
 
@@ -195,7 +195,7 @@ def check_factory(factory: object) -> None:
     Raises:
         UsageError: It is not a function or class of one task, or a class without `act` and `run`.
     """
-    if isinstance(factory, KnowsEnvironment) and not inspect.isclass(factory):
+    if isinstance(factory, SupportsEnvironment) and not inspect.isclass(factory):
         return
     if not callable(factory):
         raise UsageError(

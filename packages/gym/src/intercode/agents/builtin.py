@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.parser import find_code
-from intercode.envs.traits import SHELL, Traits, traits_in
+from intercode.envs.traits import SHELL, Traits, resolve_traits
 from intercode.episode import Turn
 from intercode.errors import RecordError, UsageError
 from intercode.records import load_actions
@@ -38,12 +38,12 @@ class Oracle:
 
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
         """Refuse a run in which no task has a gold; warn of tasks without one."""
-        without = [task.task_id for task in tasks if not task.gold]
-        if len(without) == len(tasks):
+        task_ids = [task.task_id for task in tasks if not task.gold]
+        if len(task_ids) == len(tasks):
             raise UsageError(
                 "agent oracle runs gold, and none of the tasks has any: name another agent"
             )
-        names = format_names(without, 3)
+        names = format_names(task_ids, 3)
         return f"no gold for {names}: there the oracle does nothing but submit" if names else ""
 
     def __call__(self, task: Task) -> ScriptedAgent:
@@ -83,9 +83,9 @@ class Replay:
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse tasks that were not recorded."""
-        if missing := _missing(tasks, self.actions):
+        if missing_tasks := _name_missing_tasks(tasks, self.actions):
             raise UsageError(
-                f"the recording has no actions for {missing}; choose tasks that it has (--task)"
+                f"the recording has no actions for {missing_tasks}; choose tasks that it has (--task)"
             )
 
     def __call__(self, task: Task) -> ScriptedAgent:
@@ -94,9 +94,9 @@ class Replay:
         return ScriptedAgent(self.actions[task.task_id])
 
 
-def _missing(tasks: Sequence[Task], known: Container[str]) -> str:
+def _name_missing_tasks(tasks: Sequence[Task], available_ids: Container[str]) -> str:
     """Name the tasks that are not known, the first five of them; empty if there are none."""
-    return format_names([task.task_id for task in tasks if task.task_id not in known], 5)
+    return format_names([task.task_id for task in tasks if task.task_id not in available_ids], 5)
 
 
 class RandomAgent:
@@ -109,13 +109,13 @@ class RandomAgent:
 
     def __init__(self, actions: Sequence[str], seed: int) -> None:
         self._actions = actions
-        self._random = random.Random(seed)
+        self._generator = random.Random(seed)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Draw an action; each turn in four ``submit``, but not the first."""
-        if history and self._random.random() < 0.25:
+        if history and self._generator.random() < 0.25:
             return "submit"
-        return self._random.choice(self._actions)
+        return self._generator.choice(self._actions)
 
 
 class RandomAgents:
@@ -127,7 +127,7 @@ class RandomAgents:
 
     def within(self, env: Any, task: Task) -> RandomAgent:
         """Make the agent of one episode in this environment."""
-        actions = traits_in(env).random_actions or SHELL.random_actions
+        actions = resolve_traits(env).random_actions or SHELL.random_actions
         return RandomAgent(actions, 0 if env is None else env.episode.seed or 0)
 
 
@@ -152,9 +152,9 @@ class Predictions:
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse tasks that have no prediction."""
-        if missing := _missing(tasks, self.texts):
+        if missing_tasks := _name_missing_tasks(tasks, self.texts):
             raise UsageError(
-                f"{self._path} has no prediction for {missing}; "
+                f"{self._path} has no prediction for {missing_tasks}; "
                 "choose tasks that it has (--task), or give an empty one"
             )
 
@@ -166,7 +166,7 @@ class Predictions:
         """Make the agent of one episode in this environment."""
         self.check([task])
         text = self.texts[task.task_id]
-        return ScriptedAgent([action_for(traits_in(env), text)] if text.strip() else [])
+        return ScriptedAgent([action_for(resolve_traits(env), text)] if text.strip() else [])
 
 
 def action_for(traits: Traits, text: str) -> str:
@@ -187,34 +187,34 @@ def read_predictions(path: Path) -> dict[str, str]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
         raise RecordError(f"cannot read {path}: {error}") from error
-    found: dict[str, str] = {}
+    predictions: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         task_id, text = _prediction(line, f"{path}:{number}")
-        if task_id in found:
+        if task_id in predictions:
             raise RecordError(f"{path}:{number}: task {task_id!r} has two predictions")
-        found[task_id] = text
-    if not found:
+        predictions[task_id] = text
+    if not predictions:
         raise RecordError(f"{path} holds no prediction")
-    return found
+    return predictions
 
 
-def _prediction(line: str, where: str) -> tuple[str, str]:
+def _prediction(line: str, location: str) -> tuple[str, str]:
     try:
         data = json.loads(line)
     except ValueError as error:
-        raise RecordError(f"{where}: not JSON: {error}") from error
+        raise RecordError(f"{location}: not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise RecordError(f"{where}: expected an object, not {type(data).__name__}")
-    task_id, text = _field(data, _IDS, where), _field(data, _TEXTS, where)
+        raise RecordError(f"{location}: expected an object, not {type(data).__name__}")
+    task_id, text = _field(data, _IDS, location), _field(data, _TEXTS, location)
     if not isinstance(text, str):
-        raise RecordError(f"{where}: the prediction must be a text, not {type(text).__name__}")
+        raise RecordError(f"{location}: the prediction must be a text, not {type(text).__name__}")
     return str(task_id), text
 
 
-def _field(data: Mapping[str, Any], names: Sequence[str], where: str) -> Any:
+def _field(data: Mapping[str, Any], names: Sequence[str], location: str) -> Any:
     for name in names:
         if name in data:
             return data[name]
-    raise RecordError(f"{where}: field {names[0]!r} is missing")
+    raise RecordError(f"{location}: field {names[0]!r} is missing")

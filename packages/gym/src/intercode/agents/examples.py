@@ -150,10 +150,14 @@ _PYTHON = (
         ),
     ),
 )
-_BY_ENVIRONMENT: Mapping[str, tuple[Example, ...]] = {"ctf": _CTF, "swe": _SWE}
-_BY_LANGUAGE: Mapping[str, tuple[Example, ...]] = {"bash": _BASH, "sql": _SQL, "python": _PYTHON}
+_EXAMPLES_BY_ENVIRONMENT: Mapping[str, tuple[Example, ...]] = {"ctf": _CTF, "swe": _SWE}
+_EXAMPLES_BY_LANGUAGE: Mapping[str, tuple[Example, ...]] = {
+    "bash": _BASH,
+    "sql": _SQL,
+    "python": _PYTHON,
+}
 
 
-def examples_of(env: str, language: str) -> tuple[Example, ...]:
+def find_examples(env: str, language: str) -> tuple[Example, ...]:
     """Return the worked examples for an environment; none for a language of a user's own."""
-    return _BY_ENVIRONMENT.get(env) or _BY_LANGUAGE.get(language, ())
+    return _EXAMPLES_BY_ENVIRONMENT.get(env) or _EXAMPLES_BY_LANGUAGE.get(language, ())

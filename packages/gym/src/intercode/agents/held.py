@@ -15,22 +15,22 @@ from weakref import WeakKeyDictionary
 
 from intercode.calls import Tool, ToolCall
 from intercode.envs.snapshots import EpisodeSnapshot
-from intercode.envs.tools import action_of, tools_of
-from intercode.envs.traits import Traits, traits_in
+from intercode.envs.tools import list_tools, read_action
+from intercode.envs.traits import Traits, resolve_traits
 from intercode.episode import Episode
 from intercode.errors import ActionError, EnvironmentStateError, ForkError, UsageError
 
 T = TypeVar("T")
 Result = tuple[str, float, bool, bool, dict[str, Any]]
 """Observation, reward, whether the episode ended, whether it was truncated, info."""
-_THE_AGENTS = (ActionError, EnvironmentStateError, ForkError, UsageError)
+_AGENT_ERRORS = (ActionError, EnvironmentStateError, ForkError, UsageError)
 """Errors that an agent makes itself, and may catch."""
-_TELLING = ("success", "parts", "outcome")
+_REWARD_FACTS = ("success", "parts", "outcome")
 """Facts of an `info` that tell the reward."""
 
 
 @dataclass(slots=True)
-class Terms:
+class AttemptContext:
     """The terms on which an agent holds an environment and its forks."""
 
     working: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -42,16 +42,16 @@ class Terms:
     failure: Exception | None = None
     """The first failure that was not the agent's, also if the agent has caught it."""
 
-    def do(self, work: Callable[[], T]) -> T:
+    def perform(self, work: Callable[[], T]) -> T:
         """Let an environment work."""
         with self.working():
-            return self.watched(work)
+            return self.run_guarded(work)
 
-    def watched(self, work: Callable[[], T]) -> T:
+    def run_guarded(self, work: Callable[[], T]) -> T:
         """Do some work, and note a failure that is not the agent's."""
         try:
             return work()
-        except _THE_AGENTS:
+        except _AGENT_ERRORS:
             raise
         except Exception as error:
             self.failure = self.failure or error
@@ -90,10 +90,10 @@ class HeldEnv:
         observation: What the agent sees first.
     """
 
-    def __init__(self, env: Any, terms: Terms, observation: str) -> None:
-        _behind[self] = env, terms
+    def __init__(self, env: Any, terms: AttemptContext, observation: str) -> None:
+        _environments[self] = env, terms
         self._observation = observation
-        self._shown: tuple[Episode, Episode] | None = None
+        self._public_copy: tuple[Episode, Episode] | None = None
         self._is_first = not terms.held
         terms.held.append(self)
 
@@ -105,7 +105,7 @@ class HeldEnv:
     @property
     def traits(self) -> Traits:
         """The environment's traits, such as the language of its actions."""
-        return traits_in(_env(self))
+        return resolve_traits(_env(self))
 
     @property
     def max_turns(self) -> int:
@@ -128,13 +128,13 @@ class HeldEnv:
         episode: Episode = _env(self).episode
         if episode.status == "running" or self._tells:
             return episode
-        if self._shown is None or self._shown[0] is not episode:
+        if self._public_copy is None or self._public_copy[0] is not episode:
             turns = [replace(turn, reward=0.0) for turn in episode.turns]
-            self._shown = episode, replace(episode, score=None, turns=turns)
-        return self._shown[1]
+            self._public_copy = episode, replace(episode, score=None, turns=turns)
+        return self._public_copy[1]
 
     @property
-    def recorded(self) -> Episode:
+    def full_episode(self) -> Episode:
         """The episode itself, for the record."""
         episode: Episode = _env(self).episode
         return episode
@@ -142,32 +142,32 @@ class HeldEnv:
     @property
     def sandbox(self) -> Any:
         """The sandbox or session that the episode takes place in."""
-        return _terms(self).do(lambda: _env(self).place)
+        return _attempt_context(self).perform(lambda: _env(self).place)
 
     @property
     def directory(self) -> str:
         """The directory where its actions begin in the sandbox, from the image's own directory."""
         return str(_env(self).directory)
 
-    def watched(self, work: Callable[[Any], T]) -> T:
+    def run_guarded(self, work: Callable[[Any], T]) -> T:
         """Let the agent itself use the sandbox, whose failure is the run's and not the agent's.
 
         Unlike a `step` it takes no permit of those that the run has for busy sandboxes: a program
         that acts by itself waits for its model most of the time.
         """
         place = self.sandbox
-        return _terms(self).watched(lambda: work(place))
+        return _attempt_context(self).run_guarded(lambda: work(place))
 
     @property
     def tools(self) -> list[Tool]:
         """The tools of the environment, for `call`."""
-        found: list[Tool] = getattr(_env(self), "tools", None) or tools_of(self.traits)
-        return found
+        env_tools: list[Tool] = getattr(_env(self), "tools", None) or list_tools(self.traits)
+        return env_tools
 
     def messages(self, style: str = "chat") -> list[dict[str, Any]]:
         """Tell the episode so far as chat messages, as `InterCodeEnv.messages`."""
-        told: list[dict[str, Any]] = _env(self).messages(style)
-        return told
+        chat_messages: list[dict[str, Any]] = _env(self).messages(style)
+        return chat_messages
 
     def step(self, action: str) -> Result:
         """Take an action, as `InterCodeEnv.step`; but the reward of the end is 0.0.
@@ -181,17 +181,17 @@ class HeldEnv:
             raise ActionError(f"the agent's action is not a text but {type(action).__name__}")
         if not self.running:
             raise EnvironmentStateError("the episode has ended: it takes no more actions")
-        _terms(self).on_action(action)
-        found = _terms(self).do(lambda: _env(self).step(action))
-        self._observation, reward, terminated, truncated, info = found
+        _attempt_context(self).on_action(action)
+        step_result = _attempt_context(self).perform(lambda: _env(self).step(action))
+        self._observation, reward, terminated, truncated, info = step_result
         if not self._tells:
-            info = {name: value for name, value in info.items() if name not in _TELLING}
+            info = {name: value for name, value in info.items() if name not in _REWARD_FACTS}
             reward = 0.0
         return self._observation, float(reward), terminated, truncated, info
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
         """Take an action by calling a tool; otherwise like `step`."""
-        return self.step(action_of(ToolCall("", name, arguments), self.traits))
+        return self.step(read_action(ToolCall("", name, arguments), self.traits))
 
     def fork(self, n: int = 1, how: str = "auto", lossy: bool = False) -> list[HeldEnv]:
         """Fork the running episode, as `InterCodeEnv.fork`. Forks are closed with the attempt.
@@ -201,8 +201,8 @@ class HeldEnv:
         """
         if not hasattr(_env(self), "fork"):
             raise ForkError(f"environment {self.name!r} cannot be forked")
-        forks = _terms(self).do(lambda: _env(self).fork(n, how, lossy))
-        return [HeldEnv(fork, _terms(self), self._observation) for fork in forks]
+        forks = _attempt_context(self).perform(lambda: _env(self).fork(n, how, lossy))
+        return [HeldEnv(fork, _attempt_context(self), self._observation) for fork in forks]
 
     def snapshot(self, how: str = "auto", lossy: bool = False) -> HeldSnapshot:
         """Save the running episode, as `InterCodeEnv.snapshot`.
@@ -210,7 +210,7 @@ class HeldEnv:
         Raises:
             ForkError: It cannot be saved in this way.
         """
-        return HeldSnapshot(_terms(self).do(lambda: _env(self).snapshot(how, lossy)))
+        return HeldSnapshot(_attempt_context(self).perform(lambda: _env(self).snapshot(how, lossy)))
 
     def restore(self, snapshot: HeldSnapshot) -> str:
         """Begin a fork of a snapshot's episode here, in place of the present one.
@@ -218,7 +218,9 @@ class HeldEnv:
         Returns:
             The last observation.
         """
-        self._observation, _ = _terms(self).do(lambda: _env(self).restore(_snapshots[snapshot]))
+        self._observation, _ = _attempt_context(self).perform(
+            lambda: _env(self).restore(_snapshots[snapshot])
+        )
         return self._observation
 
     def close(self) -> None:
@@ -231,20 +233,20 @@ class HeldEnv:
         return bool(getattr(_env(self), "reward_every_turn", False))
 
 
-_behind: WeakKeyDictionary[HeldEnv, tuple[Any, Terms]] = WeakKeyDictionary()
+_environments: WeakKeyDictionary[HeldEnv, tuple[Any, AttemptContext]] = WeakKeyDictionary()
 _snapshots: WeakKeyDictionary[HeldSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
 
 
-def _env(held: HeldEnv) -> Any:
-    return _behind[held][0]
+def _env(held_env: HeldEnv) -> Any:
+    return _environments[held_env][0]
 
 
-def _terms(held: HeldEnv) -> Terms:
-    return _behind[held][1]
+def _attempt_context(held_env: HeldEnv) -> AttemptContext:
+    return _environments[held_env][1]
 
 
 @contextmanager
-def scored_later(env: Any) -> Iterator[None]:
+def defer_scores(env: Any) -> Iterator[None]:
     """Leave the score of the ends of an environment, and of its forks, to `settle`."""
     if not hasattr(env, "settle"):
         yield  # it is played elsewhere
@@ -256,33 +258,33 @@ def scored_later(env: Any) -> Iterator[None]:
         env.scores_later = False
 
 
-def settle(held: HeldEnv) -> dict[str, Any]:
+def settle(held_env: HeldEnv) -> dict[str, Any]:
     """Score the episode that an agent has chosen; return facts about its forks, for the record.
 
     Raises:
         RewardError, SandboxError: It cannot be scored.
     """
-    env = _env(held)
+    env = _env(held_env)
     if not hasattr(env, "settle"):
         return {}
-    with _terms(held).working():
+    with _attempt_context(held_env).working():
         env.settle()
     episode: Episode = env.episode
-    its_own = sum("submitted" in turn.info for turn in episode.turns)
-    its_own += episode.status == "submitted"
-    return {"submissions": env.submissions} if env.submissions > its_own else {}
+    branch_submissions = sum("submitted" in turn.info for turn in episode.turns)
+    branch_submissions += episode.status == "submitted"
+    return {"submissions": env.submissions} if env.submissions > branch_submissions else {}
 
 
-def free(terms: Terms) -> None:
+def free_forks(terms: AttemptContext) -> None:
     """End all forks of an attempt that is over, and let go of what was behind them."""
     for fork in terms.held:
         if not fork._is_first:
             _env(fork).close()
-        _behind[fork] = _Over(), Terms()
+        _environments[fork] = _ClosedEnvironment(), AttemptContext()
     terms.held.clear()
 
 
-class _Over:
+class _ClosedEnvironment:
     """The place of an environment whose attempt is over."""
 
     def __getattr__(self, name: str) -> Any:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from intercode.envs.traits import traits_in
+from intercode.envs.traits import resolve_traits
 from intercode.episode import Turn, decode
 from intercode.errors import UsageError
 
@@ -37,7 +37,7 @@ class HumanAgent:
         return "skip" if action is None else action
 
 
-class Humans:
+class HumanAgents:
     """Makes agents that are the person at the terminal, one task after the other.
 
     They see what any agent sees: no reward. They talk on standard error, so that standard output
@@ -68,11 +68,11 @@ class Humans:
 
     def within(self, env: object, task: Task) -> HumanAgent:
         """Make the agent of one episode in this environment."""
-        terminal = Terminal(
+        terminal = TaskConsole(
             task.query,
             sys.stderr,
             getattr(env, "prompt", "$ "),
-            continues(traits_in(env).language),
+            continuation_test(resolve_traits(env).language),
             read=_read_line,
         )
 
@@ -108,7 +108,7 @@ _HELP = """\
 """
 
 
-def continues(language: str) -> Callable[[str], bool]:
+def continuation_test(language: str) -> Callable[[str], bool]:
     """Return the test for a text that is only the beginning of an action."""
     return _is_open_python if language == "python" else _ends_in_backslash
 
@@ -127,42 +127,42 @@ def _is_open_python(text: str) -> bool:
         return False
 
 
-def plain(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Escape all that a terminal would obey rather than show."""
     return "".join(c if c in "\n\t" or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-class Terminal:
+class TaskConsole:
     """Talks about one task.
 
     Args:
         query: The task's query.
-        out: The stream to talk on.
+        output: The stream to talk on.
         prompt: The text that asks for an action.
-        goes_on: Tells whether a text is only the beginning of an action.
+        is_incomplete: Tells whether a text is only the beginning of an action.
         read: Shows a prompt and gives a line; raises EOFError at the end.
     """
 
     def __init__(
         self,
         query: str,
-        out: TextIO,
+        output: TextIO,
         prompt: str = "$ ",
-        goes_on: Callable[[str], bool] = _ends_in_backslash,
+        is_incomplete: Callable[[str], bool] = _ends_in_backslash,
         *,
         read: Callable[[str], str] = input,
     ) -> None:
         self._query = query
-        self._out = out
+        self._output = output
         self._prompt = prompt
-        self._goes_on = goes_on
+        self._is_incomplete = is_incomplete
         self._read = read
         self.left = False
 
     def show(self, text: str) -> None:
         """Print an observation."""
         if text:
-            print(plain(text).rstrip("\n"), file=self._out, flush=True)
+            print(escape_controls(text).rstrip("\n"), file=self._output, flush=True)
 
     def ask(self) -> str | None:
         """Ask for the next action; None when the person leaves."""
@@ -184,7 +184,7 @@ class Terminal:
             action = "\n".join(lines)
             if not action.strip():
                 lines = []
-            elif not self._goes_on(action):
+            elif not self._is_incomplete(action):
                 return action
 
     def _command(self, line: str) -> bool:

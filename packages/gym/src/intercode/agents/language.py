@@ -1,7 +1,7 @@
 """Agents that are language models: a strategy, a prompt and a model, made one for each episode.
 
-Around the strategy there may be limits on an episode (`Bounded`), and around the model a choice
-among several replies (`SelfConsistency`, `BestOf`), which work under any strategy: the dialogue
+Around the strategy there may be limits on an episode (`LimitedAgent`), and around the model a choice
+among several replies (`SelfConsistency`, `BestOfSampler`), which work under any strategy: the dialogue
 continues with the chosen reply as if it had been the only one.
 """
 
@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from intercode.agents.base import Agent, HoldsEnvironment
-from intercode.agents.examples import examples_of
+from intercode.agents.base import Agent, EpisodeAgent
+from intercode.agents.examples import find_examples
 from intercode.agents.parser import find_code
 from intercode.agents.talk import (
     Clip,
@@ -27,8 +27,8 @@ from intercode.agents.talk import (
     Scene,
     Talk,
     describe_tables,
-    overview_of,
-    setting_of,
+    find_setting,
+    read_overview,
 )
 from intercode.episode import Turn
 from intercode.errors import ContextLengthError, UsageError
@@ -154,10 +154,10 @@ class Strategy:
             return asked
         return self.examples == "always" or (self.examples == "local" and is_local(model))
 
-    def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Agent | HoldsEnvironment:
+    def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Agent | EpisodeAgent:
         """Make the agent of one episode."""
         agent = self.make(talk)
-        return Bounded(StopWhenSolved(agent) if self.sees_reward else agent, allowance)
+        return LimitedAgent(SuccessSubmitter(agent) if self.sees_reward else agent, allowance)
 
     def __call__(self, model: Model | str, **options: Any) -> LanguageAgents:
         """Make the factory.
@@ -169,7 +169,9 @@ class Strategy:
         Raises:
             UsageError: There is no such option or model.
         """
-        if unknown := sorted(options.keys() - {known.name for known in fields(Options)}):
+        if unknown := sorted(
+            options.keys() - {option_field.name for option_field in fields(Options)}
+        ):
             raise UsageError(f"agent {self.name} takes no option {unknown[0]}")
         if options.get("search") is not None and not self.searches:
             raise UsageError(f"agent {self.name} does not search: it takes no --search-…")
@@ -195,9 +197,9 @@ class LanguageAgents:
     """
 
     def __init__(self, strategy: Strategy, model: Model, options: Options) -> None:
-        one = options.samples == 1 or strategy.searches
-        chosen = "" if one else f"+{options.choose}{options.samples}"
-        self.name = strategy.name + chosen
+        is_single = options.samples == 1 or strategy.searches
+        suffix = "" if is_single else f"+{options.choose}{options.samples}"
+        self.name = strategy.name + suffix
         self.needs_reward = strategy.sees_reward
         """Whether the environment must score every turn (``reward_every_turn=True``)."""
         self._strategy = strategy
@@ -211,13 +213,15 @@ class LanguageAgents:
 
     def facts(self) -> dict[str, Any]:
         """Identify these agents, for a run's record."""
-        told = ("prompt", "skills")  # these have digests
-        options = {key: value for key, value in asdict(self._options).items() if key not in told}
+        excluded_names = ("prompt", "skills")  # these have digests
+        options = {
+            key: value for key, value in asdict(self._options).items() if key not in excluded_names
+        }
         options["settings"] = self._options.settings.facts()
         # Left out where they say nothing new: records from before they existed compare as equal.
         examples = self._strategy.examples == "always"
-        usual = {"search": None, "context": None, "recap": False, "examples": examples}
-        for name in [name for name, value in usual.items() if options[name] == value]:
+        defaults = {"search": None, "context": None, "recap": False, "examples": examples}
+        for name in [name for name, value in defaults.items() if options[name] == value]:
             del options[name]
         weights = getattr(self._model, "weights", None)
         identity = {"model": self._model.name} | ({"weights": weights} if weights else {})
@@ -235,15 +239,15 @@ class LanguageAgents:
 
     def calling(self, permits: AbstractContextManager[float]) -> LanguageAgents:
         """Return a copy whose calls to the model hold a permit each."""
-        same = copy(self)
-        same._permits = permits
-        return same
+        clone = copy(self)
+        clone._permits = permits
+        return clone
 
-    def __call__(self, task: Task) -> Agent | HoldsEnvironment:
+    def __call__(self, task: Task) -> Agent | EpisodeAgent:
         """Make the agent of one episode, in a shell of which no more is known."""
         return self.within(None, task)
 
-    def within(self, env: object, task: Task) -> Agent | HoldsEnvironment:
+    def within(self, env: object, task: Task) -> Agent | EpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Raises:
@@ -256,17 +260,17 @@ class LanguageAgents:
             )
         options = self._options
         clip = Clip(options.observation_limit, options.observation_tail)
-        setting = options.setting or setting_of(env)
+        setting = options.setting or find_setting(env)
         scene = Scene.of(env, task, setting=setting, schema=options.schema, skills=options.skills)
         if options.examples:
-            scene = replace(scene, examples=examples_of(scene.env, scene.language))
+            scene = replace(scene, examples=find_examples(scene.env, scene.language))
         if options.context is not None:
-            scene = replace(scene, overview=clip(overview_of(env)))
+            scene = replace(scene, overview=clip(read_overview(env)))
         transcript = Transcript(self._model, self._permits)
         talk = Talk(
             Dialogue(
-                self._chosen_by(transcript, scene),
-                _seeded(options.settings, scene),
+                self._make_sampler(transcript, scene),
+                _add_seed(options.settings, scene),
                 limit=options.dialogue_limit,
             ),
             self._prompt,
@@ -278,22 +282,22 @@ class LanguageAgents:
         )
         return self._strategy.agent(talk, options, Allowance(transcript, options.limits))
 
-    def _chosen_by(self, transcript: Transcript, scene: Scene) -> Model:
+    def _make_sampler(self, transcript: Transcript, scene: Scene) -> Model:
         if self._options.samples == 1 or self._strategy.searches:
             return transcript
         if self._options.choose == "vote":
             return SelfConsistency(transcript, self._options.samples, scene.language)
-        return BestOf(transcript, self._options.samples)
+        return BestOfSampler(transcript, self._options.samples)
 
 
-def _seeded(settings: Settings, scene: Scene) -> Settings:
+def _add_seed(settings: Settings, scene: Scene) -> Settings:
     """Add the episode's seed, so that attempts differ, also where replies are cached."""
     if not settings.temperature or settings.seed is not None or scene.seed is None:
         return settings
     return replace(settings, seed=scene.seed % 2**31)  # what all servers take
 
 
-class StopWhenSolved:
+class SuccessSubmitter:
     """Submits when the true reward of the last turn is 1, as the experiments of 2023 did.
 
     Args:
@@ -321,40 +325,42 @@ class Allowance:
     def __init__(self, transcript: Transcript, limits: EpisodeLimits) -> None:
         self.transcript = transcript
         self._limits = limits
-        self._began = time.monotonic()
-        self.ended_by: str | None = None
+        self._start_time = time.monotonic()
+        self.reached_limit: str | None = None
         """The limit that ended the episode, once one did; also ``context``."""
 
     def leave_out(self, seconds: float) -> None:
         """Leave seconds out that the agent was made to wait."""
-        self._began += seconds
+        self._start_time += seconds
 
     def is_used_up(self) -> bool:
         """Tell whether a limit is reached, now or before."""
-        self.ended_by = self.ended_by or self._reached()
-        return self.ended_by is not None
+        self.reached_limit = self.reached_limit or self._find_reached_limit()
+        return self.reached_limit is not None
 
     def metadata(self) -> dict[str, Any]:
         """Return the transcript, and which limit ended the episode, if one did."""
-        ended = {} if self.ended_by is None else {"ended_by": self.ended_by}
-        return {"model": self.transcript.to_dict(), **ended}
+        limit_facts = {} if self.reached_limit is None else {"ended_by": self.reached_limit}
+        return {"model": self.transcript.to_dict(), **limit_facts}
 
-    def _reached(self) -> str | None:
+    def _find_reached_limit(self) -> str | None:
         """Return the limit that is reached."""
-        limits, spent = self._limits, self.transcript
-        took = time.monotonic() - self._began - spent.waited
-        if limits.seconds is not None and took >= limits.seconds:
+        limits, transcript = self._limits, self.transcript
+        elapsed_seconds = time.monotonic() - self._start_time - transcript.wait_seconds
+        if limits.seconds is not None and elapsed_seconds >= limits.seconds:
             return "seconds"
-        if limits.tokens is not None and spent.usage.total >= limits.tokens:
+        if limits.tokens is not None and transcript.usage.total >= limits.tokens:
             return "tokens"
         if limits.cost is None:
             return None
-        if spent.cost is None:
-            raise UsageError(f"the price of {spent.name} is unknown: no limit of cost can be kept")
-        return "cost" if spent.cost >= limits.cost else None
+        if transcript.cost is None:
+            raise UsageError(
+                f"the price of {transcript.name} is unknown: no limit of cost can be kept"
+            )
+        return "cost" if transcript.cost >= limits.cost else None
 
 
-class Bounded:
+class LimitedAgent:
     """Submits what there is when a limit is reached, or the dialogue is too long for the model.
 
     Args:
@@ -375,7 +381,7 @@ class Bounded:
             except ContextLengthError:
                 if not history:
                     raise  # it has never acted: that is not an attempt, nor a reward of 0
-                self._allowance.ended_by = "context"
+                self._allowance.reached_limit = "context"
         return "submit"
 
     def leave_out(self, seconds: float) -> None:
@@ -412,9 +418,9 @@ class Sampler:
             seed = None if settings.seed is None else settings.seed + number
             replies.append(self._model.complete(messages, replace(settings, seed=seed), tools))
             self._model.note(sample=number)
-        chosen = self._choose(replies, messages, settings)
-        self._model.note(chosen=chosen)
-        return replies[chosen]
+        choice_index = self._choose(replies, messages, settings)
+        self._model.note(chosen=choice_index)
+        return replies[choice_index]
 
     def _choose(
         self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
@@ -451,21 +457,21 @@ class SelfConsistency(Sampler):
         return None if code is None else code.strip()
 
 
-class BestOf(Sampler):
+class BestOfSampler(Sampler):
     """Chooses the reply that the model itself calls the best of the samples."""
 
     def _choose(
         self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
     ) -> int:
-        question = Prompt("judge").render("judge", candidates=[*map(_shown, replies)])
+        question = Prompt("judge").render("judge", candidates=[*map(_reply_text, replies)])
         verdict = self._model.complete(
             [*messages, Message("user", question)], replace(settings, temperature=0.0)
         )
         number = re.search(r"\d+", verdict.text)
-        chosen = int(number[0]) - 1 if number and len(number[0]) < 4 else 0
-        return chosen if 0 <= chosen < len(replies) else 0
+        choice_index = int(number[0]) - 1 if number and len(number[0]) < 4 else 0
+        return choice_index if 0 <= choice_index < len(replies) else 0
 
 
-def _shown(reply: Reply) -> str:
+def _reply_text(reply: Reply) -> str:
     calls = [f"{call.name}({dict(call.arguments)})" for call in reply.tool_calls]
     return "\n".join([reply.text, *calls]).strip()

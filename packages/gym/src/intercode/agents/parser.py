@@ -11,7 +11,7 @@ In this order, the first that is found is taken:
    only paragraph that is an SQL statement up to its semicolon.
 4. The only piece of `inline code`, if it reads as code.
 
-A model's thoughts before it speaks (`said`) do not count. A block that is not closed reaches to
+A model's thoughts before it speaks (`strip_thoughts`) do not count. A block that is not closed reaches to
 the text's end; in a reply that was cut off it is not code. A fence within a here-document or a
 string of several lines is a part of the code, if it is closed by another one: a README has fences.
 In a session with prompts the code is the text behind them.
@@ -27,9 +27,9 @@ from textwrap import dedent
 
 from intercode.syntax import parse
 
-__all__ = ["TAGS", "Block", "blocks", "find_code", "said"]
+__all__ = ["TAGS", "Block", "blocks", "find_code", "strip_thoughts"]
 
-_INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_INLINE_CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LABEL = re.compile(
     r"^[*_ \t]*(?:action|answer|bash|code|command|python|query|sql)[*_]*[ \t]*:[*_]*[ \t]*",
     re.IGNORECASE | re.MULTILINE,
@@ -53,7 +53,7 @@ _PROMPTS = {"bash": ("$ ", "> "), "python": (">>> ", "... ")}
 """Before the lines of a session: no code begins like the first of them."""
 
 
-def said(text: str) -> str:
+def strip_thoughts(text: str) -> str:
     """Return what a model says aloud, without the ``<think>…</think>`` before it."""
     if ends := [thought.end() for thought in _THOUGHT.finditer(text)]:
         return text[ends[-1] :]
@@ -68,65 +68,71 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
         language: ``bash``, ``sql`` or ``python``; of any other only blocks are code.
         cut_off: Whether the text ends where it ends because no more was allowed.
     """
-    text = _with_plain_line_ends(said(text))
-    found = list(blocks(text, language)) or list(elements(text))
-    whole = [block for block in found if block.code.strip() and (block.closed or not cut_off)]
-    known = [block for block in whole if block.tag in TAGS.get(language, {language})]
-    unnamed = [block for block in whole if not block.tag or _is_ending(block.code)]
-    for block in (*known, *unnamed):
-        return _without_prompts(block.code, language)
+    text = _normalise_line_ends(strip_thoughts(text))
+    candidate_blocks = list(blocks(text, language)) or list(elements(text))
+    complete_blocks = [
+        block for block in candidate_blocks if block.code.strip() and (block.closed or not cut_off)
+    ]
+    tagged_blocks = [
+        block for block in complete_blocks if block.tag in TAGS.get(language, {language})
+    ]
+    untagged_blocks = [
+        block for block in complete_blocks if not block.tag or _is_ending(block.code)
+    ]
+    for block in (*tagged_blocks, *untagged_blocks):
+        return _strip_prompts(block.code, language)
     text = text.strip().strip(INVISIBLE)
-    if cut_off or not text or not all(block.closed for block in found):
+    if cut_off or not text or not all(block.closed for block in candidate_blocks):
         return None
-    last = text.rsplit("\n", 1)[-1].strip()
-    if emphasised := _EMPHASIS.fullmatch(last):
-        last = emphasised["inner"]
-    if _ENDING.fullmatch(last):
-        return last
-    code = None if found else _unfenced(text, language)
-    return None if code is None else _without_prompts(code, language)
+    last_line = text.rsplit("\n", 1)[-1].strip()
+    if emphasis := _EMPHASIS.fullmatch(last_line):
+        last_line = emphasis["inner"]
+    if _ENDING.fullmatch(last_line):
+        return last_line
+    code = None if candidate_blocks else _find_unfenced_code(text, language)
+    return None if code is None else _strip_prompts(code, language)
 
 
-def _with_plain_line_ends(text: str) -> str:
+def _normalise_line_ends(text: str) -> str:
     """Remove carriage returns if every line ends in one: they are not the code's."""
     return text.replace("\r\n", "\n") if text.count("\n") == text.count("\r\n") else text
 
 
-def _without_prompts(code: str, language: str) -> str:
+def _strip_prompts(code: str, language: str) -> str:
     """Return the lines that were typed in a session with prompts; all of any other code."""
     lines = code.strip("\n").split("\n")
-    first, more = _PROMPTS.get(language, ("", ""))
-    if not first or not lines[0].startswith(first):
+    primary_prompt, continuation_prompt = _PROMPTS.get(language, ("", ""))
+    if not primary_prompt or not lines[0].startswith(primary_prompt):
         return code
-    typed: list[str] = []
-    told = False  # whether output has come since
+    typed_lines: list[str] = []
+    has_output = False  # whether output has come since
     for line in lines:
-        if line.startswith(first):
-            typed.append(line[len(first) :])
-            told = False
-        elif line.startswith(more) and not told:
-            typed.append(line[len(more) :])
+        if line.startswith(primary_prompt):
+            typed_lines.append(line[len(primary_prompt) :])
+            has_output = False
+        elif line.startswith(continuation_prompt) and not has_output:
+            typed_lines.append(line[len(continuation_prompt) :])
         else:
-            told = line.rstrip() != more.rstrip()
-    return "\n".join(typed)
+            has_output = line.rstrip() != continuation_prompt.rstrip()
+    return "\n".join(typed_lines)
 
 
-def _unfenced(text: str, language: str) -> str | None:
+def _find_unfenced_code(text: str, language: str) -> str | None:
     if _is_json(text):
         return None  # the call of a tool, written out
-    reads_as_code = _READS_AS.get(language, _is_ending)
-    if reads_as_code(text):
+    is_code = _CODE_TESTS.get(language, _is_ending)
+    if is_code(text):
         return text
     if label := _LABEL.search(text):
-        rest = text[label.end() :].strip()
-        if rest and reads_as_code(rest):
-            return rest
+        labelled_code = text[label.end() :].strip()
+        if labelled_code and is_code(labelled_code):
+            return labelled_code
     statements = [part for part in re.split(r"\n[ \t]*\n", text) if part.rstrip().endswith(";")]
     if language == "sql" and len(statements) == 1 and _is_sql(statements[0]):
         return statements[0].strip()
-    inline = [code for code in _INLINE.findall(text) if code.strip()]
-    if len(inline) == 1 and (_is_ending(inline[0]) or reads_as_code(inline[0])):
-        return str(inline[0])
+    inline_codes = [code for code in _INLINE_CODE.findall(text) if code.strip()]
+    if len(inline_codes) == 1 and (_is_ending(inline_codes[0]) or is_code(inline_codes[0])):
+        return str(inline_codes[0])
     return None
 
 
@@ -207,9 +213,9 @@ def blocks(text: str, language: str = "") -> Iterator[Block]:
         row += 1
         if opening is None:
             for match in _ONE_LINE.finditer(lines[row - 1]):
-                yield _on_one_line(match)
+                yield _parse_inline_block(match)
             continue
-        block, row = _block(opening, lines, row, language)
+        block, row = _read_block(opening, lines, row, language)
         yield block
 
 
@@ -229,11 +235,11 @@ def leading_block(text: str, language: str = "") -> str | None:
     row = next((n for n, line in enumerate(lines) if line.strip()), 0)
     if (opening := _OPEN.match(lines[row])) is None:
         return None
-    block, end = _block(opening, lines, row + 1, language)
+    block, end = _read_block(opening, lines, row + 1, language)
     return "\n".join(lines[:end]) if block.closed else None
 
 
-def _block(
+def _read_block(
     opening: re.Match[str], lines: Sequence[str], row: int, language: str
 ) -> tuple[Block, int]:
     """Read the block whose code begins in a row; return also the row after it."""
@@ -241,57 +247,57 @@ def _block(
     info = opening["info"].strip(INVISIBLE + " \t")
     words = re.split(r"[\s:,]+", info, maxsplit=1)
     tag = words[0].strip("{}.").lower()
-    named = next((name for name, tags in TAGS.items() if tag in tags), language)
-    end, code = _end(fence, lines, row, _OPEN_ENDED.get(named))
+    block_language = next((name for name, tags in TAGS.items() if tag in tags), language)
+    end, code = _find_block_end(fence, lines, row, _OPEN_TESTS.get(block_language))
     # A fence's indentation belongs to the list that it stands in, not to the code.
-    text = "\n".join(_outdented(line, indent) for line in [*lines[row:end], *code])
+    text = "\n".join(_remove_indent(line, indent) for line in [*lines[row:end], *code])
     closed = end < len(lines)
     if closed and len(words) > 1 and not text.strip():  # the code stands behind the fence
-        known = any(tag in tags for tags in TAGS.values())
-        tag, text = (tag, words[1]) if known else ("", info)
+        is_known_tag = any(tag in tags for tags in TAGS.values())
+        tag, text = (tag, words[1]) if is_known_tag else ("", info)
     return Block(tag, text, closed), end + 1
 
 
-def _end(
+def _find_block_end(
     fence: str, lines: Sequence[str], row: int, is_open: Callable[[Sequence[str]], bool] | None
 ) -> tuple[int, list[str]]:
     """The row of the fence that closes a block, and the code before it in that row.
 
     That is the first one, unless the code is in the middle of a text there and a later one is not.
     """
-    closing = re.compile(rf"(?P<code>.*?)(?<!{fence[0]}){fence[0]}{{{len(fence)},}}[ \t]*")
-    first: tuple[int, list[str]] | None = None
+    closing_pattern = re.compile(rf"(?P<code>.*?)(?<!{fence[0]}){fence[0]}{{{len(fence)},}}[ \t]*")
+    first_end: tuple[int, list[str]] | None = None
     tries = 0
     for number in range(row, len(lines)):
-        match = closing.fullmatch(lines[number])
+        match = closing_pattern.fullmatch(lines[number])
         if match is None or (match["code"].strip() and fence in match["code"]):
             continue
         # The fence may stand at the end of the last line.
-        found = number, [match["code"]] if match["code"].strip() else []
-        first = first or found
+        block_end = number, [match["code"]] if match["code"].strip() else []
+        first_end = first_end or block_end
         tries += 1
         if is_open is None or tries > _TRIES:
             break
-        if not is_open([*lines[row:number], *found[1]]):
-            return found
-    return first or (len(lines), [])
+        if not is_open([*lines[row:number], *block_end[1]]):
+            return block_end
+    return first_end or (len(lines), [])
 
 
-def _in_here_document(lines: Sequence[str]) -> bool:
+def _is_in_here_document(lines: Sequence[str]) -> bool:
     """Tell whether a here-document has not ended; one in which it begins again never has."""
-    waiting: list[str] = []
+    delimiters: list[str] = []
     for line in lines:
-        if waiting:
-            if line.strip() == waiting[0]:
-                waiting.pop(0)
-            elif any(word == waiting[0] for _, word in _HERE.findall(line)):
+        if delimiters:
+            if line.strip() == delimiters[0]:
+                delimiters.pop(0)
+            elif any(word == delimiters[0] for _, word in _HERE_DOCUMENT.findall(line)):
                 return True
         else:
-            waiting = [word for _, word in _HERE.findall(line)]
-    return bool(waiting)
+            delimiters = [word for _, word in _HERE_DOCUMENT.findall(line)]
+    return bool(delimiters)
 
 
-def _in_string(lines: Sequence[str]) -> bool:
+def _is_in_string(lines: Sequence[str]) -> bool:
     """Tell whether a string of several lines has not ended."""
     text = dedent("\n".join(lines))
     return any(quotes in text for quotes in _QUOTES) and not is_python(text)
@@ -299,20 +305,20 @@ def _in_string(lines: Sequence[str]) -> bool:
 
 _TRIES = 50
 """Fences that are looked at as a block's end: a reply may consist of nothing else."""
-_HERE = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1")
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1")
 _QUOTES = ('"""', "'''")
-_OPEN_ENDED: Mapping[str, Callable[[Sequence[str]], bool]] = {
-    "bash": _in_here_document,
-    "python": _in_string,
+_OPEN_TESTS: Mapping[str, Callable[[Sequence[str]], bool]] = {
+    "bash": _is_in_here_document,
+    "python": _is_in_string,
 }
 
 
-def _outdented(line: str, width: int) -> str:
+def _remove_indent(line: str, width: int) -> str:
     blanks = len(line) - len(line.lstrip(" \t"))
     return line[min(blanks, width) :]
 
 
-def _on_one_line(match: re.Match[str]) -> Block:
+def _parse_inline_block(match: re.Match[str]) -> Block:
     tag, code = (match["tag"] or "").lower(), match["code"]
     if tag and not any(tag in tags for tags in TAGS.values()):
         return Block("", match[0].strip("`").strip())  # its first word is not a language
@@ -328,7 +334,7 @@ def is_python(text: str) -> bool:
     return True
 
 
-_READS_AS: Mapping[str, Callable[[str], bool]] = {
+_CODE_TESTS: Mapping[str, Callable[[str], bool]] = {
     "bash": _is_shell,
     "sql": _is_sql,
     "python": is_python,

@@ -18,7 +18,7 @@ AGENTS = Registry(
     "agent",
     {
         "best-of-n": "intercode.agents.search:BEST_OF_N",
-        "human": "intercode.agents.human:Humans",
+        "human": "intercode.agents.human:HumanAgents",
         "noop": "intercode.agents.builtin:noop",
         "oracle": "intercode.agents.builtin:Oracle",
         "plan-solve": "intercode.agents.strategies:PLAN_SOLVE",
@@ -80,7 +80,7 @@ def get(name: str, **options: Any) -> AgentFactory:
         signature.bind(**options)
     except TypeError as error:
         if unknown := sorted(options.keys() - signature.parameters.keys()):
-            takers = ", ".join(agents_with(unknown[0])) or "none"
+            takers = ", ".join(list_agents_taking(unknown[0])) or "none"
             raise UsageError(
                 f"agent {name} takes no option {unknown[0]!r}; agents that take it: {takers}"
             ) from None
@@ -88,7 +88,7 @@ def get(name: str, **options: Any) -> AgentFactory:
     return make(**options)
 
 
-def agents_with(option: str) -> list[str]:
+def list_agents_taking(option: str) -> list[str]:
     """List the registered agents of InterCode's own that take an option."""
     names = [name for name in AGENTS.names(packages=False) if not AGENTS.is_foreign(name)]
     return [name for name in names if option in inspect.signature(AGENTS.get(name)).parameters]

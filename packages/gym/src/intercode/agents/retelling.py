@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from intercode.agents.talk import Clip, Prompt, Scene, fenced, turn_values
+from intercode.agents.talk import Clip, Prompt, Scene, fence_action, turn_values
 from intercode.calls import ToolCall
-from intercode.envs.tools import call_of, sendable
+from intercode.envs.tools import read_call, sendable
 from intercode.episode import Episode, Turn
 from intercode.models.base import Message, as_openai
-from intercode.records import ending_of
+from intercode.records import ending_action
 from intercode.task import Task
 
 _ENDED = ("submitted", "skipped")
@@ -32,21 +32,23 @@ def tools(env: Any, task: Task) -> list[dict[str, Any]]:
 
 def plain(env: Any, task: Task) -> list[dict[str, Any]]:
     """Return the query, actions and observations of an environment's episode, and no more."""
-    return [{"role": m.role, "content": sendable(m.content)} for m in as_said(env.episode)]
+    return [
+        {"role": m.role, "content": sendable(m.content)} for m in as_plain_messages(env.episode)
+    ]
 
 
-def as_said(episode: Episode) -> Iterator[Message]:
+def as_plain_messages(episode: Episode) -> Iterator[Message]:
     """Tell the query and the observations as the user's words, the actions as the assistant's."""
-    said = episode.query
+    message_text = episode.query
     for turn in episode.turns:
-        yield Message("user", said)
+        yield Message("user", message_text)
         yield Message("assistant", turn.action)
-        said = turn.observation
+        message_text = turn.observation
     if episode.status in _ENDED:
-        yield Message("user", said)
-        yield Message("assistant", ending_of(episode))
+        yield Message("user", message_text)
+        yield Message("assistant", ending_action(episode))
     elif episode.status == "running":
-        yield Message("user", said)
+        yield Message("user", message_text)
 
 
 def as_chat(scene: Scene, episode: Episode) -> Iterator[Message]:
@@ -54,10 +56,10 @@ def as_chat(scene: Scene, episode: Episode) -> Iterator[Message]:
     prompt, language = Prompt("try_again"), scene.language
     yield from _begin(prompt, scene)
     for number, turn in enumerate(episode.turns, 1):
-        yield Message("assistant", fenced(turn.action, language))
-        yield Message("user", _shown(prompt, scene, episode.turns[:number]))
+        yield Message("assistant", fence_action(turn.action, language))
+        yield Message("user", _render_observation(prompt, scene, episode.turns[:number]))
     if episode.status in _ENDED:
-        yield Message("assistant", fenced(ending_of(episode), language))
+        yield Message("assistant", fence_action(ending_action(episode), language))
 
 
 def as_calls(scene: Scene, episode: Episode) -> Iterator[Message]:
@@ -67,14 +69,14 @@ def as_calls(scene: Scene, episode: Episode) -> Iterator[Message]:
     for number, turn in enumerate(episode.turns):
         if turn.info.get("invalid"):
             yield Message("assistant", "")
-            yield Message("user", _shown(prompt, scene, episode.turns[: number + 1]))
+            yield Message("user", _render_observation(prompt, scene, episode.turns[: number + 1]))
             continue
-        shown = _shown(prompt, scene, episode.turns[: number + 1])
+        observation = _render_observation(prompt, scene, episode.turns[: number + 1])
         call = _call(scene, turn.action, number)
         yield Message("assistant", "", (call,))
-        yield Message("tool", shown, call_id=call.call_id)
+        yield Message("tool", observation, call_id=call.call_id)
     if episode.status in _ENDED:
-        yield Message("assistant", "", (_call(scene, ending_of(episode), len(episode.turns)),))
+        yield Message("assistant", "", (_call(scene, ending_action(episode), len(episode.turns)),))
 
 
 def _begin(prompt: Prompt, scene: Scene) -> Iterator[Message]:
@@ -83,13 +85,13 @@ def _begin(prompt: Prompt, scene: Scene) -> Iterator[Message]:
     yield Message("user", sendable(prompt.render("task", **values)))
 
 
-def _shown(prompt: Prompt, scene: Scene, turns: Sequence[Turn]) -> str:
+def _render_observation(prompt: Prompt, scene: Scene, turns: Sequence[Turn]) -> str:
     """Show the observation of the last of these turns."""
-    shown = Clip()(turns[-1].observation.rstrip("\n"))
+    observation = Clip()(turns[-1].observation.rstrip("\n"))
     values = {**scene.values(), "show_reward": False, **turn_values(turns)}
-    return sendable(prompt.render("observation", **{**values, "observation": shown}))
+    return sendable(prompt.render("observation", **{**values, "observation": observation}))
 
 
 def _call(scene: Scene, action: str, number: int) -> ToolCall:
-    name, arguments = call_of(action, scene.traits)
+    name, arguments = read_call(action, scene.traits)
     return ToolCall(f"call_{number}", name, {key: sendable(v) for key, v in arguments.items()})

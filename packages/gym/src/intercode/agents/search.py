@@ -44,7 +44,7 @@ class Node:
     judgement: float | None = None
     tokens: int = 0
     """Tokens of the proposals and judgements that are about this node."""
-    lost: str = ""
+    failure_reason: str = ""
     """The reason why it could not be tried."""
 
     @property
@@ -63,20 +63,20 @@ class Tree:
     """All states of an episode that were tried, for the record."""
 
     nodes: list[Node] = field(default_factory=list)
-    chosen: Node | None = None
-    tried: int = 0
+    selected_node: Node | None = None
+    action_count: int = 0
     """Actions that were taken."""
 
     def add(self, parent: Node | None, talk: Talk, env: HeldEnv, action: str = "") -> Node:
         """Add a state."""
-        node = Node(len(self.nodes), parent, talk, env, action, _ends(action))
+        node = Node(len(self.nodes), parent, talk, env, action, _ends_episode(action))
         self.nodes.append(node)
         return node
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
         return {
-            "chosen": None if self.chosen is None else self.chosen.number,
+            "chosen": None if self.selected_node is None else self.selected_node.number,
             "nodes": [
                 {
                     "parent": None if node.parent is None else node.parent.number,
@@ -84,14 +84,14 @@ class Tree:
                     "action": str(node.action),
                     "judgement": node.judgement,
                     "tokens": node.tokens,
-                    **({"lost": node.lost} if node.lost else {}),
+                    **({"lost": node.failure_reason} if node.failure_reason else {}),
                 }
                 for node in self.nodes
             ],
         }
 
 
-def _ends(action: str) -> bool:
+def _ends_episode(action: str) -> bool:
     return action.strip().partition(" ")[0] in ("submit", "skip")
 
 
@@ -107,9 +107,9 @@ class Searcher:
     name: ClassVar[str]
 
     def __init__(self, talk: Talk, options: Options, allowance: Allowance) -> None:
-        self._first = talk
+        self._initial_talk = talk
         self._samples = options.samples
-        self._how = options.search or Search()
+        self._search_options = options.search or Search()
         self._allowance = allowance
         self._tree = Tree()
         self._prompt = Prompt("search")
@@ -117,9 +117,9 @@ class Searcher:
 
     def run(self, env: HeldEnv) -> Episode:
         """Play the episode, and return the one of the branch that is chosen."""
-        node = self._tree.add(None, self._first, env)
+        node = self._tree.add(None, self._initial_talk, env)
         while True:
-            node = self._tree.chosen = self._search(node)
+            node = self._tree.selected_node = self._search(node)
             if node.env.running:
                 node.env.step(node.action if node.ends else "submit")
             if not node.env.running:
@@ -132,116 +132,125 @@ class Searcher:
 
     def episode_metadata(self) -> dict[str, Any]:
         """Return the transcript, and the tree."""
-        how = {"agent": self.name, "tried": self._tree.tried}
-        return {**self._allowance.metadata(), "search": {**how, **self._tree.to_dict()}}
+        search_facts = {"agent": self.name, "tried": self._tree.action_count}
+        return {**self._allowance.metadata(), "search": {**search_facts, **self._tree.to_dict()}}
 
     def _search(self, root: Node) -> Node:
         """Return the state to hand in, or whose last action ends the episode."""
         raise NotImplementedError
 
-    def _may_go_on(self, node: Node) -> bool:
+    def _can_continue(self, node: Node) -> bool:
         """Tell whether a state may be continued, within all limits."""
-        how = self._how
-        deep = how.depth is not None and node.turn >= how.depth
+        options = self._search_options
+        deep = options.depth is not None and node.turn >= options.depth
         return not (
-            node.done or deep or self._tree.tried >= how.budget or self._allowance.is_used_up()
+            node.done
+            or deep
+            or self._tree.action_count >= options.budget
+            or self._allowance.is_used_up()
         )
 
     def _propose(self, node: Node, count: int) -> list[Node]:
         """Ask for the next action several times; equal ones are one proposal. None is taken yet."""
-        found: dict[str, Node] = {}
+        proposals: dict[str, Node] = {}
         transcript = self._allowance.transcript
         for _ in range(count):
-            base = self._first.dialogue.settings.seed
-            talk = node.talk.branch(None if base is None else base + self._replies)
+            base_seed = self._initial_talk.dialogue.settings.seed
+            talk = node.talk.branch(None if base_seed is None else base_seed + self._replies)
             self._replies += 1
             transcript.turn = len(node.env.episode.turns)
-            before = transcript.usage.total
+            previous_tokens = transcript.usage.total
             try:
                 action = React(talk).act(node.env.observation, node.env.episode.turns)
             except ContextLengthError:
                 if not node.env.episode.turns:
                     raise  # it has never acted: that is not an attempt
-                self._allowance.ended_by = "context"
+                self._allowance.reached_limit = "context"
                 break
-            if action in found:
-                transcript.note(repeats=found[action].number)
+            if action in proposals:
+                transcript.note(repeats=proposals[action].number)
             else:
-                found[action] = self._tree.add(node, talk, node.env, action)
-                transcript.note(node=found[action].number)
-            found[action].tokens += transcript.usage.total - before
-        return [*found.values()]
+                proposals[action] = self._tree.add(node, talk, node.env, action)
+                transcript.note(node=proposals[action].number)
+            proposals[action].tokens += transcript.usage.total - previous_tokens
+        return [*proposals.values()]
 
     def _take(self, node: Node, children: Sequence[Node]) -> list[Node]:
         """Take each proposed action in a fork of its own; return those that could be tried."""
-        acting = [child for child in children if not child.ends]
-        acting = acting[: max(0, self._how.budget - self._tree.tried)]
-        ending = [child for child in children if child.ends]
-        spare = 0 if ending or not acting else 1  # the environment itself takes the last one
+        acting_nodes = [child for child in children if not child.ends]
+        acting_nodes = acting_nodes[: max(0, self._search_options.budget - self._tree.action_count)]
+        ending_nodes = [child for child in children if child.ends]
+        spare = (
+            0 if ending_nodes or not acting_nodes else 1
+        )  # the environment itself takes the last one
         try:
-            forks = node.env.fork(len(acting) - spare) if len(acting) > spare else []
+            forks = node.env.fork(len(acting_nodes) - spare) if len(acting_nodes) > spare else []
         except ForkError as error:
             for child in children[1:]:
-                child.lost = str(error)
-            first = children[:1]
-            acting, ending = ([], [*first]) if first[0].ends else ([*first], [])
+                child.failure_reason = str(error)
+            first_child = children[:1]
+            acting_nodes, ending_nodes = (
+                ([], [*first_child]) if first_child[0].ends else ([*first_child], [])
+            )
             forks = []
         for child in children:
-            if not child.ends and child not in acting and not child.lost:
-                child.lost = "the budget was used up"
+            if not child.ends and child not in acting_nodes and not child.failure_reason:
+                child.failure_reason = "the budget was used up"
         envs = [*forks, node.env]
-        tried = [*ending]
-        for child, env in zip(acting, envs, strict=False):
+        tried_nodes = [*ending_nodes]
+        for child, env in zip(acting_nodes, envs, strict=False):
             child.env = env
-            self._tree.tried += 1
+            self._tree.action_count += 1
             try:
                 env.step(child.action)
             except ForkError as error:  # the fork could not be started
-                child.lost = str(error)
+                child.failure_reason = str(error)
                 continue
-            tried.append(child)
-        return sorted(tried, key=lambda child: child.number)
+            tried_nodes.append(child)
+        return sorted(tried_nodes, key=lambda child: child.number)
 
     def _judge(self, node: Node) -> None:
         """Judge a state, from 0 (hopeless) to 1."""
         parent = None if node.parent is None else node.parent.judgement
-        if self._how.test is None:
-            node.judgement = self._asked(node)
+        if self._search_options.test is None:
+            node.judgement = self._ask_judgement(node)
         elif not node.env.running or (node.ends and parent is not None):
             node.judgement = parent  # there is no turn left for a test; or it is the same state
         else:
             try:
-                with_test = node.env.fork()[0]
-                node.judgement = float(bool(with_test.step(self._how.test)[4].get("ok")))
-                with_test.close()
+                test_env = node.env.fork()[0]
+                node.judgement = float(bool(test_env.step(self._search_options.test)[4].get("ok")))
+                test_env.close()
             except ForkError as error:
-                node.judgement, node.lost = parent, f"not tested: {error}"
+                node.judgement, node.failure_reason = parent, f"not tested: {error}"
 
-    def _asked(self, node: Node) -> float | None:
+    def _ask_judgement(self, node: Node) -> float | None:
         """Ask the model how good a state is; None if its reply does not say."""
         transcript = self._allowance.transcript
-        seen = None if node.ends else node.talk.clip(node.env.observation.rstrip("\n"))
+        observation = None if node.ends else node.talk.clip(node.env.observation.rstrip("\n"))
         turns = node.env.episode.turns
         failed = bool(turns) and not turns[-1].ok
-        question = self._prompt.render("judge", observation=seen, failed=failed, finished=node.done)
+        question = self._prompt.render(
+            "judge", observation=observation, failed=failed, finished=node.done
+        )
         settings = replace(node.talk.dialogue.settings, temperature=0.0)
         transcript.turn = len(node.env.episode.turns)
-        before = transcript.usage.total
+        previous_tokens = transcript.usage.total
         try:
-            sent = [*node.talk.dialogue.messages, Message("user", question)]
-            verdict = transcript.complete(sent, settings)
+            messages = [*node.talk.dialogue.messages, Message("user", question)]
+            verdict = transcript.complete(messages, settings)
         except ContextLengthError:
             return None
-        node.tokens += transcript.usage.total - before
+        node.tokens += transcript.usage.total - previous_tokens
         transcript.note(judges=node.number)
         number = re.search(r"\d+(?:\.\d+)?", verdict.text)
         return None if number is None else min(1.0, float(number[0]) / 10)
 
-    def _let_go(self, kept: Iterable[Node]) -> None:
+    def _close_others(self, retained_nodes: Iterable[Node]) -> None:
         """Close the forks of all other states."""
-        needed = {id(node.env) for node in kept}
+        retained_ids = {id(node.env) for node in retained_nodes}
         for node in self._tree.nodes:
-            if id(node.env) not in needed:
+            if id(node.env) not in retained_ids:
                 node.env.close()
 
 
@@ -259,22 +268,24 @@ class TreeSearch(Searcher):
         leaves = [root]
         while True:
             leaves.sort(key=_goodness, reverse=True)
-            if self._how.order == "beam":
-                leaves = leaves[: self._how.width]
-                self._let_go(leaves)
-            going = [leaf for leaf in leaves if self._may_go_on(leaf)]
-            if not going or leaves[0].done:
-                self._let_go(leaves[:1])
+            if self._search_options.order == "beam":
+                leaves = leaves[: self._search_options.width]
+                self._close_others(leaves)
+            open_leaves = [leaf for leaf in leaves if self._can_continue(leaf)]
+            if not open_leaves or leaves[0].done:
+                self._close_others(leaves[:1])
                 return leaves[0]
-            chosen = going if self._how.order == "beam" else going[:1]
-            leaves = [leaf for leaf in leaves if leaf not in chosen]
-            for leaf in chosen:
-                leaves += self._expand(leaf) if self._may_go_on(leaf) else [leaf]
+            selected_leaves = (
+                open_leaves if self._search_options.order == "beam" else open_leaves[:1]
+            )
+            leaves = [leaf for leaf in leaves if leaf not in selected_leaves]
+            for leaf in selected_leaves:
+                leaves += self._expand(leaf) if self._can_continue(leaf) else [leaf]
 
     def _expand(self, node: Node) -> list[Node]:
         """Return the states that follow, judged; the state itself if none does."""
         children = (
-            self._take(node, proposed) if (proposed := self._propose(node, self._samples)) else []
+            self._take(node, proposals) if (proposals := self._propose(node, self._samples)) else []
         )
         for child in children:
             self._judge(child)
@@ -287,40 +298,40 @@ class BestOfN(Searcher):
     name = "best-of-n"
 
     def _search(self, root: Node) -> Node:
-        while root.turn < self._how.start and self._may_go_on(root):
-            if (following := self._next(root)) is root:
+        while root.turn < self._search_options.start and self._can_continue(root):
+            if (next_node := self._advance(root)) is root:
                 break
-            root = following
-        if not self._may_go_on(root):
+            root = next_node
+        if not self._can_continue(root):
             return root
         ends = []
         for number, env in enumerate(self._branches(root)):
             leaf = replace(root, env=env) if number else root
-            while self._may_go_on(leaf) and (following := self._next(leaf)) is not leaf:
-                leaf = following
+            while self._can_continue(leaf) and (next_node := self._advance(leaf)) is not leaf:
+                leaf = next_node
             if leaf.number != root.number:
                 self._judge(leaf)
                 ends.append(leaf)
         best = max(ends, key=_goodness, default=root)
-        self._let_go([best])
+        self._close_others([best])
         return best
 
     def _branches(self, root: Node) -> list[HeldEnv]:
         try:
             return [root.env, *(root.env.fork(self._samples - 1) if self._samples > 1 else [])]
         except ForkError as error:
-            root.lost = f"not forked: {error}"
+            root.failure_reason = f"not forked: {error}"
             return [root.env]
 
-    def _next(self, node: Node) -> Node:
+    def _advance(self, node: Node) -> Node:
         """Take the next action; return the same state if there is none."""
         for child in self._propose(node, 1):
             with suppress(ForkError):
                 if not child.ends:
-                    self._tree.tried += 1
+                    self._tree.action_count += 1
                     child.env.step(child.action)
                 return child
-            child.lost = "the fork could not be started"
+            child.failure_reason = "the fork could not be started"
         return node
 
 

@@ -43,7 +43,7 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(\s*<?([^\s()<>]+)")
-_ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|#|//")
+_NON_FILE_LINK = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|#|//")
 """The beginning of a link that is not to a file: a URL's scheme, or a place in the text itself."""
 
 
@@ -89,7 +89,7 @@ def read(folder: str | Path) -> Skill:
     text = _text(home / FILE)
     try:
         front = _front(text)
-        name, description = _named(front, home), _described(front)
+        name, description = _read_name(front, home), _read_description(front)
         body = _FRONT.sub("", text, count=1).strip()
         if not body:
             raise ValueError("there are no instructions below the front matter")
@@ -100,8 +100,10 @@ def read(folder: str | Path) -> Skill:
         digest = joint_digest("skill", *_parts(home))
     except (OSError, ValueError) as error:
         raise UsageError(f"skill {home}: {error}") from None
-    others = {key: value for key, value in front.items() if key not in ("name", "description")}
-    return Skill(name, description, body, home, digest, others)
+    other_fields = {
+        key: value for key, value in front.items() if key not in ("name", "description")
+    }
+    return Skill(name, description, body, home, digest, other_fields)
 
 
 def read_all(folders: Sequence[str]) -> tuple[Skill, ...]:
@@ -110,11 +112,11 @@ def read_all(folders: Sequence[str]) -> tuple[Skill, ...]:
     Raises:
         UsageError: As `read`; or two have one name.
     """
-    found = tuple(map(read, folders))
-    names = [skill.name for skill in found]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"two skills are called {twice!r}")
-    return found
+    skills = tuple(map(read, folders))
+    names = [skill.name for skill in skills]
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two skills are called {duplicate!r}")
+    return skills
 
 
 def offer(skills: Sequence[Skill], *, readable: bool = True) -> str:
@@ -128,16 +130,16 @@ def offer(skills: Sequence[Skill], *, readable: bool = True) -> str:
     if not skills:
         return ""
     if readable:
-        listed = [f"- {s.name}: {_line(s.description)} ({HOME}/{s.name}/{FILE})" for s in skills]
-        return "\n".join([_READABLE, *listed])
-    told = [f"# {s.name}\n\n{_line(s.description)}\n\n{s.body}" for s in skills]
-    return "\n\n".join([_WHOLE, *told])
+        entries = [f"- {s.name}: {_line(s.description)} ({HOME}/{s.name}/{FILE})" for s in skills]
+        return "\n".join([_READABLE_INTRO, *entries])
+    sections = [f"# {s.name}\n\n{_line(s.description)}\n\n{s.body}" for s in skills]
+    return "\n\n".join([_INLINE_INTRO, *sections])
 
 
-_READABLE = """\
+_READABLE_INTRO = """\
 Skills are instructions for some kinds of task. Where the description of one fits the task, read its
 file before you begin, and follow it."""
-_WHOLE = """\
+_INLINE_INTRO = """\
 Skills are instructions for some kinds of task: follow one where its description fits the task. You
 cannot read other files that they name."""
 
@@ -166,10 +168,10 @@ def _text(path: Path) -> str:
 
 
 def _front(text: str) -> dict[str, Any]:
-    if (found := _FRONT.match(text)) is None:
+    if (match := _FRONT.match(text)) is None:
         raise ValueError("it does not begin with front matter: YAML between two lines of ---")
     try:
-        front = read_yaml(found[1])
+        front = read_yaml(match[1])
     except ImportError:
         raise UsageError("a skill needs PyYAML: pip install 'intercode-gym[yaml]'") from None
     except ValueError as error:
@@ -178,8 +180,8 @@ def _front(text: str) -> dict[str, Any]:
         raise ValueError("the front matter must be fields with values: name: …, description: …")
     for key, kind in (("license", str), ("compatibility", str), ("metadata", dict)):
         if not isinstance(front.get(key, kind()), kind):
-            wanted = "a text" if kind is str else "fields with values"
-            raise ValueError(f"field {key!r} must be {wanted}, not {front[key]!r}")
+            requirement = "a text" if kind is str else "fields with values"
+            raise ValueError(f"field {key!r} must be {requirement}, not {front[key]!r}")
     if not isinstance(front.get("allowed-tools", ""), (str, list)):
         raise ValueError(f"field 'allowed-tools' must be a text, not {front['allowed-tools']!r}")
     if len(front.get("compatibility", "")) > COMPATIBILITY:
@@ -187,7 +189,7 @@ def _front(text: str) -> dict[str, Any]:
     return front
 
 
-def _named(front: Mapping[str, Any], folder: Path) -> str:
+def _read_name(front: Mapping[str, Any], folder: Path) -> str:
     name = front.get("name")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None or len(name) > NAME:
         raise ValueError(
@@ -199,7 +201,7 @@ def _named(front: Mapping[str, Any], folder: Path) -> str:
     return name
 
 
-def _described(front: Mapping[str, Any]) -> str:
+def _read_description(front: Mapping[str, Any]) -> str:
     description = front.get("description")
     if not isinstance(description, str) or not description.strip():
         raise ValueError(f"field 'description' must be a text, not {description!r}")
@@ -211,7 +213,7 @@ def _described(front: Mapping[str, Any]) -> str:
 def _check_links(body: str, home: Path) -> None:
     """Refuse links to files that are not in the skill; examples in code are not looked at."""
     for link in _LINK.findall(_CODE.sub("", body)):
-        if _ELSEWHERE.match(link):
+        if _NON_FILE_LINK.match(link):
             continue
         path = unquote(link.partition("#")[0].partition("?")[0])
         if PurePosixPath(path).is_absolute() or not _is_within(home / path, home):
@@ -234,7 +236,7 @@ def _parts(home: Path) -> Iterator[bytes]:
     paths = sorted(home.rglob("*"))
     if len(paths) > FILES:
         raise ValueError(f"it has more than {FILES:,} files")
-    rest = SIZE
+    remaining_bytes = SIZE
     for path in paths:
         name, info = path.relative_to(home).as_posix(), path.lstat()
         kind, content = stat.S_IFMT(info.st_mode), b""
@@ -244,8 +246,8 @@ def _parts(home: Path) -> Iterator[bytes]:
                 raise ValueError(f"the symbolic link {name!r} leads out of it, to {str(target)!r}")
             content = str(target).encode()
         elif kind == stat.S_IFREG:
-            rest -= info.st_size
-            if rest < 0:
+            remaining_bytes -= info.st_size
+            if remaining_bytes < 0:
                 raise ValueError(f"its files have more than {SIZE // MIB} MiB")
             content = path.read_bytes()
         elif kind != stat.S_IFDIR:

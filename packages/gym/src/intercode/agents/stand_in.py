@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from intercode.agents.base import Agent
 from intercode.agents.language import LanguageAgents
 from intercode.agents.strategies import TRY_AGAIN
-from intercode.agents.talk import Scene, fenced
+from intercode.agents.talk import Scene, fence_action
 from intercode.envs.traits import SHELL
 from intercode.models.base import Message
 from intercode.models.prices import Price
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NAME = "scripted"
 """The stand-in's name, which no one takes for a model's."""
-KNOWS, GIVES_UP = 0.2, 0.25
+KNOW_RATE, GIVE_UP_RATE = 0.2, 0.25
 """How likely it is, before each turn, to be right from then on; and after each, to stop wrongly."""
 
 LOOK, TRY, FIX, DONE = (
@@ -42,7 +42,7 @@ Step = tuple[str, str]
 """A reply's words, and the action that goes with them."""
 
 
-class StandIn:
+class ScriptedAgents:
     """Factory of agents: a strategy's, with a new scripted model for each episode."""
 
     name = TRY_AGAIN.name
@@ -50,7 +50,7 @@ class StandIn:
 
     def facts(self) -> dict[str, Any]:
         """Return the identity of these agents, for a run's record."""
-        return {**_agents([]).facts(), "knows": KNOWS, "gives_up": GIVES_UP}
+        return {**_agents([]).facts(), "knows": KNOW_RATE, "gives_up": GIVE_UP_RATE}
 
     def __call__(self, task: Task) -> Agent:
         """The agent of one episode, in a shell."""
@@ -75,12 +75,12 @@ def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Ste
     looks = dice.sample(scene.traits.looks or SHELL.looks, dice.randint(1, 2))
     detours = [(LOOK, look.format(place=_place(scene.query))) for look in looks]
     # Each is a little less wrong than the one before.
-    detours += [(TRY, wrong) for wrong in reversed([*scene.traits.mistakes(solution, dice)])]
+    detours += [(TRY, action) for action in reversed([*scene.traits.mistakes(solution, dice)])]
     steps: list[Step] = []
     for detour in detours:
-        if dice.random() < KNOWS:
+        if dice.random() < KNOW_RATE:
             break
-        if steps and dice.random() < GIVES_UP:
+        if steps and dice.random() < GIVE_UP_RATE:
             return [*steps, (DONE, "submit")]
         steps.append(detour)
     return [*steps, *((DONE if a.startswith("submit") else FIX, a) for a in solution)]
@@ -88,23 +88,23 @@ def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Ste
 
 def _place(query: str) -> str:
     """The first path that a task names."""
-    found = _PATH.search(query)
-    return found[0] if found else "."
+    match = _PATH.search(query)
+    return match[0] if match else "."
 
 
 def replies(steps: Iterable[Step], language: str) -> list[str]:
     """Return the reply of each step: a few words, and the action in a fence."""
-    return [f"{words}\n\n{fenced(action, language)}" for words, action in steps]
+    return [f"{words}\n\n{fence_action(action, language)}" for words, action in steps]
 
 
-def _agents(said: Sequence[str]) -> LanguageAgents:
-    around = Around(price=Price(0.0, 0.0))
-    return TRY_AGAIN(RemoteModel(NAME, ScriptedClient(_script(said), NAME), around))
+def _agents(reply_texts: Sequence[str]) -> LanguageAgents:
+    call_context = Around(price=Price(0.0, 0.0))
+    return TRY_AGAIN(RemoteModel(NAME, ScriptedClient(_script(reply_texts), NAME), call_context))
 
 
-def _script(said: Sequence[str]) -> Script:
+def _script(reply_texts: Sequence[str]) -> Script:
     def say(messages: Sequence[Message]) -> Line:
-        spoken = sum(message.role == "assistant" for message in messages)
-        return Line(said[min(spoken, len(said) - 1)])
+        reply_count = sum(message.role == "assistant" for message in messages)
+        return Line(reply_texts[min(reply_count, len(reply_texts) - 1)])
 
     return say

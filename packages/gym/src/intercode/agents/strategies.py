@@ -21,25 +21,27 @@ from itertools import takewhile
 
 from intercode.agents.examples import Step
 from intercode.agents.language import Strategy
-from intercode.agents.parser import leading_block, said
-from intercode.agents.talk import CUT_OFF, Talk, fenced, turn_values
+from intercode.agents.parser import leading_block, strip_thoughts
+from intercode.agents.talk import CUT_OFF, Talk, fence_action, turn_values
 from intercode.calls import ToolCall
-from intercode.envs.tools import action_of, tools_of
+from intercode.envs.tools import list_tools, read_action
 from intercode.episode import NoAction, Turn
 from intercode.failure_modes import changes_nothing
 from intercode.models.base import Reply
 
 
-def goes_in_circles(action: str, history: Sequence[Turn]) -> bool:
+def is_repeated_failure(action: str, history: Sequence[Turn]) -> bool:
     """Tell whether an action is one that has failed, word for word, or submits after a failure.
 
     A failure before an action that may have changed something does not count.
     """
-    since = takewhile(lambda turn: not turn.ok or changes_nothing(turn), reversed(history))
-    failed = {turn.action.strip() for turn in since if not turn.ok and not turn.info.get("invalid")}
-    if history and history[-1].action.strip() in failed:
-        failed.add("submit")
-    return action.strip() in failed
+    recent_turns = takewhile(lambda turn: not turn.ok or changes_nothing(turn), reversed(history))
+    failed_actions = {
+        turn.action.strip() for turn in recent_turns if not turn.ok and not turn.info.get("invalid")
+    }
+    if history and history[-1].action.strip() in failed_actions:
+        failed_actions.add("submit")
+    return action.strip() in failed_actions
 
 
 def next_action(
@@ -51,12 +53,12 @@ def next_action(
     further turns would be the same.
     """
     action = talk.ask(read)
-    if not talk.recaps or not goes_in_circles(action, history):
+    if not talk.recaps or not is_repeated_failure(action, history):
         return action
-    again = talk.ask_again(history, read)
-    action = action if again is None else again
-    last = [turn.action.strip() for turn in history[-2:] if not turn.ok]
-    if last != [action.strip()] * 2:
+    second_action = talk.ask_again(history, read)
+    action = action if second_action is None else second_action
+    recent_actions = [turn.action.strip() for turn in history[-2:] if not turn.ok]
+    if recent_actions != [action.strip()] * 2:
         return action
     talk.note(gave_up=True)
     return "submit"
@@ -74,13 +76,13 @@ class TryAgain:
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the model's next action."""
         if not history:
-            self._talk.begin(self._written)
+            self._talk.begin(self._write_step)
         else:
             self._talk.tell("observation", observation, **turn_values(history))
         return next_action(self._talk, history, self._read)
 
-    def _written(self, step: Step) -> Reply:
-        return Reply(fenced(step.action, self._talk.scene.language))
+    def _write_step(self, step: Step) -> Reply:
+        return Reply(fence_action(step.action, self._talk.scene.language))
 
 
 TRY_AGAIN = Strategy("try-again", "try_again", TryAgain, examples="local", recaps=True)
@@ -108,7 +110,7 @@ SINGLE_TURN = Strategy("single-turn", "single_turn", SingleTurn)
 
 _THOUGHT = re.compile(r"^[*_ ]*Thought(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
 _ACTION = re.compile(r"^[*_ ]*Action(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
-_NEXT = re.compile(r"^[*_ ]*(?:Action|Observation|Thought)(?: \d+)?[*_]*:", re.MULTILINE)
+_LABEL = re.compile(r"^[*_ ]*(?:Action|Observation|Thought)(?: \d+)?[*_]*:", re.MULTILINE)
 _EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
 """How actions were written in 2023, and in prompts that follow it."""
 
@@ -116,8 +118,8 @@ _EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
 class React(TryAgain):
     """Takes the first thought and action of each reply; imagined observations are dropped."""
 
-    def _written(self, step: Step) -> Reply:
-        action = fenced(step.action, self._talk.scene.language)
+    def _write_step(self, step: Step) -> Reply:
+        action = fence_action(step.action, self._talk.scene.language)
         return Reply(f"Thought: {step.thought}\nAction:\n{action}")
 
     def _read(self, text: str) -> str:
@@ -140,10 +142,10 @@ def split(text: str, language: str = "") -> tuple[str, str]:
     action = text[label.end() :]
     if block := leading_block(action, language):
         return thought, block
-    if imagined := _NEXT.search(action):
-        action = action[: imagined.start()]
-    executed = _EXECUTE.fullmatch(action)
-    return thought, f"```\n{executed[1]}\n```" if executed else action
+    if next_label := _LABEL.search(action):
+        action = action[: next_label.start()]
+    execute_match = _EXECUTE.fullmatch(action)
+    return thought, f"```\n{execute_match[1]}\n```" if execute_match else action
 
 
 REACT = Strategy("react", "react", React, examples="always", recaps=True)
@@ -160,32 +162,32 @@ class PlanSolve:
         self._talk = talk
         self._refine = refine
         self._plan: list[str] | None = None
-        self._done = 0
+        self._completed_steps = 0
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the action of the next step; after the last one, a better one or ``submit``."""
-        shown = observation if history else None
+        last_observation = observation if history else None
         values = turn_values(history) if history else {}
         if self._plan is None:
             self._plan = self._make_plan()
-        if self._done < len(self._plan):
-            step = self._plan[self._done]
-            self._done += 1
-            values |= {"step": step, "number": self._done, "steps": len(self._plan)}
-            self._talk.tell("step", shown, **values)
+        if self._completed_steps < len(self._plan):
+            step = self._plan[self._completed_steps]
+            self._completed_steps += 1
+            values |= {"step": step, "number": self._completed_steps, "steps": len(self._plan)}
+            self._talk.tell("step", last_observation, **values)
             action = self._talk.ask()
             self._talk.note(step=step)
             return action
         if not self._refine:
             return "submit"
-        self._talk.tell("refine", shown, **values)
+        self._talk.tell("refine", last_observation, **values)
         return self._talk.ask()
 
     def _make_plan(self) -> list[str]:
         self._talk.begin(max_steps=self._talk.scene.max_turns)
         reply = self._talk.reply()
         self._talk.dialogue.keep()
-        return read_plan(said(reply.text)) or [self._talk.scene.query]
+        return read_plan(strip_thoughts(reply.text)) or [self._talk.scene.query]
 
 
 def read_plan(text: str) -> list[str]:
@@ -216,7 +218,7 @@ class ToolCalling:
         """The call whose answer is the next observation."""
         self._cut_off = False
         """Whether the last reply ended before it was complete."""
-        talk.dialogue.tools = tools_of(talk.scene.traits)
+        talk.dialogue.tools = list_tools(talk.scene.traits)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the action of the next call."""
@@ -233,7 +235,7 @@ class ToolCalling:
             return NoAction(CUT_OFF if self._cut_off else NO_CALL)
         call = self._calls.popleft()
         self._open = call.call_id
-        action = action_of(call, self._talk.scene.traits)
+        action = read_action(call, self._talk.scene.traits)
         if isinstance(action, NoAction) and self._cut_off and not self._calls:
             return NoAction(CUT_OFF)
         return action

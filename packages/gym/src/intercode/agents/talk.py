@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.examples import Example, Step
-from intercode.agents.parser import find_code, said
+from intercode.agents.parser import find_code, strip_thoughts
 from intercode.envs.tools import sendable
-from intercode.envs.traits import Traits, traits_in
+from intercode.envs.traits import Traits, resolve_traits
 from intercode.episode import NoAction, Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.failure_modes import is_repeat, shows_all_columns, shows_schema
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NO_CODE = "no {language} code in your reply: give it in one block fenced by ```{language} and ```"
 CUT_OFF = "your reply was cut off before its code was complete: be shorter"
-MOST_TRIED = 10
+MAX_RECAP_ACTIONS = 10
 """The number of actions that are told again, unless the dialogue has a limit of its own."""
 LEFT_OUT = "\n[… {} characters are left out here …]\n"
 
@@ -56,20 +56,22 @@ class Clip:
         if not self.tail:
             return text[: self.limit]
         head = self.limit // 2
-        rest = len(text) - self.limit
-        return text[:head] + LEFT_OUT.format(rest) + text[len(text) - (self.limit - head) :]
+        omitted_count = len(text) - self.limit
+        return (
+            text[:head] + LEFT_OUT.format(omitted_count) + text[len(text) - (self.limit - head) :]
+        )
 
 
-def fenced(action: str, language: str) -> str:
+def fence_action(action: str, language: str) -> str:
     """Write an action as a model is to write it: a fenced block, or nothing if there is none."""
     if not action:
         return ""
-    longest = max(map(len, re.findall("`+", action)), default=0)
-    fence = "`" * max(3, longest + 1)
+    max_backticks = max(map(len, re.findall("`+", action)), default=0)
+    fence = "`" * max(3, max_backticks + 1)
     return sendable(f"{fence}{language}\n{action}\n{fence}")
 
 
-def action_in(text: str, language: str, *, cut_off: bool = False) -> str:
+def find_action(text: str, language: str, *, cut_off: bool = False) -> str:
     """Find the action in a model's reply; a `NoAction` if it has none.
 
     Args:
@@ -102,9 +104,11 @@ class Talk:
         Args:
             seed: Of its replies; None: as before.
         """
-        old = self.dialogue
-        settings = old.settings if seed is None else replace(old.settings, seed=seed)
-        return replace(self, dialogue=replace(old, messages=[*old.messages], settings=settings))
+        dialogue = self.dialogue
+        settings = dialogue.settings if seed is None else replace(dialogue.settings, seed=seed)
+        return replace(
+            self, dialogue=replace(dialogue, messages=[*dialogue.messages], settings=settings)
+        )
 
     def begin(self, write: Callable[[Step], Reply] | None = None, **values: Any) -> None:
         """Tell the model where it is, and the task.
@@ -114,8 +118,8 @@ class Talk:
                 its own; the scene's examples are shown before the task, as dialogues.
             **values: More values for the templates.
         """
-        told = [self._text("system", **values), self.scene.skills]
-        self.dialogue.say("system", "\n\n".join(filter(None, told)))
+        parts = [self._text("system", **values), self.scene.skills]
+        self.dialogue.say("system", "\n\n".join(filter(None, parts)))
         if write is not None:
             for example in self.scene.examples:
                 self.dialogue.say("user", self._text("task", query=example.task, overview=""))
@@ -133,8 +137,8 @@ class Talk:
         self, block: str, observation: str | None, call_id: str | None = None, **values: Any
     ) -> None:
         """Tell the model a piece of the prompt that has an observation in it."""
-        shown = None if observation is None else self.clip(observation.rstrip("\n"))
-        text = self._text(block, observation=shown, **values)
+        excerpt = None if observation is None else self.clip(observation.rstrip("\n"))
+        text = self._text(block, observation=excerpt, **values)
         self.dialogue.say("user" if call_id is None else "tool", text, call_id)
 
     def ask_again(
@@ -151,30 +155,32 @@ class Talk:
         Returns:
             The next action; None: this is more than the model takes, and the dialogue as before.
         """
-        tried = {turn.action.strip(): turn for turn in turns if not turn.info.get("invalid")}
-        last = [*tried.values()][-(self.dialogue.limit or MOST_TRIED) :]
+        turns_by_action = {
+            turn.action.strip(): turn for turn in turns if not turn.info.get("invalid")
+        }
+        recent_turns = [*turns_by_action.values()][-(self.dialogue.limit or MAX_RECAP_ACTIONS) :]
         text = "\n\n".join(
             (
                 self._text("task"),
                 self._text(
                     "recap",
-                    shown=[self._retold(turn) for turn in last if turn.ok],
-                    failures=[self._retold(turn) for turn in last if not turn.ok],
+                    shown=[self._recap_turn(turn) for turn in recent_turns if turn.ok],
+                    failures=[self._recap_turn(turn) for turn in recent_turns if not turn.ok],
                 ),
             )
         )
-        replied = self.transcript.last_call
-        before = self.dialogue.begin_again(text)
+        last_call = self.transcript.last_call
+        previous_messages = self.dialogue.begin_again(text)
         try:
             action = self.ask(read)
         except ContextLengthError:  # then the reply before is acted on
-            self.dialogue.messages = before
+            self.dialogue.messages = previous_messages
             return None
-        replied["discarded"] = True
+        last_call["discarded"] = True
         return action
 
-    def _retold(self, turn: Turn) -> dict[str, str]:
-        code = fenced(turn.action.strip(), self.scene.language)
+    def _recap_turn(self, turn: Turn) -> dict[str, str]:
+        code = fence_action(turn.action.strip(), self.scene.language)
         return {"code": code, "observation": self.clip(turn.observation.rstrip("\n"))}
 
     def ask(self, read: Callable[[str], str] | None = None) -> str:
@@ -184,8 +190,8 @@ class Talk:
             read: Returns the part of the reply in which to look for the action.
         """
         reply = self.reply()
-        text = reply.text if read is None else read(said(reply.text))
-        return action_in(text, self.scene.language, cut_off=reply.finish == "length")
+        text = reply.text if read is None else read(strip_thoughts(reply.text))
+        return find_action(text, self.scene.language, cut_off=reply.finish == "length")
 
     def reply(self) -> Reply:
         """Ask for the model's next reply."""
@@ -196,8 +202,8 @@ class Talk:
         self.transcript.note(**facts)
 
     def _text(self, block: str, **values: Any) -> str:
-        known = {**self.scene.values(), "show_reward": self.sees_reward}
-        return self.prompt.render(block, **{**known, **values})
+        defaults = {**self.scene.values(), "show_reward": self.sees_reward}
+        return self.prompt.render(block, **{**defaults, **values})
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +240,7 @@ class Scene:
             schema: Whether to tell the database's schema.
             skills: What it is told of its skills.
         """
-        traits = traits_in(env)
+        traits = resolve_traits(env)
         return cls(
             env=str(getattr(env, "name", "")),
             traits=traits,
@@ -262,13 +268,13 @@ class Scene:
         }
 
 
-def setting_of(env: object) -> str:
+def find_setting(env: object) -> str:
     """Name the place of an environment's task; empty: nothing is known of it."""
     setting = getattr(env, "setting", None)
     return str(setting()) if callable(setting) else ""
 
 
-def overview_of(env: object) -> str:
+def read_overview(env: object) -> str:
     """Return what looking around an episode's place shows.
 
     Raises:
@@ -323,10 +329,10 @@ class Dialogue:
             The messages before.
         """
         assert self._head is not None  # there was a reply
-        before = self.messages
-        self.messages = before[: self._head - 1]
+        previous_messages = self.messages
+        self.messages = previous_messages[: self._head - 1]
         self.say("user", content)
-        return before
+        return previous_messages
 
     def answer(self, reply: Reply) -> None:
         """Add a reply."""
@@ -346,38 +352,38 @@ class Dialogue:
         if self._head is None:
             self.keep()
         while True:
-            sent = self._sent()
+            sent_messages = self._select_messages()
             try:
-                reply = self.model.complete(sent, self.settings, self.tools)
+                reply = self.model.complete(sent_messages, self.settings, self.tools)
                 break
             except ContextLengthError:
-                rest = len(self.messages) - (self._head or 0)
-                length = rest if self.limit is None else min(rest, self.limit)
+                tail_length = len(self.messages) - (self._head or 0)
+                length = tail_length if self.limit is None else min(tail_length, self.limit)
                 if length <= 1:
                     raise
                 self.limit = length // 2
         self.answer(reply)
         return reply
 
-    def _sent(self) -> list[Message]:
-        head, rest = self.messages[: self._head], self.messages[self._head :]
+    def _select_messages(self) -> list[Message]:
+        head, tail = self.messages[: self._head], self.messages[self._head :]
         if self.limit is not None:
-            rest = rest[-self.limit :]
+            tail = tail[-self.limit :]
             # The answer to a call that is left out would be refused.
-            while rest and rest[0].role == "tool":
-                del rest[0]
-        return [*head, *rest]
+            while tail and tail[0].role == "tool":
+                del tail[0]
+        return [*head, *tail]
 
 
 def turn_values(turns: Sequence[Turn]) -> dict[str, Any]:
     """Return what a template can say of the last turn."""
-    last = turns[-1]
+    last_turn = turns[-1]
     return {
-        "reward": last.reward,
-        "failed": not last.ok,
-        "looked": shows_schema(last),
+        "reward": last_turn.reward,
+        "failed": not last_turn.ok,
+        "looked": shows_schema(last_turn),
         "seen": any(map(shows_all_columns, turns)),
-        "repeats": any(is_repeat(turn, last) for turn in turns[:-1]),
+        "repeats": any(is_repeat(turn, last_turn) for turn in turns[:-1]),
     }
 
 
@@ -398,22 +404,22 @@ class Prompt:
 
     Args:
         name: The strategy's template.
-        own: A user's file; its blocks replace the strategy's.
+        custom_path: A user's file; its blocks replace the strategy's.
 
     Raises:
         UsageError: The file cannot be read, is not a template, or has an unknown block.
     """
 
-    def __init__(self, name: str, own: Path | None = None) -> None:
+    def __init__(self, name: str, custom_path: Path | None = None) -> None:
         self._templates = [_environment().get_template(f"{name}.j2")]
-        if own is not None:
-            self._templates.insert(0, _load(own, self._templates[0]))
-        self._own = own
+        if custom_path is not None:
+            self._templates.insert(0, _load(custom_path, self._templates[0]))
+        self._custom_path = custom_path
 
     @cached_property
     def digest(self) -> str:
         """Identify all texts, for a run's record."""
-        return _digest(self._own)
+        return _digest(self._custom_path)
 
     def render(self, block: str, **values: Any) -> str:
         """Render one piece with these values.
@@ -423,15 +429,15 @@ class Prompt:
         """
         from jinja2 import TemplateError
 
-        template = next(found for found in self._templates if block in found.blocks)
+        template = next(candidate for candidate in self._templates if block in candidate.blocks)
         try:
             return "".join(template.blocks[block](template.new_context(values))).strip()
         except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
-            where = template.filename or template.name
-            raise UsageError(f"prompt {where}, block {block!r}: {error}") from error
+            source = template.filename or template.name
+            raise UsageError(f"prompt {source}, block {block!r}: {error}") from error
 
 
-def _load(path: Path, ours: Template) -> Template:
+def _load(path: Path, builtin_template: Template) -> Template:
     from jinja2 import TemplateError, meta
 
     try:
@@ -442,11 +448,11 @@ def _load(path: Path, ours: Template) -> Template:
         line = f", line {error.lineno}" if hasattr(error, "lineno") else ""
         raise UsageError(f"prompt {path}{line}: {error}") from error
     template.filename = str(path)
-    known = ", ".join(ours.blocks)
+    block_names = ", ".join(builtin_template.blocks)
     if not template.blocks:
-        raise UsageError(f"prompt {path}: it has no block; this agent's are {known}")
-    if unknown := sorted(template.blocks.keys() - ours.blocks.keys()):
-        raise UsageError(f"prompt {path}: block {unknown[0]!r} is unknown; known: {known}")
+        raise UsageError(f"prompt {path}: it has no block; this agent's are {block_names}")
+    if unknown := sorted(template.blocks.keys() - builtin_template.blocks.keys()):
+        raise UsageError(f"prompt {path}: block {unknown[0]!r} is unknown; known: {block_names}")
     if names:
         raise UsageError(f"prompt {path}: there is no value {min(names)!r}")
     return template
@@ -466,8 +472,8 @@ def _environment() -> Environment:
     )
 
 
-def _digest(own: Path | None) -> str:
+def _digest(custom_path: Path | None) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for path in [*sorted(FOLDER.glob("*.j2")), *([] if own is None else [own])]:
+    for path in [*sorted(FOLDER.glob("*.j2")), *([] if custom_path is None else [custom_path])]:
         digest.update(hashlib.blake2b(path.read_bytes()).digest())
     return digest.hexdigest()

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from intercode.cli.commands import folders, validate
 from intercode.cli.parser import add_action
 from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
-from intercode.datasets import splits, takes
-from intercode.datasets.catalog import Entry, entries, find
+from intercode.datasets import accepts_option, splits
+from intercode.datasets.catalog import DatasetEntry, entries, find
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode_sandbox.units import format_count
@@ -90,7 +90,7 @@ def _list(args: argparse.Namespace) -> None:
 def _info(args: argparse.Namespace) -> None:
     entry = find(args.name)
     facts: dict[str, Any] = {**_as_json(entry), "splits": []}
-    if takes(entry.name, "split"):
+    if accepts_option(entry.name, "split"):
         facts["splits"] = splits(entry.name)
     if facts["present"]:
         facts |= _counts(entry.name)
@@ -138,7 +138,7 @@ def _fetch(args: argparse.Namespace) -> None:
         )
 
 
-def _as_json(entry: Entry) -> dict[str, Any]:
+def _as_json(entry: DatasetEntry) -> dict[str, Any]:
     folder = _folder(entry)
     return {
         "name": entry.name,
@@ -155,18 +155,18 @@ def _as_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _folder(entry: Entry) -> str | None:
+def _folder(entry: DatasetEntry) -> str | None:
     """Return the folder that a dataset was fetched to, or is installed in."""
-    from intercode.datasets.files import home, installed
+    from intercode.datasets.files import find_installed, home
 
     download_folder = None if entry.bundled else home(entry.name)
     if download_folder is not None and download_folder.exists():
         return str(download_folder)
-    package_folder = installed(entry.package) if entry.package else None
+    package_folder = find_installed(entry.package) if entry.package else None
     return str(package_folder) if package_folder else None
 
 
-def _presence(entry: Entry) -> str:
+def _presence(entry: DatasetEntry) -> str:
     if entry.bundled:
         return "bundled"
     if _folder(entry):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.agents.base import AgentFactory
-from intercode.agents.stand_in import NAME, StandIn
+from intercode.agents.stand_in import NAME, ScriptedAgents
 from intercode.cli import results
 from intercode.cli.demo_model import demonstrate
 from intercode.cli.episodes import render
@@ -32,11 +32,11 @@ from intercode.report.page import Episodes, write_page
 from intercode.report.runs import Run, read_runs
 from intercode.report.tables import by_agent, matrix
 from intercode.spec import RunSpec
-from intercode_console import INTERRUPTED
+from intercode_console import INTERRUPT_EXIT_CODE
 from intercode_sandbox.units import format_count
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")
-SCRIPTED_AGENT = StandIn()
+SCRIPTED_AGENT = ScriptedAgents()
 AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
     "oracle": ("oracle", "oracle"),
     NAME: (f"{SCRIPTED_AGENT.name} ({NAME})", SCRIPTED_AGENT),
@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
         limit = f" --limit {args.limit}" if args.limit else ""
         print(f"stopped; what was finished is in {output_folder}. The rest:", file=sys.stderr)
         print(f"{_program()} demo --out {shlex.quote(str(output_folder))}{limit}", file=sys.stderr)
-        return INTERRUPTED
+        return INTERRUPT_EXIT_CODE
     if len(demo.skip_reasons) == len(ENVS):
         reasons = "; ".join(f"{env}: {reason}" for env, reason in demo.skip_reasons.items())
         raise InterCodeError(f"nothing could be run: {reasons}")

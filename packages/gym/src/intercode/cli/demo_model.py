@@ -14,7 +14,7 @@ from intercode.report.page import Episodes, write_page
 from intercode.report.runs import read_runs
 from intercode.report.tables import matrix
 from intercode.spec import RunSpec
-from intercode_console import INTERRUPTED
+from intercode_console import INTERRUPT_EXIT_CODE
 
 TASKS: Mapping[str, int] = {"bash": 4, "sql": 4, "python": 2}
 """Environment → how many of its starter tasks."""
@@ -64,7 +64,7 @@ def demonstrate(
         complete &= result.complete
         if result.interrupted:
             print(f"stopped; what was finished is in {safe(str(output_folder))}", file=sys.stderr)
-            return INTERRUPTED
+            return INTERRUPT_EXIT_CODE
     episodes, page = Episodes(), output_folder / "report.html"
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)

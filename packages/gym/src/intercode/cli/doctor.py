@@ -22,7 +22,7 @@ from intercode.cli.terminal import indent, print_json, safe
 from intercode.errors import SandboxError, UsageError
 from intercode.evaluate.manifest import package_versions, read_output, version
 from intercode.registry import INTEGRATIONS, PAPER
-from intercode_console import clash
+from intercode_console import find_conflict
 from intercode_sandbox.doctor import (
     DOCKER_SANDBOX,
     Check,
@@ -133,7 +133,7 @@ def _check_package(name: str, content: str) -> Check:
 def _check_intercode() -> Check:
     commit = package_versions().get("commit", "")
     detail = f"{__version__}{commit and f', commit {commit[:12]}'}"
-    if conflict := clash():
+    if conflict := find_conflict():
         return Check(
             "intercode", False, f"{detail}; {conflict.meaning}", " && ".join(conflict.commands)
         )

@@ -17,12 +17,12 @@ from intercode.cli.terminal import (
     shorten,
     size,
 )
-from intercode.envs.traits import prompt_of
+from intercode.envs.traits import find_prompt
 from intercode.episode import Episode, Turn, TurnChanges
 from intercode.evaluate.summary import UNKNOWN
-from intercode.records import Judged, ending_of
+from intercode.records import JudgeSummary, ending_action
 from intercode.report.why import explain_reward
-from intercode.talks import Call, RecordedMessage, Talk, branch_of, talk_of
+from intercode.talks import Call, RecordedMessage, Talk, agent_talk, find_branch
 from intercode_sandbox.units import format_count
 
 
@@ -58,7 +58,7 @@ def mark(episode: Episode) -> str:
     """Return an episode's outcome."""
     if not episode.success:
         return episode.outcome or UNKNOWN
-    judgement = Judged.of(episode)
+    judgement = JudgeSummary.of(episode)
     return (
         "solved"
         if judgement is None or not judgement.same
@@ -87,11 +87,11 @@ def _limit_lines(text: str, lines: int | None) -> str:
 
 def _turns(episode: Episode, lines: int | None) -> Iterator[str]:
     """Yield each turn, with what the model said before it; then what it said before the end."""
-    talk, prompt = talk_of(episode) or Talk(), prompt_of(episode.env)
+    talk, prompt = agent_talk(episode) or Talk(), find_prompt(episode.env)
     for index, turn in enumerate(episode.turns):
         yield from _reply_lines(talk, index, turn.action, lines)
         yield _turn(turn, lines, prompt)
-    last_action = ending_of(episode) if episode.status in ("submitted", "skipped") else ""
+    last_action = ending_action(episode) if episode.status in ("submitted", "skipped") else ""
     yield from _reply_lines(talk, len(episode.turns), last_action, lines)
 
 
@@ -159,7 +159,7 @@ def _changes(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
 
 def _tree(episode: Episode) -> Iterator[str]:
     """Yield the states that a search has tried, each below the one that it came from."""
-    branch = branch_of(episode)
+    branch = find_branch(episode)
     if branch is None:
         return
     search = episode.metadata["search"]
@@ -183,7 +183,7 @@ def _tree(episode: Episode) -> Iterator[str]:
 
 def _dialogue(episode: Episode, lines: int | None) -> Iterator[str]:
     """Yield every message to and from the model, in the order in which it was first sent."""
-    if (talk := talk_of(episode)) is None or not talk.get("messages"):
+    if (talk := agent_talk(episode)) is None or not talk.get("messages"):
         yield f"  (no messages are recorded: agent {safe(episode.agent)})"
         return
     if tools := talk.get("tools"):

@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"--tokens is for --to parquet, not --to {args.to}")
     if args.tokens and args.turns:
         raise UsageError("--tokens has rows of its own: leave out --turns")
-    redactor = Redactor(everywhere=args.redact)  # the record may be of an older version
+    redactor = Redactor(includes_dialogues=args.redact)  # the record may be of an older version
     manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
         _prepare_inspect(args, manifest)

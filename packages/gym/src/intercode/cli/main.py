@@ -32,7 +32,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.registry import INTEGRATIONS, PAPER
-from intercode_console import INTERRUPTED, interruptible
+from intercode_console import INTERRUPT_EXIT_CODE, allow_interrupts
 from intercode_sandbox.names import Registry
 from intercode_sandbox.user_code import describe_error, is_reference
 
@@ -132,7 +132,7 @@ def run_command(
         parser = _command_parser(command, parser.prog)
         args = parser.parse_args(arguments)
         debug = debug or args.debug
-        with interruptible():
+        with allow_interrupts():
             return _execute(command, args, debug)
     except InterCodeError as error:
         if debug:
@@ -145,7 +145,7 @@ def run_command(
         if debug:
             raise
         print(file=sys.stderr)
-        return INTERRUPTED
+        return INTERRUPT_EXIT_CODE
     except BrokenPipeError:
         if not _reader_has_gone():
             if debug:

@@ -23,7 +23,7 @@ from intercode.cli.parser import add_action
 from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
 from intercode.errors import UsageError
 from intercode.models.local import server, store
-from intercode.models.local.catalog import Entry, entries, find_entry
+from intercode.models.local.catalog import ModelEntry, entries, find_entry
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -110,12 +110,12 @@ def _remove(args: argparse.Namespace) -> None:
         print("no such model was here")
 
 
-def _find_entries(args: argparse.Namespace) -> list[Entry]:
+def _find_entries(args: argparse.Namespace) -> list[ModelEntry]:
     """Return the models of the arguments, which may be named as --model names them."""
     return [find_entry(name.removeprefix("local/")) for name in args.name]
 
 
-def _entry_facts(entry: Entry) -> dict[str, Any]:
+def _entry_facts(entry: ModelEntry) -> dict[str, Any]:
     path = store.home(entry)
     facts: dict[str, Any] = msgspec.to_builtins(entry)
     return {**facts, "url": entry.url, "path": str(path) if path.is_file() else None}

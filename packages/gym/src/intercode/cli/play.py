@@ -6,20 +6,20 @@ import argparse
 import sys
 from contextlib import suppress
 
-from intercode.agents.human import HumanAgent, Terminal, continues
+from intercode.agents.human import HumanAgent, TaskConsole, continuation_test
 from intercode.cli.episodes import ending
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import DelayedMessages, print_json
-from intercode.envs.traits import traits_in
+from intercode.envs.traits import resolve_traits
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
 from intercode.evaluate.exclusion import select_tasks
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.prepare import Plan, environment, load, narrow_dataset, setting
-from intercode.interpreters.base import INTERACTIVE
+from intercode.interpreters.base import IS_INTERACTIVE
 from intercode.spec import (
     RunSpec,
-    given,
+    read_arguments,
 )
 from intercode.task import Task
 
@@ -30,24 +30,24 @@ _DELAY_SECONDS = 2.0
 def execute(args: argparse.Namespace) -> int:
     """One task after the other, until there is none left or the person leaves."""
     watcher = Watcher()
-    spec, full_dataset = load(RunSpec.of(given(args)))
+    spec, full_dataset = load(RunSpec.of(read_arguments(args)))
     environment(spec)
     dataset = narrow_dataset(spec, full_dataset, watcher)
     tasks = select_tasks(dataset, spec.tasks, spec.limit)
     env = setting(Plan(spec, dataset, tasks), watcher).make()
     with suppress(ImportError):  # line editing and history, where Python has them
         import readline  # noqa: F401
-    context_token = INTERACTIVE.set(True)
+    context_token = IS_INTERACTIVE.set(True)
     output_stream = sys.stderr if args.json else sys.stdout
     episodes: list[Episode] = []
     try:
         for number, task in enumerate(tasks, 1):
             prompt = getattr(env, "prompt", "$ ")
-            terminal = Terminal(
+            terminal = TaskConsole(
                 task.query,
                 output_stream,
                 prompt,
-                continues(traits_in(env).language),
+                continuation_test(resolve_traits(env).language),
                 read=_ask_aside if args.json else input,
             )
             terminal.show(f"── {task.task_id} ({number} of {len(tasks)}) ── :help for help")
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
                 break
             episodes.append(episode)
     finally:
-        INTERACTIVE.reset(context_token)
+        IS_INTERACTIVE.reset(context_token)
         env.close()
     if args.json:
         print_json([episode.to_dict() for episode in episodes])
@@ -69,10 +69,10 @@ def _ask_aside(prompt: str) -> str:
     return input()
 
 
-def _play_task(env: EpisodeEnv, task: Task, terminal: Terminal) -> Episode:
+def _play_task(env: EpisodeEnv, task: Task, terminal: TaskConsole) -> Episode:
     """Play one task to its end."""
     delayed_messages = DelayedMessages(terminal.show, _DELAY_SECONDS)
-    can_stop = traits_in(env).language != "sql"
+    can_stop = resolve_traits(env).language != "sql"
     hint = "running … Ctrl-C interrupts it" if can_stop else "running …"
 
     def show(observation: str) -> None:

@@ -20,11 +20,11 @@ from intercode.spec import (
     RunSpec,
     add_environment_options,
     add_options,
-    effects_of,
     environment_options,
-    options_of,
+    list_part_options,
+    list_record_effects,
 )
-from intercode.trust import INERT, effects, listing
+from intercode.trust import DATA_OPTIONS, effects, listing
 
 _GROUPS = (
     (AgentSpec, "agent recording prompt skill search_test"),
@@ -54,9 +54,11 @@ def add_recorded_options(parser: argparse.ArgumentParser, *, excluded_names: str
     group = parser.add_argument_group("what acts in the record, given again, or trusted")
     group.add_argument("--env", metavar="ENV", help="the environment, or its folder")
     for part, names in _GROUPS:
-        options = options_of(part)
-        add_options(group, {name: options[name] for name in names.split()}, less=excluded_names)
-    add_environment_options(group, less=" ".join((excluded_names, *INERT)))
+        options = list_part_options(part)
+        add_options(
+            group, {name: options[name] for name in names.split()}, excluded_names=excluded_names
+        )
+    add_environment_options(group, excluded_names=" ".join((excluded_names, *DATA_OPTIONS)))
     add_trust(group)
 
 
@@ -75,7 +77,9 @@ def recorded_spec(
     """
     record, manifest = safe(str(folder / MANIFEST)), _relocate_paths(manifest, folder.absolute())
     spec = RunSpec.from_record(manifest, options, trust=trust, resumes=resumes, record=record)
-    if trust and (trusted_effects := effects_of(manifest, options, trust=True, resumes=resumes)):
+    if trust and (
+        trusted_effects := list_record_effects(manifest, options, trust=True, resumes=resumes)
+    ):
         print(safe(f"--trust: taken from {record}:\n{listing(trusted_effects)}"), file=sys.stderr)
     return spec
 

@@ -37,7 +37,7 @@ from intercode.report.runs import (
 from intercode.report.tables import format_value, group_table, judge_tables
 from intercode.spec import (
     RunSpec,
-    given,
+    read_arguments,
     recorded_options,
 )
 from intercode_sandbox.units import format_count
@@ -118,7 +118,7 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
             f"{folder} was not made by 'intercode run': its record does not say how to make its "
             "environment. From Python: intercode.evaluate.rescore"
         )
-    options = {**given(args), "locked": folder}
+    options = {**read_arguments(args), "locked": folder}
     relevant_manifest = _relevant_manifest(manifest, options.get("reward"))
     spec = recorded_spec(folder, relevant_manifest, options, trust=args.trust)
     # What a judge may take is for this one, not for the recorded agent.

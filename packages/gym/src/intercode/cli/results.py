@@ -34,7 +34,7 @@ from intercode.evaluate.summary import (
     errors_by_type,
     summarize,
 )
-from intercode.records import Judged, Outcome
+from intercode.records import JudgeSummary, Outcome
 from intercode.report.runs import Run, as_data, benchmark, count_judgements, rate_name
 from intercode.report.tables import Table, group_table, judge_tables
 from intercode.report.text import MIN_WIDTH, chart
@@ -385,7 +385,10 @@ def bill(outcomes: Sequence[Outcome]) -> str:
     Empty if none was. Where the price of a call is unknown, no sum of dollars is told.
     """
     judges = [outcome.judged for outcome in outcomes if outcome.judged is not None]
-    outcomes_by_role: dict[str, Sequence[Outcome | Judged]] = {"model": outcomes, "judge": judges}
+    outcomes_by_role: dict[str, Sequence[Outcome | JudgeSummary]] = {
+        "model": outcomes,
+        "judge": judges,
+    }
     return "\n".join(
         line
         for role, role_outcomes in outcomes_by_role.items()
@@ -393,7 +396,7 @@ def bill(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def _bill(role: str, outcomes: Sequence[Outcome | Judged]) -> str:
+def _bill(role: str, outcomes: Sequence[Outcome | JudgeSummary]) -> str:
     reported_outcomes = [
         outcome
         for outcome in outcomes

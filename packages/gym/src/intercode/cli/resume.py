@@ -13,8 +13,8 @@ from intercode.cli.recorded import recorded_spec
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
 from intercode.evaluate.prepare import plan, run_folder
-from intercode.records import Outcome, RecordWriter, latest, read_manifest
-from intercode.spec import given
+from intercode.records import Outcome, RecordWriter, read_latest, read_manifest
+from intercode.spec import read_arguments
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -22,7 +22,7 @@ def execute(args: argparse.Namespace) -> int:
     folder = run_folder(args.run)
     manifest = read_manifest(folder)
     session = _last_session(folder, manifest)
-    options = {**given(args), "out": folder, "locked": folder}
+    options = {**read_arguments(args), "out": folder, "locked": folder}
     spec = recorded_spec(folder, manifest, options, trust=args.trust, resumes=True)
     if spec.epochs < (recorded_epochs := session["options"].get("epochs", 1)):
         raise UsageError(
@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
     is_strict = args.strict or "locked" in manifest["sessions"][0]
     resume_plan = replace(plan(spec, watcher), follows_machine=not is_strict)
     jobs = [(epoch, task.task_id, ()) for epoch in range(spec.epochs) for task in resume_plan.tasks]
-    latest_outcomes = latest(folder, Outcome.of)
+    latest_outcomes = read_latest(folder, Outcome.of)
     finished_outcomes = [
         latest_outcomes[job]
         for job in jobs

@@ -25,7 +25,7 @@ from intercode.report.runs import find_judge, rate_name
 from intercode.spec import (
     Options,
     RunSpec,
-    given,
+    read_arguments,
 )
 from intercode_sandbox.units import format_count
 
@@ -39,7 +39,7 @@ TAGS = 8
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
-    options = given(args)
+    options = read_arguments(args)
     if args.trust or options.keys() & {"agent", "preset", "locked"}:
         return run_and_print(make_spec(options, trust=args.trust))
     return _run_gold(RunSpec.of(options), _command(options))

@@ -10,7 +10,7 @@ from intercode.cli import run
 from intercode.cli.terminal import tell
 from intercode.errors import UsageError
 from intercode.records import read_manifest
-from intercode.spec import given
+from intercode.spec import read_arguments
 from intercode_sandbox.units import format_count
 
 
@@ -26,7 +26,9 @@ def execute(args: argparse.Namespace) -> int:
         "recording": args.predictions,
         "tasks": args.tasks or [*texts],
     }
-    spec = run.assign_folder(run.make_spec({**given(args), **prediction_options}, trust=args.trust))
+    spec = run.assign_folder(
+        run.make_spec({**read_arguments(args), **prediction_options}, trust=args.trust)
+    )
     code = run.run_and_print(spec)
     total = int(read_manifest(Path(str(spec.how.out)))["dataset"]["tasks"])
     if args.tasks is None and (shortfall := total - len(texts)) > 0:

@@ -10,7 +10,7 @@ from intercode.cli import results
 from intercode.cli.episodes import render
 from intercode.cli.terminal import print_json, safe, tell
 from intercode.errors import RecordError, TaskNotFoundError
-from intercode.records import latest, read_manifest, run_folders
+from intercode.records import read_latest, read_manifest, run_folders
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -19,7 +19,7 @@ def execute(args: argparse.Namespace) -> int:
     if runs != [args.run]:
         return _list(runs, as_json=args.json)
     read_manifest(args.run)
-    episodes = list(latest(args.run, lambda episode: episode).values())
+    episodes = list(read_latest(args.run, lambda episode: episode).values())
     if args.tasks:
         if missing_ids := set(args.tasks) - {episode.task_id for episode in episodes}:
             raise TaskNotFoundError(

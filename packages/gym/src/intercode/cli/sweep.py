@@ -21,7 +21,7 @@ from intercode.evaluate.budget_spent import make_budget
 from intercode.evaluate.prepare import Plan, check_tasks, find_secret, plan
 from intercode.report.runs import PairedComparison, Run, compare, read_runs
 from intercode.report.tables import pair_tables, side_by_side_tables
-from intercode.spec import RunSpec, given
+from intercode.spec import RunSpec, read_arguments
 
 NO_SKILL = "none"
 """The name of an agent's skill where it has none."""
@@ -35,7 +35,7 @@ def execute(args: argparse.Namespace) -> int:
     plans = _plan_runs(specs)
     for run_plan in plans:
         _check_agent(run_plan)
-    budget = make_budget(RunSpec.of(given(args)), specs)
+    budget = make_budget(RunSpec.of(read_arguments(args)), specs)
     results: list[tuple[Plan, RunResult]] = []
     for number, run_plan in enumerate(plans, 1):
         if not args.quiet:
@@ -63,7 +63,7 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
         raise UsageError(f"of {', '.join(args.agents)} none is a language model: leave --model")
     if args.skills and not any(agent_provider(name).reads_skills for name in args.agents):
         raise UsageError(f"of {', '.join(args.agents)} none reads a skill: leave --skill")
-    shared_options = given(args)
+    shared_options = read_arguments(args)
     no_model = dict.fromkeys(unused_model_options(RunSpec.of(shared_options)))
     for target in args.what:
         env, _, data = target.partition("=")

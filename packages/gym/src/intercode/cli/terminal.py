@@ -316,10 +316,10 @@ class LiveLine:
 
 def show_bytes(line: LiveLine) -> Progress:
     """Return a download's progress: a line that is written over, or one for each tenth."""
-    from intercode.downloads import tenths
+    from intercode.downloads import tenth_progress
 
     if not line.live:
-        return tenths(line.say)
+        return tenth_progress(line.say)
 
     def progress(byte_count: int, total: int | None) -> None:
         share = f" of {size(total)}" if total else ""

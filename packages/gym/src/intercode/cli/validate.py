@@ -13,20 +13,20 @@ from typing import Any
 from intercode import project
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
-from intercode.datasets import name_in
-from intercode.envs.traits import Guess, environment_for
+from intercode.datasets import loader_name
+from intercode.envs.traits import Guess, detect_environment
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate.checks import GARBAGE, GOLD, NOOP, guesses
 from intercode.evaluate.exclusion import Exclusion, select_tasks, ungradable_tasks
 from intercode.evaluate.prepare import Plan, environment, load, narrow_dataset, setting
 from intercode.evaluate.validate import Validation, validate as run
-from intercode.registry import DATASETS, scheme_of
+from intercode.registry import DATASETS, parse_scheme
 from intercode.spec import (
     RunSpec,
     environments,
     from_toml,
-    given,
+    read_arguments,
 )
 from intercode.task import Dataset
 from intercode_sandbox import Limits
@@ -117,25 +117,25 @@ def make_spec(args: argparse.Namespace) -> RunSpec:
         if args.env not in (None, args.data):
             raise UsageError(f"which environment: {args.data!r} or {args.env!r}?")
         args.env, args.data = args.data, args.data_option
-    options, folder = given(args), None
-    if name_in(args.data) is None and Path(args.data).is_dir():
+    options, folder = read_arguments(args), None
+    if loader_name(args.data) is None and Path(args.data).is_dir():
         folder = from_toml(args.data)
         options = {**folder, **options, "data": folder["data"]}
     if "env" not in options and _is_environment(args.data):
         options["env"] = options.pop("data")  # whose tasks are missing, or come with it
     if "env" not in options:
-        is_known = args.data in environments() or scheme_of(args.data)
+        is_known = args.data in environments() or parse_scheme(args.data)
         options["env"] = args.data
         if not is_known:
             project.refuse_lone_file(args.data, "; or try the file alone, with --env ENV")
             _, tasks = load(RunSpec.of(options, {"env": ""}))
-            options["env"] = environment_for(tasks)
+            options["env"] = detect_environment(tasks)
     return RunSpec.of(options)
 
 
 def _is_environment(reference: str) -> bool:
     """Tell whether a name means an environment of a user's file: one has no loader's signature."""
-    if not is_reference(reference) or scheme_of(reference):
+    if not is_reference(reference) or parse_scheme(reference):
         return False
     loader = DATASETS.resolve(reference)  # whose error says that there is no such dataset
     return isinstance(loader, type) and hasattr(loader, "step")

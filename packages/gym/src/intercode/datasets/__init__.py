@@ -14,12 +14,12 @@ from typing import Any, cast
 
 from intercode.datasets.catalog import VERSIONS
 from intercode.errors import InterCodeError, TaskError, UsageError
-from intercode.registry import DATASETS, SOURCES, scheme_of
+from intercode.registry import DATASETS, SOURCES, parse_scheme
 from intercode.task import Dataset
 from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.user_code import error_location, is_reference, split
 
-__all__ = ["load", "load_seeded", "name_in", "splits", "takes"]
+__all__ = ["load", "load_seeded", "loader_name", "splits", "accepts_option"]
 
 
 def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -> Dataset:
@@ -42,7 +42,7 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
         UsageError: The registered dataset needs other options, or one is given twice.
     """
     if split is not None:
-        if not takes(data, "split"):
+        if not accepts_option(data, "split"):
             return load(data, **options).split(split)
         options["split"] = split
     if isinstance(data, Dataset):
@@ -52,28 +52,32 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
             "data must be a Dataset, a file or a name, not "
             f"{type(data).__name__}: Dataset([Task(…), …]) holds tasks of your own"
         )
-    if (name := name_in(data)) is not None:
-        loader, said = DATASETS.resolve(name), _said(data)
-        if twice := sorted(said.keys() & options.keys()):
-            raise UsageError(f"dataset {data!r}: {twice[0]!r} is given twice: beside and within it")
+    if (name := loader_name(data)) is not None:
+        loader, inline_options = DATASETS.resolve(name), _inline_options(data)
+        if duplicates := sorted(inline_options.keys() & options.keys()):
+            raise UsageError(
+                f"dataset {data!r}: {duplicates[0]!r} is given twice: beside and within it"
+            )
         try:
-            inspect.signature(loader).bind(**said, **options)
+            inspect.signature(loader).bind(**inline_options, **options)
         except TypeError as error:
-            raise UsageError(f"dataset {data!r}: {_refusal(loader, said, error)}") from None
-        dataset = _made(data, loader, {**said, **options})
-        reviewed = said.get("reviewed", options.get("reviewed"))
-        dataset.version = VERSIONS.get(f"{name} (reviewed)" if reviewed else name)
+            raise UsageError(
+                f"dataset {data!r}: {_refusal(loader, inline_options, error)}"
+            ) from None
+        dataset = _call_loader(data, loader, {**inline_options, **options})
+        is_reviewed = inline_options.get("reviewed", options.get("reviewed"))
+        dataset.version = VERSIONS.get(f"{name} (reviewed)" if is_reviewed else name)
         return dataset
-    if (scheme := scheme_of(data)) is not None:
+    if (scheme := parse_scheme(data)) is not None:
         return cast(Dataset, SOURCES.get(scheme).tasks(str(data).partition(":")[2], **options))
-    from intercode.datasets.files import load_shared
+    from intercode.datasets.files import load_cached_file
 
     if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():
         raise TaskError(
             f"{data!r} is neither a file nor a dataset's name{hint_text(data, DATASETS.names())} (or "
             "your own loader, as path/to/file.py:name)"
         )
-    return load_shared(data)
+    return load_cached_file(data)
 
 
 def splits(data: str | Path | Dataset) -> list[str]:
@@ -85,8 +89,8 @@ def splits(data: str | Path | Dataset) -> list[str]:
     Raises:
         TaskError: As for `load`.
     """
-    if takes(data, "split"):
-        loader = DATASETS.resolve(str(name_in(data)))
+    if accepts_option(data, "split"):
+        loader = DATASETS.resolve(str(loader_name(data)))
         return list(getattr(sys.modules[loader.__module__], "SPLITS", ()))
     return load(data).splits()
 
@@ -105,31 +109,35 @@ def load_seeded(
     Raises:
         TaskError, UsageError: As for `load`.
     """
-    given = {"seed": seed, "secret": secret}
-    said = _said(data)
-    taken = {k: one for k, one in given.items() if takes(data, k) and k not in said}
-    return load(data, split, **taken)
+    defaults = {"seed": seed, "secret": secret}
+    inline_options = _inline_options(data)
+    options = {
+        k: value
+        for k, value in defaults.items()
+        if accepts_option(data, k) and k not in inline_options
+    }
+    return load(data, split, **options)
 
 
-def takes(data: str | Path | Dataset, option: str) -> bool:
+def accepts_option(data: str | Path | Dataset, option: str) -> bool:
     """Whether a dataset's loader takes an option: ``secret``, ``reviewed``."""
     return option in _parameters(data)
 
 
 def _parameters(data: str | Path | Dataset) -> Collection[str]:
     """Return the parameters of the loader of a dataset that has one."""
-    name = name_in(data)
+    name = loader_name(data)
     return () if name is None else inspect.signature(DATASETS.resolve(name)).parameters.keys()
 
 
-def name_in(data: object) -> str | None:
+def loader_name(data: object) -> str | None:
     """Return the loader's name in ``NAME`` or ``NAME:OPTION=VALUE,…``; None: it has none."""
     if not isinstance(data, str):
         return None
-    name, colon, rest = data.partition(":")
-    if name and (not colon or "=" in rest) and name in DATASETS:
+    name, colon, options_text = data.partition(":")
+    if name and (not colon or "=" in options_text) and name in DATASETS:
         return name
-    return split(data, ":")[0] if is_reference(data) and scheme_of(data) is None else None
+    return split(data, ":")[0] if is_reference(data) and parse_scheme(data) is None else None
 
 
 def _refusal(loader: Callable[..., object], options: Mapping[str, Any], error: TypeError) -> str:
@@ -142,11 +150,15 @@ def _refusal(loader: Callable[..., object], options: Mapping[str, Any], error: T
     unknown = next((option for option in options if option not in names), None)
     if unknown is None:
         return str(error)
-    its = f"its options are {', '.join(names)}" if names else "it takes none"
-    return f"its loader has no option {unknown!r}{hint_text(unknown, names, listed=False)}: {its}"
+    advice = f"its options are {', '.join(names)}" if names else "it takes none"
+    return (
+        f"its loader has no option {unknown!r}{hint_text(unknown, names, listed=False)}: {advice}"
+    )
 
 
-def _made(data: object, loader: Callable[..., object], options: Mapping[str, Any]) -> Dataset:
+def _call_loader(
+    data: object, loader: Callable[..., object], options: Mapping[str, Any]
+) -> Dataset:
     """Return the dataset that a loader makes.
 
     Raises:
@@ -160,22 +172,22 @@ def _made(data: object, loader: Callable[..., object], options: Mapping[str, Any
         file = getattr(getattr(inspect.unwrap(loader), "__code__", None), "co_filename", "")
         if loader.__module__.startswith("intercode.") or not file:
             raise
-        where = error_location(error, file) or file
-        raise TaskError(f"dataset {data!r}: {where}: {type(error).__name__}: {error}") from error
+        location = error_location(error, file) or file
+        raise TaskError(f"dataset {data!r}: {location}: {type(error).__name__}: {error}") from error
     if not isinstance(dataset, Dataset):
         raise TaskError(f"dataset {data!r}: its loader must return a Dataset, not {dataset!r:.80}")
     return dataset
 
 
-def _said(data: object) -> dict[str, Any]:
+def _inline_options(data: object) -> dict[str, Any]:
     """Return the options in ``NAME:OPTION=VALUE,…``; digits are a whole number."""
-    name = name_in(data)
-    if name is None or not (rest := str(data)[len(name) + 1 :]):
+    name = loader_name(data)
+    if name is None or not (options_text := str(data)[len(name) + 1 :]):
         return {}
-    found: dict[str, Any] = {}
-    for part in rest.split(","):
+    options: dict[str, Any] = {}
+    for part in options_text.split(","):
         option, equals, value = part.partition("=")
-        if not option or not equals or not value or option in found:
+        if not option or not equals or not value or option in options:
             raise UsageError(f"dataset {data!r}: expected OPTION=VALUE, each once, not {part!r}")
-        found[option] = int(value) if value.isascii() and value.isdigit() else value
-    return found
+        options[option] = int(value) if value.isascii() and value.isdigit() else value
+    return options

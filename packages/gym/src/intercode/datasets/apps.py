@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import locate, read_rows
-from intercode.datasets.shared import seen, shared
+from intercode.datasets.shared import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.syntax import parse
 from intercode.task import Dataset, Task
@@ -60,11 +60,11 @@ _PROGRAM = (
 _log = logging.getLogger(__name__)
 
 
-class _Unusable(Exception):  # noqa: N818 - told as a warning, or as a TaskError
+class _UngradableProblem(Exception):  # noqa: N818 - told as a warning, or as a TaskError
     """A problem by which nothing can be graded."""
 
 
-@shared
+@cached_loader
 def load(
     root: str | Path | None = None,
     split: str = "test",
@@ -90,33 +90,33 @@ def load(
         raise TaskError(f"APPS has no split {split!r}; known: {', '.join(SPLITS)}")
     place, layout = locate(root, "apps", [(f"{split}.jsonl",), (split,)])
     source = place / (f"{split}.jsonl", split)[layout]
-    tasks, unusable = [], []
-    for where, row in _rows(source) if layout == 0 else _folders(source):
+    tasks, messages = [], []
+    for location, row in _rows(source) if layout == 0 else _folders(source):
         if difficulty is not None and row.get("difficulty") != difficulty:
             continue
         try:
             tasks.append(Task.from_dict(_task(row)))
-        except _Unusable as error:
-            unusable.append(f"{where}: {error}")
+        except _UngradableProblem as error:
+            messages.append(f"{location}: {error}")
         except TaskError as error:
-            raise TaskError(f"{where}: {error}") from None
-    if unusable:
-        text = "; ".join(unusable[:5]) + ("; …" if len(unusable) > 5 else "")
+            raise TaskError(f"{location}: {error}") from None
+    if messages:
+        text = "; ".join(messages[:5]) + ("; …" if len(messages) > 5 else "")
         if strict:
-            raise TaskError(f"cannot grade {format_count(len(unusable), 'problem')}: {text}")
-        _log.warning("APPS: left out %s: %s", format_count(len(unusable), "problem"), text)
+            raise TaskError(f"cannot grade {format_count(len(messages), 'problem')}: {text}")
+        _log.warning("APPS: left out %s: %s", format_count(len(messages), "problem"), text)
     if not tasks:
         raise TaskError(f"{source}: holds no problem of APPS that can be graded")
     return Dataset(tasks, f"apps-{split}", str(source))
 
 
 def _folders(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for folder in sorted(path for path in seen(source).iterdir() if path.name.isdigit()):
+    for folder in sorted(path for path in track_file(source).iterdir() if path.name.isdigit()):
         row: dict[str, Any] = {"problem_id": folder.name}
         for field, name in _FILES.items():
-            if seen(path := folder / name).exists():
+            if track_file(path := folder / name).exists():
                 row[field] = _text(path)
-        if seen(path := folder / "metadata.json").exists():
+        if track_file(path := folder / "metadata.json").exists():
             try:
                 row |= json.loads(_text(path))
             except (ValueError, TypeError) as error:
@@ -125,11 +125,11 @@ def _folders(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _rows(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for where, row in read_rows(source):
+    for location, row in read_rows(source):
         if not isinstance(row, dict):
-            raise TaskError(f"{source}: {where}: must be an object, not {type(row).__name__}")
+            raise TaskError(f"{source}: {location}: must be an object, not {type(row).__name__}")
         number = row.get("problem_id", row.get("id"))
-        yield f"{source}: {where}", {**row, "problem_id": number}
+        yield f"{source}: {location}", {**row, "problem_id": number}
 
 
 def _text(path: Path) -> str:
@@ -160,35 +160,35 @@ def _task(row: Mapping[str, Any]) -> dict[str, Any]:
     if function is None:
         query = f"{row['question'].rstrip()}\n\n{_PROGRAM}"
         return {**fields, "query": query, "stdio": list(_programs(tests))}
-    inside = any("class Solution" in text for text in (starter, *gold[:1]))
+    is_method = any("class Solution" in text for text in (starter, *gold[:1]))
     ask = f"Write the function {function}." if not starter else f"Complete this:\n\n{starter}"
     return {
         **fields,
         "query": f"{row['question'].rstrip()}\n\n{ask}",
-        "tests": list(_calls(f"Solution().{function}" if inside else function, tests)),
+        "tests": list(_calls(f"Solution().{function}" if is_method else function, tests)),
         "test_setup_code": _CHECK,
-        "classes": ["Solution"] if inside else [],
+        "classes": ["Solution"] if is_method else [],
     }
 
 
 def _tests(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of ``input_output``, if it is good for grading."""
     try:
-        found = json.loads(row.get("input_output") or "null", parse_constant=_no_number)
+        data = json.loads(row.get("input_output") or "null", parse_constant=_no_number)
     except ValueError as error:  # also: a number of more digits than Python converts
-        raise _Unusable(f"input_output is not JSON: {error}") from None
-    inputs = found.get("inputs") if isinstance(found, dict) else None
-    outputs = found.get("outputs") if isinstance(found, dict) else None
+        raise _UngradableProblem(f"input_output is not JSON: {error}") from None
+    inputs = data.get("inputs") if isinstance(data, dict) else None
+    outputs = data.get("outputs") if isinstance(data, dict) else None
     if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs:
-        raise _Unusable("it has no tests")
+        raise _UngradableProblem("it has no tests")
     if len(inputs) != len(outputs):
-        raise _Unusable(f"it has {len(inputs)} inputs and {len(outputs)} outputs")
-    function = found.get("fn_name")
+        raise _UngradableProblem(f"it has {len(inputs)} inputs and {len(outputs)} outputs")
+    function = data.get("fn_name")
     if function is not None and not str(function).isidentifier():
-        raise _Unusable(f"{function!r} is not a function's name")
+        raise _UngradableProblem(f"{function!r} is not a function's name")
     if function is not None and not all(isinstance(args, list) for args in inputs):
-        raise _Unusable("an input is not a list of arguments")
-    return dict(found)
+        raise _UngradableProblem("an input is not a list of arguments")
+    return dict(data)
 
 
 def _no_number(name: str) -> None:
@@ -198,13 +198,13 @@ def _no_number(name: str) -> None:
 def _solutions(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield the first few solutions that are Python 3; some are Python 2."""
     try:
-        given = json.loads(row.get("solutions") or "[]")
+        sources = json.loads(row.get("solutions") or "[]")
     except ValueError as error:
         raise TaskError(f"solutions are not JSON: {error}") from None
-    found = 0
-    for source in given if isinstance(given, list) else []:
-        if found < GOLDS and isinstance(source, str) and _is_python(source):
-            found += 1
+    count = 0
+    for source in sources if isinstance(sources, list) else []:
+        if count < GOLDS and isinstance(source, str) and _is_python(source):
+            count += 1
             yield source
 
 
@@ -216,25 +216,27 @@ def _is_python(source: str) -> bool:
 
 
 def _programs(tests: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    for given, expected in zip(tests["inputs"], tests["outputs"], strict=True):
-        yield {"stdin": _joined(given), "stdout": _joined(expected)}
+    for stdin_value, stdout_value in zip(tests["inputs"], tests["outputs"], strict=True):
+        yield {"stdin": _join_lines(stdin_value), "stdout": _join_lines(stdout_value)}
 
 
-def _joined(value: Any) -> str:
+def _join_lines(value: Any) -> str:
     """Return a text; some problems have it as a list of lines."""
-    return "\n".join(map(_joined, value)) if isinstance(value, list) else str(value)
+    return "\n".join(map(_join_lines, value)) if isinstance(value, list) else str(value)
 
 
 def _calls(function: str, tests: Mapping[str, Any]) -> Iterator[str]:
-    for given, expected in zip(tests["inputs"], tests["outputs"], strict=True):
-        accepted = [_numbered(expected)]
-        if isinstance(expected, list) and len(expected) == 1:
-            accepted.append(_numbered(expected[0]))  # some outputs are wrapped in a list, some not
-        arguments = ", ".join(repr(_numbered(value)) for value in given)
-        yield f"_gives({function}({arguments}), {', '.join(map(repr, accepted))})"
+    for argument_values, expected_value in zip(tests["inputs"], tests["outputs"], strict=True):
+        accepted_values = [_convert_keys(expected_value)]
+        if isinstance(expected_value, list) and len(expected_value) == 1:
+            accepted_values.append(
+                _convert_keys(expected_value[0])
+            )  # some outputs are wrapped in a list, some not
+        arguments = ", ".join(repr(_convert_keys(value)) for value in argument_values)
+        yield f"_gives({function}({arguments}), {', '.join(map(repr, accepted_values))})"
 
 
-def _numbered(value: Any) -> Any:
+def _convert_keys(value: Any) -> Any:
     """Turn an object's keys, which JSON made texts, into numbers, as the authors' grading does."""
     if isinstance(value, dict) and all(key.lstrip("-").isdecimal() for key in value):
         return {int(key): item for key, item in value.items()}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import locate, read_tables, read_tasks
-from intercode.datasets.shared import shared
+from intercode.datasets.shared import cached_loader
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -33,7 +33,7 @@ SPLITS = {
 _RELEASE = "ic_bird.json"
 
 
-@shared
+@cached_loader
 def load(
     root: str | Path | None = None,
     split: str = "dev",
@@ -62,8 +62,8 @@ def load(
     source = place / (_RELEASE if layout == 1 else file)
     schemas = read_tables(place / tables) if (place / tables).is_file() else {}
     tasks = read_tasks(source, lambda row, index: _fields(row, index, schemas, evidence))
-    stored = databases or (place / folder if layout == 0 else None)
-    return Dataset(tasks, name, str(source), None if stored is None else str(stored))
+    database_path = databases or (place / folder if layout == 0 else None)
+    return Dataset(tasks, name, str(source), None if database_path is None else str(database_path))
 
 
 def load_mini_dev(

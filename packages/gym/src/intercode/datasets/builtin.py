@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from intercode.datasets.files import load_file
-from intercode.datasets.shared import seen, shared
+from intercode.datasets.shared import cached_loader, track_file
 from intercode.task import Dataset, Task
 
 PREFIX = "builtin:"
@@ -21,10 +21,10 @@ SPLITS = ("train", "test")
 """The splits of the starter tasks."""
 
 
-@shared
+@cached_loader
 def load(env: str = "bash") -> Dataset:
     """Load all bundled tasks of an environment, in the order of their files' names."""
-    files = sorted(seen(FOLDER).glob(f"{env}_*.json"))
+    files = sorted(track_file(FOLDER).glob(f"{env}_*.json"))
     return _dataset((task for file in files for task in load_file(file)), env)
 
 
@@ -43,7 +43,7 @@ def load_swe() -> Dataset:
     return load("swe")
 
 
-@shared
+@cached_loader
 def load_hard(env: str) -> Dataset:
     """Load the hard tasks of an environment.
 
@@ -53,7 +53,7 @@ def load_hard(env: str) -> Dataset:
     Raises:
         TaskError: It has none.
     """
-    return _dataset(load_file(seen(FOLDER) / f"hard_{env}.json"), env, "-hard")
+    return _dataset(load_file(track_file(FOLDER) / f"hard_{env}.json"), env, "-hard")
 
 
 def load_hard_bash() -> Dataset:
@@ -76,7 +76,7 @@ def load_hard_swe() -> Dataset:
     return load_hard("swe")
 
 
-@shared
+@cached_loader
 def load_starter(env: str, split: str | None = None) -> Dataset:
     """Load the starter tasks of an environment.
 
@@ -87,7 +87,7 @@ def load_starter(env: str, split: str | None = None) -> Dataset:
     Raises:
         TaskError: There is no such split.
     """
-    dataset = _dataset(load_file(seen(FOLDER) / f"starter_{env}.json"), env, "-starter")
+    dataset = _dataset(load_file(track_file(FOLDER) / f"starter_{env}.json"), env, "-starter")
     return dataset if split is None else dataset.split(split)
 
 

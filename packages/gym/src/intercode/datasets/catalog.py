@@ -15,7 +15,7 @@ from intercode_sandbox.suggestions import hint_text
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DatasetEntry:
     """A dataset of the catalogue."""
 
     name: str
@@ -41,8 +41,8 @@ class Entry:
         return not self.home
 
 
-def _swe_bench(name: str, title: str, repository: str) -> Entry:
-    return Entry(
+def _swe_bench(name: str, title: str, repository: str) -> DatasetEntry:
+    return DatasetEntry(
         name,
         title,
         "MIT",
@@ -54,22 +54,30 @@ def _swe_bench(name: str, title: str, repository: str) -> Entry:
 
 
 _ENTRIES = (
-    Entry("bash", "our own Bash tasks", "MIT", ""),
-    Entry("bash-hard", "hard tasks for Bash: exploration, misleading data, repairs", "MIT", ""),
-    Entry("bash-starter", "easy tasks for Bash, for small models to begin with", "MIT", ""),
-    Entry("python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""),
-    Entry("python-hard", "hard tasks for Python: exploration, misleading data, repairs", "MIT", ""),
-    Entry("python-starter", "easy tasks for Python, for small models to begin with", "MIT", ""),
-    Entry("ctf", "our own CTF puzzles, generated from each seed", "MIT", ""),
-    Entry("generated-bash", "tasks for Bash, generated from each seed", "MIT", ""),
-    Entry("generated-python", "tasks for Python, generated from each seed", "MIT", ""),
-    Entry("generated-sql", "tasks for SQL, generated from each seed", "MIT", ""),
-    Entry("sql", "our own SQL tasks, over four databases", "MIT", ""),
-    Entry("sql-hard", "hard tasks for SQL: exploration, misleading data, repairs", "MIT", ""),
-    Entry("sql-starter", "easy tasks for SQL, for small models to begin with", "MIT", ""),
-    Entry("swe", "our own SWE tasks: small repositories with a bug each", "MIT", ""),
-    Entry("swe-hard", "hard SWE tasks: causes away from what is reported", "MIT", ""),
-    Entry(
+    DatasetEntry("bash", "our own Bash tasks", "MIT", ""),
+    DatasetEntry(
+        "bash-hard", "hard tasks for Bash: exploration, misleading data, repairs", "MIT", ""
+    ),
+    DatasetEntry("bash-starter", "easy tasks for Bash, for small models to begin with", "MIT", ""),
+    DatasetEntry("python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""),
+    DatasetEntry(
+        "python-hard", "hard tasks for Python: exploration, misleading data, repairs", "MIT", ""
+    ),
+    DatasetEntry(
+        "python-starter", "easy tasks for Python, for small models to begin with", "MIT", ""
+    ),
+    DatasetEntry("ctf", "our own CTF puzzles, generated from each seed", "MIT", ""),
+    DatasetEntry("generated-bash", "tasks for Bash, generated from each seed", "MIT", ""),
+    DatasetEntry("generated-python", "tasks for Python, generated from each seed", "MIT", ""),
+    DatasetEntry("generated-sql", "tasks for SQL, generated from each seed", "MIT", ""),
+    DatasetEntry("sql", "our own SQL tasks, over four databases", "MIT", ""),
+    DatasetEntry(
+        "sql-hard", "hard tasks for SQL: exploration, misleading data, repairs", "MIT", ""
+    ),
+    DatasetEntry("sql-starter", "easy tasks for SQL, for small models to begin with", "MIT", ""),
+    DatasetEntry("swe", "our own SWE tasks: small repositories with a bug each", "MIT", ""),
+    DatasetEntry("swe-hard", "hard SWE tasks: causes away from what is reported", "MIT", ""),
+    DatasetEntry(
         "spider",
         "Spider 1.0: questions over many databases (Yu et al. 2018); dev: 1,034 tasks",
         "CC BY-SA 4.0",
@@ -79,7 +87,7 @@ _ENTRIES = (
         "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b",
         205_800_266,
     ),
-    Entry(
+    DatasetEntry(
         "bird",
         "BIRD: questions over large databases (Li et al. 2023); dev: 1,534 tasks",
         "CC BY-SA 4.0",
@@ -88,7 +96,7 @@ _ENTRIES = (
         "cdd6d19faeb45a23970b98d3ef6c40a87987c95459c2cf12076897a60cf5a630",
         346_207_293,
     ),
-    Entry(
+    DatasetEntry(
         "bird-mini-dev",
         "BIRD's mini-dev: 500 of its tasks",
         "CC BY-SA 4.0",
@@ -97,7 +105,7 @@ _ENTRIES = (
         "cc48ba16838204e4e214512030cb572eeb5f7bcdd999bae4b9b6ff12ec13b92f",
         800_943_648,
     ),
-    Entry(
+    DatasetEntry(
         "wikisql",
         "WikiSQL: questions over one table each (Zhong et al. 2017); dev: 8,421 tasks",
         "BSD-3-Clause",
@@ -106,7 +114,7 @@ _ENTRIES = (
         "755c728ab188e364575705c8641f3fafd86fb089cb8b08e8c03f01832aae0881",
         26_164_664,
     ),
-    Entry(
+    DatasetEntry(
         "mbpp",
         "MBPP: small Python functions (Austin et al. 2021); 974 tasks",
         "CC BY 4.0",
@@ -114,7 +122,7 @@ _ENTRIES = (
         advice="save its file mbpp.jsonl in a folder, and in Python: "
         "intercode.load_dataset('mbpp', root=FOLDER)",
     ),
-    Entry(
+    DatasetEntry(
         "apps",
         "APPS: programming problems (Hendrycks et al. 2021); test: 5,000 problems",
         "MIT",
@@ -133,7 +141,7 @@ _ENTRIES = (
         "SWE-bench Verified: 500 of its tasks, looked through by people",
         "SWE-bench_Verified",
     ),
-    Entry(
+    DatasetEntry(
         "ic-ctf",
         "the CTF tasks of the 2023 paper: 100 puzzles from picoCTF",
         "MIT",
@@ -141,14 +149,14 @@ _ENTRIES = (
         advice="clone the 2023 release, and in Python: "
         "intercode.load_dataset('ic-ctf', root=FOLDER)",
     ),
-    Entry(
+    DatasetEntry(
         "nl2bash",
         "the Bash tasks of the 2023 paper: 200 in four file systems",
         "MIT",
         "https://github.com/princeton-nlp/intercode",
         advice="clone the 2023 release, and: intercode datasets fetch nl2bash --from FOLDER",
     ),
-    Entry(
+    DatasetEntry(
         "nl2sh-alfa",
         "NL2SH-ALFA: NL2Bash corrected (Westenfelder et al. 2025); 300 tasks with two golds each",
         "MIT",
@@ -172,14 +180,17 @@ Raise it when a task, its files or its gold change.
 """
 
 
-def entries() -> list[Entry]:
+def entries() -> list[DatasetEntry]:
     """List every dataset that has a name: the catalogue's, then others that are registered."""
-    known = {entry.name for entry in _ENTRIES}
-    others = [name for name in DATASETS.names() if name not in known]
-    return [*_ENTRIES, *(Entry(name, "registered here", "unknown", "") for name in others)]
+    names = {entry.name for entry in _ENTRIES}
+    other_names = [name for name in DATASETS.names() if name not in names]
+    return [
+        *_ENTRIES,
+        *(DatasetEntry(name, "registered here", "unknown", "") for name in other_names),
+    ]
 
 
-def find(name: str) -> Entry:
+def find(name: str) -> DatasetEntry:
     """Return the entry of a dataset.
 
     Raises:
@@ -188,5 +199,5 @@ def find(name: str) -> Entry:
     for entry in entries():
         if entry.name == name:
             return entry
-    known = [entry.name for entry in entries()]
-    raise UsageError(f"there is no dataset {name!r}{hint_text(name, known)}")
+    names = [entry.name for entry in entries()]
+    raise UsageError(f"there is no dataset {name!r}{hint_text(name, names)}")

@@ -22,7 +22,7 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from intercode.datasets.catalog import Entry, find
+from intercode.datasets.catalog import DatasetEntry, find
 from intercode.datasets.files import home
 from intercode.downloads import Progress, download
 from intercode.errors import FetchError, TaskError, UsageError
@@ -36,7 +36,7 @@ LIMIT = 16 << 30
 
 _MOST_MEMBERS = 200_000
 _BLOCK = 1 << 20
-_DAMAGED = (
+_ARCHIVE_ERRORS = (
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
@@ -105,7 +105,7 @@ def fetch(
 
 
 def _fetch(
-    entry: Entry,
+    entry: DatasetEntry,
     place: Path,
     work: Path,
     origin: str,
@@ -113,12 +113,12 @@ def _fetch(
     tell: Callable[[str], None],
     progress: Progress | None,
 ) -> None:
-    fresh = work / "unpacked"
+    unpack_folder = work / "unpacked"
     local = Path(origin).expanduser() if origin and "://" not in origin else None
     if local is not None and local.is_dir():
         if local.resolve() in (place.parent.resolve() / place.name).parents:
             raise UsageError(f"{origin}: holds the cache itself; name a folder nearer to the data")
-        fresh.symlink_to(local.resolve())
+        unpack_folder.symlink_to(local.resolve())
         archive = None
     elif local is not None:
         if not local.is_file():
@@ -133,13 +133,13 @@ def _fetch(
     try:
         if archive is not None:
             tell("unpacking")
-            unpack(archive, fresh)
-        dataset = _load(entry.name, fresh)
+            unpack(archive, unpack_folder)
+        dataset = _load(entry.name, unpack_folder)
     except (FetchError, TaskError) as error:
         raise FetchError(f"what was fetched is not {entry.name!r}: {error}") from error
     if place.is_symlink() or place.exists():
         place.rename(work / "old")
-    fresh.rename(place)
+    unpack_folder.rename(place)
     tell(f"{format_count(len(dataset), 'task')}, in {place}")
 
 
@@ -176,14 +176,14 @@ class _Unpacker:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._left = limit
+        self._remaining_bytes = limit
         self._members = 0
 
     def unpack(self, archive: Path, folder: Path) -> None:
         self._unpack_one(archive, folder)
-        for inner in sorted(folder.rglob("*databases.zip")):
-            self._unpack_one(inner, inner.parent)
-            inner.unlink()
+        for inner_archive in sorted(folder.rglob("*databases.zip")):
+            self._unpack_one(inner_archive, inner_archive.parent)
+            inner_archive.unlink()
 
     def _unpack_one(self, archive: Path, folder: Path) -> None:
         try:
@@ -194,7 +194,7 @@ class _Unpacker:
                 self._add(folder, name, content)
         except FetchError:
             raise
-        except _DAMAGED as error:
+        except _ARCHIVE_ERRORS as error:
             raise FetchError(f"{archive.name}: is damaged: {error}") from error
         except (OSError, RuntimeError) as error:
             # RuntimeError: a member is encrypted. OSError: bzip2's damage, among others.
@@ -216,33 +216,33 @@ class _Unpacker:
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("xb") as file:
             while block := content.read(_BLOCK):
-                self._left -= len(block)
-                if self._left < 0:
+                self._remaining_bytes -= len(block)
+                if self._remaining_bytes < 0:
                     raise FetchError(f"the archive unpacks to more than {self._limit} bytes")
                 file.write(block)
 
 
 def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
     """Yield name and content of each member; the content is None for a folder."""
-    with zipfile.ZipFile(archive) as opened:
-        for info in opened.infolist():
+    with zipfile.ZipFile(archive) as archive_file:
+        for info in archive_file.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise FetchError(f"the archive has a member {info.filename!r} that is not a file")
             if info.is_dir():
                 yield info.filename, None
                 continue
-            with opened.open(info) as content:
+            with archive_file.open(info) as content:
                 yield info.filename, content
 
 
 def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
-    with tarfile.open(archive) as opened:
-        for member in opened:
+    with tarfile.open(archive) as archive_file:
+        for member in archive_file:
             if member.isdir():
                 yield member.name, None
                 continue
-            content = opened.extractfile(member) if member.isfile() else None
+            content = archive_file.extractfile(member) if member.isfile() else None
             if content is None:
                 raise FetchError(f"the archive has a member {member.name!r} that is not a file")
             with closing(content):

@@ -21,10 +21,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.shared import seen, shared
+from intercode.datasets.shared import cached_loader, track_file
 from intercode.errors import TaskError
-from intercode.plain_data import check_plain, read_yaml, unique
-from intercode.task import CANNOT, FIELDS, Dataset, Task, fixed
+from intercode.plain_data import build_object, check_plain, read_yaml
+from intercode.task import CANNOT, FIELDS, Dataset, Task, freeze
 from intercode_sandbox.files import cache_root
 
 Row = tuple[str, Any]
@@ -45,30 +45,32 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     folder = path.absolute().parent
     tasks: list[Task] = []
     rows: dict[str, str] = {}
-    kept: set[str] = set()
-    for index, (where, row) in enumerate(read_rows(path)):
+    extra_fields: set[str] = set()
+    for index, (location, row) in enumerate(read_rows(path)):
         if not isinstance(row, dict):
             advice = ": rename the file to .json" if _is_rows(row) else ""
-            raise TaskError(f"{path}: {where} must be an object, not {type(row).__name__}{advice}")
-        inner = [key for key, value in row.items() if value and _is_rows(value)]
-        if inner and "query" not in row:
+            raise TaskError(
+                f"{path}: {location} must be an object, not {type(row).__name__}{advice}"
+            )
+        list_fields = [key for key, value in row.items() if value and _is_rows(value)]
+        if list_fields and "query" not in row:
             raise TaskError(
                 f"{path}: must hold a list of tasks, and holds an object with such a list under "
-                f"{inner[0]!r}: write the list alone"
+                f"{list_fields[0]!r}: write the list alone"
             )
         try:
             tasks.append(Task.from_dict(row, index, folder))
         except TaskError as error:
-            raise TaskError(f"{path}: {where}, {error}") from None
-        rows.setdefault(tasks[-1].task_id, where)
-        kept |= row.keys() - FIELDS
+            raise TaskError(f"{path}: {location}, {error}") from None
+        rows.setdefault(tasks[-1].task_id, location)
+        extra_fields |= row.keys() - FIELDS
     if not tasks:
         raise TaskError(f"{path}: holds no tasks")
     name = path.stem if name is None else name
-    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(kept))
+    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(extra_fields))
 
 
-load_shared = shared(load_file)
+load_cached_file = cached_loader(load_file)
 """`load_file`, for all environments of a process together."""
 
 
@@ -90,7 +92,7 @@ def read_rows(path: Path) -> list[Row]:
             f"known: {', '.join(sorted(_READERS))}"
         )
     try:
-        text = seen(path).read_bytes().decode("utf-8-sig")
+        text = track_file(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
@@ -99,18 +101,18 @@ def read_rows(path: Path) -> list[Row]:
         rows = list(_READERS[suffix](text))
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{path}: {error}") from None
-    return [(where, row) for where, row in rows if not _is_canary(row)]
+    return [(location, row) for location, row in rows if not _is_canary(row)]
 
 
 def _is_rows(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def _is_canary(row: object) -> bool:
     return isinstance(row, dict) and row.keys() == {"canary"}
 
 
-def _numbered(data: object) -> Iterator[Row]:
+def _enumerate_rows(data: object) -> Iterator[Row]:
     """Yield the rows of a parsed document: one object, or a list of them."""
     if not isinstance(data, (list, dict)):
         raise ValueError(f"must hold an object or a list of objects, not {type(data).__name__}")
@@ -120,7 +122,7 @@ def _numbered(data: object) -> Iterator[Row]:
 
 def _parse(text: str) -> Any:
     try:
-        document = json.loads(text, object_pairs_hook=unique)
+        document = json.loads(text, object_pairs_hook=build_object)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
@@ -131,10 +133,10 @@ def _parse(text: str) -> Any:
 
 def _json(text: str) -> Iterator[Row]:
     try:
-        return _numbered(_parse(text))
+        return _enumerate_rows(_parse(text))
     except ValueError as error:
-        first, _, rest = text.strip().partition("\n")
-        if rest and "Extra data" in str(error) and _is_object(first):
+        first_line, _, remaining_text = text.strip().partition("\n")
+        if remaining_text and "Extra data" in str(error) and _is_object(first_line):
             raise ValueError("holds an object in each line: rename the file to .jsonl") from None
         raise
 
@@ -153,11 +155,11 @@ def _jsonl(text: str) -> Iterator[Row]:
         if not line.strip():
             continue
         row += 1
-        where = f"row {row} (line {number})"
+        location = f"row {row} (line {number})"
         try:
-            yield where, _parse(line)
+            yield location, _parse(line)
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
+            raise ValueError(f"{location}: {error}") from None
 
 
 def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
@@ -172,16 +174,22 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         try:
             header = next(reader, [])
-            if len(header) == 1 and (other := next((c for c in ";\t|" if c in header[0]), "")):
-                raise ValueError(f"line 1: the cells are separated by {other!r}, not {delimiter!r}")
+            if len(header) == 1 and (
+                other_delimiter := next((c for c in ";\t|" if c in header[0]), "")
+            ):
+                raise ValueError(
+                    f"line 1: the cells are separated by {other_delimiter!r}, not {delimiter!r}"
+                )
             if len(set(header)) < len(header) or "" in header:
                 raise ValueError("line 1: the header has an empty or repeated field name")
             for number, cells in enumerate(filter(None, reader), start=1):
-                where = f"row {number} (line {reader.line_num})"
+                location = f"row {number} (line {reader.line_num})"
                 if len(cells) != len(header):
-                    raise ValueError(f"{where}: has {len(cells)} cells, the header {len(header)}")
+                    raise ValueError(
+                        f"{location}: has {len(cells)} cells, the header {len(header)}"
+                    )
                 # An empty cell is an absent field: a table has no other way to say so.
-                yield where, {key: cell for key, cell in zip(header, cells, strict=True) if cell}
+                yield location, {key: cell for key, cell in zip(header, cells, strict=True) if cell}
         except csv.Error as error:
             raise ValueError(f"line {reader.line_num}: {error}") from None
 
@@ -190,7 +198,7 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
 
 def _yaml(text: str) -> Iterator[Row]:
     try:
-        return _numbered(read_yaml(text))
+        return _enumerate_rows(read_yaml(text))
     except ImportError:
         raise TaskError(
             "YAML needs PyYAML: pip install 'intercode-gym[yaml]' (or use JSON)"
@@ -214,7 +222,7 @@ def home(name: str) -> Path:
     return cache_root() / "datasets" / name
 
 
-def installed(package: str) -> Path | None:
+def find_installed(package: str) -> Path | None:
     """Return the folder of an installed package, without importing it; None if it is not there."""
     spec = find_spec(package)
     return next(map(Path, spec.submodule_search_locations or ()), None) if spec else None
@@ -234,29 +242,29 @@ def locate(
         TaskError: There is none; the message lists the files.
     """
     place = home(name) if root is None else Path(root)
-    if seen(place).is_dir():
+    if track_file(place).is_dir():
         for folder in _folders(place.resolve(), _DEPTH):
             for number, files in enumerate(layouts):
                 if all((folder / file).exists() for file in files):
                     return folder, number
-    looked = "; or ".join(" and ".join(files) for files in layouts)
+    layouts_text = "; or ".join(" and ".join(files) for files in layouts)
     advice = f"; to get it: intercode datasets fetch {name}" if root is None else ""
-    raise TaskError(f"{place}: dataset {name!r} is not there; looked for {looked}{advice}")
+    raise TaskError(f"{place}: dataset {name!r} is not there; looked for {layouts_text}{advice}")
 
 
 def _folders(place: Path, depth: int) -> list[Path]:
     """List a folder and those below it, the nearer ones first."""
-    found = [place]
+    folders = [place]
     level = [place]
     for _ in range(depth):
         level = sorted(
             child
             for folder in level
-            for child in seen(folder).iterdir()
+            for child in track_file(folder).iterdir()
             if child.is_dir() and not child.name.startswith((".", "__"))
         )
-        found += level
-    return found
+        folders += level
+    return folders
 
 
 def read_tasks(
@@ -272,15 +280,15 @@ def read_tasks(
         TaskError: The file is malformed; the message names file and row.
     """
     tasks = []
-    for index, (where, row) in enumerate(read_rows(path)):
+    for index, (location, row) in enumerate(read_rows(path)):
         if not isinstance(row, dict):
-            raise TaskError(f"{path}: {where}: must be an object, not {type(row).__name__}")
+            raise TaskError(f"{path}: {location}: must be an object, not {type(row).__name__}")
         try:
             tasks.append(Task.from_dict(convert(row, index), index))
         except KeyError as error:
-            raise TaskError(f"{path}: {where}: field {error} is missing") from None
+            raise TaskError(f"{path}: {location}: field {error} is missing") from None
         except TaskError as error:
-            raise TaskError(f"{path}: {where}: {error}") from None
+            raise TaskError(f"{path}: {location}: {error}") from None
     return tasks
 
 
@@ -290,8 +298,8 @@ def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
     Raises:
         TaskError: It is malformed.
     """
-    found = {}
-    for where, row in read_rows(path):
+    schemas = {}
+    for location, row in read_rows(path):
         tables: dict[str, list[str]] = {}
         try:
             names = row["table_names_original"]
@@ -299,10 +307,12 @@ def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
             for table, column in row["column_names_original"]:
                 if table >= 0:  # -1 is that of "*"
                     tables[names[table]].append(column)
-            found[row["db_id"]] = fixed(tables)  # many tasks have it
+            schemas[row["db_id"]] = freeze(tables)  # many tasks have it
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise TaskError(f"{path}: {where}: no description of a database: {error!r}") from None
-    return found
+            raise TaskError(
+                f"{path}: {location}: no description of a database: {error!r}"
+            ) from None
+    return schemas
 
 
 def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
@@ -330,9 +340,9 @@ def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
         )
     if CANNOT in review:
         return replace(task, metadata={**task.metadata, CANNOT: review[CANNOT]})
-    own = task.gold if review["gold"] == "right" else ()
+    published_golds = task.gold if review["gold"] == "right" else ()
     tests = (*task.tests, *review.get("tests", ()))
-    return replace(task, gold=(*own, *review["golds"]), tests=tests)
+    return replace(task, gold=(*published_golds, *review["golds"]), tests=tests)
 
 
 @cache

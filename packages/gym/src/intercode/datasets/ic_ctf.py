@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import locate, read_tasks
-from intercode.datasets.shared import seen, shared
+from intercode.datasets.shared import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -31,7 +31,7 @@ _WRITE_UP = "solution"
 """The folder among a task's files that tells the way to its flag, and often the flag."""
 
 
-@shared
+@cached_loader
 def load(root: str | Path | None = None) -> Dataset:
     """Load all tasks; a task's id is that of the data.
 
@@ -48,12 +48,12 @@ def load(root: str | Path | None = None) -> Dataset:
     place, _ = locate(root, "ic-ctf", [(_FILE, _ASSETS), (_FILE,)])
 
     def convert(row: Mapping[str, Any], index: int) -> dict[str, Any]:
-        return fields_of(row, place)
+        return task_fields(row, place)
 
     return Dataset(read_tasks(place / _FILE, convert), "ic-ctf", str(place / _FILE))
 
 
-def fields_of(row: Mapping[str, Any], place: Path) -> dict[str, Any]:
+def task_fields(row: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """Return the fields of a task.
 
     Args:
@@ -68,7 +68,7 @@ def fields_of(row: Mapping[str, Any], place: Path) -> dict[str, Any]:
         raise TaskError(f"field 'task_id' must be a number, not {number!r}")
     fields = {**row, "directory": f"/ctf/{number}", "released_setup": row.get("setup")}
     fields["setup"] = None
-    if seen(folder := place / _ASSETS / number).is_dir():
+    if track_file(folder := place / _ASSETS / number).is_dir():
         fields["assets"] = str(folder)
         fields["assets_without"] = [_WRITE_UP]
     if int(number) in NEED_NETWORK:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import apply, locate, read_tasks, reviews
-from intercode.datasets.shared import shared
+from intercode.datasets.shared import cached_loader
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -31,7 +31,7 @@ _AUTHORED = "mbpp.jsonl"
 _RELEASED = "ic_mbpp.json"
 
 
-@shared
+@cached_loader
 def load(root: str | Path | None = None, split: str = "all", reviewed: bool = False) -> Dataset:
     """Load one split; a task's id is the authors'.
 
@@ -48,7 +48,7 @@ def load(root: str | Path | None = None, split: str = "all", reviewed: bool = Fa
         raise TaskError(f"MBPP has no split {split!r}; known: {', '.join(SPLITS)}")
     place, layout = locate(root, "mbpp", [(_AUTHORED,), (_RELEASED,)])
     file = place / (_AUTHORED, _RELEASED)[layout]
-    tasks = read_tasks(file, _authored if layout == 0 else _released)
+    tasks = read_tasks(file, _authored_fields if layout == 0 else _released_fields)
     if reviewed:
         tasks = [apply(task, reviews(REVIEW).get(task.task_id)) for task in tasks]
     ids = {str(number) for number in SPLITS[split]}
@@ -57,7 +57,7 @@ def load(root: str | Path | None = None, split: str = "all", reviewed: bool = Fa
     return Dataset((task for task in tasks if task.task_id in ids), name, str(file))
 
 
-def _authored(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+def _authored_fields(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     return {
         "task_id": row["task_id"],
         "query": row["text"],
@@ -68,6 +68,6 @@ def _authored(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     }
 
 
-def _released(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+def _released_fields(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     setup = row.get("test_setup_code") or None
     return {"task_id": index + 1, **row, "test_setup_code": setup}

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import apply, load_file, locate, read_rows
-from intercode.datasets.shared import seen, shared
+from intercode.datasets.shared import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.task import CANNOT, CLOCK, Dataset, Task
 
@@ -34,22 +34,22 @@ REVIEW = Path(__file__).with_name("nl2bash_reviewed.jsonl")
 """A line for each task of the four file systems, by `suite` and `row`; see
 ``benchmarks/graders/REVIEW.md``."""
 
-_ALL = SUITES[:4]
-_FRESH, _DAYS = 600, 86400
+_FILE_SYSTEM_SUITES = SUITES[:4]
+_RECENT_SECONDS, _DAY_SECONDS = 600, 86400
 _AGES: Mapping[str, Mapping[str, int]] = {
     # All but the few files that the release made older. Ten minutes: more than the 5 of the words,
     # and for 50 more minutes less than their hour.
-    **{f"fs1-{row}": {"/testbed": _FRESH} for row in (11, 12, 47)},
-    **{f"fs2-{row}": {"/system": _FRESH} for row in (17, 18, 19, 25, 32, 39, 41)},
-    **{f"fs3-{row}": {"/workspace": _FRESH} for row in (0, 2, 3, 12)},
-    "fs1-46": {"/var/log": 3 * _DAYS},
+    **{f"fs1-{row}": {"/testbed": _RECENT_SECONDS} for row in (11, 12, 47)},
+    **{f"fs2-{row}": {"/system": _RECENT_SECONDS} for row in (17, 18, 19, 25, 32, 39, 41)},
+    **{f"fs3-{row}": {"/workspace": _RECENT_SECONDS} for row in (0, 2, 3, 12)},
+    "fs1-46": {"/var/log": 3 * _DAY_SECONDS},
     **{name: {} for name in ("fs2-42", "fs4-21")},  # the words ask for the time itself
 }
 """The mark `intercode.task.CLOCK` of tasks that depend on the clock."""
-_NOT_OF_THE_ANSWER = {"suite", "row", "gold", "golds", "answer", "may_change", "note"}
+_NON_ANSWER_FIELDS = {"suite", "row", "gold", "golds", "answer", "may_change", "note"}
 
 
-@shared
+@cached_loader
 def load(
     root: str | Path | None = None, suite: str | None = None, reviewed: bool = False
 ) -> Dataset:
@@ -69,16 +69,20 @@ def load(
     if suite is not None and suite not in SUITES:
         raise TaskError(f"there is no suite {suite!r}; known: {', '.join(SUITES)}")
     if root is None:
-        root, _ = locate(None, "nl2bash", [(f"data/nl2bash/{_ALL[0]}.json",)])
+        root, _ = locate(None, "nl2bash", [(f"data/nl2bash/{_FILE_SYSTEM_SUITES[0]}.json",)])
     root = Path(root).resolve()
     if suite is None:
-        found = [task for one in _ALL for task in _suite(root, one, reviewed)]
+        tasks = [
+            task
+            for suite_name in _FILE_SYSTEM_SUITES
+            for task in _suite(root, suite_name, reviewed)
+        ]
         name, source = "nl2bash", root / "data" / "nl2bash"
     else:
-        found = _suite(root, suite, reviewed)
-        found = [replace(task, task_id=str(row), tags=()) for row, task in enumerate(found)]
+        tasks = _suite(root, suite, reviewed)
+        tasks = [replace(task, task_id=str(row), tags=()) for row, task in enumerate(tasks)]
         name, source = suite, _file(root, suite)
-    return Dataset(found, f"{name} (reviewed)" if reviewed else name, str(source))
+    return Dataset(tasks, f"{name} (reviewed)" if reviewed else name, str(source))
 
 
 def _file(root: Path, suite: str) -> Path:
@@ -88,21 +92,21 @@ def _file(root: Path, suite: str) -> Path:
 def _suite(root: Path, suite: str, reviewed: bool) -> list[Task]:
     tasks = load_file(_file(root, suite), suite)
     image, short = image_for(root, suite), suite.removeprefix("nl2bash_").replace("_", "")
-    made = [
+    suite_tasks = [
         # Its image is ours to name, which may be made from a file beside the folder.
         replace(task, task_id=f"{short}-{row}", image=image, tags=(short,), folder=None)
         for row, task in enumerate(tasks)
     ]
-    made = [
+    suite_tasks = [
         replace(task, metadata={**task.metadata, CLOCK: _AGES[task.task_id]})
         if task.task_id in _AGES
         else task
-        for task in made
+        for task in suite_tasks
     ]
-    return [*map(_as_reviewed, made)] if reviewed else made
+    return [*map(_apply_review, suite_tasks)] if reviewed else suite_tasks
 
 
-def _as_reviewed(task: Task) -> Task:
+def _apply_review(task: Task) -> Task:
     """Apply the review to a task.
 
     Raises:
@@ -113,8 +117,10 @@ def _as_reviewed(task: Task) -> Task:
     task = apply(task, review)
     if CANNOT in review:
         return task
-    more = {name: value for name, value in review.items() if name not in _NOT_OF_THE_ANSWER}
-    metadata = {**task.metadata, "answer": {"type": review["answer"], **more}}
+    answer_options = {
+        name: value for name, value in review.items() if name not in _NON_ANSWER_FIELDS
+    }
+    metadata = {**task.metadata, "answer": {"type": review["answer"], **answer_options}}
     return replace(task, may_change=tuple(review.get("may_change", ())), metadata=metadata)
 
 
@@ -139,6 +145,6 @@ def image_for(root: Path, suite: str) -> str:
         root / "docker" / "bash_scripts" / f"setup_nl2b_fs_{number[1]}.sh",
     )
     for layer in layers:
-        if seen(layer).is_file():
+        if track_file(layer).is_file():
             return f"{BASE_IMAGE}+{layer}"
     raise TaskError(f"suite {suite} needs its file system, as {layers[0]} or {layers[1]}")

@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import home, installed, locate, read_rows, read_tasks
+from intercode.datasets.files import find_installed, home, locate, read_rows, read_tasks
 from intercode.datasets.nl2bash import BASE_IMAGE
-from intercode.datasets.shared import seen, shared
+from intercode.datasets.shared import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 
@@ -37,7 +37,7 @@ _FILES = tuple(f"{kind}_{n}.{end}" for n in _SUITES for kind, end in (
 _DIFFICULTIES = ("easy", "medium", "hard")
 
 
-@shared
+@cached_loader
 def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
     """Load all tasks; the one of row 7 of the second file system has the id ``fs2-7``.
 
@@ -50,8 +50,8 @@ def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
     Raises:
         TaskError: It is not there, or malformed.
     """
-    if root is None and not seen(home(_NAME)).is_dir():
-        root = installed(_PACKAGE)  # not imported: it needs Docker, and a model's key
+    if root is None and not track_file(home(_NAME)).is_dir():
+        root = find_installed(_PACKAGE)  # not imported: it needs Docker, and a model's key
         if root is None:
             raise TaskError(
                 f"dataset {_NAME!r} is not there: pip install --no-deps {_PACKAGE}; or clone "
@@ -67,16 +67,16 @@ def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
 
 def _suite(assets: Path, suite: int, every_gold: bool) -> list[Task]:
     script = (assets / "docker" / f"setup_nl2b_fs_{suite}.sh").resolve()
-    files = {f"/{script.name}": seen(script).read_text(encoding="utf-8")}
+    files = {f"/{script.name}": track_file(script).read_text(encoding="utf-8")}
 
     def convert(row: Mapping[str, Any], index: int) -> dict[str, Any]:
         answer = _answer(suite, index)
-        wrong = () if every_gold else answer.get("wrong", ())
+        wrong_numbers = () if every_gold else answer.get("wrong", ())
         golds = enumerate((row["gold"], row["gold2"]), start=1)
         return {
             "task_id": f"fs{suite}-{index}",
             "query": row["query"],
-            "gold": [gold for number, gold in golds if number not in wrong],
+            "gold": [gold for number, gold in golds if number not in wrong_numbers],
             "image": f"{BASE_IMAGE}+{script}",
             "files": files,
             "tags": [_DIFFICULTIES[int(row["difficulty"])], f"fs{suite}"],
@@ -87,10 +87,10 @@ def _suite(assets: Path, suite: int, every_gold: bool) -> list[Task]:
 
 
 def _answer(suite: int, row: int) -> Mapping[str, Any]:
-    found = _answers().get((suite, row))
-    if found is None:
+    answer = _answers().get((suite, row))
+    if answer is None:
         raise TaskError(f"the type of its answer is not known: is it another version of {_NAME}?")
-    return found
+    return answer
 
 
 @cache

@@ -25,7 +25,7 @@ import sqlglot
 from sqlglot import exp
 
 from intercode.datasets.files import apply, load_file, locate, read_tables, read_tasks, reviews
-from intercode.datasets.shared import shared
+from intercode.datasets.shared import cached_loader
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
 
@@ -50,7 +50,7 @@ _Node = Any  # of sqlglot's tree; its base class has another name in each of its
 _RELEASE = ("ic_spider_dev.json", "ic_spider_dbs.sql")
 
 
-@shared
+@cached_loader
 def load(
     root: str | Path | None = None,
     split: str = "dev",
@@ -77,28 +77,30 @@ def load(
     place, layout = locate(root, "spider", layouts)
     name = "spider" if split == "dev" else f"spider-{split}"
     if layout == 1:
-        source, stored = place / _RELEASE[0], place / _RELEASE[1]
-        tasks = [_released(task) for task in load_file(source)]
+        source, database_path = place / _RELEASE[0], place / _RELEASE[1]
+        tasks = [_released_task(task) for task in load_file(source)]
         if reviewed:
             tasks = [apply(task, reviews(REVIEW).get(task.task_id)) for task in tasks]
-            tasks = [_explained(task) for task in tasks]
+            tasks = [_allow_explained_answer(task) for task in tasks]
             name = f"{name} (reviewed)"
-        return Dataset(tasks, name, str(source), str(databases or stored))
+        return Dataset(tasks, name, str(source), str(databases or database_path))
     if reviewed:
         raise TaskError(f"{place}: only the golds of the 2023 release ({_RELEASE[0]}) are reviewed")
     schemas = read_tables(place / tables)
     tasks = []
     for file in files:
-        first = len(tasks)
+        file_offset = len(tasks)
 
-        def convert(row: Mapping[str, Any], index: int, first: int = first) -> dict[str, Any]:
-            return {**_authored(row, schemas), "task_id": first + index}
+        def convert(
+            row: Mapping[str, Any], index: int, first_id: int = file_offset
+        ) -> dict[str, Any]:
+            return {**_authored_fields(row, schemas), "task_id": first_id + index}
 
         tasks += read_tasks(place / file, convert)
     return Dataset(tasks, name, str(place / files[0]), str(databases or place / folder))
 
 
-def _authored(row: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _authored_fields(row: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
     level = row.get("hardness") or hardness(row["query"])
     return {
         "query": row["question"],
@@ -108,23 +110,23 @@ def _authored(row: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, A
         "hardness": level,
         "dialect": "sqlite",
         "db_tables": schemas.get(row["db_id"]),
-        "permute_columns": not fixes_order(row["question"]),
+        "permute_columns": not has_fixed_order(row["question"]),
     }
 
 
-def _released(task: Task) -> Task:
+def _released_task(task: Task) -> Task:
     level = task.metadata.get("hardness") or hardness("; ".join(task.gold), "mysql")
-    free = not fixes_order(task.query)
+    free = not has_fixed_order(task.query)
     facts = {"hardness": level, "dialect": "mysql", "permute_columns": free}
     return replace(task, tags=(level,) if level else (), metadata={**task.metadata, **facts})
 
 
-def _explained(task: Task) -> Task:
+def _allow_explained_answer(task: Task) -> Task:
     """Let an answer explain itself, as the rule-book of the labellers does."""
     return replace(task, metadata={**task.metadata, "columns": "explained"})
 
 
-def fixes_order(question: str) -> bool:
+def has_fixed_order(question: str) -> bool:
     """Whether a question states the order of the columns of its answer."""
     return _FIXED_ORDER.search(question) is not None
 
@@ -152,42 +154,48 @@ def hardness(sql: str, dialect: str = "sqlite") -> str | None:
     return _level(*_count(query, is_set)) if isinstance(query, exp.Select) else None
 
 
-def _level(components: int, nested: int, others: int) -> str:
-    if nested == 0:
-        if components <= 1 and others == 0:
+def _level(components: int, nesting_count: int, other_count: int) -> str:
+    if nesting_count == 0:
+        if components <= 1 and other_count == 0:
             return "easy"
-        if (components <= 1 and others <= 2) or (components <= 2 and others <= 1):
+        if (components <= 1 and other_count <= 2) or (components <= 2 and other_count <= 1):
             return "medium"
-        if (components <= 2 and others > 2) or (components == 3 and others <= 2):
+        if (components <= 2 and other_count > 2) or (components == 3 and other_count <= 2):
             return "hard"
-    elif nested == 1 and components <= 1 and others == 0:
+    elif nesting_count == 1 and components <= 1 and other_count == 0:
         return "hard"
     return "extra"
 
 
 def _count(query: _Node, is_set: bool) -> tuple[int, int, int]:
     joins = query.args.get("joins") or []
-    where = list(_conditions(query.args.get("where")))
+    where_conditions = list(_conditions(query.args.get("where")))
     having = list(_conditions(query.args.get("having")))
-    every = [*where, *having, *(c for join in joins for c in _conditions(join.args.get("on")))]
+    all_conditions = [
+        *where_conditions,
+        *having,
+        *(c for join in joins for c in _conditions(join.args.get("on"))),
+    ]
     group, order = query.args.get("group"), query.args.get("order")
     ors = sum(_ors(join.args.get("on")) for join in joins)
     ors += _ors(query.args.get("where")) + _ors(query.args.get("having"))
-    likes = sum(isinstance(_positive(condition), exp.Like) for condition in every)
+    likes = sum(isinstance(_positive(condition), exp.Like) for condition in all_conditions)
     clauses = [query.args.get(name) for name in ("where", "group", "order", "limit")]
     components = sum(clause is not None for clause in clauses) + len(joins) + ors + likes
-    nested = is_set + sum(condition.find(exp.Select) is not None for condition in every)
+    nesting_count = is_set + sum(
+        condition.find(exp.Select) is not None for condition in all_conditions
+    )
     aggregates = sum(isinstance(column.unalias(), exp.AggFunc) for column in query.expressions)
     aggregates += len(list(order.find_all(exp.AggFunc))) if order else 0
-    aggregates += sum(isinstance(condition, exp.Not) for condition in [*where, *having])
+    aggregates += sum(isinstance(condition, exp.Not) for condition in [*where_conditions, *having])
     aggregates += max(0, len(having) - 1)
-    others = [
+    other_components = [
         aggregates > 1,
         len(query.expressions) > 1,
-        len(where) > 1,
+        len(where_conditions) > 1,
         group is not None and len(group.expressions) > 1,
     ]
-    return components, nested, sum(others)
+    return components, nesting_count, sum(other_components)
 
 
 def _conditions(clause: _Node) -> Iterator[_Node]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import home, read_tasks
-from intercode.datasets.shared import seen, shared
+from intercode.datasets.shared import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -23,11 +23,11 @@ TEST_TIMEOUT = 1800.0
 """Seconds that a task's tests may take, as in the authors' harness."""
 
 _SUFFIXES = (".json", ".jsonl")
-_NEEDED = ("repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS")
-_KEPT = ("version", "environment_setup_commit", "created_at")
+_REQUIRED_FIELDS = ("repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS")
+_METADATA_FIELDS = ("version", "environment_setup_commit", "created_at")
 
 
-@shared
+@cached_loader
 def load(root: str | Path | None = None, name: str = "swe-bench") -> Dataset:
     """Load all rows; a task's id is the authors' ``instance_id``.
 
@@ -54,16 +54,16 @@ def load_verified(root: str | Path | None = None) -> Dataset:
 
 
 def _file(place: Path, name: str) -> Path:
-    if seen(place).is_file():
+    if track_file(place).is_file():
         return place
     files = sorted(place.glob("*")) if place.is_dir() else []
-    found = [file for file in files if file.suffix in _SUFFIXES]
-    if len(found) != 1:
+    data_files = [file for file in files if file.suffix in _SUFFIXES]
+    if len(data_files) != 1:
         raise TaskError(
             f"{place}: dataset {name!r} must be one file of rows, {' or '.join(_SUFFIXES)}, or a "
-            f"folder with one; there are {len(found)}"
+            f"folder with one; there are {len(data_files)}"
         )
-    return found[0]
+    return data_files[0]
 
 
 def _task(row: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -73,6 +73,6 @@ def _task(row: Mapping[str, Any], index: int) -> dict[str, Any]:
         "gold": row["patch"],
         "tags": [row["repo"]],
         "test_timeout": TEST_TIMEOUT,
-        **{field: row[field] for field in _NEEDED},
-        **{field: row.get(field) for field in _KEPT},
+        **{field: row[field] for field in _REQUIRED_FIELDS},
+        **{field: row.get(field) for field in _METADATA_FIELDS},
     }

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import locate, read_rows, read_tasks
-from intercode.datasets.shared import shared
+from intercode.datasets.shared import cached_loader
 from intercode.errors import TaskError
 from intercode.syntax import quoted
 from intercode.task import Dataset
@@ -32,7 +32,7 @@ AGGREGATES = ("", "MAX", "MIN", "COUNT", "SUM", "AVG")
 OPERATORS = ("=", ">", "<")
 
 _RELEASE = ("ic_wikisql_dev.json", "ic_wikisql_dev.sql")
-_PUBLISHED = re.compile(
+_PUBLISHED_QUERY = re.compile(
     r"SELECT (?:(MAX|MIN|COUNT|SUM|AVG) )?(\S+) FROM (\w+)(?: WHERE (.*))?", re.DOTALL
 )
 _CONDITION = re.compile(r"(\S+) ([=<>]) (.*)", re.DOTALL)
@@ -40,7 +40,7 @@ _NEXT_CONDITION = re.compile(r" AND (?=\S+ [=<>] )")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)")
 
 
-@shared
+@cached_loader
 def load(
     root: str | Path | None = None,
     split: str = "dev",
@@ -64,27 +64,29 @@ def load(
     files = (f"{split}.jsonl", f"{split}.tables.jsonl", f"{split}.db")
     place, layout = locate(root, "wikisql", [files] + ([_RELEASE] if split == "dev" else []))
     if layout == 1:
-        tasks = read_tasks(place / _RELEASE[0], lambda row, index: _released(row, index, repair))
+        tasks = read_tasks(
+            place / _RELEASE[0], lambda row, index: _released_fields(row, index, repair)
+        )
     else:
         tables = _read_tables(place / files[1])
         tasks = read_tasks(
-            place / files[0], lambda row, index: _authored(row, index, split, tables)
+            place / files[0], lambda row, index: _authored_fields(row, index, split, tables)
         )
     name = "wikisql" if split == "dev" else f"wikisql-{split}"
-    source, *_, stored = _RELEASE if layout == 1 else files
-    return Dataset(tasks, name, str(place / source), str(databases or place / stored))
+    source, *_, database_file = _RELEASE if layout == 1 else files
+    return Dataset(tasks, name, str(place / source), str(databases or place / database_file))
 
 
-def repaired(gold: str) -> str | None:
+def repair_query(gold: str) -> str | None:
     """Turn a gold of the 2023 release into valid SQL (MySQL's); None if it has another form."""
-    match = _PUBLISHED.fullmatch(gold.strip())
+    match = _PUBLISHED_QUERY.fullmatch(gold.strip())
     if match is None:
         return None
-    aggregate, column, table, where = match.groups()
-    selected = f"{aggregate}({quoted(column, '`')})" if aggregate else quoted(column, "`")
-    sql = f"SELECT {selected} FROM {quoted(table, '`')}"
+    aggregate, column, table, where_clause = match.groups()
+    selection = f"{aggregate}({quoted(column, '`')})" if aggregate else quoted(column, "`")
+    sql = f"SELECT {selection} FROM {quoted(table, '`')}"
     conditions = []
-    for part in _NEXT_CONDITION.split(where) if where else ():
+    for part in _NEXT_CONDITION.split(where_clause) if where_clause else ():
         condition = _CONDITION.fullmatch(part)
         if condition is None:
             return None
@@ -108,29 +110,29 @@ def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
         TaskError: It refers to a column or operator that does not exist.
     """
     try:
-        selected = f"col{range(len(types))[query['sel']]}"
+        selection = f"col{range(len(types))[query['sel']]}"
         if aggregate := AGGREGATES[query["agg"]]:
-            selected = f"{aggregate}({selected})"
+            selection = f"{aggregate}({selection})"
         conditions = [
             f"col{range(len(types))[column]} {OPERATORS[operator]} {_value(value, types[column])}"
             for column, operator, value in query["conds"]
         ]
     except (IndexError, ValueError, TypeError) as error:
         raise TaskError(f"field 'sql' is not a query: {error}") from None
-    sql = f"SELECT {selected} FROM {table}"
+    sql = f"SELECT {selection} FROM {table}"
     return f"{sql} WHERE {' AND '.join(conditions)}" if conditions else sql
 
 
 def _value(value: object, kind: str) -> str:
     if kind == "real" and isinstance(value, str):
-        found = _NUMBER.search(value.replace(",", ""))
-        return found[0] if found else quoted(value.lower(), "'")
+        match = _NUMBER.search(value.replace(",", ""))
+        return match[0] if match else quoted(value.lower(), "'")
     if isinstance(value, (int, float)):
         return quoted(str(value), "'") if kind != "real" else json.dumps(value)
     return quoted(str(value).lower(), "'")
 
 
-def _authored(
+def _authored_fields(
     row: Mapping[str, Any], index: int, split: str, tables: Mapping[str, Any]
 ) -> dict[str, Any]:
     identifier = row["table_id"]
@@ -150,10 +152,10 @@ def _authored(
     }
 
 
-def _released(row: Mapping[str, Any], index: int, repair: bool) -> dict[str, Any]:
+def _released_fields(row: Mapping[str, Any], index: int, repair: bool) -> dict[str, Any]:
     fields = {**row, "task_id": index, "dialect": "mysql"}
-    if repair and (valid := repaired(row["gold"])):
-        fields |= {"gold": valid, "gold_as_published": row["gold"]}
+    if repair and (valid_query := repair_query(row["gold"])):
+        fields |= {"gold": valid_query, "gold_as_published": row["gold"]}
     return fields
 
 
@@ -161,8 +163,8 @@ def _read_tables(path: Path) -> dict[str, tuple[list[str], list[str]]]:
     return dict(_table(path, *row) for row in read_rows(path))
 
 
-def _table(path: Path, where: str, row: Any) -> tuple[str, tuple[list[str], list[str]]]:
+def _table(path: Path, location: str, row: Any) -> tuple[str, tuple[list[str], list[str]]]:
     try:
         return row["id"], ([str(name) for name in row["header"]], list(row["types"]))
     except (KeyError, TypeError) as error:
-        raise TaskError(f"{path}: {where}: no description of a table: {error!r}") from None
+        raise TaskError(f"{path}: {location}: no description of a table: {error!r}") from None

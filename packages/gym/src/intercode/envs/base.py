@@ -19,14 +19,21 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, Self, cast
 
 from intercode.datasets import load
-from intercode.envs.diffs import ShowsFiles, Watch
+from intercode.envs.diffs import FileChangeTracker, SupportsFileChanges
 from intercode.envs.episode_state import VALUES, EpisodeEnv, choices
-from intercode.envs.keys import with_keys
+from intercode.envs.keys import add_keys_tool
 from intercode.envs.options import EnvOptions, SandboxOptions
-from intercode.envs.outcome import GoldOutcome, played
-from intercode.envs.snapshots import HOWS, EpisodeSnapshot, How, random_of, repeat, take
-from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
-from intercode.envs.traits import SHELL, of_language
+from intercode.envs.outcome import GoldOutcome, play_gold
+from intercode.envs.snapshots import (
+    HOWS,
+    EpisodeSnapshot,
+    How,
+    make_fork_generator,
+    repeat,
+    take_snapshot,
+)
+from intercode.envs.stage import PlaceT, SandboxStage, Stage, SupportsTermination
+from intercode.envs.traits import SHELL, language_traits
 from intercode.episode import (
     ENDED,
     DataT,
@@ -48,7 +55,14 @@ from intercode.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from intercode.interpreters.base import Execution, Interpreter, act, cancellable, execute, recorded
+from intercode.interpreters.base import (
+    Execution,
+    Interpreter,
+    act,
+    allow_cancellation,
+    execute,
+    record_turn,
+)
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function, choose_reward
 from intercode.task import LOOKS, Dataset, Task
@@ -109,12 +123,12 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     """The options that its constructor takes."""
     scores_later = False
     """Whether the end of an episode is scored only by `settle`, and so does not tell its score."""
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+    _constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Remember the constructor's arguments."""
         self = super().__new__(cls)
-        self._made_with = args, options
+        self._constructor_arguments = args, options
         return self
 
     def __init__(
@@ -131,14 +145,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         self.options = options = kind.of(options, changes)
         opens = _opener(interpreter)
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
-            self.traits = of_language(language)
+            self.traits = language_traits(language)
         elif not language and not isinstance(interpreter, str) and self.traits is SHELL:
             self.traits = replace(SHELL, where="", overview="", programs=())  # it may be anything
         if getattr(options, "keys", False):
-            opens, self.traits = with_keys(opens, self.traits)
+            opens, self.traits = add_keys_tool(opens, self.traits)
         tasks = load(dataset)
         if (limits := options.limits) is not None and "timeout" in (limits.overrides or ()):
-            tasks = tasks.limited(limits.timeout)
+            tasks = tasks.limit_timeouts(limits.timeout)
         reward = getattr(options, "reward", None) if reward is None else reward
         if stage is None or reward is None or isinstance(reward, str):
             reward = choose_reward(self.name, reward, _no_reward)
@@ -162,9 +176,9 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
         self._origin: EpisodeSnapshot | None = None  # what a fork begins from
-        self._scored: weakref.WeakSet[Any] = weakref.WeakSet()  # the places that were scored
+        self._scored_places: weakref.WeakSet[Any] = weakref.WeakSet()  # the places that were scored
         self._is_stopped = False
-        self._watch: Watch | None = None
+        self._change_tracker: FileChangeTracker | None = None
         self._is_wire = options.observations == "utf-8"  # texts leave and enter escaped
         self._settings: dict[tuple[str, str], str] = {}  # by image and folder
 
@@ -184,17 +198,22 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """
         return tasks, ""
 
-    def another(self, tasks: Dataset) -> Self:
+    def recreate(self, tasks: Dataset) -> Self:
         """Make one more.
 
         Args:
             tasks: Its tasks: the constructor's first argument.
         """
-        args, options = self._made_with
-        first = next(iter(inspect.signature(type(self)).parameters.values()), None)
-        if first is not None and first.kind not in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+        args, options = self._constructor_arguments
+        first_parameter = next(iter(inspect.signature(type(self)).parameters.values()), None)
+        if first_parameter is not None and first_parameter.kind not in (
+            first_parameter.KEYWORD_ONLY,
+            first_parameter.VAR_KEYWORD,
+        ):
             args = (tasks, *args[1:])
-            options = {name: value for name, value in options.items() if name != first.name}
+            options = {
+                name: value for name, value in options.items() if name != first_parameter.name
+            }
         return type(self)(*args, **options)
 
     @property
@@ -205,7 +224,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     @property
     def submissions(self) -> int:
         """The number of submissions so far, over the episode and all its forks."""
-        return self.episode_state.submissions.made
+        return self.episode_state.submissions.total
 
     @property
     def place(self) -> PlaceT:
@@ -215,9 +234,9 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             EnvironmentStateError: There is none.
             ForkError, SandboxError: A fork's place is started now, and cannot be.
         """
-        if self._asleep:
+        if self._is_unstarted_fork:
             with self._calls:
-                self._awake()
+                self._start_fork()
         if self._place is None:
             raise EnvironmentStateError("there is no sandbox: call reset() first")
         return self._place
@@ -248,7 +267,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         Raises:
             TaskError, ImageError: Its image or database does not exist.
         """
-        with self.dataset.naming(task):
+        with self.dataset.locate_errors(task):
             self.stage.check(task)
 
     def digest(self, task: Task) -> str:
@@ -290,10 +309,10 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 before are in ``info["error"]``, and the next step ends the episode.
             SandboxUnavailableError: This machine permits no sandbox; it is never a value.
         """
-        with self._calls, self._freed():
+        with self._calls, self._release_place():
             state = self.episode_state
-            named = self.named(choices(options, task_id=task_id, index=index))
-            task = state.begin(self, named, seed)
+            selected_task = self.select_task(choices(options, task_id=task_id, index=index))
+            task = state.begin(self, selected_task, seed)
             try:
                 with state.recording_failures():
                     state.episode.metadata["image"] = self.stage.image(task)
@@ -302,11 +321,11 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                     self._interpreter = self._open(self._place)
                 info = state.first_info(self.max_turns)
             except VALUES as error:
-                info = state.info_of_failure(error, self.max_turns)
+                info = state.failure_info(error, self.max_turns)
                 state.failure = error
-            return self._said((task.query, info))
+            return self._encode_output((task.query, info))
 
-    def named(self, options: Mapping[str, Any]) -> Task | None:
+    def select_task(self, options: Mapping[str, Any]) -> Task | None:
         """Return the task that options of `reset` name; None: they name none.
 
         Raises:
@@ -314,13 +333,19 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             UsageError: There is another option, or both are given.
         """
         with suppress(TaskNotFoundError):
-            return self.dataset.named(**options)
-        meant = {name: self._meant(one) for name, one in options.items()}  # as `info` has it
-        return self.dataset.named(**meant)
+            return self.dataset.select_task(**options)
+        decoded_options = {
+            name: self._decode_text(value) for name, value in options.items()
+        }  # as `info` has it
+        return self.dataset.select_task(**decoded_options)
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self._awake()
-        action, state, interpreter = self._meant(action), self.episode_state, self._interpreter
+        self._start_fork()
+        action, state, interpreter = (
+            self._decode_text(action),
+            self.episode_state,
+            self._interpreter,
+        )
         state.check(action, is_open=interpreter is not None)
         assert interpreter is not None  # it is open
         with state.recording_failures():
@@ -332,14 +357,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 score = self._finish(status)
                 value = 0.0 if score is None else score.value
                 return "", value, True, False, state.info(self.max_turns, score=score)
-            watch = self._watching() if reply is None else None
+            tracker = self._current_tracker() if reply is None else None
             if reply is None:
-                with cancellable():
+                with allow_cancellation():
                     reply = execute(interpreter, action, state.task.timeout)
-            turn = recorded(action, reply)
-            if watch is not None and ENDED not in turn.info:
+            turn = record_turn(action, reply)
+            if tracker is not None and ENDED not in turn.info:
                 with suppress(CausedInsideError):  # its next action is told
-                    turn = replace(turn, changes=watch.turn())
+                    turn = replace(turn, changes=tracker.turn())
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
             truncated = not ended and len(self.episode.turns) >= self.max_turns
@@ -363,17 +388,19 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """Tell how the episode ends by this action; None if the action is to be executed."""
         return self.episode_state.ending(action, takes_answer=self.takes_answer)
 
-    def _watching(self) -> Watch | None:
+    def _current_tracker(self) -> FileChangeTracker | None:
         """Return the watch over the present place; None if no changes are to be kept."""
         place = self._place
-        if not getattr(self.options, "keep_diffs", False) or not isinstance(place, ShowsFiles):
+        if not getattr(self.options, "keep_diffs", False) or not isinstance(
+            place, SupportsFileChanges
+        ):
             return None
-        if self._watch is None or self._watch.place is not place:
+        if self._change_tracker is None or self._change_tracker.place is not place:
             try:
-                self._watch = Watch(place)
+                self._change_tracker = FileChangeTracker(place)
             except CausedInsideError:  # the action is told
                 return None
-        return self._watch
+        return self._change_tracker
 
     def _reply(self, answer: str | None) -> Execution | None:
         """Reply to an answer after which the episode continues; None: the answer ends it.
@@ -388,16 +415,16 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         self.episode.status = status
         self._interpreter.close()
         gate = getattr(self._place, "gate", None)  # of a sandbox with a policy for the network
-        if gate is not None and (refused := gate.refusal_counts):
-            self.episode.metadata["network_refused"] = dict(refused)
+        if gate is not None and (refusals := gate.refusal_counts):
+            self.episode.metadata["network_refused"] = dict(refusals)
         if self.scores_later and not self.reward_every_turn:
             with suppress(CausedInsideError):
                 self.place.kill()
             self.episode.seconds = self.episode_state.seconds
             return None
-        return self._scored_end()
+        return self._score_end()
 
-    def _scored_end(self) -> Score:
+    def _score_end(self) -> Score:
         score = (
             Score(0.0)
             if self.episode.status == "skipped"
@@ -418,37 +445,37 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             return
         seconds = episode.seconds
         with self._calls, self.episode_state.recording_failures():
-            score = self._scored_end()
+            score = self._score_end()
         episode.seconds = seconds
         if episode.turns and episode.status in ("ended", "truncated"):
             episode.turns[-1] = replace(episode.turns[-1], reward=score.value)
 
     def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
         """Score an episode by the place that it left, after all that runs there has ended."""
-        score, ended = Score(0.0), {}
+        score, ending_detail = Score(0.0), {}
         try:
             if episode.status != "running":
                 place.kill()
         except CausedInsideError as error:  # some scores need no place that still answers
-            ended = {ENDED: str(error)}
+            ending_detail = {ENDED: str(error)}
         try:
             score = self._reward(task, episode, place)
         except CausedInsideError as error:
-            ended = {ENDED: str(error)}
+            ending_detail = {ENDED: str(error)}
         if self.stage.changed(task, place):
             # A package was installed, with the image `host`: gold may have met other programs.
             raise SandboxError(
                 f"the content of {self.image(task)!r} changed while the episode ran: the "
                 "episode and its gold did not run on the same thing"
             )
-        return replace(score, detail={**score.detail, **ended}) if ended else score
+        return replace(score, detail={**score.detail, **ending_detail}) if ending_detail else score
 
-    def _meant(self, action: str) -> str:
+    def _decode_text(self, action: str) -> str:
         """Return the action as it is executed."""
         is_escaped = self._is_wire and isinstance(action, str)
         return exact(action) if is_escaped and not isinstance(action, NoAction) else action
 
-    def _said(self, data: DataT) -> DataT:
+    def _encode_output(self, data: DataT) -> DataT:
         """Return what leaves the environment, in the form that `observations` asks for."""
         return plain(data) if self._is_wire else data
 
@@ -487,7 +514,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 episode = self._attempt(task, place, output)
             elif episode.status in ("running", "error"):
                 episode = replace(episode, status="submitted")
-            self._scored.add(place)
+            self._scored_places.add(place)
             return self._judge(task, episode, place)
 
     def _refuse_to_score(
@@ -501,7 +528,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             raise EnvironmentStateError(
                 "this is the place of the running episode, which step('submit') ends and scores"
             )
-        if place in self._scored:
+        if place in self._scored_places:
             raise EnvironmentStateError(
                 "this place was scored before, which may have changed it: start one from a "
                 "snapshot of it, and score that"
@@ -520,7 +547,11 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""
         state = self.episode_state
-        return None if self.render_mode is None else self._said(state.rendered(self.prompt))
+        return (
+            None
+            if self.render_mode is None
+            else self._encode_output(state.render_text(self.prompt))
+        )
 
     def overview(self) -> str:
         """Show what there is in the task's place: tables, or the files of a folder.
@@ -539,8 +570,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             task = self.episode_state.task
             turn = self._look(task, self.traits.overview)
         if not turn.ok:
-            said = turn.observation.strip()[-500:]
-            raise TaskError(f"task {task.task_id!r}: what there is cannot be shown: {said}")
+            message = turn.observation.strip()[-500:]
+            raise TaskError(f"task {task.task_id!r}: what there is cannot be shown: {message}")
         return turn.observation.rstrip("\n")
 
     def setting(self) -> str:
@@ -548,9 +579,9 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
         Where the place does not say it, this is the name that the traits have.
         """
-        known = self.traits.setting or self.traits.language
+        default_setting = self.traits.setting or self.traits.language
         if not self.traits.where or not self.episode_state.is_begun:
-            return known
+            return default_setting
         # No setup, which may take long: what it installs is not named.
         task = replace(self.episode_state.task, setup=None, files={})
         folder = getattr(self.stage, "directory", lambda task: ".")(task)
@@ -560,10 +591,12 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 try:
                     turn = self._look(task, self.traits.where)
                 except (TaskError, ImageError, SandboxError):
-                    return known  # the name is worth no failed episode
+                    return default_setting  # the name is worth no failed episode
                 line = turn.observation.strip()[:SETTING_LENGTH]
-                self._settings[key] = line if turn.ok and line.isprintable() and line else known
-            return self._settings.get(key, known)
+                self._settings[key] = (
+                    line if turn.ok and line.isprintable() and line else default_setting
+                )
+            return self._settings.get(key, default_setting)
 
     def _look(self, task: Task, action: str) -> Turn:
         """Return what an action shows in a place of its own: the episode's stays as it is.
@@ -588,9 +621,9 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             SandboxError: The place failed.
         """
         tasks = self.dataset
-        alone = Dataset([task], tasks.name, source=tasks.source, databases=tasks.databases)
-        with closing(self.another(alone)) as env:
-            return played(env, task)
+        single_task = Dataset([task], tasks.name, source=tasks.source, databases=tasks.databases)
+        with closing(self.recreate(single_task)) as env:
+            return play_gold(env, task)
 
     def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
         """Save the running episode, between two actions. It goes on as if nothing had happened.
@@ -631,14 +664,16 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             EnvironmentStateError: It was made by another process, or another thread is using it.
         """
         with self._calls:
-            task = snapshot.task_in(self.dataset, self.name, self.max_turns)
-            with self._freed():
+            task = snapshot.find_task(self.dataset, self.name, self.max_turns)
+            with self._release_place():
                 episode = snapshot.episode()
                 self.episode_state.resume(task, episode, snapshot.submissions)
-                self._origin = snapshot.held(episode, self.episode_state.fork_numbers)
-            last = episode.turns[-1] if episode.turns else None
-            observation = task.query if last is None else last.observation
-            return self._said((observation, self.episode_state.first_info(self.max_turns, last)))
+                self._origin = snapshot.with_episode(episode, self.episode_state.fork_numbers)
+            last_turn = episode.turns[-1] if episode.turns else None
+            observation = task.query if last_turn is None else last_turn.observation
+            return self._encode_output(
+                (observation, self.episode_state.first_info(self.max_turns, last_turn))
+            )
 
     def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
         """Fork the running episode into other environments; here it goes on.
@@ -656,67 +691,67 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             raise UsageError(f"the number of forks must be a whole number, not {n!r}")
         if n < 1:
             raise UsageError(f"the number of forks must be at least 1, not {n}")
-        with ExitStack() as made, self.snapshot(how, lossy) as snapshot:
+        with ExitStack() as stack, self.snapshot(how, lossy) as snapshot:
             forks = []
             for _ in range(n):
-                fork = made.enter_context(closing(self.another(self.dataset)))
+                fork = stack.enter_context(closing(self.recreate(self.dataset)))
                 fork.max_turns, fork.reward_every_turn = self.max_turns, self.reward_every_turn
                 fork.scores_later = self.scores_later
                 fork.restore(snapshot)
                 fork.episode_state.seed = None
                 fork._np_random_seed = self.np_random_seed
-                fork._np_random = random_of(fork.episode, self.np_random_seed)
+                fork._np_random = make_fork_generator(fork.episode, self.np_random_seed)
                 forks.append(fork)
-            made.pop_all()
+            stack.pop_all()
             return forks
 
-    def _save(self, how: How, lossy: bool) -> EpisodeSnapshot:
+    def _save(self, fork_mode: How, lossy: bool) -> EpisodeSnapshot:
         state, episode, origin = self.episode_state, self.episode, self._origin
-        if how not in HOWS:
-            raise UsageError(f"how must be one of {', '.join(HOWS)}, not {how!r}")
-        running = self._asleep or self._interpreter is not None
-        if episode.status != "running" or not running:
+        if fork_mode not in HOWS:
+            raise UsageError(f"how must be one of {', '.join(HOWS)}, not {fork_mode!r}")
+        is_active = self._is_unstarted_fork or self._interpreter is not None
+        if episode.status != "running" or not is_active:
             raise ForkError("the episode has ended: take a snapshot while it is running")
-        if self._asleep and origin is not None and how in ("auto", origin.how):
-            return origin.held(episode, state.fork_numbers)
-        if not self._asleep:
+        if self._is_unstarted_fork and origin is not None and fork_mode in ("auto", origin.how):
+            return origin.with_episode(episode, state.fork_numbers)
+        if not self._is_unstarted_fork:
             episode = replace(episode, seconds=state.seconds)
 
         def interpreter() -> Interpreter:
-            self._awake()
+            self._start_fork()
             assert self._interpreter is not None  # it is running
             return self._interpreter
 
-        return take(state, episode, interpreter, how, lossy)
+        return take_snapshot(state, episode, interpreter, fork_mode, lossy)
 
     @property
-    def _asleep(self) -> bool:
+    def _is_unstarted_fork(self) -> bool:
         """Whether this is a fork that has not been used yet."""
         is_fork = self._origin is not None and self._place is None
         return is_fork and self.episode_state.is_running
 
-    def _awake(self) -> None:
+    def _start_fork(self) -> None:
         """Start place and interpreter of a fork, before they are first used."""
-        if not self._asleep:
+        if not self._is_unstarted_fork:
             return
         assert self._origin is not None  # it is asleep
         self.episode_state.start_clock()
         with self.episode_state.recording_failures():
-            self._place, self._interpreter = self._origin.start(self._repeated)
+            self._place, self._interpreter = self._origin.start(self._replay_turns)
             self._refuse_stopped()
         self.episode_state.start_clock()
 
-    def _repeated(self) -> tuple[PlaceT, Interpreter]:
+    def _replay_turns(self) -> tuple[PlaceT, Interpreter]:
         """Start a place, and take the actions of the episode in it."""
         task = self.episode_state.task
-        with ExitStack() as opened:
-            place = opened.enter_context(closing(self.stage.open(task)))
-            interpreter = opened.enter_context(closing(self._open(place)))
+        with ExitStack() as stack:
+            place = stack.enter_context(closing(self.stage.open(task)))
+            interpreter = stack.enter_context(closing(self._open(place)))
             repeat(
                 self.episode.turns,
                 lambda action: act(interpreter, action, task.timeout),
             )
-            opened.pop_all()
+            stack.pop_all()
         return place, interpreter
 
     def stop(self) -> None:
@@ -748,10 +783,10 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         if self._calls.cut():
             self.abort()  # the call frees the rest: its descriptors are in use until its end
         elif not self._calls.forked:
-            self._free()
+            self._release()
 
-    def _free(self) -> None:
-        with self._freed():
+    def _release(self) -> None:
+        with self._release_place():
             pass
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -766,7 +801,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         )
 
     @contextmanager
-    def _freed(self) -> Iterator[None]:
+    def _release_place(self) -> Iterator[None]:
         """End the episode's place: begin to at once, and have ended it afterwards."""
         interpreter, self._interpreter = self._interpreter, None
         place, self._place = self._place, None
@@ -774,7 +809,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         try:
             if interpreter is not None:
                 interpreter.close()
-            if isinstance(place, EndsSlowly):
+            if isinstance(place, SupportsTermination):
                 place.kill_all()
             yield
         finally:
@@ -790,14 +825,14 @@ def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], 
         UsageError: There is no interpreter of that name.
     """
     if not isinstance(interpreter, str):
-        return partial(_open_own, interpreter)
+        return partial(_open_custom, interpreter)
     if interpreter == "sql":
         raise UsageError("SQL needs no image: intercode.make('sql', data=…, databases=…)")
-    found: Callable[[Any], Interpreter] = INTERPRETERS.get(interpreter)
-    return found
+    opener: Callable[[Any], Interpreter] = INTERPRETERS.get(interpreter)
+    return opener
 
 
-def _open_own(interpreter: Callable[[Any], Interpreter], place: Any) -> Interpreter:
+def _open_custom(interpreter: Callable[[Any], Interpreter], place: Any) -> Interpreter:
     """Open an interpreter of a user's.
 
     Raises:

@@ -11,7 +11,7 @@ from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import BashOptions, EnvOptions
 from intercode.envs.stage import SandboxStage
-from intercode.envs.traits import SHELL, Guess, Traits, always
+from intercode.envs.traits import SHELL, Guess, Traits, constant_actions
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.bash import BashInterpreter
@@ -49,8 +49,8 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
         SHELL,
         rules=("bash", "answer", "command"),
         constants=(
-            Guess("true", always("true"), idle=True),
-            *(Guess(f"echo {n}", always(f"echo {n}"), by_chance=True) for n in range(3)),
+            Guess("true", constant_actions("true"), idle=True),
+            *(Guess(f"echo {n}", constant_actions(f"echo {n}"), by_chance=True) for n in range(3)),
         ),
     )
 
@@ -71,10 +71,10 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
         tasks = load(data)
         stage = SandboxStage.of(options, self.traits)
         cache = GoldCache.from_option(options.cache_gold, stage.provider)
-        chosen = choose_reward(
+        env_reward = choose_reward(
             "bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore)
         )
-        super().__init__(tasks, stage, BashInterpreter, chosen, options=options)
+        super().__init__(tasks, stage, BashInterpreter, env_reward, options=options)
 
 
 def _reward(
@@ -92,11 +92,11 @@ def _reward(
                 "is solved"
             )
     runner = GoldRunner(stage.open, BashInterpreter, stage.identify, cache)
-    by_gold = BashReward(runner, judge, ignore)
-    by_command = CommandReward(stage.provider, stage.open, stage.network)
+    gold_reward = BashReward(runner, judge, ignore)
+    command_reward = CommandReward(stage.provider, stage.open, stage.network)
 
     def reward(task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
-        chosen = by_gold if task.verification is None else by_command
-        return chosen(task, episode, sandbox)
+        task_reward = gold_reward if task.verification is None else command_reward
+        return task_reward(task, episode, sandbox)
 
     return reward

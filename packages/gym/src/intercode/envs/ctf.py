@@ -14,12 +14,12 @@ from intercode.datasets import load_seeded
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import CtfOptions, EnvOptions
 from intercode.envs.recipe import Service
-from intercode.envs.stage import SandboxStage, place_of
+from intercode.envs.stage import SandboxStage, resolve_task_path
 from intercode.envs.traits import SHELL, Dice, Traits
 from intercode.episode import Episode, decode, encode
 from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
-from intercode.interpreters.bash import shell_in
+from intercode.interpreters.bash import open_shell
 from intercode.rewards.flag import (
     NO_ATTEMPT_KEY,
     SUBMITTED_KEY,
@@ -61,7 +61,7 @@ def _recognises(tasks: Sequence[Task]) -> bool:
     return bool(fields & _FIELDS) or bool(golds and all(map(_FLAG.fullmatch, golds)))
 
 
-def _submitted(text: str) -> str:
+def _submit_prediction(text: str) -> str:
     """Hand in what was predicted."""
     return text if text.startswith("submit ") else f"submit {text.strip()}"
 
@@ -108,7 +108,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         looks=("ls -la", "head -c 200 *"),
         mistakes=_wrong_flag,
         wrong=("submit intercode{42}",),
-        prediction=_submitted,
+        prediction=_submit_prediction,
         secret_gold=True,
         pure_reward=FlagReward,
         recognises=_recognises,
@@ -125,35 +125,43 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         tasks = load_seeded(data, options.seed or 0, options.secret)
         _check(tasks)
         self.attempts = options.attempts or None
-        kept = tasks if Policy.of(options.network).reaches_out else offline(tasks)
-        self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
+        available_tasks = tasks if Policy.of(options.network).reaches_out else filter_offline(tasks)
+        self._excluded_ids = {task.task_id for task in tasks} - {
+            task.task_id for task in available_tasks
+        }
         self._folders = CtfStage.of(options, self.traits)
-        chosen = choose_reward("ctf", options.reward, FlagReward)
-        super().__init__(kept, self._folders, self._shell_in, chosen, options=options)
+        env_reward = choose_reward("ctf", options.reward, FlagReward)
+        super().__init__(
+            available_tasks, self._folders, self._open_shell, env_reward, options=options
+        )
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
         """Leave out the tasks that need a network that there is not: see `InterCodeEnv`."""
-        kept = tasks if Policy.of(options.get("network") or False).reaches_out else offline(tasks)
-        left = len(tasks) - len(kept)
-        need = "needs" if left == 1 else "need"
-        told = f"{left} of {len(tasks)} tasks {need} the network (--network tries them)"
-        return kept, told if left else ""
+        available_tasks = (
+            tasks
+            if Policy.of(options.get("network") or False).reaches_out
+            else filter_offline(tasks)
+        )
+        excluded_count = len(tasks) - len(available_tasks)
+        need = "needs" if excluded_count == 1 else "need"
+        note = f"{excluded_count} of {len(tasks)} tasks {need} the network (--network tries them)"
+        return available_tasks, note if excluded_count else ""
 
     def solution(self, task: Task) -> list[str]:
         """Return the commands of ``metadata.solution``, if the task has any, and the flag."""
         return [*task.metadata.get("solution", ()), f"submit {task.gold[0]}"]
 
-    def named(self, options: Mapping[str, Any]) -> Task | None:
+    def select_task(self, options: Mapping[str, Any]) -> Task | None:
         """See `InterCodeEnv.named`; a task that was left out is refused in words."""
-        if (name := str(options.get("task_id"))) in self._left_out:
+        if (name := str(options.get("task_id"))) in self._excluded_ids:
             raise TaskError(
                 f"task {name!r} needs the network, which this environment does not have"
             )
-        return super().named(options)
+        return super().select_task(options)
 
-    def _shell_in(self, sandbox: SandboxBackend) -> Interpreter:
-        return shell_in(sandbox, self._folders.directory(self.episode_state.task))
+    def _open_shell(self, sandbox: SandboxBackend) -> Interpreter:
+        return open_shell(sandbox, self._folders.directory(self.episode_state.task))
 
     def _attempt(self, task: Task, place: SandboxBackend, output: str | None) -> Episode:
         """Record an attempt from the flag that was found."""
@@ -167,32 +175,32 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         if answer is None or is_flag(task, answer):
             return None
         info = {SUBMITTED_KEY: answer, "executed": False}
-        if solved := solved_subtasks(task, {answer}):
-            text = f"That is right, for a part of the task ({', '.join(solved)}). Go on."
+        if solved_names := solved_subtasks(task, {answer}):
+            text = f"That is right, for a part of the task ({', '.join(solved_names)}). Go on."
             reply = Execution(f"{text}\n".encode(), ok=True, info=info)
         else:
             text = "That is not the flag."
             submissions.add(wrong=True)
             if self.attempts is not None:
-                left = self.attempts - submissions.wrong
-                if left <= 0:
+                remaining_attempts = self.attempts - submissions.wrong
+                if remaining_attempts <= 0:
                     return None
-                text += f" {format_count(left, 'more attempt')}."
+                text += f" {format_count(remaining_attempts, 'more attempt')}."
             reply = Execution(f"{text}\n".encode(), ok=False, info=info)
         self.episode.answer = None  # it is in the turn
         return reply
 
 
-def offline(tasks: Dataset) -> Dataset:
+def filter_offline(tasks: Dataset) -> Dataset:
     """Keep the tasks that can be solved without the network.
 
     Raises:
         TaskError: There are none.
     """
-    kept = tasks.filter(lambda task: NETWORK not in task.tags)
-    if tasks and not kept:
+    offline_tasks = tasks.filter(lambda task: NETWORK not in task.tags)
+    if tasks and not offline_tasks:
         raise TaskError(f"dataset {tasks.name!r}: every task needs the network")
-    return kept
+    return offline_tasks
 
 
 def _check(tasks: Dataset) -> None:
@@ -241,7 +249,7 @@ class CtfStage(SandboxStage):
     ) -> None:
         limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb
         super().__init__(provider, image, limits, network, default_image)
-        self._packed: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
+        self._asset_archives: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
 
     def check(self, task: Task) -> None:
         """Refuse a task whose `metadata` or image makes no sense.
@@ -279,13 +287,13 @@ class CtfStage(SandboxStage):
         assets = _text(task, "assets")
         if assets is None:
             return image
-        folder = place_of(task, "metadata.assets", assets)
+        folder = resolve_task_path(task, "metadata.assets", assets)
         if not folder.is_dir():
             raise TaskError(f"task {task.task_id!r}: 'metadata.assets': there is no {folder}")
         key = folder, self.directory(task), _names(task, "assets_without")
-        if key not in self._packed:
-            self._packed[key] = pack(*key)
-        return f"{image}+{self._packed[key]}"
+        if key not in self._asset_archives:
+            self._asset_archives[key] = pack(*key)
+        return f"{image}+{self._asset_archives[key]}"
 
     def base(self, task: Task) -> str:
         """The image below the assets."""
@@ -295,21 +303,25 @@ class CtfStage(SandboxStage):
         """The task's folder."""
         return _text(task, "directory") or FOLDER
 
-    def written(self, task: Task) -> dict[str, bytes]:
+    def file_contents(self, task: Task) -> dict[str, bytes]:
         """The content of the task's files, binary ones first."""
-        return {**_binary_files(task), **super().written(task)}
+        return {**_binary_files(task), **super().file_contents(task)}
 
     def service(self, task: Task) -> Service | None:
         """The task's service."""
         if (command := _text(task, "service")) is None:
             return None
-        given = encode(_text(task, "service_input") or "")
-        return Service(command, given, SERVICE_USER, _text(task, "health"))
+        stdin = encode(_text(task, "service_input") or "")
+        return Service(command, stdin, SERVICE_USER, _text(task, "health"))
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
         # Assets have it in the image, and files make it: that saves a process.
-        if _text(task, "assets") is None and not any(map(_lies_within, self.written(task))):
-            _must(task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)]))
+        if _text(task, "assets") is None and not any(
+            map(_is_inside_folder, self.file_contents(task))
+        ):
+            _require_success(
+                task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)])
+            )
         super()._lay(sandbox, task)
 
     def _prepare(self, sandbox: SandboxBackend, task: Task) -> None:
@@ -319,16 +331,16 @@ class CtfStage(SandboxStage):
 
     def _serve(self, sandbox: SandboxBackend, task: Task, service: Service) -> None:
         argv = [*BASH, _BACKGROUND, "service", *BASH, service.command]
-        given, directory = service.stdin, self.directory(task)
+        stdin, directory = service.stdin, self.directory(task)
         try:
-            done = sandbox.exec(argv, stdin=given, cwd=directory, user=service.user)
+            result = sandbox.exec(argv, stdin=stdin, cwd=directory, user=service.user)
         except LookupError:  # the sandbox has one user only
-            done = sandbox.exec(argv, stdin=given, cwd=directory)
+            result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         except PermissionError as error:
             raise TaskError(
                 f"task {task.task_id!r}: its service may not enter the task's folder: {error}"
             ) from error
-        _must(task, "service", done)
+        _require_success(task, "service", result)
         if service.health is not None:
             _await(sandbox, task, service.health, directory)
 
@@ -339,20 +351,22 @@ def _await(sandbox: SandboxBackend, task: Task, health: str, directory: str) -> 
     pause = 0.005
     while True:
         # With its whole time limit, also the last one: it says what is wrong with the service.
-        done = sandbox.exec(argv, stdin=stdin, cwd=directory)
-        if done.ok:
+        result = sandbox.exec(argv, stdin=stdin, cwd=directory)
+        if result.ok:
             return
         if time.monotonic() > deadline:
-            _must(task, "health", done)
+            _require_success(task, "health", result)
         time.sleep(pause)
         pause = min(2 * pause, 0.2)
 
 
-def _must(task: Task, what: str, done: Completed) -> None:
-    if not done.ok:
-        said = decode(done.stderr or done.stdout).strip()[-500:] or "(no output)"
-        why = "timed out" if done.timed_out else f"exit code {done.exit_code}"
-        raise TaskError(f"task {task.task_id!r}: 'metadata.{what}' failed: {why}: {said}")
+def _require_success(task: Task, field_name: str, result: Completed) -> None:
+    if not result.ok:
+        output = decode(result.stderr or result.stdout).strip()[-500:] or "(no output)"
+        reason = "timed out" if result.timed_out else f"exit code {result.exit_code}"
+        raise TaskError(
+            f"task {task.task_id!r}: 'metadata.{field_name}' failed: {reason}: {output}"
+        )
 
 
 def _text(task: Task, name: str) -> str | None:
@@ -364,12 +378,12 @@ def _text(task: Task, name: str) -> str | None:
 
 def _names(task: Task, name: str) -> tuple[str, ...]:
     value = task.metadata.get(name) or ()
-    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
         raise TaskError(f"task {task.task_id!r}: 'metadata.{name}' must be a list of texts")
     return tuple(value)
 
 
-def _lies_within(path: str) -> bool:
+def _is_inside_folder(path: str) -> bool:
     return not path.startswith("/") and ".." not in PurePosixPath(path).parts
 
 

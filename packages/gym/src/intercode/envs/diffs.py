@@ -13,14 +13,14 @@ FILES = 100
 """The most paths that the record of a turn lists."""
 TEXT = 4096
 """The most bytes that are kept of a file's content."""
-LARGE = 65536
+MAX_FILE_SIZE = 65536
 """Of a larger file nothing is read."""
 ALL_TEXT = 65536
 """The most bytes that are kept of all contents of a turn."""
 
 
 @runtime_checkable
-class ShowsFiles(Protocol):
+class SupportsFileChanges(Protocol):
     """A place whose files can be compared with its image."""
 
     def changes(self) -> list[Change]:
@@ -30,7 +30,7 @@ class ShowsFiles(Protocol):
         """Return the content of a regular file."""
 
 
-class Watch:
+class FileChangeTracker:
     """Compares a place with the last look at it.
 
     Args:
@@ -40,9 +40,9 @@ class Watch:
         SandboxError: The place is lost.
     """
 
-    def __init__(self, place: ShowsFiles) -> None:
+    def __init__(self, place: SupportsFileChanges) -> None:
         self.place = place
-        self._seen = self._look()
+        self._last_changes = self._look()
 
     def turn(self) -> TurnChanges:
         """Return what has changed since the last look.
@@ -50,61 +50,68 @@ class Watch:
         Raises:
             SandboxError: The place is lost.
         """
-        before, self._seen = self._seen, self._look()
+        previous_changes, self._last_changes = self._last_changes, self._look()
         paths = sorted(
             path
-            for path in before.keys() | self._seen.keys()
-            if before.get(path) != self._seen.get(path)
+            for path in previous_changes.keys() | self._last_changes.keys()
+            if previous_changes.get(path) != self._last_changes.get(path)
         )
-        left, files = ALL_TEXT, []
+        remaining_bytes, files = ALL_TEXT, []
         for path in paths[:FILES]:
-            found = self._with_text(_between(before.get(path), self._seen.get(path)), left)
-            left -= len(found.text or "")
-            files.append(found)
+            file_change = self._add_text(
+                _describe_change(previous_changes.get(path), self._last_changes.get(path)),
+                remaining_bytes,
+            )
+            remaining_bytes -= len(file_change.text or "")
+            files.append(file_change)
         return TurnChanges(tuple(files), len(paths) - len(files))
 
     def _look(self) -> dict[str, Change]:
         return {change.path: change for change in self.place.changes()}
 
-    def _with_text(self, file: FileChange, left: int) -> FileChange:
+    def _add_text(self, file: FileChange, remaining_bytes: int) -> FileChange:
         """Add the beginning of a file's content, within what is left for the turn."""
         if file.kind == "deleted" or file.type != "file":
             return file
-        if file.size > LARGE:
+        if file.size > MAX_FILE_SIZE:
             return replace(file, cut=True)
         try:
-            content = self.place.read_file(file.path, LARGE)
+            content = self.place.read_file(file.path, MAX_FILE_SIZE)
         except (OSError, OutputLimitError):  # a program in the background was quicker
             return replace(file, cut=True)
         if b"\0" in content:
             return file
-        kept = content[: min(TEXT, left)]
-        return replace(file, text=decode(kept), cut=len(kept) < len(content))
+        excerpt = content[: min(TEXT, remaining_bytes)]
+        return replace(file, text=decode(excerpt), cut=len(excerpt) < len(content))
 
 
-def _between(before: Change | None, now: Change | None) -> FileChange:
+def _describe_change(previous_change: Change | None, current_change: Change | None) -> FileChange:
     """Return the difference of two looks at a path, of which one is None where it is the image's.
 
     Both tell the difference from the image; the result is that from each other.
     """
-    shown = now or before
-    assert shown is not None  # else there were no difference
-    was_there, is_there = presence(before, now)
+    change = current_change or previous_change
+    assert change is not None  # else there were no difference
+    was_there, is_there = presence(previous_change, current_change)
     kind: Literal["added", "modified", "deleted"] = "modified" if was_there else "added"
     if not is_there:
         kind = "deleted"
-    mode, size = (now.mode, now.size) if now is not None and is_there else (0, 0)
-    return FileChange(shown.path, kind, shown.type, mode, size)
+    mode, size = (
+        (current_change.mode, current_change.size)
+        if current_change is not None and is_there
+        else (0, 0)
+    )
+    return FileChange(change.path, kind, change.type, mode, size)
 
 
-def presence(before: Change | None, now: Change | None) -> tuple[bool, bool]:
+def presence(previous_change: Change | None, current_change: Change | None) -> tuple[bool, bool]:
     """Return whether a path existed, and whether it exists now, by its changes from the image.
 
     Args:
-        before: The change then; None: as in the image.
-        now: The change now; None: as in the image. One of the two is a change.
+        previous_change: The change then; None: as in the image.
+        current_change: The change now; None: as in the image. One of the two is a change.
     """
-    change = before or now
+    change = previous_change or current_change
     assert change is not None  # else there were no difference
-    was_there = change.kind != ("deleted" if before else "added")
-    return was_there, now.kind != "deleted" if now else change.kind != "added"
+    was_there = change.kind != ("deleted" if previous_change else "added")
+    return was_there, current_change.kind != "deleted" if current_change else change.kind != "added"

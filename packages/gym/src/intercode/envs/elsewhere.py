@@ -75,7 +75,7 @@ class Elsewhere(EpisodeEnv, ABC):
     Options: ClassVar[type[EnvOptions]] = EnvOptions
     traits: Traits = SHELL
     """State ``elsewhere=True`` in the subclass's own."""
-    decided_there: ClassVar[tuple[str, ...]] = ("sandbox",)
+    unsupported_options: ClassVar[tuple[str, ...]] = ("sandbox",)
     """The options that have no effect here, beside limits: they are refused."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Elsewhere(EpisodeEnv, ABC):
         default = self.Options()
         names = [
             name
-            for name in self.decided_there
+            for name in self.unsupported_options
             if getattr(self.options, name) != getattr(default, name)
         ]
         if (limits := self.options.limits) is not None:
@@ -127,20 +127,20 @@ class Elsewhere(EpisodeEnv, ABC):
         with self._calls:
             self._begun = False
             state = self.episode_state
-            named = self.named(choices(options, task_id=task_id, index=index))
-            task = state.begin(self, named, seed)
+            selected_task = self.select_task(choices(options, task_id=task_id, index=index))
+            task = state.begin(self, selected_task, seed)
             try:
                 with state.recording_failures():
                     state.episode.query = self._begin(task, state.episode.seed)
                     self._begun = True
             except VALUES as error:
                 state.failure = error
-                return task.query, state.info_of_failure(error, self.max_turns)
+                return task.query, state.failure_info(error, self.max_turns)
             return state.episode.query, state.first_info(self.max_turns)
 
-    def named(self, options: Mapping[str, Any]) -> Task | None:
+    def select_task(self, options: Mapping[str, Any]) -> Task | None:
         """Return the task that options of `reset` name, as `InterCodeEnv.named` does."""
-        return self.dataset.named(**options)
+        return self.dataset.select_task(**options)
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.episode_state.check(action, is_open=self._begun)
@@ -153,29 +153,31 @@ class Elsewhere(EpisodeEnv, ABC):
         ending = state.ending(action, takes_answer=takes_answer)
         if ending == "skipped":
             return self._end(Reply("", 0.0), ending)
-        began = time.monotonic()
+        start_time = time.monotonic()
         if ending == "submitted":
             reply = self._submit(episode.answer)
             if not reply.goes_on:
                 return self._end(reply, ending)
         elif isinstance(action, NoAction):
-            told = {"executed": False, "invalid": True}
-            reply = Reply(f"[{action.note}]", ok=False, info=told)
+            turn_info = {"executed": False, "invalid": True}
+            reply = Reply(f"[{action.note}]", ok=False, info=turn_info)
         else:
             reply = self._take(action)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start_time
         turn = Turn(str(action), reply.observation, 0.0, reply.ok, reply.exit_code, seconds)
         turn = replace(turn, info=dict(reply.info))
         episode.turns.append(turn)
         if not reply.ended and not reply.truncated and len(episode.turns) >= self.max_turns:
-            last = self._submit(None)
-            reply = replace(reply, reward=last.reward, parts=last.parts, truncated=True)
+            final_reply = self._submit(None)
+            reply = replace(
+                reply, reward=final_reply.reward, parts=final_reply.parts, truncated=True
+            )
         if not reply.ended and not reply.truncated:
             info = state.info(self.max_turns, turn)
             return reply.observation, reply.reward or 0.0, False, False, info
-        ended = self._end(reply, "truncated" if reply.truncated else "ended", turn)
-        episode.turns[-1] = replace(turn, reward=ended[1])
-        return ended
+        step_result = self._end(reply, "truncated" if reply.truncated else "ended", turn)
+        episode.turns[-1] = replace(turn, reward=step_result[1])
+        return step_result
 
     def _end(
         self, reply: Reply, status: Status, turn: Turn | None = None
@@ -190,7 +192,7 @@ class Elsewhere(EpisodeEnv, ABC):
         truncated = status == "truncated"
         return reply.observation, score.value, not truncated, truncated, info
 
-    def snapshot(self, *args: Any, **named: Any) -> NoReturn:
+    def snapshot(self, *args: Any, **options: Any) -> NoReturn:
         """Refuse: an episode elsewhere cannot be saved.
 
         Raises:

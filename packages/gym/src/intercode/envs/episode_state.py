@@ -15,7 +15,7 @@ import gymnasium
 from intercode.calls import Tool, ToolCall
 from intercode.envs.options import EnvOptions
 from intercode.envs.spaces import Unicode
-from intercode.envs.tools import action_of, tools_of
+from intercode.envs.tools import list_tools, read_action
 from intercode.envs.traits import SHELL, Traits
 from intercode.episode import DataT, Episode, Score, Status, Turn
 from intercode.errors import (
@@ -46,14 +46,14 @@ class Submissions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.made = 0
+        self.total = 0
         self.wrong = 0
         """The number of those that were refused, and did not end an episode."""
 
     def add(self, *, wrong: bool = False) -> None:
         """Count one, or count one as wrong that was counted."""
         with self._lock:
-            self.made += not wrong
+            self.total += not wrong
             self.wrong += wrong
 
     def __deepcopy__(self, memo: object) -> Submissions:
@@ -79,7 +79,7 @@ class EpisodeState:
         """The tasks to come."""
         self._task: Task | None = None
         self._episode: Episode | None = None
-        self._started = 0.0
+        self._start_time = 0.0
         """The time at which the episode began; a fork's, as if it had begun here."""
         self.failure: Exception | None = None
         """The failure of the last reset, which the next step raises."""
@@ -128,7 +128,7 @@ class EpisodeState:
         seed, self.seed = (self.seed if seed is None else seed), None
         gymnasium.Env.reset(env, seed=seed)
         if seed is not None or self._order is None:
-            self._order = env.dataset.shuffled(env.np_random)
+            self._order = env.dataset.iterate_shuffled(env.np_random)
         task = task or next(self._order)
         episode = Episode(task.task_id, task.query, env.name, seed=seed, started=time.time())
         self.resume(task, episode, Submissions())
@@ -149,12 +149,12 @@ class EpisodeState:
 
     def start_clock(self) -> None:
         """Count the seconds from those of the record on."""
-        self._started = time.monotonic() - self.episode.seconds
+        self._start_time = time.monotonic() - self.episode.seconds
 
     @property
     def seconds(self) -> float:
         """The seconds that the episode has taken."""
-        return time.monotonic() - self._started
+        return time.monotonic() - self._start_time
 
     def check(self, action: object, *, is_open: bool) -> None:
         """Refuse an action that cannot be taken.
@@ -225,7 +225,7 @@ class EpisodeState:
             self.episode.score = None
             self.episode.metadata["interrupted"] = name
 
-    def info_of_failure(self, error: Exception, max_turns: int) -> dict[str, Any]:
+    def failure_info(self, error: Exception, max_turns: int) -> dict[str, Any]:
         """Return the `info` of an episode that failed; or raise the error, where none is a value.
 
         Args:
@@ -257,11 +257,11 @@ class EpisodeState:
             turn: The last action's.
             score: The reward, if there is one.
         """
-        done = len(self.episode.turns)
+        turn_count = len(self.episode.turns)
         info: dict[str, Any] = {
             "task_id": self.episode.task_id,
-            "turn": done,
-            "turns_left": max_turns - done,
+            "turn": turn_count,
+            "turns_left": max_turns - turn_count,
         }
         if (outcome := self.episode.outcome) is not None:
             info["outcome"] = outcome
@@ -277,7 +277,7 @@ class EpisodeState:
             info["parts"] = dict(score.parts)
         return info
 
-    def rendered(self, prompt: str) -> str:
+    def render_text(self, prompt: str) -> str:
         """Return the episode so far, as a terminal would show it."""
         episode = self.episode
         lines = [f"# {episode.query}"]
@@ -314,7 +314,7 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self.episode_state = EpisodeState(options)
-        self._calls = OneCaller("this environment", self._free)
+        self._calls = OneCaller("this environment", self._release)
 
     @property
     def episode(self) -> Episode:
@@ -344,11 +344,11 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         try:
             with self._calls:
                 try:
-                    taken = self._step(action)
+                    step_result = self._step(action)
                 except VALUES as error:
-                    info = self.episode_state.info_of_failure(error, self.max_turns)
-                    taken = "", float("nan"), False, True, info
-                return self._said(taken)
+                    info = self.episode_state.failure_info(error, self.max_turns)
+                    step_result = "", float("nan"), False, True, info
+                return self._encode_output(step_result)
         except BaseException as error:  # also on the way out: the observation is lost
             self.interrupt(error)
             raise
@@ -364,11 +364,11 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         """
         self.episode_state.interrupt(error)
 
-    def _said(self, data: DataT) -> DataT:
+    def _encode_output(self, data: DataT) -> DataT:
         """Return what leaves the environment."""
         return data
 
-    def _free(self) -> None:
+    def _release(self) -> None:
         """Free what the episode holds."""
 
     @property
@@ -377,7 +377,7 @@ class EpisodeEnv(gymnasium.Env[str, str]):
 
         `call` calls one; `intercode.tools` makes functions of them.
         """
-        return tools_of(self.traits)
+        return list_tools(self.traits)
 
     def call(
         self, name: str, arguments: Mapping[str, Any]
@@ -397,7 +397,7 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         Raises:
             EnvironmentStateError, SandboxError, RewardError: As `step`.
         """
-        return self.step(action_of(ToolCall("", name, arguments), self.traits))
+        return self.step(read_action(ToolCall("", name, arguments), self.traits))
 
     def messages(self, style: str = "chat") -> list[dict[str, Any]]:
         """Tell the episode so far as chat messages, for a model, for training, or for a log.
@@ -417,8 +417,8 @@ class EpisodeEnv(gymnasium.Env[str, str]):
             UsageError: There is no such style.
             EnvironmentStateError: There is no episode yet.
         """
-        found: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
-        return self._said(found) if style == "plain" else found
+        chat_messages: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
+        return self._encode_output(chat_messages) if style == "plain" else chat_messages
 
 
 def choices(options: Mapping[str, Any] | None, **arguments: Any) -> dict[str, Any]:
@@ -429,9 +429,9 @@ def choices(options: Mapping[str, Any] | None, **arguments: Any) -> dict[str, An
     """
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"the options of reset are a dict, not {type(options).__name__}")
-    if wrong := [name for name in options or () if not isinstance(name, str)]:
-        raise UsageError(f"reset knows no option {wrong[0]!r}, only 'task_id' and 'index'")
+    if invalid_names := [name for name in options or () if not isinstance(name, str)]:
+        raise UsageError(f"reset knows no option {invalid_names[0]!r}, only 'task_id' and 'index'")
     arguments = {name: value for name, value in arguments.items() if value is not None}
-    if twice := sorted(arguments.keys() & (options or {}).keys()):
-        raise UsageError(f"give {twice[0]!r} to reset once, not in its options as well")
+    if duplicates := sorted(arguments.keys() & (options or {}).keys()):
+        raise UsageError(f"give {duplicates[0]!r} to reset once, not in its options as well")
     return {**(options or {}), **arguments}

@@ -13,7 +13,7 @@ from intercode.envs.tools import schema
 from intercode.envs.traits import Traits
 from intercode.episode import NoAction
 from intercode.errors import ActionError, ForkError, UsageError
-from intercode.interpreters.base import Execution, Interpreter, Saved, SavesState
+from intercode.interpreters.base import Execution, Interpreter, SavedState, SupportsSave
 from intercode.interpreters.terminal import COLUMNS, ROWS, Terminal, check_installed
 from intercode_sandbox.base import HasTerminals, SandboxBackend
 
@@ -26,16 +26,16 @@ NAMES: Mapping[str, str] = {
     **{f"F{n}": f"\x1b[{17 + n - 6 + (n > 10)}~" for n in range(6, 13)},
 }
 """The keys with a name, and what the terminal ``linux`` sends for them."""
-_MOST = 4096
+_MAX_BYTES = 4096
 _WORD = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s"']+))(?=\s|$)""", re.DOTALL)
 _ACTION = re.compile(r"\s*keys(?:\s+(.*))?", re.DOTALL)
-_ESCAPED = {"n": "\r", "t": "\t", "e": "\x1b"}
+_ESCAPES = {"n": "\r", "t": "\t", "e": "\x1b"}
 _HELP = (
     "Text in quotes, and names of keys: Enter, Tab, Escape, BSpace, Up, PageDown, F1, C-c (with "
     'Control), M-x (with Alt), as tmux has them. For instance: "vi notes" Enter. Nothing: wait, '
     "and look."
 )
-_DOES = (
+_DESCRIPTION = (
     "Type into a terminal beside the shell, for programs that need one: editors, pagers, "
     "debuggers, prompts. It has a shell of its own."
 )
@@ -45,7 +45,7 @@ _HINT = (
 )
 
 
-def encoded(keys: str) -> bytes:
+def encode_keys(keys: str) -> bytes:
     """Return the bytes that a terminal sends for keys.
 
     Args:
@@ -54,31 +54,33 @@ def encoded(keys: str) -> bytes:
     Raises:
         ActionError: They are not that, or too many.
     """
-    found, at = "", 0
+    typed_text, position = "", 0
     keys = keys.strip()
-    while at < len(keys):
-        if (word := _WORD.match(keys, at)) is None:
-            raise ActionError(f"a quote is not closed, or text follows it at once: {keys[at:]}")
+    while position < len(keys):
+        if (word := _WORD.match(keys, position)) is None:
+            raise ActionError(
+                f"a quote is not closed, or text follows it at once: {keys[position:]}"
+            )
         double, single, name = word.groups()
         if double is not None:
-            text = re.sub(r"\\(.)", lambda m: _ESCAPED.get(m[1], m[1]), double, flags=re.DOTALL)
+            text = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), double, flags=re.DOTALL)
         else:
             text = single if single is not None else _key(name)
-        found, at = found + text.replace("\n", "\r"), word.end()
-    data = found.encode("utf-8", "surrogateescape")
-    if len(data) > _MOST:
-        raise ActionError(f"at most {_MOST} bytes can be typed at a time, not {len(data)}")
+        typed_text, position = typed_text + text.replace("\n", "\r"), word.end()
+    data = typed_text.encode("utf-8", "surrogateescape")
+    if len(data) > _MAX_BYTES:
+        raise ActionError(f"at most {_MAX_BYTES} bytes can be typed at a time, not {len(data)}")
     return data
 
 
 def _key(name: str) -> str:
     if name in NAMES or len(name) == 1:
         return NAMES.get(name, name)
-    kind, _, rest = name.partition("-")
-    if kind == "M" and rest:
-        return "\x1b" + _key(rest)
-    if kind == "C" and len(rest) == 1 and "@" <= rest.upper() <= "_":
-        return chr(ord(rest.upper()) & 0x1F)
+    kind, _, key_name = name.partition("-")
+    if kind == "M" and key_name:
+        return "\x1b" + _key(key_name)
+    if kind == "C" and len(key_name) == 1 and "@" <= key_name.upper() <= "_":
+        return chr(ord(key_name.upper()) & 0x1F)
     raise ActionError(f'{name} is not a key: put text in quotes, as in "{name}" Enter')
 
 
@@ -88,16 +90,16 @@ class KeysInterpreter:
     The terminal is opened by the first of them. No fork has it.
     """
 
-    def __init__(self, inner: Interpreter, sandbox: SandboxBackend) -> None:
-        self._inner = inner
+    def __init__(self, interpreter: Interpreter, sandbox: SandboxBackend) -> None:
+        self._interpreter = interpreter
         self._sandbox = sandbox
         self._terminal: Terminal | None = None
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action; see `Interpreter`. Of keys it shows the screen."""
         if (match := _ACTION.fullmatch(action)) is None:
-            return self._inner.execute(action, timeout)
-        keys, began = encoded(match[1] or ""), time.monotonic()
+            return self._interpreter.execute(action, timeout)
+        keys, start_time = encode_keys(match[1] or ""), time.monotonic()
         seconds = self._sandbox.limits.seconds(timeout)
         is_new = self._terminal is None
         if self._terminal is None:
@@ -106,13 +108,15 @@ class KeysInterpreter:
             except OSError as error:
                 note = f"there is no terminal to be had in this sandbox: {error.strerror}"
                 return Execution(b"", ok=False, notes=(note,))
-        taken = self._terminal.send(keys)
-        look = self._terminal.first
+        typed_count = self._terminal.send(keys)
+        look = self._terminal.first_screen
         if keys or not is_new:
             look = self._terminal.look(seconds, typed=bool(keys))
         notes = ["cursor at row {}, column {}".format(*look.cursor)]
-        if taken < len(keys):
-            notes.append(f"the program reads no keys: {len(keys) - taken} bytes were not typed")
+        if typed_count < len(keys):
+            notes.append(
+                f"the program reads no keys: {len(keys) - typed_count} bytes were not typed"
+            )
         if look.busy:
             notes.append("it is still writing")
         if look.ended:
@@ -120,22 +124,22 @@ class KeysInterpreter:
             self._close_terminal()
         return Execution(
             look.text.encode(),
-            ok=taken == len(keys),
+            ok=typed_count == len(keys),
             notes=tuple(notes),
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - start_time,
         )
 
-    def save(self, lossy: bool = False) -> Saved:
+    def save(self, lossy: bool = False) -> SavedState:
         """See `SavesState`. The terminal's programs are such as run beside the shell."""
-        if not isinstance(self._inner, SavesState):
-            raise ForkError(f"{type(self._inner).__name__} cannot save its state")
-        saved = self._inner.save(lossy)
+        if not isinstance(self._interpreter, SupportsSave):
+            raise ForkError(f"{type(self._interpreter).__name__} cannot save its state")
+        saved_state = self._interpreter.save(lossy)
 
-        def opened() -> tuple[Any, Interpreter]:
-            place, inner = saved.open()
-            return place, KeysInterpreter(inner, place)  # type: ignore[arg-type]
+        def reopen() -> tuple[Any, Interpreter]:
+            place, interpreter = saved_state.open()
+            return place, KeysInterpreter(interpreter, place)  # type: ignore[arg-type]
 
-        return replace(saved, open=opened)
+        return replace(saved_state, open=reopen)
 
     def _close_terminal(self) -> None:
         terminal, self._terminal = self._terminal, None
@@ -145,10 +149,10 @@ class KeysInterpreter:
     def close(self) -> None:
         """End the terminal's shell and the interpreter. Idempotent."""
         self._close_terminal()
-        self._inner.close()
+        self._interpreter.close()
 
 
-def with_keys(
+def add_keys_tool(
     opens: Callable[[Any], Interpreter], traits: Traits
 ) -> tuple[Callable[[Any], Interpreter], Traits]:
     """Add the tool to what an environment opens, and to its traits.
@@ -160,12 +164,12 @@ def with_keys(
         raise UsageError(f"keys=True is for environments with a shell, not for {traits.language}")
     check_installed()
 
-    def opened(sandbox: SandboxBackend) -> Interpreter:
+    def open_interpreter(sandbox: SandboxBackend) -> Interpreter:
         if not isinstance(sandbox, HasTerminals):
             raise UsageError(f"{type(sandbox).__name__} has no terminals, which keys=True needs")
         return KeysInterpreter(opens(sandbox), sandbox)
 
-    return opened, replace(traits, more=(*traits.more, _verb()), hint=_HINT)
+    return open_interpreter, replace(traits, more=(*traits.more, _verb()), hint=_HINT)
 
 
 def _verb() -> Verb:
@@ -179,5 +183,5 @@ def _verb() -> Verb:
         match = _ACTION.fullmatch(action)
         return None if match is None else {"keys": match[1] or ""}
 
-    does = f"{_DOES} It returns the screen, {COLUMNS} x {ROWS}."
-    return Verb(Tool("keys", does, schema({"keys": _HELP})), action, arguments)
+    description = f"{_DESCRIPTION} It returns the screen, {COLUMNS} x {ROWS}."
+    return Verb(Tool("keys", description, schema({"keys": _HELP})), action, arguments)

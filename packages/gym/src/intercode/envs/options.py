@@ -7,7 +7,7 @@ their fields. An environment from outside the package may have a subclass of its
     class MazeOptions(SandboxOptions, frozen=True, kw_only=True):
         width: Annotated[int, Meta(description="cells in a row", ge=2)] = 8
 
-`described` lists the fields with all that a reader of text needs to know about them, and `taken`
+`list_class_options` lists the fields with all that a reader of text needs to know about them, and `list_constructor_options`
 those that the constructor of an environment takes. A field whose
 type is an object of Python, or a name for one, is a text there.
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from intercode_sandbox.base import Provider
 
     # Any reward: a function, a `Reward`, a judge; or a name.
-    RewardLike = str | Callable[..., Any] | Any
-    ProviderLike = str | Provider
-    EngineLike = str | Engine
-    PathLike = str | Path
-    CacheLike: TypeAlias = bool | GoldCache
+    RewardValue = str | Callable[..., Any] | Any
+    ProviderValue = str | Provider
+    EngineValue = str | Engine
+    PathValue = str | Path
+    CacheValue: TypeAlias = bool | GoldCache
 else:  # what a text can say
-    RewardLike = ProviderLike = EngineLike = PathLike = str
-    CacheLike = bool
+    RewardValue = ProviderValue = EngineValue = PathValue = str
+    CacheValue = bool
 
 Role = Literal["identifies", "described", "presentation", "resources", "session"]
 """The part of an option in a run's identity.
@@ -64,11 +64,11 @@ Role = Literal["identifies", "described", "presentation", "resources", "session"
 - ``resources``: it changes how fast a run is.
 - ``session``: each session of a run may have its own.
 """
-_PLAIN = (str, int, float, bytes, list, tuple, dict, set)
+_PLAIN_TYPES = (str, int, float, bytes, list, tuple, dict, set)
 _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 
 Image = Annotated[
-    PathLike | None,
+    PathValue | None,
     Meta(
         description="for all tasks; what they lay over host (host+…) they lay over it (default: "
         "each task's own, else host)",
@@ -122,7 +122,7 @@ Keys = Annotated[
     ),
 ]
 RewardOption = Annotated[
-    RewardLike | None,
+    RewardValue | None,
     Meta(
         description="your own function, reward.py:score; for Bash also judge; for SQL also "
         "bird-ex, bird-soft-f1, bird-r-ves or spider-test-suite",
@@ -138,7 +138,7 @@ MaxTurns = Annotated[
     ),
 ]
 EngineOption = Annotated[
-    EngineLike,
+    EngineValue,
     Meta(
         description="for SQL: sqlite (default), duckdb, mysql, postgresql, a server's URL, or your "
         "own engine",
@@ -146,14 +146,14 @@ EngineOption = Annotated[
     ),
 ]
 Databases = Annotated[
-    PathLike | None,
+    PathValue | None,
     Meta(
         description="for SQL: the folder, database file or dump that holds the tasks' databases",
         extra={"metavar": "PATH", "path": True, "role": "described"},
     ),
 ]
 CacheGold = Annotated[
-    CacheLike,
+    CacheValue,
     Meta(
         description="whether gold runs once per task rather than at every score (False if it "
         "depends on the clock), or a cache to share with other environments",
@@ -162,7 +162,7 @@ CacheGold = Annotated[
 ]
 
 
-EITHER: dict[str, tuple[str | None, str]] = {
+BINARY_OPTIONS: dict[str, tuple[str | None, str]] = {
     "render_mode": (None, "ansi"),
     "observations": ("text", "utf-8"),
     "errors": ("raise", "value"),
@@ -209,7 +209,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
     """
 
     sandbox: Annotated[
-        ProviderLike,
+        ProviderValue,
         Meta(
             description="what runs the sandboxes: native (default); docker: an engine with "
             "Docker's API; or your own provider",
@@ -263,19 +263,21 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse wrong values, which msgspec does only where it reads a text; merge the limits."""
-        for name, option in described(type(self)).items():
+        for name, option in list_class_options(type(self)).items():
             value = getattr(self, name)
-            if name not in LIMITS and (wrong := option.wrong(value)):
-                raise UsageError(f"{name} must be {wrong}, not {value!r}")
+            if name not in LIMITS and (requirement := option.requirement(value)):
+                raise UsageError(f"{name} must be {requirement}, not {value!r}")
         single = {name: getattr(self, name) for name in LimitOptions.__struct_fields__}
         single = {name: value for name, value in single.items() if value is not None}
         if single or self.limits is not None:
             msgspec.structs.force_setattr(self, "limits", Limits.of(self.limits, **single))
         for name in single:
             msgspec.structs.force_setattr(self, name, None)
-        for name, (one, other) in EITHER.items():
-            if (value := getattr(self, name, one)) not in (one, other):
-                raise UsageError(f"{name} must be {one!r} or {other!r}, not {value!r}")
+        for name, (first_value, second_value) in BINARY_OPTIONS.items():
+            if (value := getattr(self, name, first_value)) not in (first_value, second_value):
+                raise UsageError(
+                    f"{name} must be {first_value!r} or {second_value!r}, not {value!r}"
+                )
 
     @classmethod
     def of(
@@ -293,12 +295,12 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         """
         if not isinstance(options, (cls, type(None))):
             raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
-        changes = _renamed(changes)
+        changes = _rename_options(changes)
         if unknown := sorted(set(changes) - set(cls.__struct_fields__)):
-            near = hint_text(unknown[0], ("data", *cls.__struct_fields__))
-            if unknown[0] in _FOR_DATA:
-                near = "; the tasks are 'data'"
-            raise UsageError(f"there is no option {unknown[0]!r}{near}")
+            suggestion = hint_text(unknown[0], ("data", *cls.__struct_fields__))
+            if unknown[0] in _DATA_ALIASES:
+                suggestion = "; the tasks are 'data'"
+            raise UsageError(f"there is no option {unknown[0]!r}{suggestion}")
         if options is None:
             return cls(**changes)
         return msgspec.structs.replace(options, **changes) if changes else options
@@ -410,7 +412,7 @@ class SweOptions(ShellOptions, frozen=True, kw_only=True):
     """The options of `intercode.envs.swe.SweEnv`."""
 
     repositories: Annotated[
-        PathLike | None,
+        PathValue | None,
         Meta(
             description="for SWE: where the repositories are that tasks name and do not have",
             extra={"metavar": "DIR|URL", "path": True, "role": "described"},
@@ -438,14 +440,14 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     default: Any
     help: str
     metavar: str | None = None
-    least: int | float | None = None
+    minimum: int | float | None = None
     """The smallest value."""
     choices: tuple[str, ...] = ()
     is_optional: bool = True
     """Whether its value may be None."""
     has_flag: bool = True
     """Whether the command line has it under its own name."""
-    many: bool = False
+    is_list: bool = False
     """Whether its value may be a list of texts."""
     is_path: bool = False
     """Whether its value may be a path, which begins in the folder of the file that has it."""
@@ -466,16 +468,16 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> str:
         """The type and bounds of a value, in words."""
         words = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
-        first = next(kind for kind in self.kinds if kind is not bool or len(self.kinds) == 1)
-        either = "true, false or " if bool in self.kinds and first is not bool else ""
-        return f"{either}{words[first]}"
+        first_kind = next(kind for kind in self.kinds if kind is not bool or len(self.kinds) == 1)
+        prefix = "true, false or " if bool in self.kinds and first_kind is not bool else ""
+        return f"{prefix}{words[first_kind]}"
 
     def accepts(self, value: object) -> bool:
         """Tell whether a value of TOML or JSON has a type that the option takes."""
         if isinstance(value, bool):
             return bool in self.kinds
         if isinstance(value, (list, tuple)):
-            return self.many and all(isinstance(one, str) for one in value)
+            return self.is_list and all(isinstance(item, str) for item in value)
         numbers = {int: Integral, float: Real}  # also those of numpy
         return isinstance(value, tuple(numbers.get(kind, kind) for kind in self.kinds))
 
@@ -493,108 +495,116 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         elif float in self.kinds:
             with suppress(ValueError):
                 value = float(text)
-        wrong = self.wrong(value)
+        requirement = self.requirement(value)
         if self.choices and value not in self.choices:
-            wrong = f"one of {', '.join(self.choices)}"
-        if wrong or (isinstance(value, float) and not isfinite(value)):
-            raise ValueError(f"must be {wrong or self.kind}, not {text!r}")
+            requirement = f"one of {', '.join(self.choices)}"
+        if requirement or (isinstance(value, float) and not isfinite(value)):
+            raise ValueError(f"must be {requirement or self.kind}, not {text!r}")
         return value
 
-    def wrong(self, value: Any) -> str:
+    def requirement(self, value: Any) -> str:
         """Say what a value must be; nothing if that is what it is.
 
         An object of Python, such as a provider or a reward, stands for the text that names one.
         """
-        is_plain = isinstance(value, _PLAIN) and not self.accepts(value)
+        is_plain = isinstance(value, _PLAIN_TYPES) and not self.accepts(value)
         if self.kinds and (is_plain or (value is None and not self.is_optional)):
             return self.kind
-        too_small = self.least is not None and value is not None and value < self.least
-        return f"at least {self.least}" if too_small else ""
+        too_small = self.minimum is not None and value is not None and value < self.minimum
+        return f"at least {self.minimum}" if too_small else ""
 
 
 @cache
-def described(kind: type[msgspec.Struct]) -> dict[str, Option]:
+def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
     """List the options of a class by name, in the order of its fields."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    found = {}
+    options = {}
     for field in msgspec.structs.fields(kind):
-        types, metas = _taken_apart(hints[field.name])
+        types, metas = _split_annotation(hints[field.name])
         extra = {key: value for meta in metas for key, value in (meta.extra or {}).items()}
-        found[field.name] = Option(
+        options[field.name] = Option(
             name=field.name,
-            kinds=tuple(one for one in (str, bool, int, float) if one in types),
+            kinds=tuple(
+                value_type for value_type in (str, bool, int, float) if value_type in types
+            ),
             default=field.default,
             help=next((meta.description for meta in metas if meta.description), ""),
             metavar=extra.get("metavar"),
-            least=next((meta.ge for meta in metas if meta.ge is not None), None),
+            minimum=next((meta.ge for meta in metas if meta.ge is not None), None),
             choices=tuple(extra.get("choices", ())),
             is_optional=type(None) in types,
             has_flag=extra.get("flag", True),
-            many=extra.get("many", False),
+            is_list=extra.get("many", False),
             is_path=extra.get("path", False),
             role=extra.get("role", "identifies"),
             is_daily=extra.get("daily", False),
             group=extra.get("group", ""),
             fact=extra.get("fact", ""),
         )
-    return found
+    return options
 
 
-def taken(kind: Callable[..., Any]) -> dict[str, Option]:
+def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
     """List the options that an environment's constructor takes, by name.
 
     Those that are parameters of its own, and in no class of options, have no kind and no help.
     """
-    known = described(getattr(kind, "Options", EnvOptions))
+    class_options = list_class_options(getattr(kind, "Options", EnvOptions))
     data, *parameters = inspect.signature(kind).parameters.values() or (None,)
     if data is None:
         raise UsageError(
             f"environment {getattr(kind, '__qualname__', kind)!r} must take the tasks as its first "
             "argument: def __init__(self, data, **options)"
         )
-    everything = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    has_variadic = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    own = [one for one in parameters if one.kind not in variadic and one.name != "options"]
+    declared_parameters = [
+        parameter
+        for parameter in parameters
+        if parameter.kind not in variadic and parameter.name != "options"
+    ]
     return {
-        **(known if everything else {}),
+        **(class_options if has_variadic else {}),
         **{
-            one.name: known.get(one.name)
-            or Option(name=one.name, kinds=(), default=one.default, help="", has_flag=False)
-            for one in own
+            parameter.name: class_options.get(parameter.name)
+            or Option(
+                name=parameter.name, kinds=(), default=parameter.default, help="", has_flag=False
+            )
+            for parameter in declared_parameters
         },
     }
 
 
-def readable(kind: Callable[..., Any]) -> dict[str, Option]:
-    """List those of the options that `taken` lists which a text can give.
+def list_text_options(kind: Callable[..., Any]) -> dict[str, Option]:
+    """List those of the options that `list_constructor_options` lists which a text can give.
 
     A parameter in no class of options has the type of its default.
     """
     options = {}
-    for name, option in taken(kind).items():
+    for name, option in list_constructor_options(kind).items():
         kinds = option.kinds or (type(option.default),)
         if kinds[0] in (str, bool, int, float):
             options[name] = msgspec.structs.replace(option, kinds=kinds)
     return options
 
 
-def _taken_apart(hint: Any) -> tuple[list[Any], list[Meta]]:
+def _split_annotation(hint: Any) -> tuple[list[Any], list[Meta]]:
     """The plain types of an annotation, and all that is said of them."""
     if metas := [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]:
-        types, more = _taken_apart(hint.__origin__)
-        return types, metas + more
-    parts = [_taken_apart(arm) for arm in typing.get_args(hint)]
+        types, inner_metas = _split_annotation(hint.__origin__)
+        return types, metas + inner_metas
+    parts = [_split_annotation(arm) for arm in typing.get_args(hint)]
     return (
-        [one for types, _ in parts for one in types] or [hint],
-        [meta for _, more in parts for meta in more],
+        [plain_type for types, _ in parts for plain_type in types] or [hint],
+        [meta for _, inner_metas in parts for meta in inner_metas],
     )
 
 
-_FOR_DATA = {"tasks", "dataset"}
+_DATA_ALIASES = {"tasks", "dataset"}
 """Names by which other places call an environment's tasks: ``intercode.toml``, and libraries."""
 
 
-def _renamed(changes: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_options(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the older name of an option, with a warning."""
     changes = dict(changes)
     if "provider" in changes:

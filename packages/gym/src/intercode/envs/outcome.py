@@ -60,7 +60,7 @@ class GoldOutcome:
         return {"changes": rows, "output": self.output, "answer": self.answer}
 
 
-def played(env: Any, task: Task) -> GoldOutcome:
+def play_gold(env: Any, task: Task) -> GoldOutcome:
     """Solve a task by its gold, and look at the outcome.
 
     Args:
@@ -73,57 +73,70 @@ def played(env: Any, task: Task) -> GoldOutcome:
     """
     if not task.gold:
         raise TaskError(f"task {task.task_id!r} has no 'gold': what it asks for is not known")
-    *actions, last = env.solution(task)
+    *actions, submission = env.solution(task)
     env.max_turns = len(actions) + 1
     env.reset()
     place = env.place
     sandbox = place if isinstance(place, SandboxBackend) else None
-    before = _changes(sandbox)
+    initial_changes = _changes(sandbox)
     for action in actions:
         env.step(action)
         _refuse_trouble(task, env.episode.turns[-1].info, action)
     place.kill()
-    after = _changes(sandbox)
-    made, contents = [], {}
+    final_changes = _changes(sandbox)
+    changes, contents = [], {}
     if sandbox is not None:
-        paths = sorted(differing_paths(before, after))
-        made = [_made(sandbox, path, before.get(path), after.get(path)) for path in paths]
-        contents = {one.path: data for one in made if (data := _content(sandbox, one)) is not None}
-    answer = last.partition(" ")[2] or None
-    return GoldOutcome(tuple(made), contents, last_output(env.episode) or "", answer)
+        paths = sorted(differing_paths(initial_changes, final_changes))
+        changes = [
+            _compare_change(sandbox, path, initial_changes.get(path), final_changes.get(path))
+            for path in paths
+        ]
+        contents = {
+            change.path: data
+            for change in changes
+            if (data := _content(sandbox, change)) is not None
+        }
+    answer = submission.partition(" ")[2] or None
+    return GoldOutcome(tuple(changes), contents, last_output(env.episode) or "", answer)
 
 
 def _refuse_trouble(task: Task, info: Mapping[str, Any], action: str) -> None:
-    known = {"timed_out": "ran into the time limit", ENDED: "ended its own sandbox", **TROUBLES}
-    for name, what in known.items():
+    troubles = {"timed_out": "ran into the time limit", ENDED: "ended its own sandbox", **TROUBLES}
+    for name, description in troubles.items():
         if info.get(name):
-            raise RewardError(f"task {task.task_id!r}: gold {what}: {action}")
+            raise RewardError(f"task {task.task_id!r}: gold {description}: {action}")
 
 
 def _changes(sandbox: SandboxBackend | None) -> dict[str, Change]:
     return {} if sandbox is None else {change.path: change for change in sandbox.changes()}
 
 
-def _made(
-    sandbox: SandboxBackend, path: str, before: Change | None, after: Change | None
+def _compare_change(
+    sandbox: SandboxBackend, path: str, initial_change: Change | None, final_change: Change | None
 ) -> Change:
     """Compare a path with what it was before gold, where both are compared with the image."""
-    known = before or after
-    assert known is not None  # they differ
-    was_there, is_there = presence(before, after)
+    change = initial_change or final_change
+    assert change is not None  # they differ
+    was_there, is_there = presence(initial_change, final_change)
     if not is_there:
-        return Change(path, "deleted", known.type)
-    now = after or _as_in_the_image(sandbox, path)
-    new = now.content_changed if before is None else before.digest != now.digest
-    return replace(now, kind="modified" if was_there else "added", content_changed=new)
+        return Change(path, "deleted", change.type)
+    current_change = final_change or _describe_image_path(sandbox, path)
+    has_new_content = (
+        current_change.content_changed
+        if initial_change is None
+        else initial_change.digest != current_change.digest
+    )
+    return replace(
+        current_change, kind="modified" if was_there else "added", content_changed=has_new_content
+    )
 
 
-def _as_in_the_image(sandbox: SandboxBackend, path: str) -> Change:
+def _describe_image_path(sandbox: SandboxBackend, path: str) -> Change:
     """Describe a path that is again as in the image, which `changes` leaves out."""
-    done = sandbox.exec(["stat", "-c", "%f %u %g %s", "--", encode(path)])
-    if not done.ok:
-        raise RewardError(f"{path} cannot be looked at: {decode(done.stderr).strip()}")
-    mode, uid, gid, size = done.stdout.split()
+    result = sandbox.exec(["stat", "-c", "%f %u %g %s", "--", encode(path)])
+    if not result.ok:
+        raise RewardError(f"{path} cannot be looked at: {decode(result.stderr).strip()}")
+    mode, uid, gid, size = result.stdout.split()
     bits = int(mode, 16)
     kind = _TYPES.get(stat.S_IFMT(bits), "device")
     return Change(path, "modified", kind, stat.S_IMODE(bits), int(uid), int(gid), int(size))

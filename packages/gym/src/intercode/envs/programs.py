@@ -18,13 +18,13 @@ from intercode_sandbox.base import Completed
 
 _SECONDS = 30.0
 """The time limit of one trial: on a busy machine the first start reads the program from disk."""
-_SHOWN = 300
+_MAX_MESSAGE_BYTES = 300
 """Bytes of a program's own words in an error."""
 _READ = 4096
 """Bytes that are read of a program, to tell whether it is there."""
-_OF_MACHINE = [os.strerror(n) for n in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)]
+_MACHINE_ERRORS = [os.strerror(n) for n in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)]
 """The kernel's words where the machine, and no image, lacks something."""
-_tried: set[tuple[str, str, tuple[str, ...]]] = set()
+_working_programs: set[tuple[str, str, tuple[str, ...]]] = set()
 """Kind of provider, digest of the image, and its programs, where all of them run."""
 
 
@@ -41,7 +41,7 @@ def try_programs(provider: Provider, image: str, programs: Sequence[str]) -> Non
         SandboxError: No sandbox starts.
     """
     key = type(provider).__qualname__, provider.digest(image), tuple(programs)
-    if key in _tried or not programs:
+    if key in _working_programs or not programs:
         return
     with closing(provider.start(image)) as sandbox:
         for program in programs:
@@ -50,7 +50,7 @@ def try_programs(provider: Provider, image: str, programs: Sequence[str]) -> Non
                     f"the image {image!r} cannot run {program!r}, which its tasks need: {reason}. "
                     "Put a program that runs into the image, or name another image"
                 )
-    _tried.add(key)
+    _working_programs.add(key)
 
 
 def _flaw(sandbox: SandboxBackend, program: str) -> str:
@@ -58,29 +58,29 @@ def _flaw(sandbox: SandboxBackend, program: str) -> str:
     is_shell = posixpath.basename(program) == "bash"
     flags = ["--norc", "--noprofile", "-c", "echo works"] if is_shell else ["--version"]
     try:
-        done = sandbox.exec([program, *flags], cwd="/", timeout=_SECONDS)
+        result = sandbox.exec([program, *flags], cwd="/", timeout=_SECONDS)
     except SandboxError:
         raise
     except OSError as error:  # of a provider that reports a missing program so
-        done = Completed(127, b"", str(error).encode())
-    if done.timed_out:
+        result = Completed(127, b"", str(error).encode())
+    if result.timed_out:
         return f"it does not end within {_SECONDS:g} s"
-    if done.ok and (not is_shell or done.stdout == b"works\n"):
+    if result.ok and (not is_shell or result.stdout == b"works\n"):
         return ""
     path = _find(sandbox, program)
     if not path:
         return "the image has no such program"
-    said = (done.stderr or done.stdout)[:_SHOWN].decode(errors="replace").strip()
-    if any(words in said for words in _OF_MACHINE):
-        raise SandboxError(f"{program!r} could not be tried in a sandbox: {said}")
+    message = (result.stderr or result.stdout)[:_MAX_MESSAGE_BYTES].decode(errors="replace").strip()
+    if any(words in message for words in _MACHINE_ERRORS):
+        raise SandboxError(f"{program!r} could not be tried in a sandbox: {message}")
     # The kernel's words for a file that is there; a shell has other words than process 1.
-    if "Exec format error" in said:
-        return f"{path} is for another architecture, or no program at all ({said})"
-    if "No such file or directory" in said:
-        return f"{path} is there, but the loader or interpreter that it names is not ({said})"
-    if "Permission denied" in said:
-        return f"{path} is not executable for the image's user ({said})"
-    return f"{path} fails with exit code {done.exit_code}: {said or '(no output)'}"
+    if "Exec format error" in message:
+        return f"{path} is for another architecture, or no program at all ({message})"
+    if "No such file or directory" in message:
+        return f"{path} is there, but the loader or interpreter that it names is not ({message})"
+    if "Permission denied" in message:
+        return f"{path} is not executable for the image's user ({message})"
+    return f"{path} fails with exit code {result.exit_code}: {message or '(no output)'}"
 
 
 def _find(sandbox: SandboxBackend, program: str) -> str:

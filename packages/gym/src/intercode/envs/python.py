@@ -13,7 +13,7 @@ from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, PythonOptions
 from intercode.envs.stage import SandboxStage
-from intercode.envs.traits import PYTHON, Guess, Traits, always, python_answer
+from intercode.envs.traits import PYTHON, Guess, Traits, constant_actions, python_answer
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
@@ -41,7 +41,7 @@ def _recognises(tasks: Sequence[Task]) -> bool:
     return any(task.tests or _FIELDS & task.metadata.keys() for task in tasks)
 
 
-def _expected(task: Task) -> tuple[str, ...]:
+def _expected_answer(task: Task) -> tuple[str, ...]:
     """Answer with the value that a task's first test compares with.
 
     If a constant solves the task, this one does.
@@ -88,9 +88,9 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         fields=("stdio", "cases", "setup_code"),
         rules=("python", "command"),
         constants=(
-            *(Guess(value, always(*python_answer(value))) for value in ("None", "True")),
-            Guess("what the first test expects", _expected, by_chance=True),
-            Guess("an object equal to all", always(_EQUALS_ALL, "submit answer")),
+            *(Guess(value, constant_actions(*python_answer(value))) for value in ("None", "True")),
+            Guess("what the first test expects", _expected_answer, by_chance=True),
+            Guess("an object equal to all", constant_actions(_EQUALS_ALL, "submit answer")),
         ),
         recognises=_recognises,
     )
@@ -113,15 +113,15 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         self._command = CommandReward(provider, stage.open, network)
         if options.reward is None:
             _check_tests(tasks)
-        chosen = choose_reward("python", options.reward, lambda: self._tested)
-        super().__init__(tasks, stage, self._prompt_in, chosen, options=options)
+        env_reward = choose_reward("python", options.reward, lambda: self._score_episode)
+        super().__init__(tasks, stage, self._open_prompt, env_reward, options=options)
 
     def close(self) -> None:
         """End the episode and free its sandbox, and the tests'. Idempotent."""
         super().close()
         self._tests.close()
 
-    def _prompt_in(self, sandbox: SandboxBackend) -> PythonInterpreter:
+    def _open_prompt(self, sandbox: SandboxBackend) -> PythonInterpreter:
         prelude = self.episode_state.task.metadata.get("setup_code") or ""
         return PythonInterpreter(sandbox, self._python, prelude)
 
@@ -130,7 +130,7 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         turns = [] if output is None else [Turn(output, "")]
         return replace(super()._attempt(task, place, None), turns=turns)
 
-    def _tested(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
+    def _score_episode(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         reward = self._tests if has_tests(task) else self._command
         return reward(task, episode, sandbox)
 

@@ -26,11 +26,11 @@ FOLDER = "intercode"
 """The folder of a recipe's own files, beside its Dockerfile."""
 _SCRIPT = "/intercode-setup"
 """A path in the image, while it is built."""
-_FROM = re.compile(r"^(\s*FROM\s+(?:--platform=\S+\s+)?)(\S+)", re.IGNORECASE | re.MULTILINE)
+_BASE_LINE = re.compile(r"^(\s*FROM\s+(?:--platform=\S+\s+)?)(\S+)", re.IGNORECASE | re.MULTILINE)
 _STAGE = re.compile(r"^\s*FROM\s.*\sAS\s+(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
 OWN_START = ("docker", "docker-daemon", "dockerfile", "oci", "digest")
 """Schemes of images that say themselves how programs start in them."""
-_CARRIED = ("base", *RECIPES)
+_EXPORTABLE_IMAGES = ("base", *RECIPES)
 _PACKAGES = re.compile(r"(?P<suite>[^\[]*)(?:\[(?P<packages>.*)\])?")
 
 
@@ -114,7 +114,7 @@ class Writer:
         spec = parse(image)
         self._lines = [f"FROM {base}"] if base else self._begin(spec)
         self._root(True)
-        self._lines += [f"ENV {name}={_quoted(value)}" for name, value in start.env.items()]
+        self._lines += [f"ENV {name}={_quote_value(value)}" for name, value in start.env.items()]
         self._lines.append("WORKDIR /")
         for addition in spec.additions:
             self._lay(addition)
@@ -126,33 +126,33 @@ class Writer:
         if scheme == "scratch":
             return ["FROM scratch"]
         if scheme == "dockerfile":
-            return self._inlined(Options.read(argument))
-        if scheme == "debian" and (found := _PACKAGES.fullmatch(argument)):
-            packages = (found["packages"] or "").replace(",", " ").split()
+            return self._inline_dockerfile(Options.read(argument))
+        if scheme == "debian" and (match := _PACKAGES.fullmatch(argument)):
+            packages = (match["packages"] or "").replace(",", " ").split()
             install = "apt-get update && apt-get install -y --no-install-recommends"
             run = [f"RUN {install} {' '.join(packages)}"] if packages else []
-            return [f"FROM debian:{found['suite']}", *run]
-        return [f"FROM {self._carry(scheme if not argument else str(_plain(spec)))}"]
+            return [f"FROM debian:{match['suite']}", *run]
+        return [f"FROM {self._carry(scheme if not argument else str(_strip_additions(spec)))}"]
 
     def _carry(self, name: str) -> str:
         """Return what is named after ``FROM`` for an image of InterCode's own."""
-        known = "base" if name == "host" else name
-        if known not in _CARRIED:
+        image_name = "base" if name == "host" else name
+        if image_name not in _EXPORTABLE_IMAGES:
             raise UsageError(
                 f"the image {name!r} is in no registry: give it to your engine (intercode images "
                 "export, docker import), and name it there: recipe(task, base=NAME)"
             )
-        self.carried[known] = known
-        return known
+        self.carried[image_name] = image_name
+        return image_name
 
-    def _inlined(self, options: Options) -> list[str]:
+    def _inline_dockerfile(self, options: Options) -> list[str]:
         """Take over a Dockerfile with the files beside it."""
         text = options.path.read_text(encoding="utf-8")
         stages = set(_STAGE.findall(text))
 
-        def renamed(match: re.Match[str]) -> str:
+        def replace_base(match: re.Match[str]) -> str:
             name = match[2]
-            if name in ("host", *_CARRIED) and name not in stages:
+            if name in ("host", *_EXPORTABLE_IMAGES) and name not in stages:
                 name = self._carry(name)
             elif name.startswith(("/", "./", "../", "~")):
                 self._carry(name)  # which refuses it
@@ -162,10 +162,10 @@ class Writer:
             line = re.compile(
                 rf"^(\s*ARG\s+{re.escape(name)})(=.*)?$", re.IGNORECASE | re.MULTILINE
             )
-            text = line.sub(partial(_given, value), text)
+            text = line.sub(partial(_declare_argument, value), text)
         self._take_folder(options.path)
         target = [f"FROM {options.target}"] if options.target else []
-        return [_FROM.sub(renamed, text).rstrip("\n"), *target]
+        return [_BASE_LINE.sub(replace_base, text).rstrip("\n"), *target]
 
     def _take_folder(self, dockerfile: Path) -> None:
         folder = dockerfile.parent
@@ -181,9 +181,11 @@ class Writer:
                 if os.access(file, os.X_OK):
                     self._executable.add(path)
         for ignore in (f"{dockerfile.name}.dockerignore", ".dockerignore"):
-            if (given := self.files.pop(ignore, None)) is not None:
-                kept = given.rstrip(b"\n") + f"\n!{FOLDER}\n!{FOLDER}/**\n".encode()
-                self.files[".dockerignore"] = kept
+            if (ignore_rules := self.files.pop(ignore, None)) is not None:
+                extended_rules = (
+                    ignore_rules.rstrip(b"\n") + f"\n!{FOLDER}\n!{FOLDER}/**\n".encode()
+                )
+                self.files[".dockerignore"] = extended_rules
                 break
 
     def _root(self, is_root: bool) -> None:
@@ -194,8 +196,10 @@ class Writer:
     def _lay(self, addition: Addition) -> None:
         source = self.put(addition.path.name, addition.path.read_bytes())
         if not addition.is_script:
-            if hiding := opaque_folders(addition.path):
-                self._lines.append(f"RUN {_words('rm', '-rf', *(f'/{one}' for one in hiding))}")
+            if replaced_paths := opaque_folders(addition.path):
+                self._lines.append(
+                    f"RUN {_words('rm', '-rf', *(f'/{path}' for path in replaced_paths))}"
+                )
             self._lines.append(f"ADD {_words(source, '/')}")
             return
         self._lines += [
@@ -213,7 +217,7 @@ class Writer:
     def finish(
         self,
         directory: str,
-        written: Mapping[str, bytes],
+        file_contents: Mapping[str, bytes],
         setup: str | None,
         limits: Limits,
         network: bool,
@@ -223,7 +227,7 @@ class Writer:
 
         Args:
             directory: Where its relative files and its setup begin, from the image's directory.
-            written: Path → content of its files.
+            file_contents: Path → content of its files.
             setup: A command that is run there.
             limits: The limits of its place.
             network: Whether it reaches the network.
@@ -231,11 +235,11 @@ class Writer:
         """
         workdir = str(PurePosixPath(self._start.workdir, directory))
         owner = f"--chown={_account(self._start.user)} " if self._start.user else ""
-        self._lines.append(f"WORKDIR {_escaped(workdir)}")
-        for path, content in written.items():
+        self._lines.append(f"WORKDIR {_escape_path(workdir)}")
+        for path, content in file_contents.items():
             source = self.put(PurePosixPath(path).name, content)
             place = str(PurePosixPath(workdir, path))
-            self._lines.append(f"COPY {owner}{_words(source, _escaped(place))}")
+            self._lines.append(f"COPY {owner}{_words(source, _escape_path(place))}")
         self._root(False)
         if setup is not None:
             self._lines.append(f"RUN {_words('/bin/bash', '--norc', '--noprofile', '-c', setup)}")
@@ -253,12 +257,12 @@ class Writer:
         )
 
 
-def _plain(spec: Spec) -> Spec:
+def _strip_additions(spec: Spec) -> Spec:
     return Spec(spec.scheme, spec.argument)
 
 
-def _given(value: str, declaration: re.Match[str]) -> str:
-    return f"{declaration[1]}={_quoted(value)}"
+def _declare_argument(value: str, declaration: re.Match[str]) -> str:
+    return f"{declaration[1]}={_quote_value(value)}"
 
 
 def _account(user: str) -> str:
@@ -280,10 +284,10 @@ def _words(*words: str) -> str:
     return text
 
 
-def _escaped(path: str) -> str:
+def _escape_path(path: str) -> str:
     """Keep a path's characters from being read as variables, escapes and quotes."""
     return re.sub(r"([$\\'\"])", r"\\\1", path)
 
 
-def _quoted(value: str) -> str:
+def _quote_value(value: str) -> str:
     return '"' + re.sub(r'(["$\\])', r"\\\1", value) + '"'

@@ -19,23 +19,23 @@ import numpy as np
 from intercode.envs.episode_state import EpisodeState
 from intercode.episode import Episode, Fork, Turn
 from intercode.errors import EnvironmentStateError, ForkError, TaskNotFoundError
-from intercode.interpreters.base import Interpreter, Saved, SavesState
+from intercode.interpreters.base import Interpreter, SavedState, SupportsSave
 from intercode.task import Dataset, Task
 from intercode_sandbox.ownership import register_finalizer
 
 How = Literal["auto", "state", "replay"]
 """By what an episode is forked; ``auto``: by its state where possible, else by its actions."""
 HOWS = ("auto", "state", "replay")
-_SHOWN = 60
+_EXCERPT_LENGTH = 60
 """Characters of two observations that are shown from where they part."""
 
 
-class _Kept:
+class _SharedState:
     """A saved state; it is freed with the last snapshot or fork that holds this object."""
 
-    def __init__(self, saved: Saved) -> None:
-        self.saved = saved
-        register_finalizer(self, saved.close)
+    def __init__(self, saved_state: SavedState) -> None:
+        self.saved_state = saved_state
+        register_finalizer(self, saved_state.close)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ class EpisodeSnapshot:
     _episode: Episode = field(repr=False)
     _numbers: Iterator[int] = field(repr=False)
     """Numbers of its episode's forks; the snapshots of one episode share them."""
-    _kept: list[_Kept | None] = field(repr=False)
+    _shared_states: list[_SharedState | None] = field(repr=False)
     """The saved state, if any; empty once this is closed."""
     submissions: Any = field(repr=False, default=None)
     """The count of what the episode and all its forks have submitted."""
@@ -85,7 +85,7 @@ class EpisodeSnapshot:
 
     def close(self) -> None:
         """Free what is saved, once no fork needs it. Idempotent, safe from any thread."""
-        self._kept.clear()
+        self._shared_states.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +93,7 @@ class EpisodeSnapshot:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def held(self, episode: Episode, numbers: Iterator[int]) -> Self:
+    def with_episode(self, episode: Episode, numbers: Iterator[int]) -> Self:
         """Return the same saved state for an episode that has begun from it and has no more turns.
 
         It lives on when this snapshot is closed.
@@ -102,26 +102,31 @@ class EpisodeSnapshot:
             episode: The episode.
             numbers: Numbers of its forks.
         """
-        return replace(self, _episode=_copied(episode), _numbers=numbers, _kept=list(self._kept))
+        return replace(
+            self,
+            _episode=_copy_episode(episode),
+            _numbers=numbers,
+            _shared_states=list(self._shared_states),
+        )
 
-    def of_one(self) -> Self:
+    def reserve_fork(self) -> Self:
         """Return this for a single fork, whose number is drawn now, whenever it begins."""
         number = next(self._numbers)
-        return replace(self, _numbers=iter((number,)), _kept=list(self._kept))
+        return replace(self, _numbers=iter((number,)), _shared_states=list(self._shared_states))
 
-    def task_in(self, tasks: Dataset, env: str, most: int) -> Task:
+    def find_task(self, tasks: Dataset, env: str, max_turns: int) -> Task:
         """Return the snapshot's task, of the tasks of an environment that is to restore it.
 
         Args:
             tasks: The tasks.
             env: The environment's short name.
-            most: The turns that it allows.
+            max_turns: The turns that it allows.
 
         Raises:
             ForkError: It was taken in another kind of environment, or of other tasks; or it has no
                 turn left, or was closed.
         """
-        if not self._kept:
+        if not self._shared_states:
             raise ForkError("the snapshot was closed: take another one")
         if env != self._episode.env:
             raise ForkError(f"a snapshot of {self._episode.env!r} cannot be restored in {env!r}")
@@ -131,16 +136,16 @@ class EpisodeSnapshot:
             raise ForkError(f"the snapshot is of another dataset: {error}") from error
         if task != self._task:
             raise ForkError(f"{tasks.where(task)} is another than the snapshot's of that id")
-        if (count := len(self._episode.turns)) >= most:
-            raise ForkError(f"the snapshot has {count} turns, and max_turns is {most} here")
+        if (count := len(self._episode.turns)) >= max_turns:
+            raise ForkError(f"the snapshot has {count} turns, and max_turns is {max_turns} here")
         return task
 
     def episode(self) -> Episode:
         """Return the episode of a new fork."""
         parent = self._episode
-        above = () if parent.fork is None else parent.fork.branch
-        origin = Fork(parent.id, len(parent.turns), (*above, next(self._numbers)))
-        episode = replace(_copied(parent), fork=origin)
+        parent_branch = () if parent.fork is None else parent.fork.branch
+        origin = Fork(parent.id, len(parent.turns), (*parent_branch, next(self._numbers)))
+        episode = replace(_copy_episode(parent), fork=origin)
         if self.lost:
             episode.metadata["lost"] = list(self.lost)
         return episode
@@ -151,15 +156,15 @@ class EpisodeSnapshot:
         Args:
             repeat: Starts them by repeating the actions.
         """
-        kept = self._kept[0]
-        return repeat() if kept is None else kept.saved.open()
+        shared_state = self._shared_states[0]
+        return repeat() if shared_state is None else shared_state.saved_state.open()
 
 
-def take(
+def take_snapshot(
     state: EpisodeState,
     episode: Episode,
     interpreter: Callable[[], Interpreter],
-    how: How,
+    fork_mode: How,
     lossy: bool,
 ) -> EpisodeSnapshot:
     """Take a snapshot of a running episode.
@@ -168,54 +173,54 @@ def take(
         state: The episode's state.
         episode: The episode, with the seconds that it has taken so far.
         interpreter: Returns its interpreter; only called if the state is to be saved.
-        how: See `How`.
+        fork_mode: See `How`.
         lossy: See `SavesState.save`.
 
     Raises:
         ForkError: It cannot be forked in this way.
     """
-    saved, refused = None, ""
-    if how != "replay":
+    saved_state, refusal = None, ""
+    if fork_mode != "replay":
         try:
-            saved = _save(interpreter(), lossy)
+            saved_state = _save(interpreter(), lossy)
         except ForkError as error:
-            if how == "state":
+            if fork_mode == "state":
                 raise
-            refused = f"; and its state cannot be saved: {error}"
+            refusal = f"; and its state cannot be saved: {error}"
     for number, turn in enumerate(episode.turns, 1):
-        if saved is None and turn.info.get("timed_out"):  # it may get further, or less far
+        if saved_state is None and turn.info.get("timed_out"):  # it may get further, or less far
             raise ForkError(
-                f"turn {number} ran into the time limit: it cannot be repeated exactly{refused}"
+                f"turn {number} ran into the time limit: it cannot be repeated exactly{refusal}"
             )
-    carried = ("whatever its actions do again",) if saved is None else saved.carried
+    state_parts = ("whatever its actions do again",) if saved_state is None else saved_state.carried
     return EpisodeSnapshot(
-        "replay" if saved is None else "state",
-        (*carried, *_ALWAYS),
-        () if saved is None else saved.lost,
+        "replay" if saved_state is None else "state",
+        (*state_parts, *_CONSTANT_PARTS),
+        () if saved_state is None else saved_state.lost,
         state.task,
-        _copied(episode),
+        _copy_episode(episode),
         state.fork_numbers,
-        [None if saved is None else _Kept(saved)],
+        [None if saved_state is None else _SharedState(saved_state)],
         state.submissions,
     )
 
 
-_ALWAYS = ("turns", "elapsed time", "limits")
+_CONSTANT_PARTS = ("turns", "elapsed time", "limits")
 
 
-def _save(interpreter: Interpreter, lossy: bool) -> Saved:
-    if isinstance(interpreter, SavesState):
+def _save(interpreter: Interpreter, lossy: bool) -> SavedState:
+    if isinstance(interpreter, SupportsSave):
         return interpreter.save(lossy)
     raise ForkError(
         f"{type(interpreter).__name__} cannot save its state: fork it with how='replay'"
     )
 
 
-def _copied(episode: Episode) -> Episode:
+def _copy_episode(episode: Episode) -> Episode:
     return replace(episode, turns=list(episode.turns), metadata=copy.deepcopy(episode.metadata))
 
 
-def random_of(episode: Episode, seed: int) -> np.random.Generator:
+def make_fork_generator(episode: Episode, seed: int) -> np.random.Generator:
     """Return the source of random numbers of an environment that begins with a fork.
 
     Args:
@@ -232,7 +237,7 @@ def repeat(turns: Iterable[Turn], take: Callable[[str], Turn]) -> None:
 
     Args:
         turns: The recorded turns.
-        take: Takes an action.
+        take_snapshot: Takes an action.
 
     Raises:
         ForkError: A turn differs; the message says which, and how.
@@ -240,34 +245,43 @@ def repeat(turns: Iterable[Turn], take: Callable[[str], Turn]) -> None:
     for number, turn in enumerate(turns, 1):
         if turn.info.get("executed") is False:  # nothing was run, and its reply is known
             continue
-        if found := difference(turn, take(turn.action)):
+        if mismatch := difference(turn, take(turn.action)):
             raise ForkError(
-                f"the episode cannot be forked by its actions: turn {number} differs: {found}"
+                f"the episode cannot be forked by its actions: turn {number} differs: {mismatch}"
             )
 
 
-def difference(recorded: Turn, now: Turn) -> str:
+def difference(recorded_turn: Turn, replayed_turn: Turn) -> str:
     """Describe how two turns differ; empty if they are equal."""
-    if now.info.get("timed_out"):
+    if replayed_turn.info.get("timed_out"):
         return "it ran into the time limit"
-    if recorded.observation != now.observation:
-        before, after = _from_where_they_part(recorded.observation, now.observation)
-        return f"recorded {before}, now {after}"
+    if recorded_turn.observation != replayed_turn.observation:
+        recorded_excerpt, current_excerpt = _diverging_excerpts(
+            recorded_turn.observation, replayed_turn.observation
+        )
+        return f"recorded {recorded_excerpt}, now {current_excerpt}"
     # An agent that acts by itself does not always tell an exit code.
-    is_known = recorded.exit_code is not None or now.exit_code is None
-    if is_known and (recorded.ok, recorded.exit_code) != (now.ok, now.exit_code):
-        return f"exit code {recorded.exit_code} is now {now.exit_code}"
-    was, info = (json.loads(json.dumps(dict(turn.info))) for turn in (recorded, now))
-    for name, value in was.items():
+    is_known = recorded_turn.exit_code is not None or replayed_turn.exit_code is None
+    if is_known and (recorded_turn.ok, recorded_turn.exit_code) != (
+        replayed_turn.ok,
+        replayed_turn.exit_code,
+    ):
+        return f"exit code {recorded_turn.exit_code} is now {replayed_turn.exit_code}"
+    recorded_info, info = (
+        json.loads(json.dumps(dict(turn.info))) for turn in (recorded_turn, replayed_turn)
+    )
+    for name, value in recorded_info.items():
         if info.get(name) != value:
-            return f"{name}: recorded {value!r:.{_SHOWN}}, now {info.get(name)!r:.{_SHOWN}}"
+            return f"{name}: recorded {value!r:.{_EXCERPT_LENGTH}}, now {info.get(name)!r:.{_EXCERPT_LENGTH}}"
     return ""
 
 
-def _from_where_they_part(one: str, other: str) -> tuple[str, str]:
-    pairs = enumerate(zip(one, other, strict=False))
-    parting = next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
-    start = max(0, parting - _SHOWN // 3)
+def _diverging_excerpts(first_text: str, second_text: str) -> tuple[str, str]:
+    pairs = enumerate(zip(first_text, second_text, strict=False))
+    parting = next((n for n, (a, b) in pairs if a != b), min(len(first_text), len(second_text)))
+    start = max(0, parting - _EXCERPT_LENGTH // 3)
     dots = "…" if start else ""
-    first, second = (dots + text[start : start + _SHOWN] for text in (one, other))
-    return repr(first), repr(second)
+    first_excerpt, second_excerpt = (
+        dots + text[start : start + _EXCERPT_LENGTH] for text in (first_text, second_text)
+    )
+    return repr(first_excerpt), repr(second_excerpt)

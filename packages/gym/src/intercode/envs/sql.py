@@ -15,8 +15,8 @@ from intercode.databases.source import Source, find
 from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SqlOptions
-from intercode.envs.stage import SETUP_TIMEOUT, NoRecipe, limits_of
-from intercode.envs.traits import SQL, Guess, Traits, always
+from intercode.envs.stage import SETUP_TIMEOUT, NoRecipe, resolve_limits
+from intercode.envs.traits import SQL, Guess, Traits, constant_actions
 from intercode.episode import Episode
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.base import act
@@ -58,8 +58,8 @@ class SqlEnv(InterCodeEnv[Session]):
         fields=("columns", "dialect", "engines"),
         rules=("sql",),
         constants=(
-            *(Guess(f"SELECT {n}", always(f"SELECT {n}")) for n in (*range(6), "NULL")),
-            Guess("an empty SELECT", always(_EMPTY_SELECT)),
+            *(Guess(f"SELECT {n}", constant_actions(f"SELECT {n}")) for n in (*range(6), "NULL")),
+            Guess("an empty SELECT", constant_actions(_EMPTY_SELECT)),
         ),
         recognises=lambda tasks: any(task.db for task in tasks),
     )
@@ -74,7 +74,7 @@ class SqlEnv(InterCodeEnv[Session]):
         options = SqlOptions.of(options, changes)
         tasks, engine = load(data), options.engine
         if isinstance(engine, str):
-            engine = shared_engine(engine, sandbox=_named(options.sandbox))
+            engine = shared_engine(engine, sandbox=_provider_name(options.sandbox))
         self._engine = engine
         stage = DatabaseStage(engine, tasks, options.databases, options.limits)
         _check(tasks, stage)
@@ -94,18 +94,20 @@ class SqlEnv(InterCodeEnv[Session]):
     def setting(self) -> str:
         """Name the engine and its version."""
         facts = self._engine.facts()
-        known = [str(facts[name]) for name in ("product", "version") if name in facts]
-        return " ".join(known) or self.traits.setting
+        parts = [str(facts[name]) for name in ("product", "version") if name in facts]
+        return " ".join(parts) or self.traits.setting
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
         """Leave out the tasks whose gold means something else on the engine: see `InterCodeEnv`."""
         engine = options.get("engine") or "sqlite"
         name = engine_name(engine) if isinstance(engine, str) else engine.name
-        kept = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))
-        left = len(tasks) - len(kept)
-        told = f"for other engines than {name}, and left out: {left} of {len(tasks)} tasks"
-        return kept, told if left else ""
+        supported_tasks = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))
+        excluded_count = len(tasks) - len(supported_tasks)
+        note = (
+            f"for other engines than {name}, and left out: {excluded_count} of {len(tasks)} tasks"
+        )
+        return supported_tasks, note if excluded_count else ""
 
     def _attempt(self, task: Task, place: Session, output: str | None) -> Episode:
         """Record an attempt from a statement, which is run in the place."""
@@ -180,7 +182,7 @@ class DatabaseStage(NoRecipe):
         """
         if task.files or task.verification or task.image or task.tests:
             fields = ("files", "verification", "image", "tests")
-            field = next(one for one in fields if getattr(task, one))
+            field = next(field_name for field_name in fields if getattr(task, field_name))
             raise TaskError(f"task {task.task_id!r}, field {field!r}: no part of an SQL task")
         self.source(task)
 
@@ -197,7 +199,7 @@ class DatabaseStage(NoRecipe):
             DatabaseError: The engine failed.
         """
         source = self.source(task) if source is None else source
-        session = self.engine.open(source, limits_of(task, self._limits), role)
+        session = self.engine.open(source, resolve_limits(task, self._limits), role)
         if task.setup is None:
             return session
         try:
@@ -222,7 +224,7 @@ def _place(dataset: Dataset, databases: str | Path | None) -> Path:
     raise TaskError(f"dataset {dataset.name!r}: say where its databases are (databases=…)")
 
 
-def _named(sandbox: object) -> str:
+def _provider_name(sandbox: object) -> str:
     """Refuse a provider itself: engines are shared by the name of what runs them."""
     if not isinstance(sandbox, str):
         raise UsageError("for SQL sandbox= must be a name, as 'native': it runs the engine")
@@ -237,15 +239,15 @@ def _reward(
     def default() -> Reward[Session]:
         return choose_reward("sql", "default", default, **parts)
 
-    chosen = choose_reward("sql", reward, default, **parts)
-    if isinstance(chosen, CustomReward):
-        return chosen
-    known = inspect.signature(type(chosen)).parameters
+    env_reward = choose_reward("sql", reward, default, **parts)
+    if isinstance(env_reward, CustomReward):
+        return env_reward
+    parameters = inspect.signature(type(env_reward)).parameters
     for name in ("permute_columns", "columns"):
-        if parts[name] is not None and name not in known:
+        if parts[name] is not None and name not in parameters:
             raise UsageError(f"reward {reward!r} has a rule of its own for columns: no {name}")
     _check_gold(tasks)
-    return chosen
+    return env_reward
 
 
 def _check(tasks: Dataset, stage: DatabaseStage) -> None:
@@ -253,7 +255,7 @@ def _check(tasks: Dataset, stage: DatabaseStage) -> None:
         for task in tasks:
             stage.check(task)
     except TaskError:
-        with tasks.naming(task):
+        with tasks.locate_errors(task):
             raise
 
 

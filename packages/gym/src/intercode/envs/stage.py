@@ -19,7 +19,7 @@ from intercode.envs.recipe import OWN_START, Recipe, Service, Start, Writer
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
 from intercode.interpreters.base import Place
-from intercode.interpreters.bash import not_started
+from intercode.interpreters.bash import image_start_error
 from intercode.task import SANDBOX_LIMITS, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend, get_provider
 from intercode_sandbox.base import Completed, GrantsSome
@@ -63,7 +63,7 @@ folder and age of its newest file, in turn. Files of one second share a `touch`.
 
 
 @runtime_checkable
-class EndsSlowly(Protocol):
+class SupportsTermination(Protocol):
     """A place whose end takes the kernel a while, in which other things can be done."""
 
     def kill_all(self) -> None:
@@ -133,7 +133,7 @@ CEILINGS = {"memory": 16 << 30, "disk": 16 << 30, "processes": 4096}
 """The most that a task may ask for, where no limit is set."""
 
 
-def limits_of(task: Task, limits: Limits | None) -> Limits:
+def resolve_limits(task: Task, limits: Limits | None) -> Limits:
     """Return the limits of a task's place: its own, but for those that are set for all.
 
     Raises:
@@ -141,30 +141,32 @@ def limits_of(task: Task, limits: Limits | None) -> Limits:
     """
     limits = limits or Limits()
     overrides = limits.overrides or ()
-    own: dict[str, Any] = {}
+    task_limits: dict[str, Any] = {}
     for name in SANDBOX_LIMITS:
-        if (asked := getattr(task, name)) is None:
+        if (requested_value := getattr(task, name)) is None:
             continue
-        allowed = getattr(limits, name)
+        configured_value = getattr(limits, name)
         if name == "capabilities":
-            more = [capability for capability in asked if capability not in allowed]
-            if name in overrides and more:
+            missing_capabilities = [
+                capability for capability in requested_value if capability not in configured_value
+            ]
+            if name in overrides and missing_capabilities:
                 raise TaskError(
-                    f"task {task.task_id!r}, field 'capabilities': {', '.join(more)} are not among "
-                    f"those that were set: {', '.join(allowed) or 'none'}; set them too, or none"
+                    f"task {task.task_id!r}, field 'capabilities': {', '.join(missing_capabilities)} are not among "
+                    f"those that were set: {', '.join(configured_value) or 'none'}; set them too, or none"
                 )
         elif name in overrides:
-            asked = min(asked, allowed)
-        elif asked > CEILINGS[name]:
+            requested_value = min(requested_value, configured_value)
+        elif requested_value > CEILINGS[name]:
             raise TaskError(
-                f"task {task.task_id!r}, field {name!r}: {asked} is more than data may ask for, "
+                f"task {task.task_id!r}, field {name!r}: {requested_value} is more than data may ask for, "
                 f"{CEILINGS[name]}; if it is meant, set the limit (--{name})"
             )
-        own[name] = asked
-    return replace(limits, **own, overrides=limits.overrides)
+        task_limits[name] = requested_value
+    return replace(limits, **task_limits, overrides=limits.overrides)
 
 
-def place_of(task: Task, field: str, path: str) -> Path:
+def resolve_task_path(task: Task, field: str, path: str) -> Path:
     """Return the absolute path of a file or folder that a task names.
 
     Raises:
@@ -178,7 +180,7 @@ def place_of(task: Task, field: str, path: str) -> Path:
         raise TaskError(f"task {task.task_id!r}, field {field!r}: {error}") from None
 
 
-def _image_of(task: Task, name: str) -> str:
+def _resolve_image(task: Task, name: str) -> str:
     """Return the name of a task's own image; of a data file's it depends on no working directory.
 
     Raises:
@@ -196,11 +198,11 @@ def _image_of(task: Task, name: str) -> str:
 @lru_cache(maxsize=1024)  # each reset asks several times
 def _image_within(folder: Path, name: str) -> str:
     spec = parse(name, folder)
-    own = [path for path in spec.paths if not is_packaged(path)]
-    for path in own:
+    data_paths = [path for path in spec.paths if not is_packaged(path)]
+    for path in data_paths:
         resolve_data_path(folder, path)
         resolve_data_path(folder, path / "Dockerfile")  # which is read if it is a folder's
-    return str(spec) if own else name
+    return str(spec) if data_paths else name
 
 
 class SandboxStage:
@@ -239,7 +241,7 @@ class SandboxStage:
         self._limits = limits
 
     @classmethod
-    def of(cls, options: EnvOptions, traits: Traits, **more: Any) -> Self:
+    def of(cls, options: EnvOptions, traits: Traits, **arguments: Any) -> Self:
         """Make the stage that an environment's options ask for.
 
         Raises:
@@ -252,7 +254,7 @@ class SandboxStage:
             options.limits,
             getattr(options, "network", False),
             getattr(options, "default_image", None),
-            **more,
+            **arguments,
         )
 
     def image(self, task: Task) -> str:
@@ -262,19 +264,19 @@ class SandboxStage:
             TaskError: The task's own image is made from what is not in its data's folder.
             ImageError: Its name means nothing.
         """
-        own = self._default_image if task.image is None else _image_of(task, task.image)
+        task_image = self._default_image if task.image is None else _resolve_image(task, task.image)
         if self._image is None:
-            return own
-        base, plus, additions = own.partition("+")
+            return task_image
+        base, plus, additions = task_image.partition("+")
         return f"{self._image}{plus}{additions}" if base == "host" else self._image
 
-    def laid(self, task: Task) -> str:
+    def layered_image(self, task: Task) -> str:
         """Name what its sandbox starts from: the image, and over it what the agent brings along."""
         return "+".join([self.image(task), *self.layers])
 
     def base(self, task: Task) -> str:
         """Name the image that the task's programs come from: several tasks may share it."""
-        return self.laid(task)
+        return self.layered_image(task)
 
     def needs(self, task: Task) -> list[str]:
         """List the programs that the image must have for the task.
@@ -300,12 +302,12 @@ class SandboxStage:
         Raises:
             TaskError: Its capabilities are not available here.
         """
-        limits, provider = limits_of(task, self._limits), self.provider
-        wanted = limits.capabilities
+        limits, provider = resolve_limits(task, self._limits), self.provider
+        capabilities = limits.capabilities
         if isinstance(provider, GrantsSome) and (
-            why := provider.capability_problem(wanted, self.network)
+            reason := provider.capability_problem(capabilities, self.network)
         ):
-            raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {why}")
+            raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {reason}")
         # So that its verification can be run in the agent's sandbox, and needs no other one. But
         # an ordinary user's agent would not see its own processes, and one with a network could not
         # install another C library.
@@ -331,7 +333,7 @@ class SandboxStage:
         self.limits(task)
         self._age_arguments(task)
         try:
-            check(self.laid(task))
+            check(self.layered_image(task))
         except ImageError as error:
             if self._image is not None or task.image is None:
                 raise
@@ -353,7 +355,7 @@ class SandboxStage:
         The image ``host`` is, once a package is installed; a folder, once it is changed.
         """
         image = getattr(place, "image", None)  # not every provider's sandboxes know
-        return image is not None and image.digest != self.provider.digest(self.laid(task))
+        return image is not None and image.digest != self.provider.digest(self.layered_image(task))
 
     def identify(self, task: Task) -> str:
         """Return a digest of all that the state of a fresh sandbox for the task depends on."""
@@ -379,7 +381,7 @@ class SandboxStage:
 
     def _open(self, task: Task, limits: Limits) -> SandboxBackend:
         self.try_programs(task)
-        sandbox = self.provider.start(self.laid(task), limits, self.reach(task))
+        sandbox = self.provider.start(self.layered_image(task), limits, self.reach(task))
         try:
             self._prepare(sandbox, task)
         except BaseException:
@@ -403,17 +405,17 @@ class SandboxStage:
         """
         self.check(task)
         image = self.image(task)
-        writer = Writer(image, self._start_of(image), base)
+        writer = Writer(image, self._find_start(image), base)
         return writer.finish(
             self.directory(task),
-            self.written(task),
+            self.file_contents(task),
             task.setup,
             self.limits(task),
             Policy.of(self.reach(task)).shared,
             self.service(task),
         )
 
-    def _start_of(self, image: str) -> Start:
+    def _find_start(self, image: str) -> Start:
         """Find how programs start in an image; one that says so itself is started for that."""
         spec = parse(image)
         if spec.scheme not in OWN_START:
@@ -422,7 +424,7 @@ class SandboxStage:
             user = getattr(getattr(sandbox, "image", None), "user", "")
             return Start(dict(sandbox.env), sandbox.cwd, user)
 
-    def written(self, task: Task) -> dict[str, bytes]:
+    def file_contents(self, task: Task) -> dict[str, bytes]:
         """Return the content of the files that the task has, by path."""
         return {path: encode(content) for path, content in task.files.items()}
 
@@ -440,7 +442,7 @@ class SandboxStage:
         Raises:
             TaskError, ImageError, SandboxError: As `open`.
         """
-        place = self.provider.start(self.laid(task), self.limits(task), self.reach(task))
+        place = self.provider.start(self.layered_image(task), self.limits(task), self.reach(task))
         with closing(place) as sandbox:
             self._lay(sandbox, task)
             argv, stdin = script(text)
@@ -459,7 +461,7 @@ class SandboxStage:
         if ages := self._age_arguments(task):  # first: what the task itself makes is new
             self._run(sandbox, task, "the ages of its files", _AGES, "bash", *ages)
         try:
-            for path, content in self.written(task).items():
+            for path, content in self.file_contents(task).items():
                 sandbox.write_file(PurePosixPath(folder, path), content)
         except OSError as error:
             raise TaskError(
@@ -467,20 +469,24 @@ class SandboxStage:
             ) from error
 
     def _run(
-        self, sandbox: SandboxBackend, task: Task, what: str, text: str, *arguments: str
+        self, sandbox: SandboxBackend, task: Task, step_name: str, text: str, *arguments: str
     ) -> None:
         argv, stdin = script(text, *arguments)
         seconds = self._setup_seconds(sandbox, task)
         try:
-            done = sandbox.exec(argv, stdin=stdin, cwd=self.directory(task), timeout=seconds)
+            result = sandbox.exec(argv, stdin=stdin, cwd=self.directory(task), timeout=seconds)
         except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            raise not_started(sandbox, error) from error
-        if not done.ok:
-            why = f"failed with exit code {done.exit_code}"
-            if done.timed_out:
-                why = f"was not done within {seconds:g} s (a longer timeout of actions is its, too)"
-            said = decode(done.stderr or done.stdout).strip()[-500:]
-            raise TaskError(f"task {task.task_id!r}: {what} {why}: {said or '(no output)'}")
+            raise image_start_error(sandbox, error) from error
+        if not result.ok:
+            reason = f"failed with exit code {result.exit_code}"
+            if result.timed_out:
+                reason = (
+                    f"was not done within {seconds:g} s (a longer timeout of actions is its, too)"
+                )
+            output = decode(result.stderr or result.stdout).strip()[-500:]
+            raise TaskError(
+                f"task {task.task_id!r}: {step_name} {reason}: {output or '(no output)'}"
+            )
 
     @staticmethod
     def _setup_seconds(sandbox: SandboxBackend, task: Task) -> float:

@@ -12,11 +12,11 @@ from intercode.datasets import load
 from intercode.datasets.builtin import FOLDER, PREFIX
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SweOptions
-from intercode.envs.stage import SandboxStage, place_of
+from intercode.envs.stage import SandboxStage, resolve_task_path
 from intercode.envs.traits import SHELL, Dice, Traits
 from intercode.errors import ImageError, TaskError
 from intercode.interpreters.base import Interpreter
-from intercode.interpreters.bash import shell_in
+from intercode.interpreters.bash import open_shell
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.own import choose_reward
 from intercode.rewards.swe import SweReward
@@ -40,11 +40,11 @@ def apply_patch(patch: str) -> str:
     return f"{APPLY} <<'{end}'\n{patch.rstrip(chr(10))}\n{end}"
 
 
-def _cut_off(solution: Sequence[str], dice: Dice) -> Iterator[str]:
+def _truncated_patches(solution: Sequence[str], dice: Dice) -> Iterator[str]:
     """Yield the patch without its end, as models' often are."""
-    first, *lines = solution[0].split("\n")
+    first_line, *lines = solution[0].split("\n")
     if len(lines) > 2:
-        yield "\n".join([first, *lines[: 2 * len(lines) // 3], lines[-1]])
+        yield "\n".join([first_line, *lines[: 2 * len(lines) // 3], lines[-1]])
 
 
 class SweEnv(InterCodeEnv[SandboxBackend]):
@@ -79,7 +79,7 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
         briefing="You work in a shell ({setting}), in the repository of a project. Its issue is "
         "yours to resolve by changing files; tests that you do not see decide.",
         looks=("git log --oneline | head -n 3", "ls -R | head -n 12"),
-        mistakes=_cut_off,
+        mistakes=_truncated_patches,
         wrong=("echo 42 > intercode-42.txt",),
         prediction=apply_patch,
         recognises=lambda tasks: any(_FIELDS & task.metadata.keys() for task in tasks),
@@ -94,23 +94,23 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
     ) -> None:
         options = SweOptions.of(options, changes)
         tasks = load(data)
-        own = {"repositories": options.repositories, "history": options.history}
-        stage = SweStage.of(options, self.traits, **own)
+        stage_options = {"repositories": options.repositories, "history": options.history}
+        stage = SweStage.of(options, self.traits, **stage_options)
         self._directory = stage.directory
         cache = GoldCache.from_option(options.cache_gold, stage.provider)
-        chosen = choose_reward(
+        env_reward = choose_reward(
             "swe",
             options.reward,
             lambda: SweReward(stage.open_private, stage.plan, stage.identify, cache),
         )
-        super().__init__(tasks, stage, self._shell_in, chosen, options=options)
+        super().__init__(tasks, stage, self._open_shell, env_reward, options=options)
 
     def solution(self, task: Task) -> list[str]:
         """Return the command that applies the first gold as a patch, and a submit."""
         return [*map(apply_patch, task.gold[:1]), "submit"]
 
-    def _shell_in(self, sandbox: SandboxBackend) -> Interpreter:
-        return shell_in(sandbox, self._directory(self.episode_state.task))
+    def _open_shell(self, sandbox: SandboxBackend) -> Interpreter:
+        return open_shell(sandbox, self._directory(self.episode_state.task))
 
 
 class SweStage(SandboxStage):
@@ -138,7 +138,7 @@ class SweStage(SandboxStage):
         self._history = history
         self.plan: Callable[[Task], SwePlan] = lru_cache(maxsize=1)(make_plan)
         """How a task is graded, which also says where its repository lies."""
-        self._prepared: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
+        self._prepared_repositories: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
 
     def directory(self, task: Task) -> str:
         """Return where the repository lies; the setup runs there."""
@@ -171,9 +171,9 @@ class SweStage(SandboxStage):
     def digest(self, task: Task) -> str:
         """Identify that image's content, on every machine alike."""
         self.provider.digest(self.image(task))  # which builds it
-        below = self.provider.digest(super().image(task))
+        base_digest = self.provider.digest(super().image(task))
         self.try_programs(task)
-        text = f"{below} {self._prepare_repository(task)[0]}"
+        text = f"{base_digest} {self._prepare_repository(task)[0]}"
         return sha256(text)
 
     def _prepare_repository(self, task: Task) -> tuple[str, Path]:
@@ -181,29 +181,29 @@ class SweStage(SandboxStage):
         if commit is not None and not isinstance(commit, str):
             raise TaskError(f"task {task.task_id!r}: 'metadata.base_commit' must be text")
         key = self._source(task), commit, self.directory(task)
-        if key not in self._prepared:
+        if key not in self._prepared_repositories:
             if not is_url(key[0]):
                 hide(key[0])
             try:
                 if task.folder is not None and task.metadata.get("repository") is not None:
                     refuse_links(Path(key[0]))
-                self._prepared[key] = prepare(*key, self._history)
+                self._prepared_repositories[key] = prepare(*key, self._history)
             except ImageError as error:
                 raise TaskError(f"task {task.task_id!r}: its repository: {error}") from error
-        return self._prepared[key]
+        return self._prepared_repositories[key]
 
     def _source(self, task: Task) -> str:
         """Return where the repository comes from: a path or a URL."""
-        given, name = task.metadata.get("repository"), task.metadata.get("repo")
-        for text in (given, name):
+        repository, name = task.metadata.get("repository"), task.metadata.get("repo")
+        for text in (repository, name):
             if text is not None and (not isinstance(text, str) or not text or "\0" in text):
                 raise TaskError(
                     f"task {task.task_id!r}: 'metadata.repository' and 'metadata.repo' must be text"
                 )
-        if given is not None:
-            if given.startswith(PREFIX):
-                return str(FOLDER / Path(given.removeprefix(PREFIX)).name)
-            return self._named(task, given)
+        if repository is not None:
+            if repository.startswith(PREFIX):
+                return str(FOLDER / Path(repository.removeprefix(PREFIX)).name)
+            return self._resolve_repository(task, repository)
         if name is None or self._repositories is None:
             raise TaskError(
                 f"task {task.task_id!r} comes without its repository: give 'metadata.repository', "
@@ -211,29 +211,29 @@ class SweStage(SandboxStage):
             )
         if is_url(self._repositories):
             return f"{self._repositories.rstrip('/')}/{name}"
-        return self._in_mirror(task, Path(self._repositories).expanduser(), name)
+        return self._find_in_mirror(task, Path(self._repositories).expanduser(), name)
 
-    def _named(self, task: Task, source: str) -> str:
+    def _resolve_repository(self, task: Task, source: str) -> str:
         """Return the path or URL of the repository that a task names."""
         if not is_url(source):
-            return str(place_of(task, "metadata.repository", source))
-        allowed = f"{(self._repositories or '').rstrip('/')}/"
-        if task.folder is None or (is_url(allowed) and source.startswith(allowed)):
+            return str(resolve_task_path(task, "metadata.repository", source))
+        allowed_prefix = f"{(self._repositories or '').rstrip('/')}/"
+        if task.folder is None or (is_url(allowed_prefix) and source.startswith(allowed_prefix)):
             return source
         raise TaskError(
             f"task {task.task_id!r}, field 'metadata.repository': data may not have this machine "
             f"fetch {source!r}, with its keys: name what it begins with, by --repositories URL"
         )
 
-    def _in_mirror(self, task: Task, mirror: Path, name: str) -> str:
+    def _find_in_mirror(self, task: Task, mirror: Path, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):
             raise TaskError(f"task {task.task_id!r}: 'metadata.repo' is not a name: {name!r}")
         names = [name.replace("/", "__"), name, name.rpartition("/")[2]]
-        tried = [mirror / f"{base}{end}" for base in names for end in ("", ".git", ".bundle")]
-        for path in tried:
+        candidates = [mirror / f"{base}{end}" for base in names for end in ("", ".git", ".bundle")]
+        for path in candidates:
             if path.exists():
                 return str(path.absolute())
         raise TaskError(
             f"task {task.task_id!r}: {name!r} is not in {mirror}; clone it there, for instance as "
-            f"{tried[1].name}: git clone --mirror URL {tried[1]}"
+            f"{candidates[1].name}: git clone --mirror URL {candidates[1]}"
         )

@@ -31,16 +31,16 @@ class TimeLimit(gymnasium.wrappers.TimeLimit[str, str]):
     """
 
     def __init__(self, env: gymnasium.Env[str, str], max_episode_steps: int) -> None:
-        inner = env.unwrapped
-        if not isinstance(inner, InterCodeEnv):
-            raise UsageError(f"only InterCode's environments score: not {type(inner).__name__}")
+        base_env = env.unwrapped
+        if not isinstance(base_env, InterCodeEnv):
+            raise UsageError(f"only InterCode's environments score: not {type(base_env).__name__}")
         if max_episode_steps < 1:
             raise UsageError(f"max_episode_steps must be at least 1, not {max_episode_steps}")
         super().__init__(env, max_episode_steps)
-        inner.max_turns = min(inner.max_turns, max_episode_steps)
+        base_env.max_turns = min(base_env.max_turns, max_episode_steps)
 
 
-def limited(options: dict[str, Any], max_episode_steps: int | None) -> dict[str, Any]:
+def add_turn_limit(options: dict[str, Any], max_episode_steps: int | None) -> dict[str, Any]:
     """Add a limit of Gymnasium's to an environment's options, as `max_turns`.
 
     Args:
@@ -55,7 +55,7 @@ def limited(options: dict[str, Any], max_episode_steps: int | None) -> dict[str,
     }
 
 
-def of_gymnasium(depth: int) -> int | None:
+def gymnasium_step_limit(depth: int) -> int | None:
     """Return the `max_episode_steps` of a call of `gymnasium.make`; None: it is not the caller.
 
     Gymnasium hands the number to its wrapper only, which it makes after the environment: so it is
@@ -67,6 +67,6 @@ def of_gymnasium(depth: int) -> int | None:
     caller = sys._getframe(depth + 1)
     if caller.f_code is not gymnasium.make.__code__:
         return None
-    given: int | None = caller.f_locals.get("max_episode_steps")
-    registered = caller.f_locals.get("env_spec")
-    return given if given is not None else getattr(registered, "max_episode_steps", None)
+    step_limit: int | None = caller.f_locals.get("max_episode_steps")
+    spec = caller.f_locals.get("env_spec")
+    return step_limit if step_limit is not None else getattr(spec, "max_episode_steps", None)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, overload
 
 from intercode.calls import Tool, ToolCall, Verb
-from intercode.envs.traits import Traits, traits_in
+from intercode.envs.traits import Traits, resolve_traits
 from intercode.episode import NoAction
 
 Function = Callable[..., str]
@@ -27,7 +27,7 @@ Function = Callable[..., str]
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 ENDED = "[the episode has ended]"
 TURN_LIMIT = "[the episode has ended: its turn limit is reached]"
-AFTER = "[the episode has ended: this call did nothing]"
+ALREADY_ENDED = "[the episode has ended: this call did nothing]"
 
 
 def verbs(traits: Traits) -> list[Verb]:
@@ -35,28 +35,30 @@ def verbs(traits: Traits) -> list[Verb]:
     return [_code(traits), *traits.more, _submit(traits)]
 
 
-def tools_of(traits: Traits) -> list[Tool]:
+def list_tools(traits: Traits) -> list[Tool]:
     """List the tools of an environment: its language, more that it may have, and ``submit``."""
     return [verb.tool for verb in verbs(traits)]
 
 
-def action_of(call: ToolCall, traits: Traits) -> str:
+def read_action(call: ToolCall, traits: Traits) -> str:
     """Read the action that a call asks for; a `NoAction` says why there is none."""
-    known = {verb.tool.name: verb for verb in verbs(traits)}
-    if call.name in known:
-        return known[call.name].action(call.arguments)
-    *others, last = map(repr, known)
-    return NoAction(f"there is no tool {call.name!r}, only {', '.join(others)} and {last}")
+    verbs_by_name = {verb.tool.name: verb for verb in verbs(traits)}
+    if call.name in verbs_by_name:
+        return verbs_by_name[call.name].action(call.arguments)
+    *other_names, last_name = map(repr, verbs_by_name)
+    return NoAction(
+        f"there is no tool {call.name!r}, only {', '.join(other_names)} and {last_name}"
+    )
 
 
-def call_of(action: str, traits: Traits) -> tuple[str, Mapping[str, Any]]:
-    """Read the call that an action stands for: the inverse of `action_of`.
+def read_call(action: str, traits: Traits) -> tuple[str, Mapping[str, Any]]:
+    """Read the call that an action stands for: the inverse of `read_action`.
 
     Returns:
         The tool's name, and the arguments.
     """
-    code, *more, submit = verbs(traits)
-    for verb in (submit, *more):
+    code, *other_verbs, submit = verbs(traits)
+    for verb in (submit, *other_verbs):
         if (arguments := verb.arguments(action)) is not None:
             return verb.tool.name, arguments
     return code.tool.name, {traits.parameter: action}
@@ -71,7 +73,7 @@ def _code(traits: Traits) -> Verb:
             return NoAction(f"the tool {name!r} needs {parameter!r}, a text")
         return code
 
-    tool = Tool(name, traits.does, schema({parameter: traits.parameter_is}))
+    tool = Tool(name, traits.does, schema({parameter: traits.parameter_description}))
     return Verb(tool, action, lambda text: {parameter: text})
 
 
@@ -79,18 +81,18 @@ def _submit(traits: Traits) -> Verb:
     answer = traits.answer or traits.may_answer
 
     def action(arguments: Mapping[str, Any]) -> str:
-        given = arguments.get(answer) if answer else None
-        return f"submit {given}" if given else "submit"
+        answer_text = arguments.get(answer) if answer else None
+        return f"submit {answer_text}" if answer_text else "submit"
 
     def arguments(text: str) -> Mapping[str, Any] | None:
-        word, _, given = text.strip().partition(" ")
-        if word != "submit" or (given and not answer):
+        word, _, answer_text = text.strip().partition(" ")
+        if word != "submit" or (answer_text and not answer):
             return None
-        return {answer: given.strip()} if given else {}
+        return {answer: answer_text.strip()} if answer_text else {}
 
-    does = f"Hand in the {answer}." if traits.answer else "End the task: it is done."
-    parameters = {answer: traits.answer_is or f"The {answer}."} if answer else {}
-    tool = Tool("submit", does, schema(parameters, optional=not traits.answer))
+    description = f"Hand in the {answer}." if traits.answer else "End the task: it is done."
+    parameters = {answer: traits.answer_description or f"The {answer}."} if answer else {}
+    tool = Tool("submit", description, schema(parameters, optional=not traits.answer))
     return Verb(tool, action, arguments)
 
 
@@ -124,20 +126,20 @@ class Tools(list[Function]):
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._inner = getattr(env, "unwrapped", env)
-        self._traits = traits_in(self._inner)
+        self._base_env = getattr(env, "unwrapped", env)
+        self._traits = resolve_traits(self._base_env)
         self._lock = threading.Lock()
         super().__init__(self._functions())
 
     @property
     def done(self) -> bool:
         """Whether the episode has ended."""
-        return bool(self._inner.episode.status != "running")
+        return bool(self._base_env.episode.status != "running")
 
     @property
     def reward(self) -> float | None:
         """The reward of the episode, not for the model; None before its end or without a score."""
-        score: float | None = self._inner.episode.reward
+        score: float | None = self._base_env.episode.reward
         return score
 
     def _functions(self) -> Iterator[Function]:
@@ -150,12 +152,12 @@ class Tools(list[Function]):
     def _call(self, verb: Verb, arguments: Mapping[str, Any]) -> str:
         with self._lock:
             if self.done:
-                return AFTER
+                return ALREADY_ENDED
             observation, _, terminated, truncated, _ = self._env.step(verb.action(arguments))
         text = sendable(observation)
         if not terminated and not truncated:
             return text
-        is_last_turn = truncated and len(self._inner.episode.turns) >= self._inner.max_turns
+        is_last_turn = truncated and len(self._base_env.episode.turns) >= self._base_env.max_turns
         return f"{text.rstrip()}\n{TURN_LIMIT if is_last_turn else ENDED}".lstrip()
 
 
@@ -189,7 +191,7 @@ def tools(env: Any) -> list[Tool] | Tools:
             DeprecationWarning,
             stacklevel=2,
         )
-        return tools_of(env)
+        return list_tools(env)
     return Tools(env)
 
 
@@ -209,32 +211,36 @@ def _function(tool: Tool, shows: str, call: Callable[[Mapping[str, Any]], str]) 
         call: The work: a function of the arguments by name.
     """
     properties: Mapping[str, Any] = tool.parameters["properties"]
-    required = tool.parameters["required"]
+    required_names = tool.parameters["required"]
     names = {name: _identifier(name) for name in properties}
-    declared = [
+    declarations = [
         f"{names[name]}: {_TYPES[schema['type']]}"
-        + ("" if name in required else f" = {schema.get('default', '')!r}")
+        + ("" if name in required_names else f" = {schema.get('default', '')!r}")
         for name, schema in properties.items()
     ]
-    given = ", ".join(f"{name!r}: {names[name]}" for name in properties)
-    described = [f"    {names[name]}: {properties[name]['description']}" for name in properties]
-    takes = ["Args:", *described, ""] if described else []
+    argument_items = ", ".join(f"{name!r}: {names[name]}" for name in properties)
+    descriptions = [f"    {names[name]}: {properties[name]['description']}" for name in properties]
+    takes = ["Args:", *descriptions, ""] if descriptions else []
     doc = "\n".join([tool.description, "", *takes, "Returns:", f"    {shows}", ""])
     source = (
-        f"def {_identifier(tool.name)}({', '.join(declared)}) -> str:\n"
+        f"def {_identifier(tool.name)}({', '.join(declarations)}) -> str:\n"
         f"    {doc!r}\n"
-        f"    return call({{{given}}})\n"
+        f"    return call({{{argument_items}}})\n"
     )
     file = f"<intercode tool {tool.name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     space: dict[str, Any] = {"call": call, "__name__": __name__}
     code = compile(source, file, "exec", dont_inherit=True)  # else its types would be texts
     exec(code, space)  # all in it is quoted or an identifier
-    made: Function = space[_identifier(tool.name)]
-    return made
+    function: Function = space[_identifier(tool.name)]
+    return function
 
 
 def _identifier(name: str) -> str:
     """Return a Python name that is as like a tool's or a parameter's as can be."""
-    plain = re.sub(r"\W", "_", name)
-    return f"{plain}_" if keyword.iskeyword(plain) or not plain.isidentifier() else plain
+    identifier = re.sub(r"\W", "_", name)
+    return (
+        f"{identifier}_"
+        if keyword.iskeyword(identifier) or not identifier.isidentifier()
+        else identifier
+    )

@@ -2,7 +2,7 @@
 
 An environment's class states them: ``traits = Traits(…)``. Agents, prompts, tools, the checks of
 `validate`, rescoring and the command line use the traits; none knows environments by name.
-`traits_of` finds them without starting anything.
+`find_traits` finds them without starting anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Dice = random.Random
 _CLAUSE = re.compile(r" (?=(?:WHERE|GROUP BY|HAVING|ORDER BY|LIMIT) )")
 
 
-def always(*actions: str) -> Callable[[Task], tuple[str, ...]]:
+def constant_actions(*actions: str) -> Callable[[Task], tuple[str, ...]]:
     """Make the function that answers every task with the same actions."""
     return lambda task: actions
 
@@ -79,7 +79,7 @@ class Traits:
     the language."""
     parameter: str = "code"
     """The name of the tool's parameter."""
-    parameter_is: str = "The code."
+    parameter_description: str = "The code."
     """The parameter's description for models."""
     does: str = "Run code."
     """The tool's description for models."""
@@ -89,7 +89,7 @@ class Traits:
     """The name of the answer in ``submit ANSWER``, as ``flag``, if a model always submits one."""
     may_answer: str = ""
     """The name of the answer, if ``submit`` is complete without it."""
-    answer_is: str = ""
+    answer_description: str = ""
     """The answer's description for models; empty: its name says it."""
     hint: str = ""
     """A sentence on the other tools, for prompts."""
@@ -127,31 +127,31 @@ class Traits:
     """Whether an episode can be repeated by itself. False: it finds what others have left."""
     provider: Callable[[str], Provider] = field(default=get_provider)
     """Gives the provider of its sandboxes by name."""
-    elsewhere: bool = False
+    is_remote: bool = False
     """Whether its tasks are tried elsewhere: it has no sandboxes of ours."""
     recognises: Callable[[Sequence[Task]], bool] | None = None
     """Tells from tasks alone whether they are for this environment."""
 
 
-def _named_provider(name: str) -> Provider:
+def _python_provider(name: str) -> Provider:
     """Return the provider whose sandboxes have our Python loaded."""
     from intercode.interpreters.python_start import provider
 
     return provider(name)
 
 
-def _without_a_clause(solution: Sequence[str], dice: Dice) -> Iterator[str]:
+def _drop_clauses(solution: Sequence[str], dice: Dice) -> Iterator[str]:
     """Yield queries that ask for less; a wrong change of data could not be undone."""
     if solution[0].startswith(("SELECT ", "WITH ")):
         parts = _CLAUSE.split(solution[0])
         yield from (" ".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
 
 
-def _without_a_result(solution: Sequence[str], dice: Dice) -> Iterator[str]:
+def _drop_result(solution: Sequence[str], dice: Dice) -> Iterator[str]:
     """Yield the function that returns None."""
-    before, found, rest = solution[0].rpartition("return ")
-    if found:
-        yield f"{before}return None{''.join(rest.partition(chr(10))[1:])}"
+    prefix, separator, suffix = solution[0].rpartition("return ")
+    if separator:
+        yield f"{prefix}return None{''.join(suffix.partition(chr(10))[1:])}"
 
 
 def python_answer(value: str) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def python_answer(value: str) -> tuple[str, ...]:
     return f"def answer(*given, **named):\n    print({value})\n    return {value}", "submit answer"
 
 
-WHERE = """(
+SETTING_COMMAND = """(
 . /etc/os-release
 printf '%s' "Bash ${BASH_VERSION%%[!0-9.]*} on ${PRETTY_NAME:-Linux}"
 printf '%s' ", as $(id -un || echo "$UID") in $PWD"
@@ -176,7 +176,7 @@ SHELL = Traits(
     programs=("bash",),
     setting="Bash on Linux",
     parameter="command",
-    parameter_is="The command, or several, as typed at a prompt.",
+    parameter_description="The command, or several, as typed at a prompt.",
     does="Run a command in the shell.",
     shows="What a terminal would show.",
     random_actions=(
@@ -193,7 +193,7 @@ SHELL = Traits(
         "sort * | uniq -c | head",
         "echo 42",
     ),
-    where=WHERE,
+    where=SETTING_COMMAND,
     overview="pwd; ls -lA",
     looks=("ls -la {place}", "find {place} | head -n 5"),
 )
@@ -203,7 +203,7 @@ SQL = Traits(
     language="sql",
     setting="SQL",
     parameter="statement",
-    parameter_is="The statement, or several with semicolons between them.",
+    parameter_description="The statement, or several with semicolons between them.",
     does="Run a statement in the database.",
     shows="The result as a table, or the error.",
     random_actions=(
@@ -220,7 +220,7 @@ SQL = Traits(
         "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name",
         "SELECT COUNT(*) AS tables FROM sqlite_master WHERE type = 'table'",
     ),
-    mistakes=_without_a_clause,
+    mistakes=_drop_clauses,
     wrong=("SELECT 42",),
 )
 """An environment whose actions are statements of SQL."""
@@ -229,7 +229,7 @@ PYTHON = Traits(
     language="python",
     setting="Python 3",
     parameter="code",
-    parameter_is="The code, of one line or several.",
+    parameter_description="The code, of one line or several.",
     does="Run code at the Python prompt.",
     shows="What the prompt would show.",
     random_actions=(
@@ -242,23 +242,25 @@ PYTHON = Traits(
     ),
     where="print('Python', __import__('platform').python_version())",
     looks=("import os; sorted(os.listdir())", "import sys; sys.version"),
-    mistakes=_without_a_result,
+    mistakes=_drop_result,
     wrong=python_answer("42"),
     may_answer="function",
-    answer_is="The name of the function that is the answer, if it has another than the task says.",
-    provider=_named_provider,
+    answer_description="The name of the function that is the answer, if it has another than the task says.",
+    provider=_python_provider,
 )
 """An environment whose actions are entered at a Python prompt."""
 
-BY_LANGUAGE: Mapping[str, Traits] = {one.language: one for one in (SHELL, SQL, PYTHON)}
+TRAITS_BY_LANGUAGE: Mapping[str, Traits] = {
+    traits.language: traits for traits in (SHELL, SQL, PYTHON)
+}
 
 
-def of_language(language: str) -> Traits:
+def language_traits(language: str) -> Traits:
     """Return what can be said of an environment by its language alone."""
-    return BY_LANGUAGE.get(language) or Traits(language=language)
+    return TRAITS_BY_LANGUAGE.get(language) or Traits(language=language)
 
 
-def traits_of(name: str, protocol: str = "default") -> Traits:
+def find_traits(name: str, protocol: str = "default") -> Traits:
     """Find the traits of an environment, which is imported for that, and not started.
 
     Args:
@@ -268,25 +270,25 @@ def traits_of(name: str, protocol: str = "default") -> Traits:
     return getattr(_class(name, protocol), "traits", SHELL)
 
 
-def traits_in(env: object) -> Traits:
+def resolve_traits(env: object) -> Traits:
     """Find the traits of an environment, or of an object that has no more than its name."""
     if isinstance(traits := getattr(env, "traits", None), Traits):
         return traits
     if (name := str(getattr(env, "name", ""))) in ENVS:
-        return traits_of(name)
-    return of_language(str(getattr(env, "language", SHELL.language)))
+        return find_traits(name)
+    return language_traits(str(getattr(env, "language", SHELL.language)))
 
 
-def prompt_of(name: str) -> str:
+def find_prompt(name: str) -> str:
     """Find the text before an action where people read it, in a recorded environment.
 
     The module of an installed package is not imported because a record names it.
     """
-    known = _class(name) if ENVS.is_trusted(name) else None
-    return str(getattr(known, "prompt", "$ "))
+    env_class = _class(name) if ENVS.is_trusted(name) else None
+    return str(getattr(env_class, "prompt", "$ "))
 
 
-def turns_of(name: str, protocol: str = "default") -> int:
+def find_max_turns(name: str, protocol: str = "default") -> int:
     """Find the most turns of an episode in an environment of this name, unless they are given."""
     options = getattr(_class(name, protocol), "Options", SandboxOptions)
     return int(options().max_turns)
@@ -320,10 +322,10 @@ def _class(name: str, protocol: str = "default") -> object:
         return None
 
 
-def environment_for(tasks: Sequence[Task]) -> str:
+def detect_environment(tasks: Sequence[Task]) -> str:
     """Name the environment that tasks are for, by their looks: ``bash`` if none recognises them."""
     for name in ENVS.names():
-        recognises = traits_of(name).recognises
+        recognises = find_traits(name).recognises
         if ":" not in name and recognises is not None and recognises(tasks):
             return name
     return "bash"

@@ -65,10 +65,10 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self.envs = list(envs)
         self.num_envs = len(self.envs)
         self._pool = ThreadPoolExecutor(self.num_envs, thread_name_prefix="intercode-env")
-        self._inner = [_inner(env) for env in self.envs]
-        self._tasks = self._inner[0].dataset
+        self._base_envs = [_unwrap(env) for env in self.envs]
+        self._tasks = self._base_envs[0].dataset
         ids = [task.task_id for task in self._tasks]
-        for index, env in enumerate(self._inner):
+        for index, env in enumerate(self._base_envs):
             tasks = env.dataset
             if tasks is not self._tasks and [task.task_id for task in tasks] != ids:
                 raise UsageError(f"environment {index} has other tasks than environment 0")
@@ -83,13 +83,13 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self._is_closed = False
         self._seed = seed
         self._order: Iterator[Task] | None = None
-        self._running: dict[int, Future[Result]] = {}
+        self._futures: dict[int, Future[Result]] = {}
         """Steps and resets that were begun and not yet received, by the environments' indices."""
-        self._unread: set[int] = set()
+        self._unread_ids: set[int] = set()
         """Indices of steps and resets whose wait an exception of the caller has interrupted."""
         self._observations = [""] * self.num_envs
-        self._begun: Flags = np.zeros(self.num_envs, dtype=np.bool_)
-        self._ended: Flags = np.zeros(self.num_envs, dtype=np.bool_)
+        self._begun_mask: Flags = np.zeros(self.num_envs, dtype=np.bool_)
+        self._ended_mask: Flags = np.zeros(self.num_envs, dtype=np.bool_)
 
     def reset(
         self,
@@ -115,20 +115,24 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         with self._calls, self._interruptible():
             seeds = self._seeds(self._seed if seed is None else seed)
             options = choices(options)
-            ids = self._chosen(options.pop("reset_mask", np.ones(self.num_envs)))
-            self._give_up(self._unread.intersection(ids))
+            ids = self._masked_ids(options.pop("reset_mask", np.ones(self.num_envs)))
+            self._give_up(self._unread_ids.intersection(ids))
             self._refuse_running(ids)
             shares = self._shares(options)
-            named = {index: self._inner[index].named(shares[index]) for index in ids}
+            selected_tasks = {
+                index: self._base_envs[index].select_task(shares[index]) for index in ids
+            }
             self._seed = None
-            if (first := next((one for one in seeds if one is not None), None)) is not None:
-                super().reset(seed=first)
+            if (
+                first_seed := next((env_seed for env_seed in seeds if env_seed is not None), None)
+            ) is not None:
+                super().reset(seed=first_seed)
                 self._order = None
             if self._order is None:
-                self._order = self._tasks.shuffled(self.np_random)
-            self._begin(ids, named, seeds)
+                self._order = self._tasks.iterate_shuffled(self.np_random)
+            self._begin(ids, selected_tasks, seeds)
             (observations, *_, infos), errors = self._gather(ids)
-        return _checked(((observations, infos), errors))
+        return _raise_errors(((observations, infos), errors))
 
     def fork(
         self,
@@ -162,14 +166,16 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self._refuse_unknown([index, *ids])
         with self._calls, self._interruptible():
             self._refuse_running([index, *ids])
-            with self._inner[index].snapshot(how, lossy) as snapshot:
-                for one in ids:
-                    self._running[one] = self._pool.submit(self._restore, one, snapshot.of_one())
+            with self._base_envs[index].snapshot(how, lossy) as snapshot:
+                for target_index in ids:
+                    self._futures[target_index] = self._pool.submit(
+                        self._restore, target_index, snapshot.reserve_fork()
+                    )
                 (observations, *_, infos), errors = self._gather(ids)
-        return _checked(((observations, infos), errors))
+        return _raise_errors(((observations, infos), errors))
 
     def _restore(self, index: int, snapshot: EpisodeSnapshot) -> Result:
-        observation, info = self._inner[index].restore(snapshot)
+        observation, info = self._base_envs[index].restore(snapshot)
         return observation, 0.0, False, False, info
 
     def step(self, actions: Sequence[str]) -> Batch:
@@ -185,7 +191,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         """
         with self._calls, self._interruptible(range(self.num_envs)):
             self._send(actions, range(self.num_envs))
-            return _checked(self._gather(range(self.num_envs)))
+            return _raise_errors(self._gather(range(self.num_envs)))
 
     def send(self, actions: Sequence[str], env_ids: Iterable[int] | None = None) -> None:
         """Begin a step in some environments, and return at once; `recv` returns the results.
@@ -223,24 +229,26 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
                 returned, those that failed among them.
         """
         with self._calls, self._interruptible():
-            if not 1 <= at_least <= len(self._running):
+            if not 1 <= at_least <= len(self._futures):
                 raise UsageError(
-                    f"{at_least} results were asked for, and {len(self._running)} steps are "
+                    f"{at_least} results were asked for, and {len(self._futures)} steps are "
                     "running: send actions first"
                 )
-            pending = set(self._running.values())
-            while len(self._running) - len(pending) < at_least:
-                pending = wait(pending, return_when=FIRST_COMPLETED)[1]
-            ids = sorted(index for index, step in self._running.items() if step not in pending)
+            pending_futures = set(self._futures.values())
+            while len(self._futures) - len(pending_futures) < at_least:
+                pending_futures = wait(pending_futures, return_when=FIRST_COMPLETED)[1]
+            ids = sorted(
+                index for index, step in self._futures.items() if step not in pending_futures
+            )
             (texts, rewards, terminated, truncated, infos), errors = self._gather(ids)
             batch = (
                 tuple(texts[index] for index in ids),
                 rewards[ids],
                 terminated[ids],
                 truncated[ids],
-                {**_only(infos, ids), "env_id": np.array(ids)},
+                {**_select_infos(infos, ids), "env_id": np.array(ids)},
             )
-            return _checked((batch, errors))
+            return _raise_errors((batch, errors))
 
     @contextmanager
     def _interruptible(self, ids: Iterable[int] = ()) -> Iterator[None]:
@@ -250,61 +258,61 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             ids: The environments that take an action, beside those whose results are awaited.
         """
         self._refuse_closed()
-        awaited = {*ids, *self._running}
+        awaited_ids = {*ids, *self._futures}
         try:
             yield
         except BaseException as error:
             if is_callers(error):
-                self._unread = set(self._running)
-                for index in awaited - self._unread:
-                    self._inner[index].interrupt(error)
+                self._unread_ids = set(self._futures)
+                for index in awaited_ids - self._unread_ids:
+                    self._base_envs[index].interrupt(error)
             raise
 
     def _give_up(self, ids: Iterable[int]) -> None:
         """End steps and resets, and discard their results."""
         for index in ids:
-            getattr(self._inner[index], "abort", bool)()
+            getattr(self._base_envs[index], "abort", bool)()
         for index in ids:
-            self._running[index].exception()
-            del self._running[index]
-            self._unread.discard(index)
+            self._futures[index].exception()
+            del self._futures[index]
+            self._unread_ids.discard(index)
 
     def _send(self, actions: Sequence[str], ids: Sequence[int]) -> None:
         self._refuse_running(ids)
         for index in ids:
-            if not self._begun[index]:
+            if not self._begun_mask[index]:
                 raise EnvironmentStateError(f"environment {index} has no episode: call reset()")
-        ended = [index for index in ids if self._ended[index]]
-        if ended and self.autoreset_mode is AutoresetMode.DISABLED:
+        ended_ids = [index for index in ids if self._ended_mask[index]]
+        if ended_ids and self.autoreset_mode is AutoresetMode.DISABLED:
             raise EnvironmentStateError(
-                f"environments that have ended must be reset first: {ended}"
+                f"environments that have ended must be reset first: {ended_ids}"
             )
         if isinstance(actions, (str, bytes)):
             raise ActionError(f"a single text was given: give one for each of {len(ids)}")
         if len(actions) != len(ids):
             raise ActionError(f"{len(actions)} actions were given for {len(ids)} environments")
         for index, action in zip(ids, actions, strict=True):
-            if not isinstance(action, str) and not self._ended[index]:
+            if not isinstance(action, str) and not self._ended_mask[index]:
                 raise ActionError(
                     f"environment {index}: an action must be a text, not {type(action).__name__}"
                 )
-        self._begin(ended)
+        self._begin(ended_ids)
         for index, action in zip(ids, actions, strict=True):
-            if not self._ended[index]:
-                self._running[index] = self._pool.submit(self._step, index, action)
+            if not self._ended_mask[index]:
+                self._futures[index] = self._pool.submit(self._step, index, action)
 
     def _begin(
         self,
         ids: Sequence[int],
-        named: Mapping[int, Task | None] | None = None,
+        selected_tasks: Mapping[int, Task | None] | None = None,
         seeds: Sequence[int | None] | None = None,
     ) -> None:
         """Begin resets, each with the task that is named for it, or the next one of the order."""
         for index in ids:
             assert self._order is not None  # there was a reset
-            task = (named or {}).get(index) or next(self._order)
+            task = (selected_tasks or {}).get(index) or next(self._order)
             seed = seeds[index] if seeds else None
-            self._running[index] = self._pool.submit(self._reset, index, task.task_id, seed)
+            self._futures[index] = self._pool.submit(self._reset, index, task.task_id, seed)
 
     def _reset(self, index: int, task_id: str, seed: int | None) -> Result:
         observation, info = self.envs[index].reset(seed=seed, options={"task_id": task_id})
@@ -316,17 +324,17 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
 
     def _gather(self, ids: Sequence[int]) -> tuple[Batch, dict[int, BaseException]]:
         """Wait for environments; return their results, and the errors of those that failed."""
-        results, errors = self._awaited(ids)
+        results, errors = self._collect(ids)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            over = [index for index in ids if index not in errors and any(results[index][2:4])]
-            self._begin(over)
-            fresh, failed = self._awaited(over)
-            errors |= failed
-            for index in over:
+            ended_ids = [index for index in ids if index not in errors and any(results[index][2:4])]
+            self._begin(ended_ids)
+            new_results, new_errors = self._collect(ended_ids)
+            errors |= new_errors
+            for index in ended_ids:
                 observation, reward, terminal, cut, info = results[index]
                 final = {"final_obs": observation, "final_info": info}
-                begun = {**fresh[index][4], **final}
-                results[index] = fresh[index][0], reward, terminal, cut, begun
+                merged_info = {**new_results[index][4], **final}
+                results[index] = new_results[index][0], reward, terminal, cut, merged_info
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         terminated: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         truncated: Flags = np.zeros(self.num_envs, dtype=np.bool_)
@@ -337,28 +345,28 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             infos = self._add_info(infos, info, index)
         return (tuple(self._observations), rewards, terminated, truncated, infos), errors
 
-    def _awaited(self, ids: Sequence[int]) -> tuple[dict[int, Result], dict[int, BaseException]]:
+    def _collect(self, ids: Sequence[int]) -> tuple[dict[int, Result], dict[int, BaseException]]:
         """Wait for all of them, before any result is taken: Ctrl-C loses none."""
         for index in ids:
-            self._running[index].exception()
+            self._futures[index].exception()
         results: dict[int, Result] = {}
         errors: dict[int, BaseException] = {}
         for index in ids:
-            step = self._running.pop(index)
-            self._unread.discard(index)
+            step = self._futures.pop(index)
+            self._unread_ids.discard(index)
             error = step.exception()
             if error is not None:
                 errors[index] = error
-                said: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
-                if self._inner[index].options.errors == "value":  # as the others' have it
-                    about = {"type": type(error).__name__, "message": str(error)}
-                    said = {"error": {"kind": "fault", **about}}
-                said["outcome"] = failure_kind(type(error).__name__)
-                results[index] = "", float("nan"), False, True, said
+                error_info: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
+                if self._base_envs[index].options.errors == "value":  # as the others' have it
+                    description = {"type": type(error).__name__, "message": str(error)}
+                    error_info = {"error": {"kind": "fault", **description}}
+                error_info["outcome"] = failure_kind(type(error).__name__)
+                results[index] = "", float("nan"), False, True, error_info
             else:
                 results[index] = step.result()
-            self._begun[index] = True
-            self._ended[index] = any(results[index][2:4])
+            self._begun_mask[index] = True
+            self._ended_mask[index] = any(results[index][2:4])
         return results, errors
 
     def _seeds(self, seed: Seed | Sequence[Seed | None] | None) -> list[int | None]:
@@ -366,9 +374,9 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             return [None if seed is None else int(seed) + n for n in range(self.num_envs)]
         if len(seed) != self.num_envs:
             raise UsageError(f"{len(seed)} seeds were given for {self.num_envs} environments")
-        return [None if one is None else int(one) for one in seed]
+        return [None if env_seed is None else int(env_seed) for env_seed in seed]
 
-    def _chosen(self, mask: Any) -> list[int]:
+    def _masked_ids(self, mask: Any) -> list[int]:
         mask = np.asarray(mask, dtype=np.bool_)
         if mask.shape != (self.num_envs,) or not mask.any():
             raise UsageError(f"reset_mask must choose among {self.num_envs} environments: {mask}")
@@ -377,13 +385,13 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
     def _shares(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give each environment its own of the options."""
         for name, value in options.items():
-            if isinstance(value, _MANY) and len(value) != self.num_envs:
+            if isinstance(value, _SEQUENCE_TYPES) and len(value) != self.num_envs:
                 raise UsageError(
                     f"option {name!r} has {format_count(len(value), 'value')} for "
                     f"{self.num_envs} environments"
                 )
         return [
-            {name: v[index] if isinstance(v, _MANY) else v for name, v in options.items()}
+            {name: v[index] if isinstance(v, _SEQUENCE_TYPES) else v for name, v in options.items()}
             for index in range(self.num_envs)
         ]
 
@@ -394,8 +402,10 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             )
 
     def _refuse_running(self, ids: Iterable[int]) -> None:
-        if busy := sorted(set(ids) & set(self._running)):
-            raise EnvironmentStateError(f"environments {busy} were sent actions: call recv() first")
+        if running_ids := sorted(set(ids) & set(self._futures)):
+            raise EnvironmentStateError(
+                f"environments {running_ids} were sent actions: call recv() first"
+            )
 
     def render(self) -> tuple[Any, ...]:
         """Return each environment's rendering."""
@@ -405,8 +415,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Each environment's attribute of that name, called if it can be."""
         self._refuse_closed()
-        found = [env.get_wrapper_attr(name) for env in self.envs]
-        return tuple(item(*args, **kwargs) if callable(item) else item for item in found)
+        attributes = [env.get_wrapper_attr(name) for env in self.envs]
+        return tuple(item(*args, **kwargs) if callable(item) else item for item in attributes)
 
     def close(self, **kwargs: Any) -> None:
         """Close the environments. Idempotent, and safe from any thread.
@@ -429,27 +439,27 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             env.close()
 
 
-_MANY = (list, tuple, np.ndarray)
+_SEQUENCE_TYPES = (list, tuple, np.ndarray)
 
 
-def _inner(env: gymnasium.Env[str, str]) -> Any:
-    inner = env.unwrapped
-    if not isinstance(inner, (EpisodeEnv, StandIn)):
-        raise UsageError(f"a vector takes InterCode's environments, not {type(inner).__name__}")
-    return inner
+def _unwrap(env: gymnasium.Env[str, str]) -> Any:
+    base_env = env.unwrapped
+    if not isinstance(base_env, (EpisodeEnv, StandIn)):
+        raise UsageError(f"a vector takes InterCode's environments, not {type(base_env).__name__}")
+    return base_env
 
 
-def _checked(gathered: tuple[ResultsT, dict[int, BaseException]]) -> ResultsT:
+def _raise_errors(results: tuple[ResultsT, dict[int, BaseException]]) -> ResultsT:
     """Return a batch, or the first observations of episodes; or raise what failed in them."""
-    batch, errors = gathered
+    batch, errors = results
     if errors:
         raise VectorError(errors, batch) from next(iter(errors.values()))
     return batch
 
 
-def _only(infos: Mapping[str, Any], ids: list[int]) -> dict[str, Any]:
+def _select_infos(infos: Mapping[str, Any], ids: list[int]) -> dict[str, Any]:
     """Keep of each array in infos the entries of some environments."""
     return {
-        key: _only(value, ids) if isinstance(value, dict) else value[ids]
+        key: _select_infos(value, ids) if isinstance(value, dict) else value[ids]
         for key, value in infos.items()
     }

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 from intercode.agents import registry, skills
 from intercode.agents.base import AgentFactory
 from intercode.agents.skills import Skill
-from intercode.envs.options import taken
+from intercode.envs.options import list_constructor_options
 from intercode.errors import UsageError
 from intercode.evaluate.rewards import model_options
 from intercode.registry import INTEGRATIONS, environment
-from intercode.spec import AgentSpec, ModelSpec, RunSpec, options_of
+from intercode.spec import AgentSpec, ModelSpec, RunSpec, list_part_options
 from intercode_sandbox.names import Registry, missing_package_error
 from intercode_sandbox.user_code import is_reference, split
 
@@ -38,7 +38,7 @@ PROVIDERS = Registry(
 )
 """Name → the class of the `AgentProvider` of agents that need more than a function. One of an
 installed package makes the agents of its name, ``NAME`` or ``NAME:REST``."""
-AGENT_OPTIONS = {**options_of(ModelSpec), **options_of(AgentSpec)}
+AGENT_OPTIONS = {**list_part_options(ModelSpec), **list_part_options(AgentSpec)}
 """The options of an agent and of its model."""
 
 
@@ -108,7 +108,7 @@ class AgentProvider:
             if recording is None and "recording" in parameters:
                 raise UsageError(f"--agent {name} needs --recording PATH")
             if recording is not None and "recording" not in parameters:
-                agent_names = ", ".join(registry.agents_with("recording"))
+                agent_names = ", ".join(registry.list_agents_taking("recording"))
                 raise UsageError(
                     f"agent {name} takes no --recording; agents that take it: {agent_names}"
                 )
@@ -188,4 +188,4 @@ def unused_model_options(spec: RunSpec) -> list[str]:
 
 def takes_layers(spec: RunSpec) -> bool:
     """Tell whether an agent can have files of its own there: not in a session with a database."""
-    return "layers" in taken(environment(spec.env.name, spec.env.protocol))
+    return "layers" in list_constructor_options(environment(spec.env.name, spec.env.protocol))

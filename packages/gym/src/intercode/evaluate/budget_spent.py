@@ -12,7 +12,7 @@ from intercode.models.prices import Price, Prices
 from intercode.models.remote import ASSUMED_OUTPUT
 from intercode.records import EPISODES, read_episodes
 from intercode.rewards.judge import REPLY_TOKENS
-from intercode.talks import Call, Talk, judge_talks, talks_of
+from intercode.talks import Call, Talk, all_agent_talks, judge_talks
 
 if TYPE_CHECKING:
     from intercode.spec import RunSpec
@@ -48,7 +48,7 @@ def read_spending(
         return total_spending
     for episode in read_episodes(folder / EPISODES):
         for talks, reply_price, limit in (
-            ([] if judge_only else talks_of(episode), price, reply_tokens),
+            ([] if judge_only else all_agent_talks(episode), price, reply_tokens),
             (judge_talks(episode), judge_price, REPLY_TOKENS),
         ):
             for talk, call in _calls(talks):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
-from intercode.envs.traits import Guess, always, environment_for, traits_of
+from intercode.envs.traits import Guess, constant_actions, detect_environment, find_traits
 from intercode.evaluate.moved_clock import (
     TIMES,
     UNCHANGED_CLOCK,
@@ -72,7 +72,7 @@ def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
         env: The environment's name.
         tasks: The tasks that are tried.
     """
-    traits = traits_of(env)
+    traits = find_traits(env)
     verified = any(task.verification is not None for task in tasks)
     further_guesses = [
         *traits.constants,
@@ -80,8 +80,8 @@ def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
         *alternatives(tasks),
         *clock_guesses(traits.language, tasks),
     ]
-    wrong_answer = Guess("a wrong answer", always(*traits.wrong))
-    noop_guess = Guess("doing nothing", always(), idle=True)
+    wrong_answer = Guess("a wrong answer", constant_actions(*traits.wrong))
+    noop_guess = Guess("doing nothing", constant_actions(), idle=True)
     return {
         NOOP: noop_guess,
         GARBAGE: wrong_answer,
@@ -420,7 +420,7 @@ def _in_another_zone(task: Task, trials: Trials) -> Iterator[Problem]:
     yield from _find_clock_effect(task, trials, [ZONE])
     if task.depends_on_clock or any(_does_not_vary(task, trials)):
         return
-    if words := find_time_words(task, environment_for([task])):
+    if words := find_time_words(task, detect_environment([task])):
         text = f"gold or its tests ask for the time ({words}), and the task is not marked"
         yield Problem(task.task_id, "clock", text)
 

@@ -13,7 +13,7 @@ from intercode.errors import ImageError, RecordError, UsageError
 from intercode.evaluate.manifest import flatten
 from intercode.records import diff
 from intercode.redaction import Redactor
-from intercode.spec import identified
+from intercode.spec import add_identity
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.host import SPEC as HOST, changes
@@ -320,7 +320,7 @@ def session_differences(
 
 def _facts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the facts that are compared, for each session, with dotted names."""
-    run = {name: identified(manifest).get(name) for name in RUN}
+    run = {name: add_identity(manifest).get(name) for name in RUN}
     env = run["env"] or {}
     if "images" in env:  # with digests, beside which the name that was given says nothing
         env_facts = {name: fact for name, fact in env.items() if name != "image"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from intercode.agents import registry, skills
 from intercode.agents.language import EpisodeLimits, LanguageAgents, Options, Search, Strategy
 from intercode.agents.skills import Skill
-from intercode.envs.traits import traits_of
+from intercode.envs.traits import find_traits
 from intercode.errors import UsageError
 from intercode.evaluate.actors import Actors, AgentProvider, max_concurrent_calls, takes_layers
 from intercode.evaluate.budget_spent import make_budget, retry_policy
@@ -66,8 +66,8 @@ class LanguageAgentProvider(AgentProvider):
 def _check_context(spec: RunSpec) -> None:
     """Refuse to show what there is in an environment where nothing shows it."""
     context, env = spec.agent.context, spec.env
-    traits = traits_of(env.name, env.protocol)
-    if context and (traits.elsewhere or not traits.overview):
+    traits = find_traits(env.name, env.protocol)
+    if context and (traits.is_remote or not traits.overview):
         raise UsageError(
             f"--context {context}: nothing shows what there is in environment {env.name!r}, "
             f"{env.protocol} protocol"

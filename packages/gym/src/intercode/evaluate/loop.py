@@ -19,13 +19,13 @@ from intercode.agents.base import (
     Agent,
     AgentError,
     AgentFactory,
-    CallsModel,
-    HasMetadata,
-    HoldsEnvironment,
-    LeavesOutWaiting,
+    EpisodeAgent,
+    SupportsMetadata,
+    SupportsPermits,
+    SupportsWaitExclusion,
     make,
 )
-from intercode.agents.held import HeldEnv, Terms, free, scored_later, settle
+from intercode.agents.held import AttemptContext, HeldEnv, defer_scores, free_forks, settle
 from intercode.episode import Episode, Turn, not_json
 from intercode.errors import (
     ImageError,
@@ -212,7 +212,7 @@ def run_episode(
     """
     shared = shared or Shared()
     call_permits = shared.calls
-    if isinstance(agent, CallsModel):
+    if isinstance(agent, SupportsPermits):
         agent, call_permits = agent.calling(call_permits), Semaphore()
     with shared.sandboxes:
         observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
@@ -222,21 +222,21 @@ def run_episode(
         episode.metadata["tags"] = list(task.tags)
     with shared.sandboxes:  # it may look at the task's place, in another one
         actor = _make_agent(agent, env, task)
-    terms = Terms(on_action=partial(shared.on_action, task))
+    terms = AttemptContext(on_action=partial(shared.on_action, task))
     permit = DecisionPermit(call_permits, actor)
     terms.working = partial(_hold_permit, shared.sandboxes, actor)
     start_time = time.monotonic()
     facts: dict[str, Any] = {}
     try:
         guarded_env = HeldEnv(env, terms, observation)
-        if isinstance(actor, HoldsEnvironment):
+        if isinstance(actor, EpisodeAgent):
             terms.working = partial(permit.pause, terms.working)
-            with permit, scored_later(env):
+            with permit, defer_scores(env):
                 chosen_env = _play_by_agent(actor, guarded_env, terms)
                 facts = settle(chosen_env)
         else:
             chosen_env = _play_by_turns(actor, guarded_env, permit)
-        episode = chosen_env.recorded
+        episode = chosen_env.full_episode
         if chosen_env is not guarded_env:
             episode.seconds = time.monotonic() - start_time  # of all branches
         if episode.fork is not None:
@@ -244,11 +244,11 @@ def run_episode(
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
     finally:
         try:
-            if isinstance(actor, HasMetadata):
+            if isinstance(actor, SupportsMetadata):
                 episode.metadata.update(actor.episode_metadata())
             episode.metadata.update(facts)
         finally:
-            free(terms)
+            free_forks(terms)
     return episode
 
 
@@ -312,7 +312,7 @@ def _play_by_turns(actor: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -
     return guarded_env
 
 
-def _play_by_agent(actor: HoldsEnvironment, guarded_env: HeldEnv, terms: Terms) -> HeldEnv:
+def _play_by_agent(actor: EpisodeAgent, guarded_env: HeldEnv, terms: AttemptContext) -> HeldEnv:
     """Let an agent play an episode that it holds; return the environment whose episode counts."""
     try:
         returned_episode = actor.run(guarded_env)
@@ -340,7 +340,7 @@ def _play_by_agent(actor: HoldsEnvironment, guarded_env: HeldEnv, terms: Terms) 
     return chosen_env
 
 
-def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | HoldsEnvironment:
+def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | EpisodeAgent:
     try:
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):
@@ -367,7 +367,7 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
 
 def _leave_out(wait_seconds: float, actor: object) -> None:
     """Keep the time that an agent has waited for its turn out of its time limit."""
-    if wait_seconds and isinstance(actor, LeavesOutWaiting):
+    if wait_seconds and isinstance(actor, SupportsWaitExclusion):
         actor.leave_out(wait_seconds)
 
 

@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from intercode import datasets
-from intercode.agents.base import AgentFactory, ChecksRun, ChecksTasks, check_factory, sees_gold
+from intercode.agents.base import (
+    AgentFactory,
+    SupportsRunCheck,
+    SupportsTaskCheck,
+    check_factory,
+    sees_gold,
+)
 from intercode.databases import engine_name, shared_engine
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.options import LimitOptions, taken
-from intercode.envs.traits import traits_of
+from intercode.envs.options import LimitOptions, list_constructor_options
+from intercode.envs.traits import find_traits
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.actors import agent_provider
 from intercode.evaluate.exclusion import (
@@ -27,12 +33,12 @@ from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.rewards import ModelReward, model_reward
 from intercode.evaluate.tools import tool_versions
-from intercode.project import FILE, benchmark_of, create
+from intercode.project import FILE, create, find_benchmark
 from intercode.records import MANIFEST, read_manifest
 from intercode.registry import DATASETS, ENVS, REWARDS, SOURCES, environment as find_environment
 from intercode.rewards.gold import GoldCache
-from intercode.spec import RunSpec, environments, in_any_folder, recorded_options
-from intercode.task import OF_ALL_TASKS, Dataset, Task
+from intercode.spec import RunSpec, environments, recorded_options, resolve_paths
+from intercode.task import COMMON_METADATA, Dataset, Task
 from intercode_sandbox import Limits, Provider
 from intercode_sandbox.files import preserve_working_directory
 from intercode_sandbox.suggestions import hint_text
@@ -143,10 +149,10 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
     if spec.env.data is None and data in ENVS and data not in DATASETS:
         raise UsageError(f"environment {data!r} comes without tasks: name them, as --data FILE")
     if spec.env.reviewed:
-        if not datasets.takes(data, "reviewed"):
+        if not datasets.accepts_option(data, "reviewed"):
             raise UsageError(f"--reviewed: there is no review of the golds of {data!r}")
         return spec, datasets.load(data, spec.env.split, reviewed=True)
-    if datasets.takes(data, "secret") and spec.env.secret is None:
+    if datasets.accepts_option(data, "secret") and spec.env.secret is None:
         # What a run is locked to would have told it, but is from before there were secrets.
         secret = "" if spec.how.locked else find_secret(spec.how.out, spec.agent.recording)
         spec = spec.merge(secret=secrets.token_hex(8) if secret is None else secret)
@@ -167,9 +173,9 @@ def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Datas
     Unknown fields of tasks are told, too.
     """
     source = None if spec.env.benchmark else dataset.source
-    if source is not None and (folder := benchmark_of(source)) is not None:
+    if source is not None and (folder := find_benchmark(source)) is not None:
         progress.warn(f"{source}: without what {folder / FILE} says: for that give the folder")
-    read_fields = {*OF_ALL_TASKS, *traits_of(spec.env.name, spec.env.protocol).fields}
+    read_fields = {*COMMON_METADATA, *find_traits(spec.env.name, spec.env.protocol).fields}
     if metadata_fields := [name for name in dataset.kept if name not in read_fields]:
         progress.warn(
             f"{dataset.source or dataset.name}: kept as metadata: {', '.join(metadata_fields)}"
@@ -240,7 +246,7 @@ def setting(
         DatabaseError: A database server cannot be reached or started.
     """
     spec, env = plan.spec, plan.spec.env
-    option_parameters = taken(find_environment(env.name, env.protocol))
+    option_parameters = list_constructor_options(find_environment(env.name, env.protocol))
     limits = _LIMITS if "limits" in option_parameters else ()
     env_options = {name: value for name, value in env.options.items() if name not in limits}
     _check_options(spec, env_options, option_parameters)
@@ -249,7 +255,7 @@ def setting(
     agent_options = {**(required_options or {})}
     agent_limits, agent_layers = agent_options.pop("limits", {}), agent_options.pop("layers", ())
     # Workers make environments, after an agent that may have changed the working directory.
-    options: dict[str, Any] = {"data": plan.dataset, **in_any_folder(env_options), **agent_options}
+    options: dict[str, Any] = {"data": plan.dataset, **resolve_paths(env_options), **agent_options}
     name, protocol = absolute(env.name), absolute(env.protocol)
     facts = _facts(spec, agent_limits)
     if layers := [*agent_layers, *agent_provider(spec.agent.name).layers(spec)]:
@@ -262,7 +268,7 @@ def setting(
         if is_reference(code := engine_name(env_options.get("engine", "sqlite"))):
             facts["engine"]["code"] = code
         facts |= {"sandbox": absolute(sandbox)} if "sandbox" in env_options else {}
-    elif not traits_of(env.name).elsewhere:
+    elif not find_traits(env.name).is_remote:
         provider = find_provider(env.name, sandbox, progress.say)
         facts["sandbox"] = absolute(sandbox)
     if "history" in option_parameters:
@@ -355,7 +361,7 @@ def find_provider(
     env: str, sandbox: str = "native", say: Callable[[str], None] = lambda text: None
 ) -> Provider:
     """Return an environment's provider of sandboxes, which says what it builds."""
-    provider = traits_of(env).provider(sandbox)
+    provider = find_traits(env).provider(sandbox)
     if hasattr(provider, "progress"):
         provider.progress = say
     return provider
@@ -364,7 +370,7 @@ def find_provider(
 def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
     """Refuse, or warn of, what the agent cannot do, before anything starts."""
     workers = plan.spec.how.workers
-    if isinstance(agent, ChecksRun) and (warning := agent.check_run(plan.tasks, workers)):
+    if isinstance(agent, SupportsRunCheck) and (warning := agent.check_run(plan.tasks, workers)):
         progress.warn(f"warning: {warning}")
     check_tasks(plan.tasks, agent)
 
@@ -372,5 +378,5 @@ def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
 def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:
     """Refuse what makes no agents, and tasks that an agent cannot try, as it sees them."""
     check_factory(agent)
-    if isinstance(agent, ChecksTasks):
+    if isinstance(agent, SupportsTaskCheck):
         agent.check([task if sees_gold(agent) else task.shown() for task in tasks])

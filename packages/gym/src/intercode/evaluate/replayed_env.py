@@ -11,7 +11,7 @@ from intercode.envs.snapshots import difference
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.evaluate.loop import EpisodeEnv, Shared, Step, WrappedEnv, run_episode
-from intercode.records import action_of, ending_of
+from intercode.records import ending_action, turn_action
 from intercode.rewards.base import Reward
 from intercode_sandbox.units import format_count
 
@@ -112,7 +112,7 @@ def replay(
     for number, turn in enumerate(recorded_episode.turns, 1):
         if turn.info.get("timed_out"):  # it may get further now, or less far
             raise NotReproducibleError(f"not reproducible: turn {number} ran into the time limit")
-    actions = [*map(action_of, recorded_episode.turns), ending_of(recorded_episode)]
+    actions = [*map(turn_action, recorded_episode.turns), ending_action(recorded_episode)]
     return run_episode(
         ReplayedEnv(open_env(), recorded_episode),
         lambda task: ScriptedAgent(actions),

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
-from intercode.envs.traits import check_imported, traits_of
+from intercode.envs.traits import check_imported, find_traits
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
 from intercode.evaluate import drift, manifest, versions
@@ -31,15 +31,15 @@ from intercode.records import (
     Outcome,
     Record,
     RecordWriter,
-    key_of,
-    latest,
+    episode_key,
+    read_latest,
     read_manifest,
 )
 from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.judge import Judge
 from intercode.rewards.own import CustomReward, Function, choose_reward
-from intercode.spec import identified
+from intercode.spec import add_identity
 from intercode_sandbox.user_code import digest, is_reference
 
 if TYPE_CHECKING:
@@ -250,7 +250,9 @@ class _RescoreWork:
             return current_manifest
         rescored_manifest = read_manifest(folder)
         drift.refuse_other_run(rescored_manifest, current_manifest, folder)
-        earlier_results = latest(folder, lambda episode: (Outcome.of(episode), _read_way(episode)))
+        earlier_results = read_latest(
+            folder, lambda episode: (Outcome.of(episode), _read_way(episode))
+        )
         if unknown_keys := earlier_results.keys() - recorded_outcomes.keys():
             raise RecordError(
                 f"{folder} has episodes that {self._facts['run']} has not: {unknown_keys}"
@@ -341,12 +343,12 @@ class _RescoreWork:
 
     def _keep(self, episode: Episode, way: Way = "again") -> None:
         """Complete an episode and write it. Called from any thread."""
-        recorded_episode = self._record.read(key_of(episode))
+        recorded_episode = self._record.read(episode_key(episode))
         _complete(episode, recorded_episode, self._facts, episode.metadata.get(FIELD, way))
         self.write(episode)
 
     def _note(self, episode: Episode) -> None:
-        key = key_of(episode)
+        key = episode_key(episode)
         recorded_outcome = self._record.outcomes[key]
         self.results[key] = Result(recorded_outcome, Outcome.of(episode), _read_way(episode))
         self._progress.episode(episode)
@@ -363,7 +365,7 @@ class _Setting:
         context: Callable[[], Mapping[str, Any]] | None,
         accept: Collection[str],
     ) -> None:
-        self._recorded_facts = {name: identified(record.manifest).get(name) for name in drift.RUN}
+        self._recorded_facts = {name: add_identity(record.manifest).get(name) for name in drift.RUN}
         self._lock_facts = {"run": str(record.folder.absolute()), "accepted": sorted(accept)}
         # For episodes that are scored from the record, the recorded sandbox and tools count.
         last_session = (record.manifest.get("sessions") or [{}])[-1]
@@ -385,7 +387,7 @@ class _Setting:
         """
         env = self._recorded_facts["env"] or {}
         name, protocol = str(env.get("env")), str(env.get("protocol"))
-        if not traits_of(name, protocol).separable:
+        if not find_traits(name, protocol).separable:
             raise UsageError(
                 f"in environment {name!r}, protocol {protocol!r}, an episode finds what others "
                 "have left, so that none can be repeated by itself: only a reward that needs "
@@ -430,7 +432,7 @@ def _record_reward(
     Raises:
         UsageError: There is no such reward, or it does not take the arguments of one.
     """
-    make = traits_of(env, protocol).pure_reward
+    make = find_traits(env, protocol).pure_reward
     default_reward: Reward[Any] | None = None if make is None else CustomReward(make())
     if reward is None or isinstance(reward, Judge):
         return None if reward else default_reward

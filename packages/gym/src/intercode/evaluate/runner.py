@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from intercode.agents import registry
-from intercode.agents.base import AgentFactory, HasFacts, sees_gold
+from intercode.agents.base import AgentFactory, SupportsFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate.actors import Actors, actors
@@ -39,12 +39,12 @@ from intercode.records import (
     MANIFEST,
     Key,
     RecordWriter,
-    key_of,
-    latest,
+    episode_key,
     read_episodes,
+    read_latest,
     read_manifest,
 )
-from intercode.spec import CODE, RunSpec, in_any_folder
+from intercode.spec import CODE, RunSpec, resolve_paths
 from intercode.task import Dataset
 from intercode_sandbox.files import preserve_working_directory
 from intercode_sandbox.images import hide
@@ -198,7 +198,7 @@ def evaluate(
     agent_options = dict(options.get("agent_options") or {})
     factory = registry.get(agent, **agent_options) if isinstance(agent, str) else agent
     name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
-    if isinstance(factory, HasFacts):
+    if isinstance(factory, SupportsFacts):
         name = factory.name
     run_plan = Plan(spec, dataset, tasks, exclude, options.get("locked"))
     check_tasks(run_plan.tasks, factory)
@@ -256,7 +256,7 @@ def run(
     paths = {**run_plan.spec.flat()}
     for name in CODE & paths.keys():
         remember(str(paths.pop(name)))
-    run_plan = replace(run_plan, spec=run_plan.spec.merge(**in_any_folder(paths)))
+    run_plan = replace(run_plan, spec=run_plan.spec.merge(**resolve_paths(paths)))
     budget = budget or make_budget(run_plan.spec)
     executor = executor or resolve_executor(run_plan.spec)
     executor.check(run_plan.spec)
@@ -355,7 +355,7 @@ def _work(work: Work, executor: Executor, finished_outcomes: Mapping[Key, Outcom
         with closing(pool.run(interrupts, progress)) as episodes:
             for episode in episodes:
                 episode_count += 1
-                outcomes[key_of(episode)] = Outcome.of(episode)
+                outcomes[episode_key(episode)] = Outcome.of(episode)
                 progress.episode(episode)
         return RunResult(
             outcomes=[outcomes[job.key] for job in jobs if job.key in outcomes],
@@ -370,7 +370,7 @@ def _work(work: Work, executor: Executor, finished_outcomes: Mapping[Key, Outcom
 def _describe_run(plan: Plan, agent: Actors, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The record that a new run has."""
     model: dict[str, Any] = {}
-    if isinstance(agent.factory, HasFacts):
+    if isinstance(agent.factory, SupportsFacts):
         model = {"language_model": agent.factory.facts()}
     return describe(
         dataset=dataset_facts(plan.dataset),
@@ -415,7 +415,7 @@ def _resume_run(
     recorded_manifest = read_manifest(folder)
     if recorded_manifest != locked_manifest:  # else it was compared already
         refuse_other_run(recorded_manifest, current_manifest, folder)
-    outcomes = latest(folder, Outcome.of)
+    outcomes = read_latest(folder, Outcome.of)
     return recorded_manifest, {
         key: outcome for key, outcome in outcomes.items() if not outcome.failed
     }

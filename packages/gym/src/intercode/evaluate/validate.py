@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.agents.builtin import Oracle, ScriptedAgent
 from intercode.envs.stage import SandboxStage
-from intercode.envs.traits import Guess, traits_in
+from intercode.envs.traits import Guess, resolve_traits
 from intercode.evaluate.checks import (
     CHECKS,
     DOUBTS,
@@ -345,7 +345,7 @@ class ProbedEnv(WrappedEnv):
         episode, place = self.episode, getattr(self._env, "place", None)
         task_id, is_gold = episode.task_id, episode.epoch in (GOLD, GOLD_REPEAT)
         if episode.epoch == NOOP and not episode.turns:
-            flags = traits_in(self._env).secret_gold
+            flags = resolve_traits(self._env).secret_gold
             image = episode.metadata.get("image", "")
             task = self._probe_findings.dataset.by_id(task_id)
             self._probe_findings.leaks[task_id] = leaks(task, place, image, flags=flags)
@@ -364,7 +364,7 @@ class ProbedEnv(WrappedEnv):
     def _failures(self, task_id: str) -> list[Problem]:
         """Return what fails of a task's gold and its setup, in a shell."""
         task, stage = self._probe_findings.dataset.by_id(task_id), getattr(self._env, "stage", None)
-        if not isinstance(stage, SandboxStage) or traits_in(self._env).language != "bash":
+        if not isinstance(stage, SandboxStage) or resolve_traits(self._env).language != "bash":
             return []
         failures: list[tuple[Kind, str]] = []
         if text := setup_failure(task, stage):

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from intercode.envs.traits import traits_of
+from intercode.envs.traits import find_traits
 from intercode.registry import REWARDS, RULES
 from intercode.rewards.judge import Judge
 from intercode_sandbox.user_code import is_reference
@@ -33,7 +33,7 @@ def rule_versions(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         UsageError: The file of a reward has no such function.
     """
     name, protocol = str(env.get("env", "")), str(env.get("protocol", "default"))
-    default = {rule: RULES.get(rule) for rule in traits_of(name, protocol).rules} if name else {}
+    default = {rule: RULES.get(rule) for rule in find_traits(name, protocol).rules} if name else {}
     rules = _reward_rules(name, env.get("reward"), default)
     return {FIELD: rules} if rules else {}
 

@@ -32,7 +32,7 @@ from intercode.evaluate.loop import (
     unserialisable_episode,
 )
 from intercode.evaluate.progress import Progress
-from intercode.models.drain import Drain, draining
+from intercode.models.drain import Drain, run_drain
 from intercode.records import Key
 from intercode_sandbox.files import preserve_working_directory
 from intercode_sandbox.interruption import is_handlers
@@ -266,7 +266,7 @@ class Pool:
         Raises:
             KeyboardInterrupt: There was a second interrupt.
         """
-        with draining() as drain, preserve_working_directory():
+        with run_drain() as drain, preserve_working_directory():
             yield from self._run(interrupts, progress, drain)
 
     def _run(

@@ -22,7 +22,7 @@ from intercode_sandbox.base import OutputBuffer
 
 HARD_OUTPUT_FACTOR = 64
 """An action that prints this many times the output limit is stopped: the rest would not be read."""
-INTERACTIVE: ContextVar[bool] = ContextVar("INTERACTIVE", default=False)
+IS_INTERACTIVE: ContextVar[bool] = ContextVar("INTERACTIVE", default=False)
 """Whether Ctrl-C stops the running action rather than the program: a person types the actions."""
 BY_CALLER = "caller"
 """The reason of an action that Ctrl-C, or a cancellation, has stopped."""
@@ -60,10 +60,10 @@ class Execution:
         return text + "\n".join(f"[{note}]" for note in self.notes)
 
 
-class Stoppable(Protocol):
+class StoppableAction(Protocol):
     """A running action that can be stopped."""
 
-    stopped: str
+    stop_reason: str
     """The reason why it was stopped; empty: it was not."""
 
 
@@ -114,17 +114,17 @@ _CANCELLATION: ContextVar[Cancellation | None] = ContextVar("_CANCELLATION", def
 
 
 @contextmanager
-def cancellable() -> Iterator[None]:
+def allow_cancellation() -> Iterator[None]:
     """Let the caller's `CANCELLATION` stop the action that runs in the block."""
-    before = _CANCELLATION.set(CANCELLATION.get())
+    token = _CANCELLATION.set(CANCELLATION.get())
     try:
         yield
     finally:
-        _CANCELLATION.reset(before)
+        _CANCELLATION.reset(token)
 
 
 @contextmanager
-def waking(wake: Callable[[], object]) -> Iterator[None]:
+def wake_on_cancellation(wake: Callable[[], object]) -> Iterator[None]:
     """Call `wake`, from another thread, at a cancellation of the running action."""
     cancellation = _CANCELLATION.get()
     if cancellation is None:
@@ -135,14 +135,14 @@ def waking(wake: Callable[[], object]) -> Iterator[None]:
 
 
 @contextmanager
-def waking_fd() -> Iterator[int | None]:
+def cancellation_fd() -> Iterator[int | None]:
     """Provide a descriptor that a cancellation makes readable; None: the action has none."""
     if _CANCELLATION.get() is None:
         yield None
         return
     fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     try:
-        with waking(partial(os.eventfd_write, fd, 1)):
+        with wake_on_cancellation(partial(os.eventfd_write, fd, 1)):
             yield fd
     finally:
         os.close(fd)
@@ -155,14 +155,14 @@ def is_cancelled() -> bool:
 
 
 @contextmanager
-def stopped_by_interrupt(run: Stoppable) -> Iterator[None]:
-    """Mark an action as stopped if Ctrl-C comes during the block, where that is `INTERACTIVE`."""
+def mark_interrupt(run: StoppableAction) -> Iterator[None]:
+    """Mark an action as stopped if Ctrl-C comes during the block, where that is `IS_INTERACTIVE`."""
     try:
         yield
     except KeyboardInterrupt:
-        if not INTERACTIVE.get():
+        if not IS_INTERACTIVE.get():
             raise
-        run.stopped = BY_CALLER
+        run.stop_reason = BY_CALLER
 
 
 class Interpreter(Protocol):
@@ -191,7 +191,7 @@ class Interpreter(Protocol):
 
 def act(interpreter: Interpreter, action: str, timeout: float | None) -> Turn:
     """Run an action, and record it; see `Interpreter.execute`."""
-    return recorded(action, execute(interpreter, action, timeout))
+    return record_turn(action, execute(interpreter, action, timeout))
 
 
 def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:
@@ -202,28 +202,28 @@ def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Exe
         UsageError: The interpreter is a user's, and returns something else.
     """
     if isinstance(action, NoAction):
-        told = {"executed": False, "invalid": True}
-        return Execution(b"", ok=False, notes=(action.note,), info=told)
+        info = {"executed": False, "invalid": True}
+        return Execution(b"", ok=False, notes=(action.note,), info=info)
     try:
         encode(action)  # half a surrogate pair has no bytes that could be executed
-        done = interpreter.execute(action, timeout)
+        execution = interpreter.execute(action, timeout)
     except (ActionError, UnicodeEncodeError) as error:
         note = f"not executed: {error}"
         return Execution(b"", ok=False, notes=(note,), info={"executed": False})
     except CausedInsideError:
         return Execution(b"", ok=False, notes=(_HAS_ENDED,), info={ENDED: True})
-    if not isinstance(done, Execution):
+    if not isinstance(execution, Execution):
         raise UsageError(
             f"{type(interpreter).__qualname__}.execute must return an Execution (its output is "
-            f"bytes), not {done!r}"
+            f"bytes), not {execution!r}"
         )
-    if done.info.get("gone") and done.info.get("executed") is False:
+    if execution.info.get("gone") and execution.info.get("executed") is False:
         # The turn that lost the interpreter has said so, and left one for `submit`.
-        return replace(done, info={**done.info, ENDED: True})
-    return done
+        return replace(execution, info={**execution.info, ENDED: True})
+    return execution
 
 
-def recorded(action: str, execution: Execution) -> Turn:
+def record_turn(action: str, execution: Execution) -> Turn:
     """Record an action and what came of it."""
     info = dict(execution.info)
     if execution.notes:
@@ -249,7 +249,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedState:
     """The saved state of an interpreter and of its place. Nothing runs for it."""
 
     open: Callable[[], tuple[Place, Interpreter]]
@@ -265,13 +265,13 @@ class Saved:
 
 
 @runtime_checkable
-class SavesState(Protocol):
+class SupportsSave(Protocol):
     """An ability that an interpreter may have in addition.
 
     Without it, or where it refuses, a running episode is forked by repeating its actions.
     """
 
-    def save(self, lossy: bool = False) -> Saved:
+    def save(self, lossy: bool = False) -> SavedState:
         """Save the state of the interpreter and of its place, between two actions.
 
         Both go on, and answer as if nothing had been saved. They may start again when they are
@@ -286,7 +286,7 @@ class SavesState(Protocol):
         """
 
 
-class Drain:
+class OutputDrain:
     """Reads the pipes of idle interpreters, each into the buffer of its next action.
 
     A pipe holds at most 1 MiB: without a reader a job that prints more would stand still. One
@@ -372,4 +372,4 @@ class _Pipe:
         return bool(data) and self.buffer.total < self.limit
 
 
-DRAIN = Drain()
+DRAIN = OutputDrain()

@@ -29,19 +29,26 @@ from intercode.interpreters.base import (
     HARD_OUTPUT_FACTOR,
     LAST_COMMAND,
     Execution,
-    Saved,
+    SavedState,
     is_cancelled,
-    stopped_by_interrupt,
+    mark_interrupt,
 )
-from intercode.interpreters.carry import CARRIED, QUESTION, Rest, lacking, obstacles, script
+from intercode.interpreters.carry import (
+    CARRIED,
+    QUESTION,
+    UnreportedState,
+    find_missing_part,
+    obstacles,
+    script,
+)
 from intercode.interpreters.shell import (
     TIMEOUT_SIGNAL,
+    ActionRun,
     Frame,
-    Run,
     Shell,
     ShellLateError,
     ShellStartError,
-    as_a_script,
+    format_as_script,
 )
 from intercode_sandbox.base import Freezes, OutputBuffer, SandboxBackend
 
@@ -55,21 +62,21 @@ _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
 _INTERRUPTED_CODE = 128 + signal.SIGINT
 _WINDOWS = "lines of this action end with a carriage return, which bash takes for a character"
-_CROWDED = 0.9
+_PROCESS_LIMIT_SHARE = 0.9
 """The share of the process limit above which hardly a command could run any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Resting:
+class SuspendedShell:
     """A shell that does not run, and can run again as it was."""
 
     state: Frame
     """State of the shell, with the script that restores all of it."""
-    fresh: bytes
+    initial_variables: bytes
     """The variables that a fresh shell has."""
-    pending: OutputBuffer
+    pending_output: OutputBuffer
     """The output that belongs to its next action."""
-    lost: tuple[str, ...]
+    lost_parts: tuple[str, ...]
     """The parts of its state that are left out."""
 
 
@@ -79,7 +86,7 @@ class BashInterpreter:
     Args:
         sandbox: The place.
         user: The user that the shell runs as; None: the image's.
-        resting: The shell that it continues; None: a fresh one.
+        suspended_shell: The shell that it continues; None: a fresh one.
 
     Raises:
         ForkError: A part of the resting shell's state does not come about.
@@ -88,33 +95,36 @@ class BashInterpreter:
     """
 
     def __init__(
-        self, sandbox: SandboxBackend, user: str | None = None, resting: Resting | None = None
+        self,
+        sandbox: SandboxBackend,
+        user: str | None = None,
+        suspended_shell: SuspendedShell | None = None,
     ) -> None:
         self.sandbox = sandbox
         self.user = user
-        self._resting: Resting | None = None  # until the next action
-        state = Frame() if resting is None else resting.state
+        self._suspended_shell: SuspendedShell | None = None  # until the next action
+        state = Frame() if suspended_shell is None else suspended_shell.state
         try:
             self._shell: Shell | None = Shell(sandbox, user, state)
         except ShellStartError as error:
-            if resting is None:
+            if suspended_shell is None:
                 raise
             raise ForkError(f"the shell's state cannot be restored: {error}") from error
         except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            if resting is not None:
+            if suspended_shell is not None:
                 raise
-            raise not_started(sandbox, error) from error
+            raise image_start_error(sandbox, error) from error
         self._state = self._shell.state
-        if resting is None:
-            self._pending = OutputBuffer(sandbox.limits.output)
-            self._fresh = self._state.variables
+        if suspended_shell is None:
+            self._pending_output = OutputBuffer(sandbox.limits.output)
+            self._initial_variables = self._state.variables
         else:
-            self._pending = copy.deepcopy(resting.pending)
-            self._fresh = resting.fresh
-            if lacks := lacking(state, self._state):
+            self._pending_output = copy.deepcopy(suspended_shell.pending_output)
+            self._initial_variables = suspended_shell.initial_variables
+            if lacks := find_missing_part(state, self._state):
                 self.close()
                 raise ForkError(f"the shell's state cannot be restored: it lacks {lacks}")
-        self._shell.rest(self._pending)
+        self._shell.rest(self._pending_output)
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action; the module's docstring says what ends it and what survives."""
@@ -122,29 +132,33 @@ class BashInterpreter:
             raise ActionError("a command cannot hold a NUL")
         if not action.strip():
             return Execution(b"", ok=True, exit_code=0, info={"cwd": self._state.cwd})
-        if self._resting is not None and not (kept := self._restart()).endswith("kept"):
-            self._pending.add(f"[{kept}]\n".encode())
+        if self._suspended_shell is not None and not (restart_note := self._restart()).endswith(
+            "kept"
+        ):
+            self._pending_output.add(f"[{restart_note}]\n".encode())
         if self._shell is None:
-            return self._gone()
-        began = time.monotonic()
+            return self._gone_execution()
+        start_time = time.monotonic()
         seconds = self.sandbox.limits.seconds(timeout)
         self._shell.wake()
-        run = Run(self._pending, began + seconds, survivors=self._survivors(self._shell))
-        self._pending = OutputBuffer(self.sandbox.limits.output)
+        run = ActionRun(
+            self._pending_output, start_time + seconds, survivors=self._survivors(self._shell)
+        )
+        self._pending_output = OutputBuffer(self.sandbox.limits.output)
         if not self._shell.send(action):
             # The shell died between two actions, for instance at the hands of its own children.
             self._restart()
             if self._shell is None or not self._shell.send(action):
-                return self._gone()
+                return self._gone_execution()
         self._follow(run, self._shell)
-        done = self._finish(run, seconds, began)
-        if not done.ok and "\r\n" in action:
-            done = replace(done, notes=(*done.notes, _WINDOWS))
+        execution = self._finish(run, seconds, start_time)
+        if not execution.ok and "\r\n" in action:
+            execution = replace(execution, notes=(*execution.notes, _WINDOWS))
         if self._shell is not None:
-            self._shell.rest(self._pending)
-        return done
+            self._shell.rest(self._pending_output)
+        return execution
 
-    def save(self, lossy: bool = False) -> Saved:
+    def save(self, lossy: bool = False) -> SavedState:
         """See `SavesState`: the files, and the shell's state. The shell starts again when needed.
 
         Raises:
@@ -155,58 +169,69 @@ class BashInterpreter:
         sandbox, user = self.sandbox, self.user
         if not isinstance(sandbox, Freezes):
             raise ForkError(f"{type(sandbox).__name__} cannot save its files")
-        if self._resting is not None and sandbox.processes():  # others were started meanwhile
+        if (
+            self._suspended_shell is not None and sandbox.processes()
+        ):  # others were started meanwhile
             self._restart()
-        resting, start = self._resting or self._told(sandbox, lossy), sandbox.start_sibling
-        if resting.lost:  # it continues as it is, with what runs
+        suspended_shell, start = (
+            self._suspended_shell or self._read_state(sandbox, lossy),
+            sandbox.start_sibling,
+        )
+        if suspended_shell.lost_parts:  # it continues as it is, with what runs
             snapshot = sandbox.save_copy()
         else:
             shell, self._shell = self._shell, None
-            self._resting, self._state = resting, resting.state
+            self._suspended_shell, self._state = suspended_shell, suspended_shell.state
             try:
                 snapshot = sandbox.freeze()
             finally:
                 if shell is not None:  # freezing has ended it, which it need not be asked for
                     shell.close()
 
-        def opened() -> tuple[SandboxBackend, BashInterpreter]:
+        def reopen() -> tuple[SandboxBackend, BashInterpreter]:
             place = start(snapshot)
             try:
-                return place, BashInterpreter(place, user, resting)
+                return place, BashInterpreter(place, user, suspended_shell)
             except BaseException:
                 place.close()
                 raise
 
-        return Saved(opened, snapshot.delete, CARRIED, resting.lost)
+        return SavedState(reopen, snapshot.delete, CARRIED, suspended_shell.lost_parts)
 
-    def _told(self, sandbox: Freezes, lossy: bool) -> Resting:
+    def _read_state(self, sandbox: Freezes, lossy: bool) -> SuspendedShell:
         """Return the state of the shell, which runs on."""
         shell = self._shell
         if shell is None:
             raise ForkError("there is no bash left in the sandbox")
         shell.wake()
-        run = Run(self._pending, time.monotonic() + _ANSWER_SECONDS)
+        run = ActionRun(self._pending_output, time.monotonic() + _ANSWER_SECONDS)
         answers = shell.ask(QUESTION)
         while answers and not shell.read(run, run.deadline):
             answers = time.monotonic() < run.deadline
         frame = run.frame if run.exit_code is None and shell.settle(run.deadline) else None
-        rest = None if frame is None else Rest.of(frame.rest)
-        if frame is None or rest is None:
+        unreported_state = None if frame is None else UnreportedState.of(frame.rest)
+        if frame is None or unreported_state is None:
             self._restart()
             if self._shell is not None:
-                self._shell.rest(self._pending)
+                self._shell.rest(self._pending_output)
             raise ForkError("the shell does not tell its state")
-        pending = copy.deepcopy(self._pending)
-        shell.rest(self._pending)
-        lost = obstacles(sandbox.programs(), shell.pid, rest)
-        if lost and not lossy:
-            raise ForkError(f"the episode's state has what cannot be carried: {'; '.join(lost)}")
-        before = self._state
+        pending_output = copy.deepcopy(self._pending_output)
+        shell.rest(self._pending_output)
+        lost_parts = obstacles(sandbox.programs(), shell.pid, unreported_state)
+        if lost_parts and not lossy:
+            raise ForkError(
+                f"the episode's state has what cannot be carried: {'; '.join(lost_parts)}"
+            )
+        previous_state = self._state
         state = replace(
-            frame, status=before.status, flags=before.flags, hooks=before.hooks, rest=()
+            frame,
+            status=previous_state.status,
+            flags=previous_state.flags,
+            hooks=previous_state.hooks,
+            rest=(),
         )
-        state = replace(state, script=script(state, rest, self._fresh))
-        return Resting(state, self._fresh, pending, tuple(lost))
+        state = replace(state, script=script(state, unreported_state, self._initial_variables))
+        return SuspendedShell(state, self._initial_variables, pending_output, tuple(lost_parts))
 
     def _survivors(self, shell: Shell) -> tuple[int, ...]:
         """Return the processes that a timeout of the next action must not kill."""
@@ -215,26 +240,26 @@ class BashInterpreter:
         # Asked again: a daemon has other pids than it had at the report.
         return tuple(pid for pid in self.sandbox.processes() if pid != shell.pid)
 
-    def _follow(self, run: Run, shell: Shell) -> None:
+    def _follow(self, run: ActionRun, shell: Shell) -> None:
         """Read until the action has ended by itself, or is stopped."""
         hard_limit = run.output.limit * HARD_OUTPUT_FACTOR
         with shell.waking():
-            while not run.stopped:
-                with stopped_by_interrupt(run):
+            while not run.stop_reason:
+                with mark_interrupt(run):
                     if shell.read(run, run.deadline):
                         break
                 if run.output.total > hard_limit:
-                    run.stopped = "output"
+                    run.stop_reason = "output"
                 elif time.monotonic() >= run.deadline:
-                    run.stopped = "time"
+                    run.stop_reason = "time"
                 elif is_cancelled():
-                    run.stopped = BY_CALLER
-        if run.stopped:
+                    run.stop_reason = BY_CALLER
+        if run.stop_reason:
             self._stop(run, shell)
         elif run.frame is not None and run.frame.kind == "X":
             self._await_exit(run, shell)
 
-    def _stop(self, run: Run, shell: Shell) -> None:
+    def _stop(self, run: ActionRun, shell: Shell) -> None:
         """Kill the processes of the action; the shell reports its state as its last deed.
 
         The signal's trap is pending when the command that the shell waits for is killed, so that
@@ -242,24 +267,24 @@ class BashInterpreter:
         """
         shell.take_output(run)  # the last look may be long ago
         # What bash has to say about its killed children is our doing, not the action's.
-        shown, run.output = run.output, OutputBuffer(0)
+        action_output, run.output = run.output, OutputBuffer(0)
         shell.signal(TIMEOUT_SIGNAL)
         if shell.pid is not None:
-            killed = self.sandbox.kill([*run.survivors, shell.pid])
-            if self._crowded(killed + len(run.survivors)):
+            kill_count = self.sandbox.kill([*run.survivors, shell.pid])
+            if self._crowded(kill_count + len(run.survivors)):
                 run.survivors = ()
-            again = time.monotonic() + _AGAIN_SECONDS
+            next_kill_time = time.monotonic() + _AGAIN_SECONDS
             grace = time.monotonic() + _GRACE_SECONDS
-            while not shell.read(run, min(again, grace)) and time.monotonic() < grace:
-                if time.monotonic() >= again:
+            while not shell.read(run, min(next_kill_time, grace)) and time.monotonic() < grace:
+                if time.monotonic() >= next_kill_time:
                     # It may have been about to start a command when the signal came.
                     self.sandbox.kill([*run.survivors, shell.pid])
-                    again = time.monotonic() + _AGAIN_SECONDS
+                    next_kill_time = time.monotonic() + _AGAIN_SECONDS
         self.sandbox.kill(run.survivors)
         self._await_exit(run, shell)
-        run.output = shown
+        run.output = action_output
 
-    def _await_exit(self, run: Run, shell: Shell) -> None:
+    def _await_exit(self, run: ActionRun, shell: Shell) -> None:
         grace = time.monotonic() + _GRACE_SECONDS
         while run.exit_code is None and time.monotonic() < grace:
             shell.read(run, grace)
@@ -268,20 +293,20 @@ class BashInterpreter:
             run.exit_code = _KILLED_CODE if run.frame is None else run.frame.status
 
     def _crowded(self, processes: int) -> bool:
-        return processes > _CROWDED * self.sandbox.limits.processes
+        return processes > _PROCESS_LIMIT_SHARE * self.sandbox.limits.processes
 
-    def _finish(self, run: Run, seconds: float, began: float) -> Execution:
+    def _finish(self, run: ActionRun, seconds: float, start_time: float) -> Execution:
         notes: list[str] = []
         info: dict[str, object] = {}
         code = run.exit_code if run.frame is None else run.frame.status
-        if run.stopped == "time":
+        if run.stop_reason == "time":
             code = _TIMEOUT_CODE
             notes.append(f"timed out after {seconds:g} s: its processes were killed")
             info["timed_out"] = True
-        elif run.stopped == BY_CALLER:
+        elif run.stop_reason == BY_CALLER:
             code = _INTERRUPTED_CODE
             notes.append("interrupted: its processes were killed")
-        elif run.stopped == "output":
+        elif run.stop_reason == "output":
             code = _KILLED_CODE
             notes.append(f"killed after {run.output.total} bytes of output")
         elif run.exit_code is not None:
@@ -289,8 +314,8 @@ class BashInterpreter:
             notes.append(f"the shell ended with exit code {code}")
         self._remember(run.frame, code or 0)
         if run.exit_code is not None:
-            kept = self._restart(as_before=run.frame is None)
-            notes[-1] += f"; {kept}"
+            restart_note = self._restart(as_before=run.frame is None)
+            notes[-1] += f"; {restart_note}"
             info["gone" if self._shell is None else "restarted"] = True
         elif self._shell is not None and self._crowded(len(self._state.pids) - 1):
             self.sandbox.kill([] if self._shell.pid is None else [self._shell.pid])
@@ -299,12 +324,12 @@ class BashInterpreter:
             info["truncated"] = True
         info["cwd"] = self._state.cwd
         return Execution(
-            output=as_a_script(run.output.getvalue(), code or 0),
-            ok=code == 0 and not run.stopped,
+            output=format_as_script(run.output.getvalue(), code or 0),
+            ok=code == 0 and not run.stop_reason,
             exit_code=code,
             notes=tuple(notes),
             info=info,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - start_time,
         )
 
     def _remember(self, frame: Frame | None, code: int) -> None:
@@ -318,7 +343,7 @@ class BashInterpreter:
         """Start a shell with the last known state; say in words what became of it."""
         state = self._state
         self.close()
-        self._resting = None
+        self._suspended_shell = None
         attempts = [state, state, Frame(status=state.status)]
         while attempts:
             attempt = attempts.pop(0)
@@ -334,12 +359,12 @@ class BashInterpreter:
                 self.sandbox.kill()  # a fork bomb, for instance, stands in its way
                 continue
             self._state = self._shell.state
-            kept = "kept" if attempt is state else "lost"
-            kept = "as before this action" if as_before and attempt is state else kept
-            return f"the shell was restarted, its variables and directory {kept}"
+            state_note = "kept" if attempt is state else "lost"
+            state_note = "as before this action" if as_before and attempt is state else state_note
+            return f"the shell was restarted, its variables and directory {state_note}"
         return f"no other can be started in this sandbox: {LAST_COMMAND}"
 
-    def _gone(self) -> Execution:
+    def _gone_execution(self) -> Execution:
         note = "there is no bash left in this sandbox: no command can run any more"
         info = {"gone": True, "executed": False}
         return Execution(b"", ok=False, exit_code=127, notes=(note,), info=info)
@@ -349,10 +374,10 @@ class BashInterpreter:
         if self._shell is not None:
             self._shell.close()
             self._shell = None
-        self._resting = None
+        self._suspended_shell = None
 
 
-def not_started(sandbox: SandboxBackend, error: OSError) -> ImageError:
+def image_start_error(sandbox: SandboxBackend, error: OSError) -> ImageError:
     """Return the error for an image in which the first shell is not executed."""
     return ImageError(
         f"no bash starts in {sandbox.cwd!r}, the image's working directory: {error}. The image "
@@ -360,7 +385,7 @@ def not_started(sandbox: SandboxBackend, error: OSError) -> ImageError:
     )
 
 
-def shell_in(sandbox: SandboxBackend, directory: str) -> BashInterpreter:
+def open_shell(sandbox: SandboxBackend, directory: str) -> BashInterpreter:
     """Return a shell that begins in a directory, with no other to go back to."""
     shell = BashInterpreter(sandbox)
     shell.execute(f"cd -- {shlex.quote(directory)}; unset OLDPWD")

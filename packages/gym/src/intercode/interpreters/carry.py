@@ -1,6 +1,6 @@
 """The whole state of a shell, for a fork: what its reports do not have, and what is not carried.
 
-From top to bottom: the question that a shell is asked, its answer (`Rest`), the script that gives a
+From top to bottom: the question that a shell is asked, its answer (`UnreportedState`), the script that gives a
 fresh shell this state, its comparison with the one that came about, and the obstacles.
 """
 
@@ -14,12 +14,12 @@ from intercode.interpreters.shell import (
     ACTION,
     CONTROL,
     EPILOGUE,
-    OPTIONS_OFF,
     OUR_TRAPS,
     OUTPUT,
+    RESET_OPTIONS,
     STATUS,
     Frame,
-    quoted,
+    quote_word,
 )
 from intercode_sandbox.base import Program
 
@@ -45,7 +45,7 @@ QUESTION = rb"""{ \builtin printf '\0rest\0%s\0' "${!-}"
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class UnreportedState:
     """The answer: the parts of a shell's state that are in no report."""
 
     last_job: bytes
@@ -64,17 +64,23 @@ class Rest:
     """``$1``, ``$2``, …"""
 
     @classmethod
-    def of(cls, fields: Sequence[bytes]) -> Rest | None:
+    def of(cls, fields: Sequence[bytes]) -> UnreportedState | None:
         """Read the fields that a shell has answered with; None: they are none."""
-        last = max((n for n, name in enumerate(fields) if name == b"rest"), default=None)
-        if last is None or len(fields) < last + 8 or not fields[last + 7].isdigit():
+        marker_index = max((n for n, name in enumerate(fields) if name == b"rest"), default=None)
+        if (
+            marker_index is None
+            or len(fields) < marker_index + 8
+            or not fields[marker_index + 7].isdigit()
+        ):
             return None
-        job, gone, soft, hard, functions, tables, count = fields[last + 1 : last + 8]
-        words, directories = fields[last + 8 :], int(count[:6])
+        job, gone_flag, soft_limits, hard_limits, functions, tables, count = fields[
+            marker_index + 1 : marker_index + 8
+        ]
+        words, directories = fields[marker_index + 8 :], int(count[:6])
         return cls(
             job,
-            bool(gone),
-            b"".join([*_limits(soft, b"S"), *_limits(hard, b"H")]),
+            bool(gone_flag),
+            b"".join([*_limits(soft_limits, b"S"), *_limits(hard_limits, b"H")]),
             b"".join(_attributes(functions)),
             b"".join(line + b"\n" for line in tables.split(b"\n") if _TABLES.match(line)),
             tuple(words[:directories]),
@@ -86,18 +92,18 @@ _TABLES = re.compile(rb"enable -n |builtin hash -p |complete ")
 _LIMIT = re.compile(rb"\((?:[^()]*, )?-([a-zA-Z])\)\s+(\d+|unlimited|hard|soft)$")
 
 
-def _limits(listed: bytes, kind: bytes) -> Iterator[bytes]:
-    for line in listed.split(b"\n"):
-        if (found := _LIMIT.search(line)) and found[1] != b"p":  # a pipe's size cannot be set
-            yield b"\\builtin ulimit -%s -%s %s\n" % (kind, found[1], found[2])
+def _limits(listing: bytes, kind: bytes) -> Iterator[bytes]:
+    for line in listing.split(b"\n"):
+        if (match := _LIMIT.search(line)) and match[1] != b"p":  # a pipe's size cannot be set
+            yield b"\\builtin ulimit -%s -%s %s\n" % (kind, match[1], match[2])
 
 
-def _attributes(listed: bytes) -> Iterator[bytes]:
-    for line in listed.split(b"\n"):
-        word, _, rest = line.partition(b" ")
-        flags, _, name = rest.partition(b" ")
+def _attributes(listing: bytes) -> Iterator[bytes]:
+    for line in listing.split(b"\n"):
+        word, _, declaration = line.partition(b" ")
+        flags, _, name = declaration.partition(b" ")
         if word == b"declare" and flags != b"-f" and name:
-            yield b"\\builtin declare %s -- %s\n" % (flags, quoted(name))
+            yield b"\\builtin declare %s -- %s\n" % (flags, quote_word(name))
 
 
 # -- the script that restores all ------------------------------------------------------------------
@@ -105,58 +111,65 @@ def _attributes(listed: bytes) -> Iterator[bytes]:
 _VARIABLE = re.compile(rb"^declare -(\S+) ([^=\n]+)(=?)", re.MULTILINE)
 _KEPT_BY_BASH = frozenset(b"BASHOPTS SHELLOPTS UID EUID PPID".split())
 # Set elsewhere, or the end of a shell. The others come last: some change how the rest is read.
-_NEVER = frozenset(b"errexit noexec onecmd posix restricted verbose xtrace".split())
+_UNRESTORED_OPTIONS = frozenset(b"errexit noexec onecmd posix restricted verbose xtrace".split())
 
 
-def script(frame: Frame, rest: Rest, fresh: bytes) -> bytes:
+def script(frame: Frame, unreported_state: UnreportedState, initial_variables: bytes) -> bytes:
     """Return bash source that gives a fresh shell the whole state. Its errors are to be ignored.
 
     Args:
         frame: Its last report.
-        rest: The rest of its state.
-        fresh: The variables that a fresh shell reports.
+        unreported_state: The rest of its state.
+        initial_variables: The variables that a fresh shell reports.
     """
     options = [option for option in frame.shell_options if option != b"expand_aliases"]
     errexit = b"e" in frame.flags
-    late = [option for option in frame.set_options if option not in _NEVER]
+    late_options = [option for option in frame.set_options if option not in _UNRESTORED_OPTIONS]
     return b"\n".join(
         [
-            b"cd -- " + quoted(frame.directory),
-            *(b"pushd -n -- %s >/dev/null" % quoted(path) for path in rest.directories[:0:-1]),
-            OPTIONS_OFF,
+            b"cd -- " + quote_word(frame.directory),
+            *(
+                b"pushd -n -- %s >/dev/null" % quote_word(path)
+                for path in unreported_state.directories[:0:-1]
+            ),
+            RESET_OPTIONS,
             # It switches options of shopt, and how the rest is read as the source would.
             b"set -o posix; shopt -u ${BASHOPTS//:/ }" if b"posix" in frame.set_options else b"",
             b"shopt -s " + b" ".join(options),
-            *_undone(fresh, frame.variables),
+            *_unset_commands(initial_variables, frame.variables),
             OUR_TRAPS.sub(b"", frame.variables),
             frame.functions,
-            rest.attributes,
-            b"\\builtin set -- " + b" ".join(map(quoted, rest.parameters)),
+            unreported_state.attributes,
+            b"\\builtin set -- " + b" ".join(map(quote_word, unreported_state.parameters)),
             b"\\builtin shopt -s expand_aliases"
             if b"expand_aliases" in frame.shell_options
             else b"",
-            *(b"\\builtin set -o " + option for option in late),
-            rest.builtins,
-            rest.limits,
+            *(b"\\builtin set -o " + option for option in late_options),
+            unreported_state.builtins,
+            unreported_state.limits,
             b"\\builtin set -e" if errexit else b"\\builtin :",
             b"",
         ]
     )
 
 
-def _undone(fresh: bytes, variables: bytes) -> Iterator[bytes]:
+def _unset_commands(initial_variables: bytes, variables: bytes) -> Iterator[bytes]:
     """Yield commands that take away what a fresh shell has, and the source has not any more."""
-    now = {found[2]: found for found in _VARIABLE.finditer(variables)}
-    for found in _VARIABLE.finditer(fresh):
-        name, flags = found[2], found[1]
-        same = name in now and now[name][1] == flags and now[name][3] == found[3]
+    current_matches = {match[2]: match for match in _VARIABLE.finditer(variables)}
+    for match in _VARIABLE.finditer(initial_variables):
+        name, flags = match[2], match[1]
+        is_same = (
+            name in current_matches
+            and current_matches[name][1] == flags
+            and current_matches[name][3] == match[3]
+        )
         # Others have attributes that only bash can give: they are unset if they are gone.
-        if name not in now or (b"x" in flags and not same) or name == b"OLDPWD":
+        if name not in current_matches or (b"x" in flags and not is_same) or name == b"OLDPWD":
             yield b"unset -v " + name
-    for name, found in now.items():
-        if name in _KEPT_BY_BASH and b"x" in found[1]:
+    for name, match in current_matches.items():
+        if name in _KEPT_BY_BASH and b"x" in match[1]:
             yield b"export " + name
-    if (old := now.get(b"OLDPWD")) is None or not old[3]:
+    if (oldpwd_match := current_matches.get(b"OLDPWD")) is None or not oldpwd_match[3]:
         yield b"unset -v OLDPWD"  # `cd` has set it
 
 
@@ -169,22 +182,24 @@ _VOLATILE = frozenset(
     b"_".split()
 )
 
-_OF_POSIX = frozenset((b"inherit_errexit", b"shift_verbose"))
+_POSIX_OPTIONS = frozenset((b"inherit_errexit", b"shift_verbose"))
 """Options of shopt that come with ``set -o posix``; bash does not report all of its doings."""
 
 
-def lacking(wanted: Frame, found: Frame) -> str:
+def find_missing_part(expected_frame: Frame, actual_frame: Frame) -> str:
     """Name the first part of a state that has not come about; empty: it is all there."""
-    if wanted.directory != found.directory:
+    if expected_frame.directory != actual_frame.directory:
         return "the directory"
-    if (set(wanted.shell_options) ^ set(found.shell_options)) - _OF_POSIX:
+    if (set(expected_frame.shell_options) ^ set(actual_frame.shell_options)) - _POSIX_OPTIONS:
         return "options of shopt"
-    if set(wanted.set_options) != set(found.set_options):
+    if set(expected_frame.set_options) != set(actual_frame.set_options):
         return "options of set"
-    if wanted.functions != found.functions:
+    if expected_frame.functions != actual_frame.functions:
         return "functions or aliases"
-    one, other = (_lines(frame.variables) for frame in (wanted, found))
-    for line in one.symmetric_difference(other):
+    expected_lines, actual_lines = (
+        _lines(frame.variables) for frame in (expected_frame, actual_frame)
+    )
+    for line in expected_lines.symmetric_difference(actual_lines):
         match = _VARIABLE.match(line)
         if match is None or match[2] not in _VOLATILE:
             name = line if match is None else match[2]
@@ -198,31 +213,37 @@ def _lines(variables: bytes) -> set[bytes]:
 
 # -- obstacles -------------------------------------------------------------------------------------
 
-_OURS = frozenset((OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS, 254, 255))
+_OWN_DESCRIPTORS = frozenset((OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS, 254, 255))
 
 
-def obstacles(programs: Sequence[Program], shell: int | None, rest: Rest) -> list[str]:
+def obstacles(
+    programs: Sequence[Program], shell: int | None, unreported_state: UnreportedState
+) -> list[str]:
     """List what no fork can have, in words.
 
     Args:
         programs: All programs of the sandbox.
         shell: The process id of the shell.
-        rest: The rest of its state.
+        unreported_state: The rest of its state.
     """
-    found = [f"process {one.pid} ({one.name})" for one in programs if one.pid != shell]
-    for one in programs:
-        if one.pid == shell:
-            found += _redirected(one)
-    if rest.last_job and not found:
-        found.append(f"the number of a background job that has ended ($! is {rest.last_job!r})")
-    if rest.gone:
-        found.append("its directory, which cannot be entered again")
-    return found
+    reasons = [
+        f"process {program.pid} ({program.name})" for program in programs if program.pid != shell
+    ]
+    for program in programs:
+        if program.pid == shell:
+            reasons += _list_redirections(program)
+    if unreported_state.last_job and not reasons:
+        reasons.append(
+            f"the number of a background job that has ended ($! is {unreported_state.last_job!r})"
+        )
+    if unreported_state.gone:
+        reasons.append("its directory, which cannot be entered again")
+    return reasons
 
 
-def _redirected(shell: Program) -> Iterator[str]:
+def _list_redirections(shell: Program) -> Iterator[str]:
     output = shell.descriptors.get(OUTPUT)
-    expected = {0: "/dev/null", 1: output, 2: output}
+    expected_paths = {0: "/dev/null", 1: output, 2: output}
     for number, path in sorted(shell.descriptors.items()):
-        if number not in _OURS and expected.get(number) != path:
+        if number not in _OWN_DESCRIPTORS and expected_paths.get(number) != path:
             yield f"descriptor {number} of the shell, which leads to {path}"

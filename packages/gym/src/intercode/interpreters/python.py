@@ -22,9 +22,9 @@ from intercode.interpreters.base import (
     HARD_OUTPUT_FACTOR,
     LAST_COMMAND,
     Execution,
+    cancellation_fd,
     is_cancelled,
-    stopped_by_interrupt,
-    waking_fd,
+    mark_interrupt,
 )
 from intercode.interpreters.inside.session import DONE, EXITED
 from intercode.interpreters.python_start import SESSION, start
@@ -35,14 +35,14 @@ _GRACE_SECONDS = 3.0
 _AGAIN_SECONDS = 0.1
 _PRELUDE_SECONDS = 60.0
 _CHUNK = 1 << 18
-_MOST_AT_ONCE = 1 << 20
+_MAX_READ = 1 << 20
 _LONGEST_CODE = 200
 """Bytes of the argument of `exit` that are quoted."""
 _GONE = "it cannot be started any more: its program is gone"
 
 
 @dataclass(slots=True)
-class _Run:
+class _ActionRun:
     """One action under way."""
 
     number: int
@@ -53,13 +53,13 @@ class _Run:
     code: str = ""
     lost: bool = False
     """The process has ended, or does not answer."""
-    closed: set[int] = field(default_factory=set)
+    closed_fds: set[int] = field(default_factory=set)
     """The descriptors from which nothing more will come."""
-    stopped: str = ""
+    stop_reason: str = ""
     """The reason why the interpreter ended it, if it did."""
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.lost or self.status != 0
 
 
@@ -85,17 +85,17 @@ class PythonInterpreter:
         self.sandbox = sandbox
         self._python = python
         self._prelude = prelude
-        self._prelude_took = 0.0
+        self._prelude_seconds = 0.0
         self._number = 0
-        self._pending = OutputBuffer(sandbox.limits.output)
-        self._gone = False
+        self._pending_output = OutputBuffer(sandbox.limits.output)
+        self._is_gone = False
         self._has_run = False
         """Whether an earlier worker has run any code."""
         self._process = start(sandbox, SESSION, python)
-        if said := self._run_prelude():
+        if failure := self._run_prelude():
             self.close()
-            raise TaskError(f"the task's 'setup_code' fails: {said}")
-        self._rest()
+            raise TaskError(f"the task's 'setup_code' fails: {failure}")
+        self._collect_idle_output()
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action. At its time limit it is interrupted, and if that does not end it, killed.
@@ -104,62 +104,62 @@ class PythonInterpreter:
         """
         if "\0" in action:
             raise ActionError("source code cannot hold a NUL")
-        if self._gone:
+        if self._is_gone:
             return Execution(b"", ok=False, notes=(_GONE,), info={"gone": True, "executed": False})
-        began = time.monotonic()
+        start_time = time.monotonic()
         seconds = self.sandbox.limits.seconds(timeout)
-        DRAIN.release(self._process.out)
+        DRAIN.release(self._process.output_fd)
         self._number += 1
-        run = _Run(self._number, self._pending, began + seconds)
-        self._pending = OutputBuffer(self.sandbox.limits.output)
-        with waking_fd() as wakes:
+        run = _ActionRun(self._number, self._pending_output, start_time + seconds)
+        self._pending_output = OutputBuffer(self.sandbox.limits.output)
+        with cancellation_fd() as wakes:
             self._run(run, action, wakes)
         notes = self._finish(run, seconds)
-        self._rest()
+        self._collect_idle_output()
         info: dict[str, object] = {}
-        if run.stopped == "time":
+        if run.stop_reason == "time":
             info["timed_out"] = True
         if run.lost:
-            info["gone" if self._gone else "restarted"] = True
-        elif run.stopped:
+            info["gone" if self._is_gone else "restarted"] = True
+        elif run.stop_reason:
             info["interrupted"] = True
         if run.output.truncated:
             info["truncated"] = True
         return Execution(
             output=run.output.getvalue(),
-            ok=not run.stopped and (run.status == DONE or _left_well(run)),
+            ok=not run.stop_reason and (run.status == DONE or _is_clean_exit(run)),
             notes=tuple(notes),
             info=info,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - start_time,
         )
 
     def close(self) -> None:
         """End the worker; the processes that it started live on with the sandbox."""
-        DRAIN.release(self._process.out)
+        DRAIN.release(self._process.output_fd)
         self._process.close()
 
     def _run_prelude(self, seconds: float = _PRELUDE_SECONDS) -> str:
         """Run the prelude; return what went wrong."""
         if not self._prelude:
             return ""
-        began = time.monotonic()
-        run = _Run(0, OutputBuffer(4096), began + seconds)
+        start_time = time.monotonic()
+        run = _ActionRun(0, OutputBuffer(4096), start_time + seconds)
         self._run(run, self._prelude)
-        if run.lost and not run.stopped:
+        if run.lost and not run.stop_reason:
             self._check_end()
-        self._prelude_took = max(self._prelude_took, time.monotonic() - began)
+        self._prelude_seconds = max(self._prelude_seconds, time.monotonic() - start_time)
         if run.status == DONE:
             return ""
         return run.output.getvalue().decode(errors="replace").strip() or "it does not end"
 
-    def _rest(self) -> None:
+    def _collect_idle_output(self) -> None:
         """Collect the output of threads between two actions: it belongs to the next one."""
-        if self._gone:
+        if self._is_gone:
             return
         limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
-        DRAIN.watch(self._process, self._process.out, self._pending, limit)
+        DRAIN.watch(self._process, self._process.output_fd, self._pending_output, limit)
 
-    def _run(self, run: _Run, source: str, wakes: int | None = None) -> None:
+    def _run(self, run: _ActionRun, source: str, wakes: int | None = None) -> None:
         """Have the worker run source, until that has ended by itself, or is stopped.
 
         Args:
@@ -169,98 +169,98 @@ class PythonInterpreter:
         """
         data = source.encode("utf-8", "surrogatepass")
         if not self._process.send(0, run.number, data, run.deadline - time.monotonic()):
-            run.closed.add(self._process.control)
-        most = run.output.limit * HARD_OUTPUT_FACTOR
-        while not run.over:
-            with stopped_by_interrupt(run):
+            run.closed_fds.add(self._process.control)
+        max_output = run.output.limit * HARD_OUTPUT_FACTOR
+        while not run.is_over:
+            with mark_interrupt(run):
                 self._read(run, run.deadline, wakes)
-            if run.over:
+            if run.is_over:
                 break
-            if run.output.total > most:
-                run.stopped = "output"
+            if run.output.total > max_output:
+                run.stop_reason = "output"
             elif time.monotonic() >= run.deadline:
-                run.stopped = "time"
+                run.stop_reason = "time"
             elif wakes is not None and is_cancelled():
-                run.stopped = BY_CALLER
-            if run.stopped:
+                run.stop_reason = BY_CALLER
+            if run.stop_reason:
                 self._stop(run)
         self._take_output(run)
 
-    def _stop(self, run: _Run) -> None:
+    def _stop(self, run: _ActionRun) -> None:
         """Interrupt the action, and if it does not heed that, give the worker up."""
         grace = time.monotonic() + _GRACE_SECONDS
-        while not run.over and time.monotonic() < grace:
+        while not run.is_over and time.monotonic() < grace:
             if self._process.pid is not None:
                 # The programs that it waits for, or has left running; again, for it may have been
                 # about to start one.
                 self.sandbox.kill([self._process.pid])
             if self._process.started:
                 self._process.process.signal(signal.SIGINT)
-            again = time.monotonic() + _AGAIN_SECONDS
-            while not run.over and time.monotonic() < again:
-                self._read(run, again)
+            next_signal_time = time.monotonic() + _AGAIN_SECONDS
+            while not run.is_over and time.monotonic() < next_signal_time:
+                self._read(run, next_signal_time)
         run.lost = run.status == 0
 
-    def _read(self, run: _Run, deadline: float, wakes: int | None = None) -> None:
+    def _read(self, run: _ActionRun, deadline: float, wakes: int | None = None) -> None:
         """Wait until something happens, or `wakes` is readable, and take it."""
         poll, process = select.poll(), self._process
-        for fd in {process.out, process.control, process.exit_fd} - run.closed:
+        for fd in {process.output_fd, process.control, process.exit_fd} - run.closed_fds:
             poll.register(fd, select.POLLIN)
         if wakes is not None:
             poll.register(wakes, select.POLLIN)
-        left = max(deadline - time.monotonic(), 0)
-        ready = {fd for fd, _ in poll.poll(left * 1000 + 1)}
-        if process.out in ready:
+        remaining_seconds = max(deadline - time.monotonic(), 0)
+        ready_fds = {fd for fd, _ in poll.poll(remaining_seconds * 1000 + 1)}
+        if process.output_fd in ready_fds:
             self._take_output(run)
-        if process.control in ready:
+        if process.control in ready_fds:
             self._take_answer(run)
-        elif process.exit_fd in ready:
+        elif process.exit_fd in ready_fds:
             run.lost = True
 
-    def _take_output(self, run: _Run) -> None:
-        most = run.output.total + _MOST_AT_ONCE
-        while run.output.total < most:
+    def _take_output(self, run: _ActionRun) -> None:
+        max_total = run.output.total + _MAX_READ
+        while run.output.total < max_total:
             try:
-                data = os.read(self._process.out, _CHUNK)
+                data = os.read(self._process.output_fd, _CHUNK)
             except BlockingIOError:
                 return
             if not data:
-                run.closed.add(self._process.out)
+                run.closed_fds.add(self._process.output_fd)
                 return
             run.output.add(data)
 
-    def _take_answer(self, run: _Run) -> None:
+    def _take_answer(self, run: _ActionRun) -> None:
         try:
             frames = self._process.receive()
         except ValueError:
-            run.stopped, run.lost, frames = "forged", True, []
+            run.stop_reason, run.lost, frames = "forged", True, []
         if frames is None:
-            run.closed.add(self._process.control)
+            run.closed_fds.add(self._process.control)
         for status, number, code in frames or ():
             if number == run.number:
                 run.status, run.code = status, code[:_LONGEST_CODE].decode(errors="replace")
 
-    def _finish(self, run: _Run, seconds: float) -> list[str]:
+    def _finish(self, run: _ActionRun, seconds: float) -> list[str]:
         """Restart the worker if need be; return what the agent is to be told."""
         notes = []
-        if run.stopped == "time":
+        if run.stop_reason == "time":
             notes.append(f"timed out after {seconds:g} s")
-        elif run.stopped == "output":
+        elif run.stop_reason == "output":
             notes.append(f"stopped after {run.output.total} bytes of output")
-        elif run.stopped == "forged":
+        elif run.stop_reason == "forged":
             notes.append("stopped: it has written to a descriptor that it has not opened")
         if run.lost:
-            if not run.stopped:
+            if not run.stop_reason:
                 self._check_end()
-            why = "was killed" if run.stopped else self._process.obituary()
+            end_reason = "was killed" if run.stop_reason else self._process.obituary()
             self._restart(seconds)
-            now = (
+            restart_note = (
                 f"{_GONE}: {LAST_COMMAND}"
-                if self._gone
+                if self._is_gone
                 else "it was started again, and all names are lost"
             )
-            notes.append(f"the interpreter {why}; {now}")
-        elif run.stopped:
+            notes.append(f"the interpreter {end_reason}; {restart_note}")
+        elif run.stop_reason:
             notes.append("interrupted: the interpreter goes on, with its names")
         elif run.status == EXITED:
             notes.append(f"exit({run.code}) ends nothing here: the interpreter goes on")
@@ -275,8 +275,8 @@ class PythonInterpreter:
         self.sandbox.processes()  # if it has ended, or was closed, that is the error
         self._process.check_end(self.sandbox)
         if self._python is None and not (self._process.started or self._has_run):
-            why = self._process.obituary()
-            raise SandboxError(f"the Python worker {why}, before any action ran in it")
+            end_reason = self._process.obituary()
+            raise SandboxError(f"the Python worker {end_reason}, before any action ran in it")
 
     def _restart(self, seconds: float) -> None:
         self._has_run |= self._process.started
@@ -285,11 +285,11 @@ class PythonInterpreter:
         try:
             self._process = start(self.sandbox, SESSION, self._python)
         except ImageError:
-            self._gone = True
+            self._is_gone = True
             return
         # It has run before: if it fails now, then by what the agent has done to its files.
-        self._run_prelude(min(2 * self._prelude_took + seconds, _PRELUDE_SECONDS))
+        self._run_prelude(min(2 * self._prelude_seconds + seconds, _PRELUDE_SECONDS))
 
 
-def _left_well(run: _Run) -> bool:
+def _is_clean_exit(run: _ActionRun) -> bool:
     return run.status == EXITED and run.code == "0"

@@ -37,14 +37,14 @@ _PACKAGE = "intercode.interpreters.inside"
 SESSION, SUBJECT, GRADER, PROGRAM = "session", "subject", "grader", "program"
 """The workers: modules of `interpreters.inside`."""
 LONGEST_ANSWER = 64 << 20
-_NEEDED = {
+_WORKER_MODULES = {
     SESSION: ("wire", "session"),
     SUBJECT: ("wire", "session", "peer", "subject"),
     GRADER: ("wire", "peer", "grader"),
     PROGRAM: ("wire", "program"),
 }
 """By worker, the modules whose source a Python of the image's is sent."""
-PRELOAD = tuple(f"{_PACKAGE}.{name}" for name in ("forked", *_NEEDED))
+PRELOAD = tuple(f"{_PACKAGE}.{name}" for name in ("forked", *_WORKER_MODULES))
 """The modules that a provider must load to fork a worker."""
 _READ, _WRITE = 230, 231
 _SECONDS = 10.0
@@ -52,7 +52,7 @@ _END_SECONDS = 5.0
 _CHECK_SECONDS = 60.0
 _SIGNALS = 128
 """The exit code of a process that signal N ended is as many more than N."""
-_KILLED = _SIGNALS + signal.SIGKILL
+_KILL_EXIT_CODE = _SIGNALS + signal.SIGKILL
 _CHUNK = 1 << 18
 _BOOTSTRAP = """
 import json, os, struct, sys, types
@@ -96,7 +96,7 @@ class PythonProcess:
         process: The process.
         read: The descriptor on which its answers come.
         write: The descriptor for messages to it.
-        out: The descriptor on which its output comes; -1: none.
+        output_fd: The descriptor on which its output comes; -1: none.
         errors: Reads its error output, if it is a fork of InterCode's own Python; None: it is a
             program of the image's.
     """
@@ -106,13 +106,13 @@ class PythonProcess:
         process: Process,
         read: int,
         write: int,
-        out: int,
+        output_fd: int,
         errors: Callable[[], str] | None = None,
     ) -> None:
         self.process = process
         self.control = read
         self.exit_fd = process.exit_fd
-        self.out = out
+        self.output_fd = output_fd
         self.pid: int | None = getattr(process, "pid", None)
         """As seen inside."""
         self.started = False
@@ -120,9 +120,9 @@ class PythonProcess:
         self._errors = errors
         self._write = write
         self._frames = Frames(LONGEST_ANSWER)
-        self._own = {read, write, out} - {-1, *process.fds.values()}
-        self._free = register_release(self, close_all, *self._own)
-        for fd in {read, write, out} - {-1}:
+        self._owned_fds = {read, write, output_fd} - {-1, *process.fds.values()}
+        self._release = register_release(self, close_all, *self._owned_fds)
+        for fd in {read, write, output_fd} - {-1}:
             os.set_blocking(fd, False)
         disown_in_forks(self)
 
@@ -184,7 +184,7 @@ class PythonProcess:
         code = self.exit_code()
         if self._errors is None or code is None:
             return
-        if not self.started or (code > _SIGNALS and code != _KILLED):
+        if not self.started or (code > _SIGNALS and code != _KILL_EXIT_CODE):
             check_worker(sandbox)
 
     def obituary(self) -> str:
@@ -192,7 +192,7 @@ class PythonProcess:
         code = self.exit_code()
         if code is None:
             return "did not answer any more"
-        if code == _KILLED:
+        if code == _KILL_EXIT_CODE:
             return "was killed (out of memory?)"
         name = signal.strsignal(code - _SIGNALS) if code > _SIGNALS else None
         end = f"ended with exit code {code}" if name is None else f"crashed ({name})"
@@ -201,16 +201,16 @@ class PythonProcess:
 
     def close(self) -> None:
         """Kill it, if it runs. Idempotent."""
-        self._own, self.out = set(), -1
-        self._free()
+        self._owned_fds, self.output_fd = set(), -1
+        self._release()
         self.process.close()
 
     def disown(self) -> None:
         """See `ownership.Owned`. The numbers stay valid, with nothing behind them."""
-        nothing = os.memfd_create("nothing", os.MFD_CLOEXEC)
-        for fd in self._own:
-            os.dup2(nothing, fd, inheritable=False)
-        os.close(nothing)
+        null_fd = os.memfd_create("nothing", os.MFD_CLOEXEC)
+        for fd in self._owned_fds:
+            os.dup2(null_fd, fd, inheritable=False)
+        os.close(null_fd)
 
 
 def writable(fd: int, seconds: float) -> bool:
@@ -255,12 +255,14 @@ def check_worker(sandbox: SandboxBackend) -> None:
     if not isinstance(sandbox, Freezes):  # a provider from outside, which starts no other one
         return
     with (
-        closing(sandbox.start_sibling("scratch")) as pristine,
-        closing(_fork(pristine, SESSION)) as worker,
+        closing(sandbox.start_sibling("scratch")) as pristine_sandbox,
+        closing(_fork(pristine_sandbox, SESSION)) as worker,
     ):
         deadline = time.monotonic() + _CHECK_SECONDS
         worker.send(0, 1, b"pass")
-        while (left := deadline - time.monotonic()) > 0 and readable(worker.control, left):
+        while (remaining_seconds := deadline - time.monotonic()) > 0 and readable(
+            worker.control, remaining_seconds
+        ):
             messages = worker.receive()
             if messages is None:
                 break
@@ -278,29 +280,31 @@ def _fork(sandbox: SandboxBackend, name: str) -> PythonProcess:
             "this sandbox cannot fork a Python: have its provider preload "
             "intercode.interpreters.python_start.PRELOAD, or name a program of the image's"
         ) from error
-    with ExitStack() as on_failure, ExitStack() as theirs:
+    with ExitStack() as on_failure, ExitStack() as worker_ends:
         on_failure.callback(worker.close)
         answers, answer = os.pipe2(os.O_CLOEXEC)
         on_failure.callback(os.close, answers)
-        theirs.callback(os.close, answer)
+        worker_ends.callback(os.close, answer)
         question, questions = os.pipe2(os.O_CLOEXEC)
         on_failure.callback(os.close, questions)
-        theirs.callback(os.close, question)
-        out = -1
+        worker_ends.callback(os.close, question)
+        output_fd = -1
         if name in (SESSION, PROGRAM):
-            out, output = os.pipe2(os.O_CLOEXEC)
-            on_failure.callback(os.close, out)
+            output_fd, output = os.pipe2(os.O_CLOEXEC)
+            on_failure.callback(os.close, output_fd)
             os.fchmod(output, 0o666)  # a program opens /dev/stdout by its name
         else:
             output = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        theirs.callback(os.close, output)
+        worker_ends.callback(os.close, output)
         with suppress(BrokenPipeError, ConnectionResetError):  # the next question will tell
             socket.send_fds(worker.socket, [b"\0"], [output, question, answer])
         on_failure.pop_all()
     # An action could send descriptors by it, and take as long as it likes to close one.
     worker.socket.close()
-    given = {"worker": f"{_PACKAGE}.{name}", **facts}
-    return _introduced(PythonProcess(worker, answers, questions, out, worker.errors), given)
+    start_message = {"worker": f"{_PACKAGE}.{name}", **facts}
+    return _send_start(
+        PythonProcess(worker, answers, questions, output_fd, worker.errors), start_message
+    )
 
 
 def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess:
@@ -315,17 +319,17 @@ def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess
         if isinstance(error, SandboxError):
             raise
         raise ImageError(f"the image has no program {python!r} to be its Python") from error
-    sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _NEEDED[worker]]
-    given = {"modules": sources, "cwd": sandbox.cwd, "limit": sandbox.limits.output}
+    sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _WORKER_MODULES[worker]]
+    start_message = {"modules": sources, "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     fds = process.fds
-    return _introduced(PythonProcess(process, fds[_WRITE], fds[_READ], fds[1]), given)
+    return _send_start(PythonProcess(process, fds[_WRITE], fds[_READ], fds[1]), start_message)
 
 
-def _introduced(started: PythonProcess, given: dict[str, Any]) -> PythonProcess:
+def _send_start(worker: PythonProcess, start_message: dict[str, Any]) -> PythonProcess:
     """Send a worker its first message; if it is gone, the next question will tell."""
-    facts = json.dumps(given).encode()
-    started.send_raw(struct.pack("=I", len(facts)) + facts)
-    return started
+    facts = json.dumps(start_message).encode()
+    worker.send_raw(struct.pack("=I", len(facts)) + facts)
+    return worker
 
 
 @cache

@@ -27,7 +27,7 @@ _COMMAND = re.compile(
     + _NAME.replace("name", "table"),
     re.IGNORECASE | re.VERBOSE,
 )
-_OWN: dict[str, re.Pattern[str]] = {
+_ENGINE_COMMANDS: dict[str, re.Pattern[str]] = {
     "duckdb": re.compile(r"SHOW\s+TABLES|DESC(?:RIBE)?\b(?!.*\bTABLE\b)", re.IGNORECASE),
     "mysql": re.compile(r"SHOW\b|DESC(?:RIBE)?\b", re.IGNORECASE),
 }
@@ -128,13 +128,13 @@ def parse_command(action: str, dialect: str) -> SchemaCommand | None:
     text = action.strip().rstrip(";").rstrip()
     if dialect not in _LISTS or (match := _COMMAND.fullmatch(text)) is None:
         return None
-    if dialect in _OWN and _OWN[dialect].match(text):
+    if dialect in _ENGINE_COMMANDS and _ENGINE_COMMANDS[dialect].match(text):
         return None
     if match["tables"]:
         return SchemaCommand("tables")
     if match["columns"]:
-        return SchemaCommand("columns", _plain(match["table"]))
-    return SchemaCommand("statements", _plain(match["name"] or ""))
+        return SchemaCommand("columns", _unquote_name(match["table"]))
+    return SchemaCommand("statements", _unquote_name(match["name"] or ""))
 
 
 def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
@@ -158,16 +158,18 @@ def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
     if outcome.failure is not None:
         return outcome
     statements = [str(text) for _, text in outcome.results[-1].rows]
-    return _joined(statements) if statements else _missing(command.table, dialect, run)
+    return (
+        _join_statements(statements) if statements else _missing_table(command.table, dialect, run)
+    )
 
 
 def _mysql_statements(table: str, run: Run) -> Outcome | str:
     names = [table]
     if not table:
-        listed = run(_LISTS["mysql"])
-        if listed.failure is not None:
-            return listed
-        names = [str(name) for (name,) in listed.results[-1].rows]
+        listing = run(_LISTS["mysql"])
+        if listing.failure is not None:
+            return listing
+        names = [str(name) for (name,) in listing.results[-1].rows]
     statements = []
     for name in names:
         outcome = run(f"SHOW CREATE TABLE {quoted(name, '`')}")
@@ -177,30 +179,30 @@ def _mysql_statements(table: str, run: Run) -> Outcome | str:
             reason = f"the statement of table {name!r} is longer than an output may be"
             return Outcome(failure=Failure(reason))
         statements.append(str(rows[0][1]))
-    return _joined(statements)
+    return _join_statements(statements)
 
 
-def _joined(statements: list[str]) -> str:
+def _join_statements(statements: list[str]) -> str:
     return "\n\n".join(f"{statement.rstrip().rstrip(';')};" for statement in statements)
 
 
 def _unless_missing(outcome: Outcome, table: str, dialect: str, run: Run) -> Outcome:
     """Return the outcome, unless it has no columns since there is no such table."""
     if outcome.failure is None and outcome.results and not outcome.results[-1].rows:
-        return _missing(table, dialect, run)
+        return _missing_table(table, dialect, run)
     return outcome
 
 
-def _missing(table: str, dialect: str, run: Run) -> Outcome:
+def _missing_table(table: str, dialect: str, run: Run) -> Outcome:
     """Return the failure that there is no such table, with the names of those that there are."""
-    listed = run(_LISTS[dialect])
-    result = listed.results[-1] if listed.results else Result()
+    listing = run(_LISTS[dialect])
+    result = listing.results[-1] if listing.results else Result()
     names = ", ".join(str(name) for (name,) in result.rows) or "none"
     reason = f"there is no table {table!r}; tables: {names}" if table else "there are no tables"
     return Outcome(failure=Failure(reason))
 
 
-def _plain(name: str) -> str:
+def _unquote_name(name: str) -> str:
     """Return a name without its quotes, and without the schema before it."""
     if name[:1] in "\"'`" and len(name) > 1:
         return name[1:-1].replace('""', '"')

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from intercode.errors import SandboxError
-from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, waking_fd
+from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, cancellation_fd
 from intercode_sandbox.base import OutputBuffer, SandboxBackend
 
 OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS = 195, 196, 197, 198, 199
@@ -52,7 +52,7 @@ class ShellLateError(ShellStartError):
 
 
 @dataclass(slots=True)
-class Run:
+class ActionRun:
     """One action under way."""
 
     output: OutputBuffer
@@ -60,7 +60,7 @@ class Run:
     frame: Frame | None = None
     exit_code: int | None = None
     """The exit code of the shell itself, if it ended."""
-    stopped: str = ""
+    stop_reason: str = ""
     """The reason why the interpreter ended the action, if it did."""
     survivors: tuple[int, ...] = ()
     """The processes that ran before the action, and do not belong to it."""
@@ -86,10 +86,10 @@ class Shell:
         self.pid: int | None = getattr(self._process, "pid", None)
         """As seen inside."""
         fds = self._process.fds
-        self._out, self._status, self._exit = fds[1], fds[STATUS], self._process.exit_fd
+        self._output_fd, self._status, self._exit = fds[1], fds[STATUS], self._process.exit_fd
         self._control, self._action = fds[CONTROL], fds[ACTION]
         self._poll = select.poll()
-        for fd in (self._out, self._status, self._exit):
+        for fd in (self._output_fd, self._status, self._exit):
             self._poll.register(fd, select.POLLIN)
         self._number = 0
         self._frames = FrameReader()
@@ -100,25 +100,25 @@ class Shell:
             raise
 
     def _start(self, epilogue: int, state: Frame) -> Frame:
-        for fd in (self._out, self._status, self._control):
+        for fd in (self._output_fd, self._status, self._control):
             os.set_blocking(fd, False)
-        _enlarge(self._out)
+        _enlarge(self._output_fd)
         _rewrite(epilogue, _EPILOGUE_TEXT)
         _rewrite(self._action, restore_script(state))
         self._frames.expect(self._number)
         os.write(self._control, _start_line(self._number, state.status))
         # Bash grumbles at its start that it has no terminal: that output is dropped.
         seconds = _RESTORE_SECONDS if state.variables else _START_SECONDS
-        run = Run(OutputBuffer(4096), time.monotonic() + seconds)
+        run = ActionRun(OutputBuffer(4096), time.monotonic() + seconds)
         while not self.read(run, run.deadline):
             if time.monotonic() >= run.deadline:
                 raise ShellLateError(f"bash did not start within {seconds:.0f} s")
         # A trap that was restored may end it: its last report is one of its end.
         if run.frame is None or run.frame.kind == "X":
-            said = run.output.getvalue().decode(errors="replace").strip()
-            raise ShellStartError(f"bash ended at its start (exit code {run.exit_code}): {said}")
-        traced = bytes(flag for flag in state.flags if flag in b"xv") if state.script else b""
-        return replace(run.frame, hooks=state.hooks, flags=run.frame.flags + traced)
+            message = run.output.getvalue().decode(errors="replace").strip()
+            raise ShellStartError(f"bash ended at its start (exit code {run.exit_code}): {message}")
+        trace_flags = bytes(flag for flag in state.flags if flag in b"xv") if state.script else b""
+        return replace(run.frame, hooks=state.hooks, flags=run.frame.flags + trace_flags)
 
     def send(self, action: str) -> bool:
         """Start an action; return False if the shell has died."""
@@ -144,7 +144,7 @@ class Shell:
             os.write(self._control, b"\n")
         except (BrokenPipeError, BlockingIOError):
             return False
-        while _unread(self._control):
+        while _has_unread_data(self._control):
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_LOOK_SECONDS)
@@ -153,7 +153,7 @@ class Shell:
     @contextmanager
     def waking(self) -> Iterator[None]:
         """End a wait of `read` at a cancellation of the running action."""
-        with waking_fd() as fd:
+        with cancellation_fd() as fd:
             if fd is not None:
                 self._poll.register(fd, select.POLLIN)
             try:
@@ -162,15 +162,15 @@ class Shell:
                 if fd is not None:
                     self._poll.unregister(fd)
 
-    def read(self, run: Run, deadline: float) -> bool:
+    def read(self, run: ActionRun, deadline: float) -> bool:
         """Wait for something and take it; return True when the action has ended."""
-        ready = dict(self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000 + 1))
-        if self._status in ready:
-            self._frames.add(self._take(self._status, ready))
+        ready_events = dict(self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000 + 1))
+        if self._status in ready_events:
+            self._frames.add(self._take(self._status, ready_events))
             run.frame = self._frames.take()
-        if self._out in ready:
-            run.output.add(self._take(self._out, ready))
-        if self._exit in ready:
+        if self._output_fd in ready_events:
+            run.output.add(self._take(self._output_fd, ready_events))
+        if self._exit in ready_events:
             run.exit_code = self._process.poll()
             # Bounded: what the shell left running may be writing to its channel without end.
             for _ in range(_MOST_CHUNKS):
@@ -182,26 +182,26 @@ class Shell:
         self.take_output(run)
         return True
 
-    def take_output(self, run: Run) -> None:
+    def take_output(self, run: ActionRun) -> None:
         """Take the output that has been printed by now."""
-        most = run.output.total + _PIPE_SIZE
-        while run.output.total < most and (data := _read_some(self._out)):
+        max_total = run.output.total + _PIPE_SIZE
+        while run.output.total < max_total and (data := _read_some(self._output_fd)):
             run.output.add(data)
 
-    def _take(self, fd: int, ready: dict[int, int]) -> bytes:
+    def _take(self, fd: int, ready_events: dict[int, int]) -> bytes:
         data = _read_some(fd)
-        if not data and ready[fd] & select.POLLHUP:
+        if not data and ready_events[fd] & select.POLLHUP:
             self._poll.unregister(fd)  # the agent has closed every copy of the other end
         return data
 
-    def rest(self, pending: OutputBuffer) -> None:
-        """Collect the output of background jobs in `pending` until `wake`."""
-        limit = pending.limit * HARD_OUTPUT_FACTOR
-        DRAIN.watch(self._process, self._out, pending, limit)
+    def rest(self, buffer: OutputBuffer) -> None:
+        """Collect the output of background jobs in `buffer` until `wake`."""
+        limit = buffer.limit * HARD_OUTPUT_FACTOR
+        DRAIN.watch(self._process, self._output_fd, buffer, limit)
 
     def wake(self) -> None:
         """Leave the output to `read` from now on."""
-        DRAIN.release(self._out)
+        DRAIN.release(self._output_fd)
 
     def signal(self, number: int) -> None:
         """Send the shell a signal."""
@@ -209,7 +209,7 @@ class Shell:
 
     def close(self) -> None:
         """End the shell; its background jobs live on with the sandbox. Idempotent."""
-        DRAIN.release(self._out)
+        DRAIN.release(self._output_fd)
         self._process.close()
 
 
@@ -221,7 +221,7 @@ def _rewrite(fd: int, text: bytes) -> None:
         offset += os.pwrite(fd, view[offset:], offset)
 
 
-def _unread(fd: int) -> bool:
+def _has_unread_data(fd: int) -> bool:
     """Return whether there is something in a pipe."""
     count = fcntl.ioctl(fd, termios.FIONREAD, bytes(4))
     return any(count)
@@ -297,14 +297,16 @@ def _run_line(number: int) -> bytes:
 
 def _start_line(number: int, status: int) -> bytes:
     """Return the shell's first line: make ready, source the state to restore, report."""
-    exiting, told = (f'{{ {_REPORT} {kind} 0 "$? $-"; }} >/dev/null 2>&1' for kind in "XT")
-    ready = f"exec {OUTPUT}>&1 {CONTROL}<&-; trap '{exiting}' EXIT; "
-    ready += f"trap '{told}; trap - EXIT; exit 124' {TIMEOUT_SIGNAL}"
+    exit_trap, timeout_trap = (
+        f'{{ {_REPORT} {kind} 0 "$? $-"; }} >/dev/null 2>&1' for kind in "XT"
+    )
+    setup = f"exec {OUTPUT}>&1 {CONTROL}<&-; trap '{exit_trap}' EXIT; "
+    setup += f"trap '{timeout_trap}; trap - EXIT; exit 124' {TIMEOUT_SIGNAL}"
     restore = f'{{ {_SOURCE};BASH_ARGV0="{status} $-";{_COLLECT}'
-    return f'{ready}; {restore}{_REPORT} A {number} "$0"\n'.encode()
+    return f'{setup}; {restore}{_REPORT} A {number} "$0"\n'.encode()
 
 
-def as_a_script(output: bytes, status: int) -> bytes:
+def format_as_script(output: bytes, status: int) -> bytes:
     """Return the output of an action with its syntax error as that of a script's line.
 
     Bash parses no further after one: earlier lines like it are a program's.
@@ -316,11 +318,13 @@ def as_a_script(output: bytes, status: int) -> bytes:
     complaints = _COMPLAINTS.get(status)
     if complaints is None or _PARSER not in output:
         return output
-    *_, last = [None, *complaints.finditer(output)]
-    if last is None:
+    *_, last_complaint = [None, *complaints.finditer(output)]
+    if last_complaint is None:
         return output
-    lines = _LINE.sub(b"bash: line ", last[0])  # a line that is quoted is the action's own
-    return output[: last.start()] + lines + output[last.end() :]
+    lines = _LINE.sub(
+        b"bash: line ", last_complaint[0]
+    )  # a line that is quoted is the action's own
+    return output[: last_complaint.start()] + lines + output[last_complaint.end() :]
 
 
 # -- the report ------------------------------------------------------------------------------------
@@ -329,7 +333,7 @@ _PROCESS = re.compile(rb"/proc/(\d{1,9}|\[0-9]\*)")  # itself, where it was not 
 _STATUS = re.compile(rb"\d{1,3}")
 _DEFAULTS = re.compile(rb"^trap -- - .*\n", re.MULTILINE)  # listed by bash in POSIX mode
 
-_LONGEST = 1 << 26
+_MAX_REPORT_BYTES = 1 << 26
 """Bytes of a report; a flood on the channel costs the agent its report, and us no memory."""
 _MOST_FIELDS = 100_000
 """Fields of a report, which has one for each process. More are a flood, each of them an object."""
@@ -396,8 +400,8 @@ class FrameReader:
     def add(self, data: bytes) -> None:
         """Append bytes of the channel."""
         self._buffer += data
-        if len(self._buffer) > _LONGEST:
-            del self._buffer[: -_LONGEST // 2]
+        if len(self._buffer) > _MAX_REPORT_BYTES:
+            del self._buffer[: -_MAX_REPORT_BYTES // 2]
 
     def take(self) -> Frame | None:
         """Return the report, if it is complete."""
@@ -440,17 +444,17 @@ class FrameReader:
 # -- the state of a new shell ----------------------------------------------------------------------
 
 # Options that make a shell useless or tell it apart from a new one: not carried over.
-_DROPPED = frozenset(
+_UNRESTORED_OPTIONS = frozenset(
     b"errexit noexec xtrace verbose onecmd restricted monitor history histexpand".split()
 )
 OUR_TRAPS = re.compile(rb"^trap -- '\{ \\\. /proc/self/fd/\d+ .*\n", re.MULTILINE)
 
 
-OPTIONS_OFF = b"""shopt -u ${BASHOPTS//:/ }
+RESET_OPTIONS = b"""shopt -u ${BASHOPTS//:/ }
 for option in ${SHELLOPTS//:/ }; do set +o $option; done; unset option"""
 
 
-def quoted(text: bytes) -> bytes:
+def quote_word(text: bytes) -> bytes:
     """Return a word of bash source that stands for a text."""
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
@@ -468,9 +472,13 @@ def restore_script(frame: Frame) -> bytes:
     shell_options = [o for o in frame.shell_options if o != b"expand_aliases"]
     return b"\n".join(
         [
-            b"cd -- " + quoted(frame.directory),
-            OPTIONS_OFF,
-            *(b"set -o " + option for option in frame.set_options if option not in _DROPPED),
+            b"cd -- " + quote_word(frame.directory),
+            RESET_OPTIONS,
+            *(
+                b"set -o " + option
+                for option in frame.set_options
+                if option not in _UNRESTORED_OPTIONS
+            ),
             b"shopt -s " + b" ".join(shell_options),
             OUR_TRAPS.sub(b"", frame.variables),
             frame.functions,

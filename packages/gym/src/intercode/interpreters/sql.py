@@ -25,7 +25,7 @@ from decimal import Decimal
 
 from intercode.databases.base import Failure, Outcome, Result, Row, SavesSession, Session, Value
 from intercode.errors import ForkError
-from intercode.interpreters.base import Execution, Saved, waking
+from intercode.interpreters.base import Execution, SavedState, wake_on_cancellation
 from intercode.interpreters.schema_commands import SchemaCommand, answer, parse_command
 from intercode_sandbox.base import OutputBuffer
 
@@ -62,20 +62,20 @@ class SqlInterpreter:
             ActionError: The action holds a NUL.
             DatabaseError: The engine failed.
         """
-        began = time.monotonic()
+        start_time = time.monotonic()
         if self._dialect and (command := parse_command(action, self._dialect)) is not None:
-            return self._look(command, self._dialect, timeout, began)
-        with waking(self._session.kill):
+            return self._look(command, self._dialect, timeout, start_time)
+        with wake_on_cancellation(self._session.kill):
             outcome = self._session.execute(action, timeout=timeout, max_rows=self._max_rows)
         return Execution(
-            output=self._shown(outcome, action).encode("utf-8", "surrogateescape"),
+            output=self._render_outcome(outcome, action).encode("utf-8", "surrogateescape"),
             ok=outcome.failure is None,
             notes=(_RESTARTED,) if outcome.restarted else (),
             info=_info(outcome),
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - start_time,
         )
 
-    def save(self, lossy: bool = False) -> Saved:
+    def save(self, lossy: bool = False) -> SavedState:
         """Save the session's database and settings, where its engine is a library.
 
         Raises:
@@ -84,33 +84,42 @@ class SqlInterpreter:
         """
         if not isinstance(self._session, SavesSession):
             raise ForkError("a session of a database server cannot be saved: use how='replay'")
-        saved = self._session.save(lossy)
+        saved_session = self._session.save(lossy)
 
-        def opened() -> tuple[Session, SqlInterpreter]:
-            session = saved.open()
+        def reopen() -> tuple[Session, SqlInterpreter]:
+            session = saved_session.open()
             return session, SqlInterpreter(session, self._max_rows, dialect=self._dialect)
 
-        return Saved(opened, saved.close, ("the database", "the session's settings"), saved.lost)
+        return SavedState(
+            reopen,
+            saved_session.close,
+            ("the database", "the session's settings"),
+            saved_session.lost,
+        )
 
     def close(self) -> None:
         """Do nothing: the session is the environment's."""
 
     def _look(
-        self, command: SchemaCommand, dialect: str, timeout: float | None, began: float
+        self, command: SchemaCommand, dialect: str, timeout: float | None, start_time: float
     ) -> Execution:
         """Carry out a schema command. What it shows is never an answer, so it has no columns."""
         outcomes: list[Outcome] = []
 
         def run(sql: str) -> Outcome:
             # All queries of a command share its time; an engine takes no limit of 0 for one.
-            left = None if timeout is None else max(0.001, began + timeout - time.monotonic())
-            outcomes.append(self._session.execute(sql, timeout=left, max_rows=MAX_TABLES))
+            remaining_seconds = (
+                None if timeout is None else max(0.001, start_time + timeout - time.monotonic())
+            )
+            outcomes.append(
+                self._session.execute(sql, timeout=remaining_seconds, max_rows=MAX_TABLES)
+            )
             return outcomes[-1]
 
-        with waking(self._session.kill):
-            found = answer(command, dialect, run)
-        text = found if isinstance(found, str) else self._shown(found, "")
-        failed = isinstance(found, Outcome) and found.failure is not None
+        with wake_on_cancellation(self._session.kill):
+            listing = answer(command, dialect, run)
+        text = listing if isinstance(listing, str) else self._render_outcome(listing, "")
+        failed = isinstance(listing, Outcome) and listing.failure is not None
         buffer = OutputBuffer(self._session.limits.output)
         buffer.add(text.encode("utf-8", "surrogateescape"))
         events = {
@@ -123,10 +132,10 @@ class SqlInterpreter:
             ok=not failed,
             notes=(_RESTARTED,) if "restarted" in events else (),
             info={"columns": 0, **events},
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - start_time,
         )
 
-    def _shown(self, outcome: Outcome, action: str) -> str:
+    def _render_outcome(self, outcome: Outcome, action: str) -> str:
         parts = [_result(result) for result in outcome.results]
         if outcome.failure is not None:
             parts.append(_failure(outcome.failure, action))
@@ -141,17 +150,17 @@ class SqlInterpreter:
 
 def _result(result: Result) -> str:
     if result.columns:
-        show = records if has_long_text(result.rows) else render
+        show = render_records if has_long_text(result.rows) else render
         return f"{show(result.columns, result.rows)}\n{_count(result)}"
     return "ok" if result.affected_rows is None else f"ok, {_rows(result.affected_rows)} changed"
 
 
 def _count(result: Result) -> str:
-    shown = len(result.rows)
+    row_count = len(result.rows)
     if result.total is None:
-        return f"(the first {shown} of more rows than were counted)"
-    if shown < result.total:
-        return f"(the first {shown} of {_rows(result.total)})"
+        return f"(the first {row_count} of more rows than were counted)"
+    if row_count < result.total:
+        return f"(the first {row_count} of {_rows(result.total)})"
     return f"({_rows(result.total)})"
 
 
@@ -163,16 +172,16 @@ def _failure(failure: Failure, action: str) -> str:
     text = f"Error {failure.code or ''}".rstrip() + f": {failure.message}"
     if failure.position is None:
         return text
-    before = action[: failure.position]
-    line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+    prefix = action[: failure.position]
+    line, column = prefix.count("\n") + 1, len(prefix) - (prefix.rfind("\n") + 1) + 1
     return f"{text} (line {line}, column {column})"
 
 
 def _info(outcome: Outcome) -> dict[str, object]:
-    last = outcome.results[-1] if outcome.results and outcome.failure is None else Result()
-    info: dict[str, object] = {"columns": len(last.columns)}
-    if last.columns:
-        info["rows"] = last.total
+    last_result = outcome.results[-1] if outcome.results and outcome.failure is None else Result()
+    info: dict[str, object] = {"columns": len(last_result.columns)}
+    if last_result.columns:
+        info["rows"] = last_result.total
     if any(len(result.rows) != result.total for result in outcome.results if result.columns):
         info["truncated"] = True
     if outcome.timed_out:
@@ -206,13 +215,13 @@ _NUMBERS = {int, float, Decimal}
 
 def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Return the table: a line of names, a rule, and a line for each row."""
-    padded = []
+    padded_columns = []
     for number, name in enumerate(columns):
         values = [row[number] for row in rows]
-        texts = [_cut(name.translate(_CONTROLS)), *map(shown, values)]
-        padded.append(_padded(texts, to_the_right=_are_numbers(values)))
-    lines = [" | ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-    lines.insert(1, "-+-".join(["-" * _width(cells[0]) for cells in padded])[:MAX_RULE])
+        texts = [_cut(name.translate(_CONTROLS)), *map(render_value, values)]
+        padded_columns.append(_pad_column(texts, to_the_right=_are_numbers(values)))
+    lines = [" | ".join(cells).rstrip() for cells in zip(*padded_columns, strict=True)]
+    lines.insert(1, "-+-".join(["-" * _width(cells[0]) for cells in padded_columns])[:MAX_RULE])
     return "\n".join(lines)
 
 
@@ -234,7 +243,7 @@ def _has_lines(value: str) -> bool:
     return "\n" in value and _LINES.fullmatch(value) is not None
 
 
-def records(columns: Sequence[str], rows: Sequence[Row]) -> str:
+def render_records(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Return the rows one below the other; a text of several lines as it is.
 
     A single column has its name and a rule above, and a rule between its values. The values of
@@ -243,23 +252,25 @@ def records(columns: Sequence[str], rows: Sequence[Row]) -> str:
     names = [_cut(name.translate(_CONTROLS)) for name in columns]
     if len(names) == 1:
         rule = "-" * min(MAX_RULE, max(_width(names[0]), 3))
-        return "\n".join([names[0], *(f"{rule}\n{_whole(value)}" for (value,) in rows)])
+        return "\n".join([names[0], *(f"{rule}\n{_full_text(value)}" for (value,) in rows)])
     parts = []
     for number, row in enumerate(rows, 1):
         parts.append(f"-- row {number} --")
         for name, value in zip(names, row, strict=True):
             separator = "\n" if isinstance(value, str) and _has_lines(value) else " "
-            parts.append(f"{name}:{separator}{_whole(value)}")
+            parts.append(f"{name}:{separator}{_full_text(value)}")
     return "\n".join(parts)
 
 
-def _whole(value: Value) -> str:
+def _full_text(value: Value) -> str:
     if isinstance(value, str) and (_has_lines(value) or _CONTROL.search(value) is None):
-        return _cut(value, MAX_TEXT) if len(value) > MAX_CELL or "\n" in value else shown(value)
-    return shown(value)
+        return (
+            _cut(value, MAX_TEXT) if len(value) > MAX_CELL or "\n" in value else render_value(value)
+        )
+    return render_value(value)
 
 
-def shown(value: Value) -> str:
+def render_value(value: Value) -> str:
     """Return one value as it stands in a table."""
     if type(value) is int:
         return str(value)
@@ -280,9 +291,11 @@ def shown(value: Value) -> str:
     if isinstance(value, (Decimal, timedelta)):
         return str(value)
     if isinstance(value, (list, tuple)):
-        return _cut(f"[{', '.join(shown(item) for item in value)}]")
+        return _cut(f"[{', '.join(render_value(item) for item in value)}]")
     if isinstance(value, dict):
-        return _cut("{" + ", ".join(f"{key}: {shown(item)}" for key, item in value.items()) + "}")
+        return _cut(
+            "{" + ", ".join(f"{key}: {render_value(item)}" for key, item in value.items()) + "}"
+        )
     return _text(str(value))
 
 
@@ -302,8 +315,8 @@ def _binary(value: bytes) -> str:
     return f"x'{value[:_MAX_BYTES].hex()}…' ({len(value):,} bytes)"
 
 
-def _cut(text: str, most: int = MAX_CELL) -> str:
-    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+def _cut(text: str, max_length: int = MAX_CELL) -> str:
+    return text if len(text) <= max_length else f"{text[:max_length]}… ({len(text):,} characters)"
 
 
 def _are_numbers(values: Sequence[Value]) -> bool:
@@ -313,12 +326,12 @@ def _are_numbers(values: Sequence[Value]) -> bool:
     return bool(kinds) and kinds <= _NUMBERS
 
 
-def _padded(texts: Sequence[str], to_the_right: bool) -> list[str]:
+def _pad_column(texts: Sequence[str], to_the_right: bool) -> list[str]:
     widths = [_width(text) for text in texts]
-    full = max(widths)
+    max_width = max(widths)
     if to_the_right:
-        return [" " * (full - width) + text for text, width in zip(texts, widths, strict=True)]
-    return [text + " " * (full - width) for text, width in zip(texts, widths, strict=True)]
+        return [" " * (max_width - width) + text for text, width in zip(texts, widths, strict=True)]
+    return [text + " " * (max_width - width) for text, width in zip(texts, widths, strict=True)]
 
 
 def _width(text: str) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from intercode.errors import UsageError
-from intercode.interpreters.base import waking_fd
+from intercode.interpreters.base import cancellation_fd
 from intercode_sandbox.base import HasTerminals, SandboxBackend
 from intercode_sandbox.ownership import register_release
 
@@ -36,7 +36,7 @@ _ECHO_SECONDS = 1.0
 """The time in which what was typed is to show anything."""
 _BUSY_SECONDS = 2.0
 """The time after which a program that draws without end is looked at."""
-_MOST = 1 << 18
+_MAX_DRAWN_BYTES = 1 << 18
 """Bytes that are drawn at one look; a program that writes more waits for the next."""
 _CHUNK = 1 << 8
 """Bytes between two looks at the clock: five may redraw the whole screen, in milliseconds."""
@@ -44,7 +44,7 @@ _TIOCGPTN, _TIOCSPTLCK = 0x80045430, 0x40045431  # Python has no names for them
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ScreenView:
     """The screen at one time."""
 
     text: str
@@ -87,21 +87,21 @@ class Screen:
 
         text = self._decoder.decode(data)
         if not text.isascii():  # pyte takes quadratic time for many marks in one place
-            text = "".join(each for each in text if not unicodedata.combining(each))
-        before, *sequences = text.split("\x1b")
-        for part in (before, *("\x1b" + each for each in sequences)):
+            text = "".join(piece for piece in text if not unicodedata.combining(piece))
+        leading_text, *sequences = text.split("\x1b")
+        for part in (leading_text, *("\x1b" + piece for piece in sequences)):
             try:
                 self._stream.feed(part)
             except Exception:  # noqa: BLE001 - some malformed sequences raise any of them
                 self._stream = pyte.Stream(self._screen)
 
-    def look(self, *, busy: bool = False, ended: bool = False) -> Look:
+    def look(self, *, busy: bool = False, ended: bool = False) -> ScreenView:
         """Return it as text."""
         rows = [self._screen.buffer[row] for row in range(ROWS)]
         lines = ["".join(row[x].data for x in range(COLUMNS)).rstrip() for row in rows]
-        at = self._screen.cursor
-        cursor = min(at.y, ROWS - 1) + 1, min(at.x, COLUMNS - 1) + 1
-        return Look("\n".join(lines).rstrip("\n"), cursor, busy, ended)
+        screen_cursor = self._screen.cursor
+        cursor = min(screen_cursor.y, ROWS - 1) + 1, min(screen_cursor.x, COLUMNS - 1) + 1
+        return ScreenView("\n".join(lines).rstrip("\n"), cursor, busy, ended)
 
 
 class Terminal:
@@ -120,7 +120,7 @@ class Terminal:
         self._sandbox = sandbox
         assert isinstance(sandbox, HasTerminals)  # its interpreter has checked
         self._master = sandbox.terminal()
-        self._free = register_release(self, os.close, self._master)
+        self._release = register_release(self, os.close, self._master)
         try:
             number = struct.unpack("=i", fcntl.ioctl(self._master, _TIOCGPTN, bytes(4)))[0]
             fcntl.ioctl(self._master, _TIOCSPTLCK, bytes(4))
@@ -129,11 +129,11 @@ class Terminal:
             argv = ("bash", "-c", _START, f"/dev/pts/{number}")
             self._process = sandbox.popen(argv, channels={}, env=_ENV)
         except BaseException:
-            self._free()
+            self._release()
             raise
         self._screen = Screen()
         try:
-            self.first = self.look(seconds)  # keys before the prompt would be echoed twice
+            self.first_screen = self.look(seconds)  # keys before the prompt would be echoed twice
         except BaseException:
             self.close()
             raise
@@ -144,7 +144,7 @@ class Terminal:
             return os.write(self._master, keys)
         return 0
 
-    def look(self, seconds: float, *, typed: bool = False) -> Look:
+    def look(self, seconds: float, *, typed: bool = False) -> ScreenView:
         """Return the screen as soon as nothing was drawn for a moment.
 
         Args:
@@ -154,27 +154,27 @@ class Terminal:
         Raises:
             SandboxError: The sandbox has ended.
         """
-        with waking_fd() as wakes:
+        with cancellation_fd() as wakes:
             return self._look(min(seconds, _ECHO_SECONDS) if typed else seconds, seconds, wakes)
 
-    def _look(self, patience: float, seconds: float, wakes: int | None) -> Look:
+    def _look(self, patience: float, seconds: float, wakes: int | None) -> ScreenView:
         poll = select.poll()
         for fd in (self._master, self._process.exit_fd, wakes):
             if fd is not None:
                 poll.register(fd, select.POLLIN)
-        deadline, drawn = time.monotonic() + seconds, 0
-        while ready := {fd for fd, _ in poll.poll(patience * 1000)}:
-            if wakes in ready:
+        deadline, drawn_bytes = time.monotonic() + seconds, 0
+        while ready_fds := {fd for fd, _ in poll.poll(patience * 1000)}:
+            if wakes in ready_fds:
                 break
-            data = self._read() if self._master in ready else b""
+            data = self._read() if self._master in ready_fds else b""
             if not data:
                 self._sandbox.processes()  # it may have ended with all of it
                 return self._screen.look(ended=True)
-            if not drawn:
+            if not drawn_bytes:
                 deadline = min(deadline, time.monotonic() + _BUSY_SECONDS)
             self._screen.draw(data)
-            drawn += len(data)
-            if drawn > _MOST or time.monotonic() > deadline:
+            drawn_bytes += len(data)
+            if drawn_bytes > _MAX_DRAWN_BYTES or time.monotonic() > deadline:
                 return self._screen.look(busy=True)
             patience = _QUIET_SECONDS
         return self._screen.look()
@@ -188,4 +188,4 @@ class Terminal:
     def close(self) -> None:
         """End the shell, and hang up."""
         self._process.close()
-        self._free()
+        self._release()

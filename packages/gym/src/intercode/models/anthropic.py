@@ -46,10 +46,12 @@ class AnthropicClient:
         """Make one call."""
         create: Any = self._sdk.messages.with_raw_response.create
         body = encode(request)
-        known = {name: body.pop(name) for name in ("max_tokens", "messages")}
+        sdk_arguments = {name: body.pop(name) for name in ("max_tokens", "messages")}
         with self._errors:
             # Each call has the timeout, or the SDK would refuse long replies unasked.
-            response = create(model=self.model, extra_body=body, timeout=self._timeout, **known)
+            response = create(
+                model=self.model, extra_body=body, timeout=self._timeout, **sdk_arguments
+            )
             data = self._errors.read(response.http_response.content)
         return decode(data)
 
@@ -75,16 +77,16 @@ def encode(request: Request) -> dict[str, Any]:
     """
     settings = request.settings
     system = "\n\n".join(m.content for m in request.messages if m.role == "system")
-    spoken = [m for m in request.messages if m.role != "system"]
+    dialogue = [m for m in request.messages if m.role != "system"]
     tools = [
         {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
         for tool in request.tools
     ]
-    sent: dict[str, Any] = {
+    body: dict[str, Any] = {
         "max_tokens": settings.max_tokens or MOST_TOKENS,
         "messages": [
-            {"role": speaker, "content": [block for m in said for block in _blocks(m)]}
-            for speaker, said in groupby(spoken, _speaker)
+            {"role": speaker, "content": [block for m in group for block in _blocks(m)]}
+            for speaker, group in groupby(dialogue, _speaker)
         ],
         "system": system or None,
         "temperature": settings.temperature,
@@ -92,7 +94,7 @@ def encode(request: Request) -> dict[str, Any]:
         "stop_sequences": list(settings.stop) or None,
         "tools": tools or None,
     }
-    return {name: value for name, value in sent.items() if value is not None}
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def _speaker(message: Message) -> Role:
@@ -122,19 +124,19 @@ def decode(data: dict[str, Any]) -> Answer:
     """
     content = data.get("content")
     if not isinstance(content, list):
-        raise wire.unusable("the answer has no content")
+        raise wire.unusable_answer("the answer has no content")
     blocks = [block for block in content if isinstance(block, dict)]
-    text = wire.text_of([block for block in blocks if block.get("type") == "text"])
+    text = wire.extract_text([block for block in blocks if block.get("type") == "text"])
     calls = _calls([block for block in blocks if block.get("type") == "tool_use"])
     finish = wire.finish(data.get("stop_reason"), bool(calls))
-    return Answer(text, calls, _usage(data), wire.model_of(data), finish)
+    return Answer(text, calls, _usage(data), wire.extract_model(data), finish)
 
 
 def _calls(blocks: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
     for block in blocks:
         if not isinstance(block.get("name"), str):
-            said = json.dumps(block)[:200]
-            raise wire.unusable(f"the answer has a tool call without a name: {said}")
+            excerpt = json.dumps(block)[:200]
+            raise wire.unusable_answer(f"the answer has a tool call without a name: {excerpt}")
     return tuple(
         ToolCall(str(block.get("id", "")), block["name"], wire.arguments(block.get("input")))
         for block in blocks
@@ -145,10 +147,13 @@ def _usage(data: dict[str, Any]) -> Usage | None:
     usage = data.get("usage")
     if not isinstance(usage, dict):
         return None
-    fresh, made = wire.tokens(usage, "input_tokens"), wire.tokens(usage, "output_tokens")
-    if fresh is None or made is None:
+    input_tokens, output_tokens = (
+        wire.tokens(usage, "input_tokens"),
+        wire.tokens(usage, "output_tokens"),
+    )
+    if input_tokens is None or output_tokens is None:
         return None
     # Anthropic counts the tokens of its cache apart.
-    cached = wire.tokens(usage, "cache_read_input_tokens") or 0
-    kept = wire.tokens(usage, "cache_creation_input_tokens") or 0
-    return Usage(fresh + cached + kept, made, cached)
+    cached_tokens = wire.tokens(usage, "cache_read_input_tokens") or 0
+    cache_write_tokens = wire.tokens(usage, "cache_creation_input_tokens") or 0
+    return Usage(input_tokens + cached_tokens + cache_write_tokens, output_tokens, cached_tokens)

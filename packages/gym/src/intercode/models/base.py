@@ -48,12 +48,12 @@ def tool_as_openai(tool: Tool) -> dict[str, Any]:
 
 def as_openai(message: Message) -> dict[str, Any]:
     """Return a message as the chat completions of OpenAI have it."""
-    sent: dict[str, Any] = {"role": message.role, "content": message.content}
+    payload: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.role == "tool":
-        sent["tool_call_id"] = message.call_id or ""
+        payload["tool_call_id"] = message.call_id or ""
     if message.tool_calls:
         # Arguments that were no JSON are so now: servers that read them refuse the dialogue else.
-        sent["tool_calls"] = [
+        payload["tool_calls"] = [
             {
                 "id": call.call_id,
                 "type": "function",
@@ -61,7 +61,7 @@ def as_openai(message: Message) -> dict[str, Any]:
             }
             for call in message.tool_calls
         ]
-    return sent
+    return payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ class Settings:
 
     def facts(self) -> dict[str, Any]:
         """Return the settings as records have them: `trace` only if it is on."""
-        found = asdict(self)
+        fields = asdict(self)
         if not self.trace:  # what was recorded before there was such a thing stays equal
-            del found["trace"]
-        return found
+            del fields["trace"]
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +105,15 @@ class Trace:
     @classmethod
     def of(cls, prompt: object, ids: object, logprobs: object) -> Trace | None:
         """Return the tokens that an answer tells, if they are whole; else None."""
-        if not (_all(int, prompt) and _all(int, ids)):
+        if not (_is_list_of(int, prompt) and _is_list_of(int, ids)):
             return None
-        known = _all((int, float), logprobs) and len(logprobs) == len(ids)  # type: ignore[arg-type]
-        return cls(tuple(prompt), tuple(ids), tuple(map(float, logprobs)) if known else None)  # type: ignore[arg-type, call-overload]
+        has_logprobs = _is_list_of((int, float), logprobs) and len(logprobs) == len(ids)  # type: ignore[arg-type]
+        return cls(tuple(prompt), tuple(ids), tuple(map(float, logprobs)) if has_logprobs else None)  # type: ignore[arg-type, call-overload]
 
 
-def _all(kind: type | tuple[type, ...], values: object) -> bool:
+def _is_list_of(kind: type | tuple[type, ...], values: object) -> bool:
     listed = isinstance(values, (list, tuple))
-    return listed and all(isinstance(one, kind) for one in values)  # type: ignore[attr-defined]
+    return listed and all(isinstance(value, kind) for value in values)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ FORMAT = 1
 """The version of the files' form; part of the hash."""
 
 
-def varies(settings: Settings) -> bool:
+def is_unseeded_sampling(settings: Settings) -> bool:
     """Whether two calls are meant to give two answers: they are sampled, without a seed.
 
     Such replies are not cached, or ten samples would be ten copies of the first.
@@ -32,8 +32,8 @@ def varies(settings: Settings) -> bool:
 
 def digest(model: str, endpoint: str, request: Request) -> str:
     """Return the hash of everything that a reply depends on. No secret is part of it."""
-    asked = {**asdict(request), "settings": request.settings.facts()}
-    parts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": asked}
+    request_facts = {**asdict(request), "settings": request.settings.facts()}
+    parts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": request_facts}
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return sha256(text)
 
@@ -70,9 +70,9 @@ class Cache:
         data = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
         try:
             path.parent.mkdir(exist_ok=True)
-            with atomic_file(path, parallel=True) as new:
-                new.touch(0o600)  # others have no business with dialogues
-                new.write_bytes(data)
+            with atomic_file(path, parallel=True) as temporary_file:
+                temporary_file.touch(0o600)  # others have no business with dialogues
+                temporary_file.write_bytes(data)
         except OSError as error:
             log.warning("the cache %s cannot be written to: %s", self.folder, error.strerror)
 

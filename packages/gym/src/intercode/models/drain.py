@@ -55,7 +55,7 @@ _drains: list[Drain] = []
 
 
 @contextmanager
-def draining() -> Iterator[Drain]:
+def run_drain() -> Iterator[Drain]:
     """Provide the drain of a run: calls that begin meanwhile obey it to their end."""
     drain = Drain()
     _drains.append(drain)

@@ -25,7 +25,7 @@ def find(name: str) -> str | None:
     return value
 
 
-def require(name: str, what: str) -> str:
+def require(name: str, consumer: str) -> str:
     """Return a key that must be there.
 
     Raises:
@@ -33,7 +33,7 @@ def require(name: str, what: str) -> str:
     """
     if value := find(name):
         return value
-    raise UsageError(f"{what} needs a key: set {name} in the environment or in {FILE}")
+    raise UsageError(f"{consumer} needs a key: set {name} in the environment or in {FILE}")
 
 
 def check_url(url: str) -> str:

@@ -25,8 +25,8 @@ FIRST_PAUSE = 1.0
 """Seconds in which no call starts, after the first "too many" without ``Retry-After``: doubled six
 times, they outlast a quota of a minute."""
 _MINUTE = 60.0
-_ROUNDING = 1e-9
-_AT_ONCE = 1e-6
+_ROUNDING_TOLERANCE = 1e-9
+_NEGLIGIBLE_WAIT = 1e-6
 """Seconds that are not worth a sleep, and might be lost in a clock's rounding."""
 
 
@@ -65,11 +65,11 @@ class Retry:
         Returns:
             ``None``: the server asks for more than `PATIENCE`.
         """
-        doubled = self.first_wait * 2.0 ** min(failures - 1, 30)
-        own: float = min(LONGEST_WAIT, doubled) * chance.uniform(0.5, 1.0)
+        base_wait = self.first_wait * 2.0 ** min(failures - 1, 30)
+        wait: float = min(LONGEST_WAIT, base_wait) * chance.uniform(0.5, 1.0)
         if retry_after is None:
-            return own
-        return None if retry_after > PATIENCE else retry_after + own * 0.1
+            return wait
+        return None if retry_after > PATIENCE else retry_after + wait * 0.1
 
 
 class RateLimit:
@@ -105,10 +105,10 @@ class RateLimit:
         self._call = _MINUTE / requests if requests else 0.0
         self._token = _MINUTE / tokens if tokens else 0.0
         self._clock, self._sleep = clock, sleep
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._calls_due = self._tokens_due = self._resume = -math.inf
         self._tickets, self._queue = itertools.count(), set[int]()
-        self._running, self._width = 0, math.inf
+        self._active_calls, self._width = 0, math.inf
         """Calls under way, and how many there may be."""
         self._pause = FIRST_PAUSE
 
@@ -132,18 +132,18 @@ class RateLimit:
                 another one has failed since.
         """
         drain = drain or current_drain()
-        own = self.ticket() if ticket is None else ticket
-        with self._changed:
-            self._queue.add(own)
+        queue_ticket = self.ticket() if ticket is None else ticket
+        with self._condition:
+            self._queue.add(queue_ticket)
         try:
             while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._next(own))
+                with self._condition:
+                    self._condition.wait_for(lambda: self._is_next(queue_ticket))
                     drain.check()
                     now = self._clock()
                     start = max(now, self._resume, self._calls_due, self._tokens_due)
-                    if start - now < _AT_ONCE:
-                        self._running += 1
+                    if start - now < _NEGLIGIBLE_WAIT:
+                        self._active_calls += 1
                         self._calls_due = start + self._call
                         self._tokens_due = start + self._token * tokens
                         return start
@@ -152,29 +152,29 @@ class RateLimit:
                     drain.check()
                 (self._sleep or drain.wait)(start - now)
         finally:
-            with self._changed:
-                self._queue.discard(own)
-                self._changed.notify_all()
+            with self._condition:
+                self._queue.discard(queue_ticket)
+                self._condition.notify_all()
 
-    def _next(self, ticket: int) -> bool:
-        return min(self._queue) == ticket and self._running + 1 <= self._width
+    def _is_next(self, ticket: int) -> bool:
+        return min(self._queue) == ticket and self._active_calls + 1 <= self._width
 
-    def release(self, started: float, *, unused: float = 0, succeeded: bool = True) -> None:
+    def release(self, start_time: float, *, unused: float = 0, succeeded: bool = True) -> None:
         """End a call that was not refused for its pace.
 
         Args:
-            started: The moment that `acquire` returned.
+            start_time: The moment that `acquire` returned.
             unused: The tokens that were estimated and not used.
             succeeded: Whether there was an answer: then calls may become more frequent.
         """
-        with self._changed:
+        with self._condition:
             self._tokens_due -= self._token * unused
             if succeeded:
-                if started >= self._resume:  # else it says nothing of the time since a refusal
+                if start_time >= self._resume:  # else it says nothing of the time since a refusal
                     self._pause = FIRST_PAUSE
                 self._width += 1 / self._width
-            self._running -= 1
-            self._changed.notify_all()
+            self._active_calls -= 1
+            self._condition.notify_all()
 
     def refuse(self, retry_after: float | None) -> None:
         """End a call that the provider refused for its pace.
@@ -182,16 +182,16 @@ class RateLimit:
         Args:
             retry_after: Seconds that the provider asks callers to wait.
         """
-        with self._changed:
+        with self._condition:
             now = self._clock()
             if now >= self._resume:  # else a call refused together with others: counted once
-                self._width = max(1.0, min(self._width, self._running) / 2)
+                self._width = max(1.0, min(self._width, self._active_calls) / 2)
                 if retry_after is None:
                     retry_after, self._pause = self._pause, min(LONGEST_WAIT, 2 * self._pause)
             if retry_after is not None and retry_after <= PATIENCE:
                 self._resume = max(self._resume, now + retry_after)
-            self._running -= 1
-            self._changed.notify_all()
+            self._active_calls -= 1
+            self._condition.notify_all()
 
 
 @dataclass(slots=True)
@@ -244,8 +244,8 @@ class Budget:
         self.max_tokens = max_tokens
         self.spent = replace(before) if before is not None else Spending()
         self.presumed = Spending()
-        self._held = Spending()
-        self._changed = threading.Condition()
+        self._reservations = Spending()
+        self._condition = threading.Condition()
 
     def __repr__(self) -> str:
         return f"Budget(max_cost={self.max_cost}, max_tokens={self.max_tokens})"
@@ -256,45 +256,49 @@ class Budget:
         Raises:
             BudgetError: The rest of the budget is smaller.
         """
-        with self._changed:
+        with self._condition:
             while True:
                 if not self._fits(tokens, cost, Spending()):
                     raise BudgetError(self._refusal(tokens, cost))
-                if self._fits(tokens, cost, self._held):
-                    self._held.add(cost, tokens)
+                if self._fits(tokens, cost, self._reservations):
+                    self._reservations.add(cost, tokens)
                     return Hold(self, tokens, cost)
-                self._changed.wait()
+                self._condition.wait()
 
-    def _fits(self, tokens: int, cost: float, held: Spending) -> bool:
-        used = self.spent.tokens + self.presumed.tokens + held.tokens
-        paid = self.spent.cost + self.presumed.cost + held.cost
-        return (self.max_tokens is None or used + tokens <= self.max_tokens) and (
-            self.max_cost is None or paid + cost <= self.max_cost + _ROUNDING
+    def _fits(self, tokens: int, cost: float, reservations: Spending) -> bool:
+        used_tokens = self.spent.tokens + self.presumed.tokens + reservations.tokens
+        paid_cost = self.spent.cost + self.presumed.cost + reservations.cost
+        return (self.max_tokens is None or used_tokens + tokens <= self.max_tokens) and (
+            self.max_cost is None or paid_cost + cost <= self.max_cost + _ROUNDING_TOLERANCE
         )
 
     def _refusal(self, tokens: int, cost: float) -> str:
-        paid = self.spent.cost + self.presumed.cost
-        used = self.spent.tokens + self.presumed.tokens
+        paid_cost = self.spent.cost + self.presumed.cost
+        used_tokens = self.spent.tokens + self.presumed.tokens
         parts, options = [], []
         if self.max_cost is not None:
-            left = max(0.0, self.max_cost - paid)
-            parts.append(f"may cost ${cost:.4f}, and ${left:.4f} of ${self.max_cost:g} is left")
+            remaining_amount = max(0.0, self.max_cost - paid_cost)
+            parts.append(
+                f"may cost ${cost:.4f}, and ${remaining_amount:.4f} of ${self.max_cost:g} is left"
+            )
             options.append("--max-cost")
         if self.max_tokens is not None:
-            left = max(0, self.max_tokens - used)
-            parts.append(f"may take {tokens} tokens, and {left} of {self.max_tokens} are left")
+            remaining_amount = max(0, self.max_tokens - used_tokens)
+            parts.append(
+                f"may take {tokens} tokens, and {remaining_amount} of {self.max_tokens} are left"
+            )
             options.append("--max-tokens")
         return (
             f"the rest of the budget is too small: the next call {'; it '.join(parts)}. "
             f"Raise {' or '.join(options)}, or shorten replies with --reply-tokens"
         )
 
-    def _end(self, hold: Hold, to: Spending | None, cost: float, tokens: int) -> None:
-        with self._changed:
-            self._held.add(-hold.cost, -hold.tokens)
-            if to is not None:
-                to.add(cost, tokens)
-            self._changed.notify_all()
+    def _end(self, hold: Hold, target: Spending | None, cost: float, tokens: int) -> None:
+        with self._condition:
+            self._reservations.add(-hold.cost, -hold.tokens)
+            if target is not None:
+                target.add(cost, tokens)
+            self._condition.notify_all()
 
 
 @dataclass(frozen=True, slots=True)

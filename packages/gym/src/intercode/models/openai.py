@@ -37,7 +37,7 @@ MOST_TOKENS = 1024
 """The limit of a completion where the settings have none: that of the servers is 16."""
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Result"}
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_FENCED = re.compile(
+_FENCED_CALL = re.compile(
     r"^[ \t]*```[ \t]*(?:(?:json|tool_call|xml)[ \t]*)?\n(.*?)^[ \t]*```", re.DOTALL | re.M
 )
 _FUNCTION = re.compile(r"<function=(?P<name>[\w.-]+)>(?P<body>.*?)(?:</function>|\Z)", re.DOTALL)
@@ -83,9 +83,9 @@ class _OpenAI:
     def _post(self, create: Callable[..., Any], body: dict[str, Any], main: str) -> dict[str, Any]:
         # By `extra_body`, as `create` knows no parameters but those of OpenAI's present models,
         # and raw, as other servers' answers are not quite of its types.
-        known = {"model": self.model, main: body.pop(main)}
+        sdk_arguments = {"model": self.model, main: body.pop(main)}
         with self._errors:
-            response = create(**known, extra_body=body)
+            response = create(**sdk_arguments, extra_body=body)
             return self._errors.read(response.http_response.content)
 
 
@@ -172,14 +172,14 @@ def encode_chat(request: Request, limit: str = CHAT.limit[-1]) -> dict[str, Any]
         request: The request.
         limit: The protocol's name for the most tokens of a reply.
     """
-    sent = _settings(request.settings, limit)
-    sent["messages"] = [as_openai(message) for message in request.messages]
+    body = _settings(request.settings, limit)
+    body["messages"] = [as_openai(message) for message in request.messages]
     if request.settings.trace:
-        sent |= {"return_token_ids": True, "logprobs": True}
+        body |= {"return_token_ids": True, "logprobs": True}
     if request.tools:
-        sent["tools"] = [tool_as_openai(tool) for tool in request.tools]
-        sent["tool_choice"] = "auto"  # llama-cpp-python tells of no tools unless this is said
-    return sent
+        body["tools"] = [tool_as_openai(tool) for tool in request.tools]
+        body["tool_choice"] = "auto"  # llama-cpp-python tells of no tools unless this is said
+    return body
 
 
 def encode_completion(request: Request) -> dict[str, Any]:
@@ -191,25 +191,25 @@ def encode_completion(request: Request) -> dict[str, Any]:
     if request.tools:
         raise ModelError("a completions model takes no tools")
     messages = request.messages
-    sent = {"max_tokens": MOST_TOKENS, **_settings(request.settings, "max_tokens")}
+    body = {"max_tokens": MOST_TOKENS, **_settings(request.settings, "max_tokens")}
     if request.settings.trace:
-        sent |= {"return_token_ids": True, "logprobs": 1}
+        body |= {"return_token_ids": True, "logprobs": 1}
     if len(messages) == 1:
-        return {**sent, "prompt": messages[0].content}
+        return {**body, "prompt": messages[0].content}
     turns = [f"{_SPEAKERS[m.role]}: {m.content}" for m in messages]
     prompt = "\n\n".join([*turns, "Assistant:"])
-    return {"stop": [f"\n\n{_SPEAKERS['user']}:"], **sent, "prompt": prompt}
+    return {"stop": [f"\n\n{_SPEAKERS['user']}:"], **body, "prompt": prompt}
 
 
 def _settings(settings: Settings, limit: str) -> dict[str, Any]:
-    sent: dict[str, Any] = {
+    body: dict[str, Any] = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         limit: settings.max_tokens,
         "stop": list(settings.stop) or None,
         "seed": settings.seed,
     }
-    return {name: value for name, value in sent.items() if value is not None}
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def _trace(data: dict[str, Any], choice: dict[str, Any], logprobs: object) -> Trace | None:
@@ -227,18 +227,18 @@ def decode_chat(data: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
     choice = _choice(data)
     message = choice.get("message")
     if not isinstance(message, dict):
-        raise wire.unusable("the answer has no message")
-    text, calls = wire.text_of(message.get("content")), _calls(message)
+        raise wire.unusable_answer("the answer has no message")
+    text, calls = wire.extract_text(message.get("content")), _calls(message)
     if tools and not calls:
         text, calls = extract_calls(text, {tool.name for tool in tools})
     finish = wire.finish(choice.get("finish_reason"), bool(calls))
-    refused = message.get("refusal")
-    if isinstance(refused, str) and refused and not text and not calls:
-        text, finish = refused, "filter"
-    listed = (choice.get("logprobs") or {}).get("content") or ()
-    logprobs = [one.get("logprob") for one in listed if isinstance(one, dict)]
+    refusal = message.get("refusal")
+    if isinstance(refusal, str) and refusal and not text and not calls:
+        text, finish = refusal, "filter"
+    token_entries = (choice.get("logprobs") or {}).get("content") or ()
+    logprobs = [entry.get("logprob") for entry in token_entries if isinstance(entry, dict)]
     trace = _trace(data, choice, logprobs)
-    return Answer(text, calls, _usage(data), wire.model_of(data), finish, trace)
+    return Answer(text, calls, _usage(data), wire.extract_model(data), finish, trace)
 
 
 def decode_completion(data: dict[str, Any]) -> Answer:
@@ -250,36 +250,36 @@ def decode_completion(data: dict[str, Any]) -> Answer:
     choice = _choice(data)
     finish = wire.finish(choice.get("finish_reason"), calls=False)
     trace = _trace(data, choice, (choice.get("logprobs") or {}).get("token_logprobs"))
-    text = wire.text_of(choice.get("text"))
-    return Answer(text, (), _usage(data), wire.model_of(data), finish, trace)
+    text = wire.extract_text(choice.get("text"))
+    return Answer(text, (), _usage(data), wire.extract_model(data), finish, trace)
 
 
 def _choice(data: dict[str, Any]) -> dict[str, Any]:
     if data.get("error"):  # proxies report a failure behind them with a status of 200
         error = data["error"]
         code = error.get("code") if isinstance(error, dict) else None
-        raise wire.judge(code if isinstance(code, int) else 502, {}, json.dumps(data))
+        raise wire.status_error(code if isinstance(code, int) else 502, {}, json.dumps(data))
     choices = data.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise wire.unusable("the answer has no choices")
+        raise wire.unusable_answer("the answer has no choices")
     return choices[0]
 
 
 def _calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
-    given = message.get("tool_calls") or []
-    if isinstance(given, dict):
-        given = [given]
-    if not isinstance(given, list):
-        raise wire.unusable(f"the answer's tool calls are a {type(given).__name__}")
-    found: list[ToolCall] = []
-    for call in given:
+    raw_calls = message.get("tool_calls") or []
+    if isinstance(raw_calls, dict):
+        raw_calls = [raw_calls]
+    if not isinstance(raw_calls, list):
+        raise wire.unusable_answer(f"the answer's tool calls are a {type(raw_calls).__name__}")
+    calls: list[ToolCall] = []
+    for call in raw_calls:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise wire.unusable("the answer has a tool call without a name")
-        call_id = str(call.get("id") or f"call_{len(found)}")  # Ollama's may have none
+            raise wire.unusable_answer("the answer has a tool call without a name")
+        call_id = str(call.get("id") or f"call_{len(calls)}")  # Ollama's may have none
         values = wire.arguments(function.get("arguments"))
-        found.append(ToolCall(call_id, function["name"], values))
-    return tuple(found)
+        calls.append(ToolCall(call_id, function["name"], values))
+    return tuple(calls)
 
 
 def _usage(data: dict[str, Any]) -> Usage | None:
@@ -304,39 +304,41 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
             calls.append(call)
         return call is not None
 
-    rest = _TAG.sub(lambda match: "" if take(match[1].strip()) else match[0], text)
+    remaining_text = _TAG.sub(lambda match: "" if take(match[1].strip()) else match[0], text)
     if not calls and take(text.strip()):
-        rest = ""
-    if not calls and (found := _only_call(text, names)) is not None:
-        call, before, after = found
-        calls, rest = [call], f"{before.rstrip()}\n{after.lstrip()}"
-    return (rest.strip() if calls else text), tuple(calls)
+        remaining_text = ""
+    if not calls and (only_call := _only_call(text, names)) is not None:
+        call, leading_text, trailing_text = only_call
+        calls, remaining_text = [call], f"{leading_text.rstrip()}\n{trailing_text.lstrip()}"
+    return (remaining_text.strip() if calls else text), tuple(calls)
 
 
 def _only_call(text: str, names: Collection[str]) -> tuple[ToolCall, str, str] | None:
     """Return the only call that a text has without a tag, and the text before and after it."""
-    spans = [(match.span(), _call(match[1], names, 0)) for match in _FENCED.finditer(text)]
-    spans += [(match.span(), _tagged(match, names)) for match in _FUNCTION.finditer(text)]
-    found = [(span, call) for span, call in spans if call is not None]
-    if not found:
-        found = [
+    spans = [(match.span(), _call(match[1], names, 0)) for match in _FENCED_CALL.finditer(text)]
+    spans += [
+        (match.span(), _parse_tagged_call(match, names)) for match in _FUNCTION.finditer(text)
+    ]
+    candidates = [(span, call) for span, call in spans if call is not None]
+    if not candidates:
+        candidates = [
             ((start, end), call)
             for start, end, source in _objects(text)
             if (call := _call(source, names, 0)) is not None
         ]
-    if len(found) != 1:
+    if len(candidates) != 1:
         return None
-    ((start, end), call) = found[0]
+    ((start, end), call) = candidates[0]
     return call, text[:start], text[end:]
 
 
-def _tagged(match: re.Match[str], names: Collection[str]) -> ToolCall | None:
+def _parse_tagged_call(match: re.Match[str], names: Collection[str]) -> ToolCall | None:
     """Read ``<function=NAME>``: its arguments are JSON, or a tag for each."""
     if match["name"] not in names:
         return None
     parameters = {part["key"]: part["value"] for part in _PARAMETER.finditer(match["body"])}
-    given = parameters or wire.arguments(match["body"].strip() or {})
-    return ToolCall("text_0", match["name"], given)
+    arguments = parameters or wire.arguments(match["body"].strip() or {})
+    return ToolCall("text_0", match["name"], arguments)
 
 
 def _objects(text: str) -> Iterator[tuple[int, int, str]]:
@@ -363,6 +365,6 @@ def _call(source: str, names: Collection[str], number: int) -> ToolCall | None:
         return None
     if not isinstance(data, dict) or data.get("name") not in names:
         return None
-    if (given := data.get("arguments", data.get("parameters"))) is None:
+    if (arguments := data.get("arguments", data.get("parameters"))) is None:
         return None
-    return ToolCall(f"text_{number}", data["name"], wire.arguments(given))
+    return ToolCall(f"text_{number}", data["name"], wire.arguments(arguments))

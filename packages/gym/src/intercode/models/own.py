@@ -159,9 +159,9 @@ def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
         return ""
     call = getattr(function, "__call__", None)  # noqa: B004 - of an object that can be called
     if any(
-        test(each)
+        test(candidate)
         for test in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-        for each in (function, call)
+        for candidate in (function, call)
     ):
         return f"{_name(function)} is async; write it without"
     try:
@@ -174,10 +174,10 @@ def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
 def _client_flaw(client: Any) -> str:
     """Name what a factory's result lacks to be a client; empty: nothing."""
     if client is None or isinstance(client, type):
-        return f"the result must be a client, not {_shown(client)}"
+        return f"the result must be a client, not {_describe_value(client)}"
     if inspect.iscoroutine(client):
         client.close()
-        return f"the result must be a client, not {_shown(client)}"
+        return f"the result must be a client, not {_describe_value(client)}"
     kind = type(client).__qualname__
     endpoint = getattr(client, "endpoint", None)
     if not isinstance(endpoint, str) or not endpoint:
@@ -198,7 +198,7 @@ def _client_flaw(client: Any) -> str:
 def _answer_flaw(answer: Any) -> str:
     """Name what is wrong in the result of a call; empty: nothing."""
     if not isinstance(answer, Answer):
-        return f"it returned {_shown(answer)}"
+        return f"it returned {_describe_value(answer)}"
     usage, calls = answer.usage, answer.tool_calls
     fields = {
         "text": isinstance(answer.text, str),
@@ -208,8 +208,10 @@ def _answer_flaw(answer: Any) -> str:
         "finish": answer.finish in get_args(Finish),
         "trace": answer.trace is None or isinstance(answer.trace, Trace),
     }
-    wrong = next((name for name, is_right in fields.items() if not is_right), None)
-    return f"its {wrong} is {_shown(getattr(answer, wrong))}" if wrong else ""
+    field_name = next((name for name, is_right in fields.items() if not is_right), None)
+    return (
+        f"its {field_name} is {_describe_value(getattr(answer, field_name))}" if field_name else ""
+    )
 
 
 def _is_call(call: object) -> bool:
@@ -230,7 +232,7 @@ def _name(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     """Show a value's beginning, and its type where its own text fails."""
     try:
         text = repr(value)

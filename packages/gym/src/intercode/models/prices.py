@@ -14,12 +14,12 @@ from typing import Any
 from intercode.errors import UsageError
 from intercode.models.base import Usage
 
-PER = 1_000_000
+TOKENS_PER_PRICE = 1_000_000
 """The number of tokens that a price is for."""
 _KEYS = {"input", "output", "cached_input"}
-_OWN = "local/"
+_LOCAL_PREFIX = "local/"
 """The provider whose models run on this machine: they cost nothing."""
-_DATED = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
+_DATE_SUFFIX = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Price:
 
     def of(self, usage: Usage) -> float:
         """Return the cost of these tokens in US dollars."""
-        cached = self.input if self.cached_input is None else self.cached_input
-        fresh = usage.input_tokens - usage.cached_tokens
-        total = fresh * self.input + usage.cached_tokens * cached
-        return (total + usage.output_tokens * self.output) / PER
+        cached_price = self.input if self.cached_input is None else self.cached_input
+        uncached_tokens = usage.input_tokens - usage.cached_tokens
+        total = uncached_tokens * self.input + usage.cached_tokens * cached_price
+        return (total + usage.output_tokens * self.output) / TOKENS_PER_PRICE
 
 
 class Prices:
@@ -47,8 +47,8 @@ class Prices:
         Raises:
             UsageError: The file cannot be read, or is malformed.
         """
-        own = resources.files("intercode.models").joinpath("prices.json")
-        self._table = _parse(own.read_text(encoding="utf-8"), "prices.json")
+        builtin_file = resources.files("intercode.models").joinpath("prices.json")
+        self._table = _parse(builtin_file.read_text(encoding="utf-8"), "prices.json")
         if file is not None:
             try:
                 text = Path(file).read_text(encoding="utf-8")
@@ -62,27 +62,29 @@ class Prices:
         ``None`` is unknown, which is not free. LiteLLM's names are looked for without ``litellm/``.
         """
         name = name.removeprefix("litellm/")
-        if name.startswith(_OWN):
+        if name.startswith(_LOCAL_PREFIX):
             return self._table.get(name, Price(0.0, 0.0))
-        return self._table.get(name) or self._table.get(_DATED.sub("", name))
+        return self._table.get(name) or self._table.get(_DATE_SUFFIX.sub("", name))
 
 
-def _parse(text: str, where: str) -> dict[str, Price]:
+def _parse(text: str, location: str) -> dict[str, Price]:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"the prices in {where} are not JSON: {error}") from error
+        raise UsageError(f"the prices in {location} are not JSON: {error}") from error
     models = data.get("models") if isinstance(data, dict) else None
     if not isinstance(models, dict):
-        raise UsageError(f'{where}: prices are {{"models": {{"provider/name": {{…}}}}}}')
-    return {name: _price(entry, f"{where}: {name}") for name, entry in models.items()}
+        raise UsageError(f'{location}: prices are {{"models": {{"provider/name": {{…}}}}}}')
+    return {name: _price(entry, f"{location}: {name}") for name, entry in models.items()}
 
 
-def _price(entry: Any, where: str) -> Price:
+def _price(entry: Any, location: str) -> Price:
     if not isinstance(entry, Mapping) or not {"input", "output"} <= set(entry) <= _KEYS:
-        raise UsageError(f"{where}: a price has input and output, and may have cached_input")
+        raise UsageError(f"{location}: a price has input and output, and may have cached_input")
     for key, value in entry.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or value < 0:
-            raise UsageError(f"{where}: {key} must be dollars for a million tokens, not {value!r}")
+            raise UsageError(
+                f"{location}: {key} must be dollars for a million tokens, not {value!r}"
+            )
     return Price(**entry)

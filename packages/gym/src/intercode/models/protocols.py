@@ -33,7 +33,7 @@ class Table:
         stored: Fields of what the provider stores, and of work without a client.
         hosted: Fields of what the provider does beside its model.
         parts: Types of messages and of their parts → the fields that these may have.
-        beyond: Further ones, of hosted tools and of files: they pass as they are, where both may.
+        unsupported_parts: Further ones, of hosted tools and of files: they pass as they are, where both may.
     """
 
     path: str
@@ -46,7 +46,7 @@ class Table:
     stored: frozenset[str]
     hosted: frozenset[str]
     parts: Mapping[str, frozenset[str]]
-    beyond: frozenset[str]
+    unsupported_parts: frozenset[str]
 
 
 CHAT = Table(
@@ -73,7 +73,7 @@ CHAT = Table(
         "refusal": _words("refusal"),
         "image_url": _words("image_url"),
     },
-    beyond=_words("file input_audio"),
+    unsupported_parts=_words("file input_audio"),
 )
 
 RESPONSES = Table(
@@ -108,7 +108,7 @@ RESPONSES = Table(
         "refusal": _words("refusal"),
         "input_image": _words("image_url detail"),
     },
-    beyond=_words(
+    unsupported_parts=_words(
         "input_file item_reference compaction web_search_call file_search_call "
         "code_interpreter_call image_generation_call computer_call computer_call_output "
         "computer_screenshot mcp_list_tools mcp_approval_request mcp_approval_response mcp_call "
@@ -140,7 +140,7 @@ MESSAGES = Table(
         "thinking": _words("thinking signature"),
         "redacted_thinking": _words("data"),
     },
-    beyond=_words(
+    unsupported_parts=_words(
         "server_tool_use web_search_tool_result web_fetch_tool_result code_execution_tool_result "
         "bash_code_execution_tool_result text_editor_code_execution_tool_result mcp_tool_use "
         "mcp_tool_result tool_search_tool_result tool_reference search_result container_upload "

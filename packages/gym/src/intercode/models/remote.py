@@ -30,20 +30,20 @@ from intercode.models.base import (
     Tool,
     Usage,
 )
-from intercode.models.cache import Cache, digest, varies
+from intercode.models.cache import Cache, digest, is_unseeded_sampling
 from intercode.models.drain import Drain, current_drain
 from intercode.models.keys import check_url
 from intercode.models.limits import Budget, Hold, RateLimit, Retry
 from intercode.models.own import is_own, make_client
 from intercode.models.prices import Price, Prices
-from intercode.models.wire import clean
+from intercode.models.wire import replace_surrogates
 from intercode.registry import MODELS
 from intercode_sandbox.user_code import absolute, is_reference, split
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-GREEDY = Settings()
+GREEDY_SETTINGS = Settings()
 ASSUMED_OUTPUT = 4096
 """Tokens that are set aside for a reply without a limit of its own."""
 TYPICAL_OUTPUT = 256
@@ -88,7 +88,7 @@ def get_model(
         raise UsageError(f"a model is named PROVIDER/NAME, for instance openai/gpt-4o: {name!r}")
     factory: ClientFactory = MODELS.resolve(provider)
     prices = prices if isinstance(prices, Prices) else Prices(prices)
-    around = Around(
+    call_context = Around(
         rate_limit=rate_limit or RateLimit(),
         budget=budget or Budget(),
         cache=Cache(cache) if isinstance(cache, str | Path) else cache,
@@ -100,7 +100,7 @@ def get_model(
         client = make_client(factory, provider, model, base_url=url, timeout=retry.timeout)
     else:
         client = factory(model, base_url=url, timeout=retry.timeout)
-    return RemoteModel(name, client, around)
+    return RemoteModel(name, client, call_context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +120,23 @@ class Frame:
     Args:
         name: The model's name, for messages.
         endpoint: The server, for messages.
-        around: The limits; the cache is not looked at.
+        call_context: The limits; the cache is not looked at.
 
     Raises:
         UsageError: The budget is in dollars, and the price is not known.
     """
 
-    def __init__(self, name: str, endpoint: str, around: Around) -> None:
+    def __init__(self, name: str, endpoint: str, call_context: Around) -> None:
         self.name = name
         self._endpoint = endpoint
-        self._around = around
+        self._call_context = call_context
         self._chance = random.Random()
         self._reached = False
         """Whether a server ever answered."""
         self._open: dict[int, tuple[float, str]] = {}
         """Thread of a call without an answer → when it began, and how its last try has failed."""
-        if around.price is None:
-            if around.budget.max_cost is not None:
+        if call_context.price is None:
+            if call_context.budget.max_cost is not None:
                 raise UsageError(
                     f"the price of {name} is not known, so its cost cannot be limited: give a "
                     "file of prices, or limit the tokens"
@@ -173,37 +173,39 @@ class Frame:
         calls = list(self._open.values())
         if not calls:
             return None
-        began, failure = min(calls)
-        seconds = time.monotonic() - began
+        start_time, failure = min(calls)
+        seconds = time.monotonic() - start_time
         text = f"waiting for {self.name} at {self._endpoint}: no answer for {seconds:.0f} s"
-        limit = f"a try may take {self._around.retry.timeout:g} s, see --model-timeout"
+        limit = f"a try may take {self._call_context.retry.timeout:g} s, see --model-timeout"
         return seconds, f"{text}{failure and f', the last try: {failure}'} ({limit})"
 
     def _ask(
         self,
         send: Callable[[], Answer],
-        most: Usage,
+        max_usage: Usage,
         budget: Budget | None,
         thread: int,
         is_over: Callable[[], bool],
     ) -> Reply:
-        retry, failures, drain = self._around.retry, 0, current_drain()
-        ticket = self._around.rate_limit.ticket()
+        retry, failures, drain = self._call_context.retry, 0, current_drain()
+        ticket = self._call_context.rate_limit.ticket()
         while True:
             try:
-                return replace(self._paced(send, most, budget, ticket, drain), retries=failures)
+                return replace(
+                    self._send_paced(send, max_usage, budget, ticket, drain), retries=failures
+                )
             except AttemptError as error:
                 failures += 1
                 drain.failed = drain.is_interrupted
                 self._open[thread] = self._open[thread][0], str(error)
                 if error.unreachable and not self._reached:
-                    raise self._unavailable(error, failures) from None
+                    raise self._unavailable_error(error, failures) from None
                 wait = retry.backoff(failures, error.retry_after, self._chance)
                 if failures > retry.retries or wait is None or is_over():
-                    raise self._unavailable(error, failures) from None
+                    raise self._unavailable_error(error, failures) from None
                 level = logging.INFO if failures == 1 else logging.DEBUG
-                when = "at the pace that it allows" if error.throttled else f"in {wait:.1f} s"
-                log.log(level, "%s: %s; it is asked again %s", self.name, error, when)
+                schedule = "at the pace that it allows" if error.throttled else f"in {wait:.1f} s"
+                log.log(level, "%s: %s; it is asked again %s", self.name, error, schedule)
                 drain.wait(0.0 if error.throttled else wait)  # the pace is slower for all
                 if drain.is_interrupted:
                     drain.failed = True
@@ -214,59 +216,61 @@ class Frame:
                 refusal.unsent = error.unsent and not failures
                 raise refusal from error.__cause__  # the line of a user's own client
 
-    def unpaid(self, send: Callable[[], T]) -> T:
+    def send_unbilled(self, send: Callable[[], T]) -> T:
         """Make a request that costs nothing, once, at the pace of the calls."""
-        pace = self._around.rate_limit
-        started = pace.acquire(0)
+        pace = self._call_context.rate_limit
+        start_time = pace.acquire(0)
         try:
             return send()
         finally:
-            pace.release(started, succeeded=False)
+            pace.release(start_time, succeeded=False)
 
-    def _unavailable(self, error: AttemptError, failures: int) -> ModelError:
+    def _unavailable_error(self, error: AttemptError, failures: int) -> ModelError:
         if error.unreachable and not self._reached:
             return ModelAccessError(
                 f"{self.name}: no server was reached at {self._endpoint}: {error}; start it, or "
                 "name another with --base-url"
             )
-        asked = f" (it asks to wait {error.retry_after:.0f} s)" if error.retry_after else ""
-        return ModelUnavailableError(self._history(error, failures) + asked)
+        wait_note = f" (it asks to wait {error.retry_after:.0f} s)" if error.retry_after else ""
+        return ModelUnavailableError(self._history(error, failures) + wait_note)
 
     def _history(self, error: AttemptError, failures: int) -> str:
         """Return how often the model was asked, and the last failure, in words."""
         times = "once" if failures == 1 else f"{failures} times"
         return f"{self.name} was asked {times}; the last time: {error}"
 
-    def _paced(
+    def _send_paced(
         self,
         send: Callable[[], Answer],
-        most: Usage,
+        max_usage: Usage,
         budget: Budget | None,
         ticket: int,
         drain: Drain,
     ) -> Reply:
         """Call once, at the pace that is allowed."""
-        pace, output = self._around.rate_limit, most.output_tokens or TYPICAL_OUTPUT
-        estimate = most.input_tokens // BYTES_PER_TOKEN + output
-        started = pace.acquire(estimate, ticket, drain)
+        pace, output = self._call_context.rate_limit, max_usage.output_tokens or TYPICAL_OUTPUT
+        estimate = max_usage.input_tokens // BYTES_PER_TOKEN + output
+        start_time = pace.acquire(estimate, ticket, drain)
         try:
-            reply = self._paid(send, most, budget)
+            reply = self._send_paid(send, max_usage, budget)
         except BaseException as error:
             if isinstance(error, AttemptError) and error.throttled:
                 pace.refuse(error.retry_after)
             else:
-                pace.release(started, succeeded=False)
+                pace.release(start_time, succeeded=False)
             raise
-        pace.release(started, unused=estimate - reply.usage.total if reply.usage.total else 0)
+        pace.release(start_time, unused=estimate - reply.usage.total if reply.usage.total else 0)
         return reply
 
-    def _paid(self, send: Callable[[], Answer], most: Usage, budget: Budget | None) -> Reply:
+    def _send_paid(
+        self, send: Callable[[], Answer], max_usage: Usage, budget: Budget | None
+    ) -> Reply:
         """Call once, within the budgets."""
-        around = self._around
-        bound = Usage(most.input_tokens, most.output_tokens or ASSUMED_OUTPUT)
-        price = around.price.of(bound) if around.price else 0.0
-        holds = _reserve([around.budget, *([budget] if budget else [])], bound.total, price)
-        started = time.monotonic()
+        call_context = self._call_context
+        bound = Usage(max_usage.input_tokens, max_usage.output_tokens or ASSUMED_OUTPUT)
+        price = call_context.price.of(bound) if call_context.price else 0.0
+        holds = _reserve([call_context.budget, *([budget] if budget else [])], bound.total, price)
+        start_time = time.monotonic()
         try:
             answer = send()
         except AttemptError as error:
@@ -278,10 +282,10 @@ class Frame:
             for hold in holds:
                 hold.release()
             raise
-        seconds, cost = time.monotonic() - started, None
+        seconds, cost = time.monotonic() - start_time, None
         self._reached = True
         if answer.usage is not None:
-            cost = around.price.of(answer.usage) if around.price else None
+            cost = call_context.price.of(answer.usage) if call_context.price else None
         for hold in holds:
             hold.presume() if answer.usage is None else hold.settle(answer.usage, cost)
         return _reply(answer, cost, seconds)
@@ -306,17 +310,17 @@ class RemoteModel:
     Args:
         name: The name with the provider: ``openai/gpt-4o``.
         client: Makes the calls.
-        around: The frame.
+        call_context: The frame.
 
     Raises:
         UsageError: The budget is in dollars, and the price is not known.
     """
 
-    def __init__(self, name: str, client: Client, around: Around) -> None:
+    def __init__(self, name: str, client: Client, call_context: Around) -> None:
         self.name = name
         self._client = client
-        self._around = around
-        self._frame = Frame(name, client.endpoint, around)
+        self._call_context = call_context
+        self._frame = Frame(name, client.endpoint, call_context)
         self._warned = False
 
     def __repr__(self) -> str:
@@ -349,26 +353,28 @@ class RemoteModel:
     def complete(
         self,
         messages: Sequence[Message],
-        settings: Settings = GREEDY,
+        settings: Settings = GREEDY_SETTINGS,
         tools: Sequence[Tool] = (),
     ) -> Reply:
         """Return the model's next message; see `Model`."""
         if not messages:
             raise ModelError(f"{self.name}: there is no message to answer")
-        said = tuple(replace(message, content=clean(message.content)) for message in messages)
-        request = Request(said, settings, tuple(tools))
-        cache = None if varies(settings) else self._around.cache
+        clean_messages = tuple(
+            replace(message, content=replace_surrogates(message.content)) for message in messages
+        )
+        request = Request(clean_messages, settings, tuple(tools))
+        cache = None if is_unseeded_sampling(settings) else self._call_context.cache
         if cache is None:
-            return self._traced(self._ask(request), settings)
+            return self._check_trace(self._ask(request), settings)
         key = digest(self.name, self._client.endpoint, request)
-        if kept := cache.get(key):
-            kept = replace(kept, cached=True, cost=0.0, seconds=0.0, retries=0)
-            return self._traced(kept, settings)
-        reply = self._traced(self._ask(request), settings)
+        if cached_reply := cache.get(key):
+            cached_reply = replace(cached_reply, cached=True, cost=0.0, seconds=0.0, retries=0)
+            return self._check_trace(cached_reply, settings)
+        reply = self._check_trace(self._ask(request), settings)
         cache.put(key, reply)
         return reply
 
-    def _traced(self, reply: Reply, settings: Settings) -> Reply:
+    def _check_trace(self, reply: Reply, settings: Settings) -> Reply:
         """Warn once where token ids were asked for and the server reports none."""
         if settings.trace and reply.trace is None and not self._warned:
             self._warned = True

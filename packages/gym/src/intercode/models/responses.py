@@ -17,14 +17,14 @@ def decode(data: dict[str, Any]) -> Answer:
     """
     output = data.get("output")
     if not isinstance(output, list):
-        raise wire.unusable("the answer has no output")
+        raise wire.unusable_answer("the answer has no output")
     items = [item for item in output if isinstance(item, dict)]
     messages = (item for item in items if item.get("type", "message") == "message")
-    text = "".join(wire.text_of(message.get("content")) for message in messages)
+    text = "".join(wire.extract_text(message.get("content")) for message in messages)
     calls = tuple(call(item) for item in items if str(item.get("type")).endswith("_call"))
     reason = (data.get("incomplete_details") or {}).get("reason", data.get("status"))
     usage = wire.usage(data.get("usage"), "input_tokens", "output_tokens")
-    return Answer(text, calls, usage, wire.model_of(data), wire.finish(reason, bool(calls)))
+    return Answer(text, calls, usage, wire.extract_model(data), wire.finish(reason, bool(calls)))
 
 
 def call(item: Mapping[str, Any]) -> ToolCall:

@@ -59,12 +59,12 @@ class Rule:
     def fits(self, messages: Sequence[Message]) -> bool:
         """Whether the rule answers this dialogue."""
         starts = [n for n, message in enumerate(messages) if message.content.startswith("Task:")]
-        since = messages[starts[-1] if starts else 0 :]
-        spoken = sum(message.role == "assistant" for message in since)
-        last = messages[-1].content if messages else ""
+        task_messages = messages[starts[-1] if starts else 0 :]
+        reply_count = sum(message.role == "assistant" for message in task_messages)
+        last_content = messages[-1].content if messages else ""
         return (
-            self.turn in {None, spoken}
-            and re.search(self.when, last) is not None
+            self.turn in {None, reply_count}
+            and re.search(self.when, last_content) is not None
             and (not self.seen or any(re.search(self.seen, m.content) for m in messages))
         )
 
@@ -125,19 +125,19 @@ def read(path: str | Path) -> Script:
     return script([_rule(s, f"{path}:{n}") for n, s in enumerate(lines, 1) if s.strip()])
 
 
-def _rule(text: str, where: str) -> Rule:
+def _rule(text: str, location: str) -> Rule:
     try:
         data: Any = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{where}: a rule is a JSON object: {error}") from error
+        raise UsageError(f"{location}: a rule is a JSON object: {error}") from error
     if not isinstance(data, dict) or not set(data) <= _KEYS:
-        raise UsageError(f"{where}: a rule is a JSON object with {', '.join(sorted(_KEYS))}")
+        raise UsageError(f"{location}: a rule is a JSON object with {', '.join(sorted(_KEYS))}")
     try:
         for key in ("when", "seen"):
             re.compile(data.get(key, ""))
         calls = tuple(_call(call, number) for number, call in enumerate(data.get("calls", ())))
     except (re.error, TypeError, KeyError) as error:
-        raise UsageError(f"{where}: {error!r}") from error
+        raise UsageError(f"{location}: {error!r}") from error
     finish: Finish = data.get("finish", "tool_calls" if calls else "stop")
     line = Line(data.get("say", ""), calls, finish)
     return Rule(line, data.get("when", ""), data.get("turn"), data.get("seen", ""))
@@ -150,9 +150,9 @@ def _call(data: Mapping[str, Any], number: int) -> ToolCall:
 def answer(request: Request, say: Script, model: str) -> Answer:
     """Return a script's answer, within the request's settings. Calls are left whole."""
     line = _cut(say(request.messages), request.settings)
-    called = sum(count(json.dumps(dict(call.arguments))) + 1 for call in line.calls)
-    read = sum(count(message.content) for message in request.messages)
-    usage = Usage(read, count(line.text) + called)
+    call_tokens = sum(count(json.dumps(dict(call.arguments))) + 1 for call in line.calls)
+    input_tokens = sum(count(message.content) for message in request.messages)
+    usage = Usage(input_tokens, count(line.text) + call_tokens)
     return Answer(line.text, line.calls, usage, model, line.finish)
 
 

@@ -29,13 +29,13 @@ class Transcript:
         """US dollars; None once the price of a call is unknown."""
         self.turn = 0
         """The number of the present turn."""
-        self.waited = 0.0
+        self.wait_seconds = 0.0
         """The sum of the seconds that calls waited for their permits."""
         self._model = model
         self._permits = nullcontext(0.0) if permits is None else permits
         self._messages: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
-        self._seen: dict[int, tuple[Message, int]] = {}
+        self._numbered_messages: dict[int, tuple[Message, int]] = {}
         """Messages by identity: a dialogue sends the same objects again and again."""
         self._calls: list[dict[str, Any]] = []
         self._tools: Sequence[Tool] = ()
@@ -57,8 +57,8 @@ class Transcript:
         self._calls.append(call)
         self._tools = tools
         try:
-            with self._permits as waited:
-                self.waited += waited
+            with self._permits as wait_seconds:
+                self.wait_seconds += wait_seconds
                 reply = self._model.complete(messages, settings, tools)
         except ModelError as error:
             call["error"] = type(error).__name__
@@ -105,22 +105,22 @@ class Transcript:
         }
 
     def _number(self, message: Message) -> int:
-        if (seen := self._seen.get(id(message))) is not None:
-            return seen[1]
-        found = plain(message)
-        key = json.dumps(found, sort_keys=True)
+        if (entry := self._numbered_messages.get(id(message))) is not None:
+            return entry[1]
+        fields = compact_message(message)
+        key = json.dumps(fields, sort_keys=True)
         if (number := self._numbers.get(key)) is None:
             number = self._numbers[key] = len(self._messages)
-            self._messages.append(found)
-        self._seen[id(message)] = message, number
+            self._messages.append(fields)
+        self._numbered_messages[id(message)] = message, number
         return number
 
 
-def plain(message: Message) -> dict[str, Any]:
+def compact_message(message: Message) -> dict[str, Any]:
     """Return a message without its empty fields."""
-    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        found["tool_calls"] = [asdict(call) for call in message.tool_calls]
+        fields["tool_calls"] = [asdict(call) for call in message.tool_calls]
     if message.call_id is not None:
-        found["call_id"] = message.call_id
-    return found
+        fields["call_id"] = message.call_id
+    return fields

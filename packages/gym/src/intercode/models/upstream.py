@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from intercode.errors import UsageError
-from intercode.known_secrets import SHORTEST
-from intercode.models.local import PROVIDER as OURS
+from intercode.known_secrets import MIN_SECRET_LENGTH
+from intercode.models.local import PROVIDER as LOCAL_PROVIDER
 from intercode.models.providers import PROVIDERS
 from intercode_sandbox.user_code import is_reference
 
@@ -62,7 +62,7 @@ class Upstream:
                 f"a model is named PROVIDER/NAME, for instance openai/gpt-5: {model!r}"
             )
         if provider not in PROVIDERS:
-            names = ", ".join(sorted([OURS, *PROVIDERS]))
+            names = ", ".join(sorted([LOCAL_PROVIDER, *PROVIDERS]))
             raise UsageError(f"no provider is called {provider!r}; known: {names}")
         url, key = PROVIDERS[provider].locate(model, base_url)
         return cls(provider, name, url.removesuffix("/v1") + "/v1", key)
@@ -78,17 +78,21 @@ class Upstream:
             return {}
         if self.provider == "anthropic":
             return {"x-api-key": self.key}
-        both = {"Authorization": f"Bearer {self.key}"}
+        headers = {"Authorization": f"Bearer {self.key}"}
         # Servers of one's own that speak Anthropic's protocol look for its header.
-        return both if self.provider == "openai" else {**both, "x-api-key": self.key}
+        return headers if self.provider == "openai" else {**headers, "x-api-key": self.key}
 
-    def without_key(self, data: bytes) -> bytes:
+    def remove_key(self, data: bytes) -> bytes:
         """Remove the key from what the server says."""
-        return data.replace(self.key.encode(), b"[key]") if len(self.key) >= SHORTEST else data
+        return (
+            data.replace(self.key.encode(), b"[key]")
+            if len(self.key) >= MIN_SECRET_LENGTH
+            else data
+        )
 
 
 @contextmanager
-def serving(model: str, base_url: str | None = None, calls: int = 1) -> Iterator[Upstream]:
+def serve_upstream(model: str, base_url: str | None = None, calls: int = 1) -> Iterator[Upstream]:
     """Find the server of a model as `Upstream.of` does; one of this machine is started meanwhile.
 
     Args:
@@ -101,10 +105,10 @@ def serving(model: str, base_url: str | None = None, calls: int = 1) -> Iterator
         ModelAccessError: The server of a local model cannot be started.
     """
     provider, _, name = model.partition("/")
-    if provider != OURS or not name:
+    if provider != LOCAL_PROVIDER or not name:
         yield Upstream.of(model, base_url)
         return
-    from intercode.models.local.client import running
+    from intercode.models.local.client import run_server
 
-    with running(name, base_url, calls) as server:
+    with run_server(name, base_url, calls) as server:
         yield Upstream(provider, name, f"{server.url}/v1", server.key)

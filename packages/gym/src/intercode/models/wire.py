@@ -22,9 +22,9 @@ from intercode.models.keys import find
 
 CONNECT = 2.5
 """Seconds in which a server must be reached: one lost packet is sent again after one."""
-LONGEST = 500
+MAX_MESSAGE_LENGTH = 500
 """Characters of a server's message that are kept."""
-AGAIN = {408, 409, 425, 429}
+RETRY_STATUSES = {408, 409, 425, 429}
 """Statuses below 500 after which a call is repeated, as after all others from 500."""
 
 _TOO_LONG = re.compile(
@@ -38,7 +38,7 @@ _NO_MONEY = re.compile(
     r"insufficient_quota|billing_hard_limit|credit balance is too low", re.IGNORECASE
 )
 _NO_MODEL = re.compile(r"model_not_found|unknown model|no such model", re.IGNORECASE)
-_OF_THE_TEXT = re.compile(r"moderation|flagged|content[ _-]?(?:filter|policy)", re.IGNORECASE)
+_CONTENT_REFUSAL = re.compile(r"moderation|flagged|content[ _-]?(?:filter|policy)", re.IGNORECASE)
 """A 403 that concerns the text of the request, as OpenRouter sends it."""
 _CHECK_KEY = "check the key, in the environment or in .env"
 _CHECK_MODEL = "check the model's name and the base URL"
@@ -77,7 +77,7 @@ def require_sdk(name: str, key: str, model: str) -> None:
     )
 
 
-def sdk(name: str, what: str) -> ModuleType:
+def sdk(name: str, consumer: str) -> ModuleType:
     """Import a provider's SDK.
 
     Raises:
@@ -86,7 +86,7 @@ def sdk(name: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UsageError(f"{what} needs {package(name)} ({error})") from None
+        raise UsageError(f"{consumer} needs {package(name)} ({error})") from None
 
 
 class Errors(AbstractContextManager[None]):
@@ -118,34 +118,34 @@ class Errors(AbstractContextManager[None]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if found := self._ours(error):
-            raise found from None
+        if translated_error := self._translate(error):
+            raise translated_error from None
 
-    def _ours(self, error: BaseException | None) -> Exception | None:
+    def _translate(self, error: BaseException | None) -> Exception | None:
         module = self._module
         if isinstance(error, UnicodeEncodeError):
             return ModelError("the request cannot be sent as text: it has half a character in it")
         if isinstance(error, module.APIConnectionError):
             lost = not _unsent(error)
             late = isinstance(error, module.APITimeoutError)
-            said = "it did not answer in time" if late else self._cause(error)
-            return AttemptError(said, charged=lost, unreachable=not lost)
+            message = "it did not answer in time" if late else self._cause(error)
+            return AttemptError(message, charged=lost, unreachable=not lost)
         if isinstance(error, module.APIStatusError):
             response = error.response
             body = response.text or str(error)  # LiteLLM makes up responses without a body
-            return judge(response.status_code, response.headers, body, self._key)
+            return status_error(response.status_code, response.headers, body, self._key)
         if isinstance(error, module.APIError):
-            return AttemptError(self._clean(error), charged=True)
+            return AttemptError(self._redact(error), charged=True)
         if isinstance(error, getattr(module, "OpenAIError", None) or module.AnthropicError):
-            return ModelError(self._clean(error))
+            return ModelError(self._redact(error))
         return None
 
     def _cause(self, error: BaseException) -> str:
         cause = error.__cause__ or error
-        return f"no connection, or it broke: {self._clean(cause) or type(cause).__name__}"
+        return f"no connection, or it broke: {self._redact(cause) or type(cause).__name__}"
 
-    def _clean(self, error: BaseException) -> str:
-        return hide(str(error), self._key)[:LONGEST]
+    def _redact(self, error: BaseException) -> str:
+        return hide(str(error), self._key)[:MAX_MESSAGE_LENGTH]
 
 
 def _unsent(error: BaseException) -> bool:
@@ -154,7 +154,7 @@ def _unsent(error: BaseException) -> bool:
     return type(cause).__name__ in {"ConnectError", "ConnectTimeout", "PoolTimeout"}
 
 
-def judge(status: int, headers: Mapping[str, str], body: str, secret: str = "") -> Exception:
+def status_error(status: int, headers: Mapping[str, str], body: str, secret: str = "") -> Exception:
     """Return the error that an HTTP status other than 2xx stands for.
 
     Args:
@@ -163,19 +163,19 @@ def judge(status: int, headers: Mapping[str, str], body: str, secret: str = "") 
         body: The response's body.
         secret: The key that was sent; it is removed from the message.
     """
-    message = hide(message_of(body), secret)[:LONGEST]
-    said = f"HTTP {status}" + (f": {message}" if message else "")
+    message = hide(extract_message(body), secret)[:MAX_MESSAGE_LENGTH]
+    reason = f"HTTP {status}" + (f": {message}" if message else "")
     if status in {400, 413, 422, 500} and _TOO_LONG.search(body):
-        return ContextLengthError(said)
+        return ContextLengthError(reason)
     final = _NO_MONEY.search(body) or headers.get("x-should-retry") == "false"
-    if (status in AGAIN or status >= 500) and not final:
-        return AttemptError(said, retry_after=retry_after(headers), throttled=status == 429)
-    if advice := _same_for_all(status, body):
-        return ModelAccessError(f"{said} ({advice})")
-    return ModelError(said)
+    if (status in RETRY_STATUSES or status >= 500) and not final:
+        return AttemptError(reason, retry_after=retry_after(headers), throttled=status == 429)
+    if advice := _access_advice(status, body):
+        return ModelAccessError(f"{reason} ({advice})")
+    return ModelError(reason)
 
 
-def _same_for_all(status: int, body: str) -> str:
+def _access_advice(status: int, body: str) -> str:
     """Return advice where every other request would be refused, too; empty if it might not."""
     if status == 402 or _NO_MONEY.search(body):
         return _CHECK_MONEY
@@ -184,7 +184,7 @@ def _same_for_all(status: int, body: str) -> str:
     if status == 401:
         return _CHECK_KEY
     # A firewall's 403 is a page, and concerns something in this one request.
-    if status == 403 and _json(body) is not None and not _OF_THE_TEXT.search(body):
+    if status == 403 and _json(body) is not None and not _CONTENT_REFUSAL.search(body):
         return _CHECK_KEY
     return ""
 
@@ -196,7 +196,7 @@ def _json(body: str) -> Any:
         return None
 
 
-def message_of(body: str) -> str:
+def extract_message(body: str) -> str:
     """Return the message in an error's body, in the form of any known server."""
     if (data := _json(body)) is None:
         return " ".join(body.split())
@@ -228,7 +228,7 @@ def _number(text: str | None) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def unusable(reason: str) -> AttemptError:
+def unusable_answer(reason: str) -> AttemptError:
     """Return the error of an answer that makes no sense. The model has worked for it."""
     return AttemptError(reason, charged=True)
 
@@ -242,18 +242,20 @@ def load(body: bytes) -> dict[str, Any]:
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise unusable(f"the answer is not JSON: {error}") from None
+        raise unusable_answer(f"the answer is not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise unusable(f"the answer is not a JSON object but a {type(data).__name__}")
+        raise unusable_answer(f"the answer is not a JSON object but a {type(data).__name__}")
     return data
 
 
 def finish(reason: object, calls: bool) -> Finish:
     """Translate a server's reason why a reply ended."""
-    known = _FINISH.get(str(reason).lower(), "stop")
-    if calls and known == "stop":  # Ollama and older vLLM say "stop" even where tools are called
+    finish_reason = _FINISH.get(str(reason).lower(), "stop")
+    if (
+        calls and finish_reason == "stop"
+    ):  # Ollama and older vLLM say "stop" even where tools are called
         return "tool_calls"
-    return "stop" if known == "tool_calls" and not calls else known
+    return "stop" if finish_reason == "tool_calls" and not calls else finish_reason
 
 
 def arguments(value: object) -> Mapping[str, Any]:
@@ -266,10 +268,10 @@ def arguments(value: object) -> Mapping[str, Any]:
             return {"_raw": value}
         try:
             # Not strict: llama-cpp-python lets models put line ends of their own into it.
-            parsed = json.loads(value, strict=False) if value.strip() else {}
+            data = json.loads(value, strict=False) if value.strip() else {}
         except (ValueError, RecursionError):
             return {"_raw": value}
-        return parsed if isinstance(parsed, dict) else {"_raw": value}
+        return data if isinstance(data, dict) else {"_raw": value}
     if value is None:
         return {}
     try:
@@ -279,7 +281,7 @@ def arguments(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) and is_flat(text) else {"_raw": text}
 
 
-def clean(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replace halves of characters, which JSON may escape, but which cannot be sent or written."""
     if text.isascii():  # quick, and mostly so
         return text
@@ -290,19 +292,21 @@ def clean(text: str) -> str:
     return text
 
 
-def text_of(content: object) -> str:
+def extract_text(content: object) -> str:
     """Return the text of a message's content: a string, ``None``, or a list of parts."""
     if isinstance(content, str):
-        return clean(content)
+        return replace_surrogates(content)
     if isinstance(content, list):
         parts = (part if isinstance(part, dict) else {"text": part} for part in content)
-        return clean("".join(p["text"] for p in parts if isinstance(p.get("text"), str)))
+        return replace_surrogates(
+            "".join(p["text"] for p in parts if isinstance(p.get("text"), str))
+        )
     if content is None:
         return ""
-    raise unusable(f"the answer's content is a {type(content).__name__}")
+    raise unusable_answer(f"the answer's content is a {type(content).__name__}")
 
 
-def model_of(data: Mapping[str, Any]) -> str:
+def extract_model(data: Mapping[str, Any]) -> str:
     """Return the name of the model that answered; empty if the answer has none."""
     model = data.get("model")
     return model if isinstance(model, str) else ""
@@ -318,12 +322,12 @@ def usage(counts: object, prompt: str, reply: str) -> Usage | None:
     """
     if not isinstance(counts, dict):
         return None
-    sent, received = tokens(counts, prompt), tokens(counts, reply)
-    if sent is None or received is None:
+    input_tokens, output_tokens = tokens(counts, prompt), tokens(counts, reply)
+    if input_tokens is None or output_tokens is None:
         return None
     details = counts.get(f"{prompt}_details")
-    cached = tokens(details, "cached_tokens") if isinstance(details, dict) else 0
-    return Usage(sent, received, min(cached or 0, sent))
+    cached_tokens = tokens(details, "cached_tokens") if isinstance(details, dict) else 0
+    return Usage(input_tokens, output_tokens, min(cached_tokens or 0, input_tokens))
 
 
 def tokens(usage: Mapping[str, Any], name: str) -> int | None:

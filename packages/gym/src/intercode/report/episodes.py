@@ -11,7 +11,7 @@ from intercode.episode import Episode
 from intercode.evaluate.summary import UNKNOWN
 from intercode.records import Outcome
 from intercode.report.why import explain_reward
-from intercode.talks import branch_of, talk_of
+from intercode.talks import agent_talk, find_branch
 
 MAX_TEXT_LENGTH = 20_000
 """Characters that are kept of each text: its head and its tail."""
@@ -117,7 +117,7 @@ def make_body(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = F
         }
         for turn in episode.turns
     ]
-    body["talk"] = talk_of(episode)
+    body["talk"] = agent_talk(episode)
     body["search"] = _search(episode)
     body["earlier"] = episode.metadata.get("earlier")
     return _cut(body)
@@ -156,7 +156,7 @@ def _kinds(episode: Episode, outcome: Outcome) -> Iterator[str]:
 
 def _search(episode: Episode) -> Any:
     """Return the states that a search has tried, and whether each led to the episode."""
-    branch = branch_of(episode)
+    branch = find_branch(episode)
     if branch is None:
         return None
     names = ("parent", "action", "judgement", "lost")

@@ -12,15 +12,15 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from intercode.agents.retelling import as_said
-from intercode.envs.traits import check_imported, traits_of, turns_of
+from intercode.agents.retelling import as_plain_messages
+from intercode.envs.traits import check_imported, find_max_turns, find_traits
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
 from intercode.models.base import as_openai
 from intercode.records import Outcome
 from intercode.registry import MESSAGES
 from intercode.syntax import quoted
-from intercode.talks import Call, Talk, talk_of
+from intercode.talks import Call, Talk, agent_talk
 from intercode.task import Task
 from intercode_sandbox.files import atomic_file
 
@@ -81,7 +81,7 @@ def to_chat(
     Raises:
         TrustError: It does, and is not trusted; ``plain`` needs no environment.
     """
-    model = talk_of(episode) or Talk()
+    model = agent_talk(episode) or Talk()
     messages = _recorded_messages(model) or _render_messages(episode, style, env, trust=trust)
     dialogue: dict[str, Any] = {
         "messages": messages,
@@ -99,11 +99,11 @@ def _render_messages(
     episode: Episode, style: str, env: Mapping[str, Any], *, trust: bool
 ) -> list[dict[str, Any]]:
     if style == "plain":  # bytes outside of any text stay readable
-        return [*map(as_openai, as_said(episode))]
+        return [*map(as_openai, as_plain_messages(episode))]
     env_key = episode.env, str(env.get("protocol", "default"))
     check_imported(*env_key, trust=trust)
-    turns = env.get("max_turns") or turns_of(*env_key)
-    facts = {"name": episode.env, "traits": traits_of(*env_key), "max_turns": turns}
+    turns = env.get("max_turns") or find_max_turns(*env_key)
+    facts = {"name": episode.env, "traits": find_traits(*env_key), "max_turns": turns}
     task = Task(episode.task_id, episode.query)
     messages: list[dict[str, Any]] = MESSAGES.get(style)(
         SimpleNamespace(**facts, episode=episode), task
@@ -177,7 +177,7 @@ def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     it, as it does not if the server has tokenized the dialogue again, another row begins: nothing
     that the model was not shown or has not made is in any.
     """
-    calls = (talk_of(episode) or Talk()).get("calls", ())
+    calls = (agent_talk(episode) or Talk()).get("calls", ())
     token_calls = [
         call
         for call in calls

@@ -20,10 +20,10 @@ from intercode.episode import Episode
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import clustered_error
 from intercode.evaluate.summary import Statistics, by_attempts, summarize
-from intercode.records import Outcome, ending_of
+from intercode.records import Outcome, ending_action
 from intercode.report.export import escape_values
 from intercode.report.runs import Coverage, compute_coverage, find_judge, rate_name
-from intercode.talks import Talk, talk_of, talks_of
+from intercode.talks import Talk, agent_talk, all_agent_talks
 from intercode_sandbox.files import sha256
 
 VERSION = 2
@@ -296,7 +296,7 @@ def sample(
         limits: The limits of each episode: ``seconds``, ``tokens``, ``cost``.
         rate: The name of the rate of success.
     """
-    talk = _talk(talk_of(episode))
+    talk = _talk(agent_talk(episode))
     fork = () if episode.fork is None else episode.fork.branch
     uuid = digest(eval_id, episode.epoch, episode.task_id, *fork)
     messages = list(_dialogue_messages(talk) if talk.get("calls") else _episode_messages(episode))
@@ -353,7 +353,7 @@ def _result(episode: Episode, rate: str) -> dict[str, Any]:
 def usage(episode: Episode) -> dict[str, dict[str, Any]]:
     """Map each model to its tokens, also of attempts that a failing sandbox ended."""
     usage_by_model: dict[str, dict[str, Any]] = {}
-    for value in talks_of(episode):
+    for value in all_agent_talks(episode):
         if talk := _talk(value):
             talk_usage, name = _usage(talk), talk["name"]
             usage_by_model[name] = (
@@ -443,7 +443,7 @@ def _episode_messages(episode: Episode) -> Iterator[dict[str, Any]]:
         yield {"role": "assistant", "content": turn.action}
         yield {"role": "user", "content": turn.observation}
     if episode.status in ("submitted", "skipped"):
-        yield {"role": "assistant", "content": ending_of(episode)}
+        yield {"role": "assistant", "content": ending_action(episode)}
 
 
 def _output(talk: Mapping[str, Any], messages: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from intercode.records import (
     MANIFEST,
     Key,
     Outcome,
-    key_of,
+    episode_key,
     open_record,
     read_manifest,
     record_line,
@@ -241,8 +241,8 @@ class Library:
 
     def _add(self, number: int, folder: _Folder, episode: Episode) -> None:
         outcome = Outcome.of(episode)
-        folder.outcomes.pop(key_of(episode), None)
-        folder.outcomes[key_of(episode)] = outcome
+        folder.outcomes.pop(episode_key(episode), None)
+        folder.outcomes[episode_key(episode)] = outcome
         self._offsets.append(folder.offset)
         self.rows.append(make_row(number, episode, outcome))
         self._change_count += 1

@@ -23,7 +23,7 @@ from typing import Any
 from intercode import __version__
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError
-from intercode.records import Key, Outcome, key_of
+from intercode.records import Key, Outcome, episode_key
 from intercode.report.episodes import Row, columns, make_body, make_row
 from intercode.report.overview import overview
 from intercode.report.runs import Run
@@ -58,7 +58,7 @@ class Episodes:
 
     def add(self, run: int, episode: Episode) -> None:
         """Add an episode; it replaces an earlier record of the same one."""
-        key = (run, key_of(episode))
+        key = (run, episode_key(episode))
         self._rows.pop(key, None)
         row_number = len(self._chunks) * CHUNK + len(self._open)
         self._rows[key] = (row_number, make_row(run, episode, Outcome.of(episode)))

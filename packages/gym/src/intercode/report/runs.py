@@ -30,7 +30,7 @@ from intercode.evaluate.comparison import (
 )
 from intercode.evaluate.statistics import FEW_CLUSTERS, Estimate
 from intercode.evaluate.summary import Statistics, summarize, total
-from intercode.records import Outcome, latest, read_manifest
+from intercode.records import Outcome, read_latest, read_manifest
 from intercode.redaction import Redactor
 from intercode_sandbox.units import format_count
 
@@ -123,7 +123,7 @@ def read_runs(
             on_episode(number, episode)
             return Outcome.of(episode)
 
-        outcomes = list(latest(folder, outcome).values())
+        outcomes = list(read_latest(folder, outcome).values())
         runs.append(make_run(folder, manifest, outcomes))
     return distinguish_runs(runs)
 

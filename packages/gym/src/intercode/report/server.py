@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle(self) -> None:
         """Serve the connection, which waits for its admission at first."""
-        with self.server.viewer.admission.entered(self.connection) as self._admit:
+        with self.server.viewer.admission.pending_entry(self.connection) as self._admit:
             super().handle()
 
     def handle_one_request(self) -> None:

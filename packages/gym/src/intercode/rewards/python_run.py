@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from intercode.errors import CausedInsideError, ImageError, RewardError
 from intercode.interpreters.inside.grader import OPEN, TEST
 from intercode.interpreters.inside.peer import ANSWER, ASK
-from intercode.interpreters.inside.program import RUN, SAID
+from intercode.interpreters.inside.program import EXIT_CAUSE, RUN
 from intercode.interpreters.inside.subject import LOAD
 from intercode.interpreters.python_start import GRADER, PROGRAM, SUBJECT, PythonProcess, start
 from intercode.rewards.python_plan import Submission
@@ -390,7 +390,7 @@ def _events(
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
     readers: dict[int, Callable[[], tuple[bytes, str] | None]] = {
-        process.out: lambda: _read_output(process.out),
+        process.output_fd: lambda: _read_output(process.output_fd),
         process.control: lambda: _read_message(process),
     }
     for fd in readers:
@@ -430,7 +430,9 @@ def _read_message(process: PythonProcess) -> tuple[bytes, str] | None:
         return b"", _FORGED_REASON
     if frames is None:
         return None
-    return b"", "".join(data.decode(errors="replace") for kind, _, data in frames if kind == SAID)
+    return b"", "".join(
+        data.decode(errors="replace") for kind, _, data in frames if kind == EXIT_CAUSE
+    )
 
 
 def is_same_output(output: str, expected_output: str) -> bool:

@@ -40,7 +40,16 @@ import msgspec
 
 from intercode.cli.terminal import dollars, one_line, output, safe, tell
 from intercode.errors import InterCodeError, UsageError
-from intercode.spec import How, ModelSpec, add_options, options_of, port, positive, seconds, size
+from intercode.spec import (
+    How,
+    ModelSpec,
+    add_options,
+    list_part_options,
+    port,
+    positive,
+    seconds,
+    size,
+)
 from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
@@ -57,7 +66,7 @@ _SHORTEST_TOKEN = 16
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    model = options_of(ModelSpec)
+    model = list_part_options(ModelSpec)
     for name, unit in (("max_cost", ""), ("max_tokens", "tokens that ")):
         end = "may take" if unit else "may cost"
         text = f"{unit or 'what '}all calls together {end}"
@@ -106,7 +115,7 @@ def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) ->
     limits.add_argument(
         "--at-once", type=positive, default=64, metavar="N", help="calls at a time (default: 64)"
     )
-    add_options(limits, options_of(How), "model_timeout")
+    add_options(limits, list_part_options(How), "model_timeout")
     limits.add_argument(
         "--max-context", type=size, metavar="SIZE", help="of a dialogue with its tools"
     )
@@ -158,7 +167,7 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.models.local.store import ensure
     from intercode.models.prices import Prices
     from intercode.models.remote import Around
-    from intercode.models.upstream import serving
+    from intercode.models.upstream import serve_upstream
     from intercode_integrations.gateway import Gateway
     from intercode_integrations.gateway.record import Journal, Ledger
 
@@ -175,7 +184,9 @@ def execute(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         stack.enter_context(_refusals())
         ensure(args.upstream, tell)
-        upstream = stack.enter_context(serving(args.upstream, args.base_url, args.at_once or 1))
+        upstream = stack.enter_context(
+            serve_upstream(args.upstream, args.base_url, args.at_once or 1)
+        )
         _hide(upstream)
         gateway = Gateway(upstream, around=around, terms=_terms(args), prices=prices)
         stack.enter_context(gateway)
@@ -278,7 +289,7 @@ def _served(seat: Seat, port: int) -> Iterator[int]:
     admission = Admission()
 
     def serve(connection: socket.socket) -> None:
-        with admission.entered(connection) as admit:
+        with admission.pending_entry(connection) as admit:
             seat.serve(connection, admit)
 
     connections = max(1, min(_CONNECTIONS, (limit - _RESERVE) // 2))

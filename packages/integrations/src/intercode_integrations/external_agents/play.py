@@ -147,18 +147,18 @@ class Player:
         purse = self._purse
         if agents.gateway is None:
             with closing(purse):
-                env.watched(lambda sandbox: self._play(sandbox, env, None))
+                env.run_guarded(lambda sandbox: self._play(sandbox, env, None))
             return
         seat = self._seat = agents.gateway.seat(budget=purse, record=purse.count)
         try:
             with closing(purse), closing(seat):
-                env.watched(lambda sandbox: self._play(sandbox, env, seat))
+                env.run_guarded(lambda sandbox: self._play(sandbox, env, seat))
         finally:  # also what a lost attempt has taken is counted
             seat.drain(_SETTLE_SECONDS)
             turns, transcript = retell(agents.model, seat.calls, agents.profile.record)
             self._metadata["model"] = transcript.to_dict()
-            env.recorded.turns.extend(turns)
-        env.watched(lambda sandbox: self._refuse_unanswered(seat))
+            env.full_episode.turns.extend(turns)
+        env.run_guarded(lambda sandbox: self._refuse_unanswered(seat))
 
     def episode_metadata(self) -> Mapping[str, Any]:
         """Return the dialogue, and how the program ended."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.agents import skills
 from intercode.agents.registry import is_external
-from intercode.envs.options import taken
+from intercode.envs.options import list_constructor_options
 from intercode.errors import UsageError
 from intercode.evaluate.actors import AGENT_OPTIONS, Actors, AgentProvider, max_concurrent_calls
 from intercode.registry import environment
@@ -47,7 +47,7 @@ class ExternalAgentProvider(AgentProvider):
         from intercode.models.limits import RateLimit
         from intercode.models.prices import Prices
         from intercode.models.remote import Around
-        from intercode.models.upstream import serving
+        from intercode.models.upstream import serve_upstream
         from intercode_integrations.external_agents import play
         from intercode_integrations.external_agents.layers import layer_of
         from intercode_integrations.gateway import Gateway
@@ -79,7 +79,7 @@ class ExternalAgentProvider(AgentProvider):
                 pace or RateLimit(), budget or make_budget(spec), price=price, retry=retry
             )
             upstream = stack.enter_context(
-                serving(spec.model.name, spec.model.base_url, max_concurrent_calls(spec))
+                serve_upstream(spec.model.name, spec.model.base_url, max_concurrent_calls(spec))
             )
             gateway = Gateway(upstream, around=around, prices=prices)
             stack.callback(gateway.close)
@@ -100,7 +100,7 @@ class ExternalAgentProvider(AgentProvider):
 def _check_environment(spec: RunSpec) -> None:
     """Refuse an environment in which a program cannot act by itself."""
     env, agent = spec.env, spec.agent.name
-    if "ignore" not in taken(environment(env.name, env.protocol)):
+    if "ignore" not in list_constructor_options(environment(env.name, env.protocol)):
         raise UsageError(
             f"agent {agent} acts by itself in a sandbox with a shell: environment {env.name!r}, "
             f"protocol {env.protocol!r}, has none; take bash or swe"

@@ -112,7 +112,7 @@ def shortfall(body: Mapping[str, Any]) -> str:
     said = body.get("error") or body.get("incomplete_details")
     if not said and body.get("status") not in {"failed", "incomplete"}:
         return ""
-    return json.dumps(said or {"status": body["status"]})[: wire.LONGEST]
+    return json.dumps(said or {"status": body["status"]})[: wire.MAX_MESSAGE_LENGTH]
 
 
 def traced(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _role(value: Any) -> Role:
 
 def _text(content: Any) -> str:
     if content is None or isinstance(content, str):
-        return wire.clean(content or "")
+        return wire.replace_surrogates(content or "")
     parts = content if isinstance(content, list) else [content]
     return "".join(_part(part) for part in parts)
 
@@ -172,7 +172,7 @@ def _part(part: Any) -> str:
         return str(part)
     for key in ("text", "refusal"):
         if isinstance(text := part.get(key), str):
-            return wire.clean(text)
+            return wire.replace_surrogates(text)
     kind = str(part.get("type", ""))
     return "[image]" if "image" in kind else f"[{kind}]"
 

@@ -12,7 +12,7 @@ from intercode.errors import BudgetError, ModelAccessError, ModelError, ModelUna
 from intercode.known_secrets import hide_in
 from intercode.models import wire
 from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
-from intercode.models.cache import Cache, digest, varies
+from intercode.models.cache import Cache, digest, is_unseeded_sampling
 from intercode.models.prices import Prices
 from intercode.models.protocols import Name
 from intercode.models.remote import Around, Frame
@@ -176,7 +176,9 @@ class ForwardedCall:
     def _cached(self) -> tuple[Cache | None, str]:
         cache, sent = self._gateway.cache, self._sent
         settings = Settings(sent.get("temperature"), seed=sent.get("seed"))
-        if cache is None or (varies(settings) and not self._gateway.terms.cache_sampled):
+        if cache is None or (
+            is_unseeded_sampling(settings) and not self._gateway.terms.cache_sampled
+        ):
             return None, ""
         text = json.dumps([self._target, self._headers, sent], sort_keys=True)
         request = Request((Message("user", text),))
@@ -204,12 +206,14 @@ class ForwardedCall:
         self._seat.hold(answer)
         try:
             if answer.status != 200:
-                error = gateway.upstream.without_key(answer.read(LONGEST_ERROR))
+                error = gateway.upstream.remove_key(answer.read(LONGEST_ERROR))
                 self._failure = answer.status, error
-                raise wire.judge(answer.status, answer.headers, error.decode(errors="replace"))
+                raise wire.status_error(
+                    answer.status, answer.headers, error.decode(errors="replace")
+                )
             if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
                 return self._stream(answer)
-            self._raw = gateway.upstream.without_key(answer.read(LONGEST_ANSWER))
+            self._raw = gateway.upstream.remove_key(answer.read(LONGEST_ANSWER))
             data = wire.load(self._raw)
             self._body = hide_in(data, gateway.upstream.key)
             if self._body != data:  # the key was written by escapes
@@ -232,7 +236,7 @@ class ForwardedCall:
                 events = assembly.feed(data)
                 if not has_begun and assembly.error:
                     text = json.dumps({"error": assembly.error})
-                    raise AttemptError(f"an error in the stream: {text[: wire.LONGEST]}")
+                    raise AttemptError(f"an error in the stream: {text[: wire.MAX_MESSAGE_LENGTH]}")
                 raw = veil.through(event for event in events if not self._ours(event.data))
                 if assembly.whole:
                     raw += veil.rest()
@@ -248,7 +252,7 @@ class ForwardedCall:
                 raise ValueError("the stream ended before its last event")
         except (AttemptError, ValueError) as error:
             if not has_begun:
-                raise wire.unusable(str(error)) from None
+                raise wire.unusable_answer(str(error)) from None
             self._error = CUT if self._seat.is_closed else str(error)
         except Gone:
             self._error = LEFT

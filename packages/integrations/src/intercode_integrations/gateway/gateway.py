@@ -355,11 +355,11 @@ class Seat(EpisodeCalls):
 
         error = ""
         try:
-            body = gateway.frame(sent["model"]).unpaid(send)
+            body = gateway.frame(sent["model"]).send_unbilled(send)
         except AttemptError as failure:
             error = f"an estimate: {failure}"
             body = json.dumps({"input_tokens": size // BYTES_PER_TOKEN}).encode()
-        body = gateway.upstream.without_key(body)
+        body = gateway.upstream.remove_key(body)
         text, seconds = body.decode(errors="replace"), time.monotonic() - started
         call = Call("count", COUNT, sent["model"], text=text, cost=0.0, seconds=seconds)
         self.note(replace(call, error=error))

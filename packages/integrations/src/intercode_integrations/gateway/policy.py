@@ -213,7 +213,7 @@ def _part(part: dict[str, Any], usual: str, table: Table, terms: Terms) -> None:
     """Check a message, or a part of one, and the parts within."""
     kind = part.get("type", usual)
     if not isinstance(kind, str) or kind not in table.parts:
-        if terms.hosted == "pass" and terms.remote and kind in table.beyond:
+        if terms.hosted == "pass" and terms.remote and kind in table.unsupported_parts:
             return
         raise refused(f"a part of type {kind!r} in the dialogue")
     if unknown := part.keys() - table.parts[kind] - {"type"}:

@@ -13,7 +13,7 @@ from typing import Any
 from intercode.errors import UsageError
 from intercode.models.base import Message, Usage
 from intercode.models.limits import Budget
-from intercode.models.transcript import plain
+from intercode.models.transcript import compact_message
 from intercode.redaction import Redactor
 from intercode_integrations.gateway.calls import Call
 
@@ -88,9 +88,11 @@ def _plain(call: Call) -> dict[str, Any]:
         "protocol": call.protocol,
         "path": call.path,
         "model": call.model,
-        "messages": [plain(message) for message in call.messages],
+        "messages": [compact_message(message) for message in call.messages],
         "tools": list(call.tools),
-        "reply": plain(Message("assistant", call.text, call.tool_calls)) if answered else None,
+        "reply": compact_message(Message("assistant", call.text, call.tool_calls))
+        if answered
+        else None,
         **asdict(call.usage),
         "cost": call.cost,
         "finish": call.finish,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from intercode.known_secrets import SHORTEST, hide_in
+from intercode.known_secrets import MIN_SECRET_LENGTH, hide_in
 from intercode_integrations.gateway.streams import Event, rewritten
 
 HIDDEN = "[key]"
@@ -65,7 +65,7 @@ class Veil:
 
     def through(self, events: Iterable[Event]) -> bytes:
         """Take events; return those that can go on."""
-        if len(self.secret) < SHORTEST:
+        if len(self.secret) < MIN_SECRET_LENGTH:
             return b"".join(event.raw for event in events)
         return b"".join(out for event in events for out in self._take(event))
 

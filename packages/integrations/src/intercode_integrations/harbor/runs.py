@@ -76,7 +76,7 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
             options.variables,
         )
         reward = choose_reward("harbor", options.reward, lambda: HarborReward(stage))
-        super().__init__(tasks, stage, self._shell_in, reward, options=options)
+        super().__init__(tasks, stage, self._open_shell, reward, options=options)
 
     @classmethod
     def tasks(cls, rest: str) -> Dataset:
@@ -90,7 +90,7 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
         """
         return load(Path(rest))
 
-    def _shell_in(self, sandbox: SandboxBackend) -> Interpreter:
+    def _open_shell(self, sandbox: SandboxBackend) -> Interpreter:
         stage, task = self._stage, self.episode_state.task
         user = stage.config(task).agent.account
         try:

@@ -56,7 +56,9 @@ class InspectEnv(InterCodeEnv[SandboxBackend]):
     name: ClassVar[str] = "inspect"
     takes_answer: ClassVar[bool] = True
     Options: ClassVar[type[EnvOptions]] = SandboxOptions
-    traits: Traits = replace(SHELL, may_answer="answer", answer_is="The final answer, if any.")
+    traits: Traits = replace(
+        SHELL, may_answer="answer", answer_description="The final answer, if any."
+    )
 
     def __init__(
         self, data: str | Dataset, *, options: EnvOptions | None = None, **changes: Any

@@ -77,7 +77,7 @@ class TaskSandbox(InterCodeSandbox):
 
     def __init__(self, config: TaskConfig, task_id: str) -> None:
         known = _environment(config)
-        self.env = known.another(known.dataset)
+        self.env = known.recreate(known.dataset)
         self.task = known.dataset.by_id(task_id)
         self.plays = config.tools == "intercode"
         try:

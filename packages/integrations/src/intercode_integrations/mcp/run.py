@@ -23,7 +23,7 @@ from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
 from intercode.evaluate.budget_spent import make_budget
 from intercode.evaluate.prepare import Plan, plan, setting
-from intercode.spec import RunSpec, given
+from intercode.spec import RunSpec, read_arguments
 from intercode_integrations.cli.serve import token_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(
             f"MCP needs version 2 of its SDK: pip install 'intercode-gym[mcp]' ({error})"
         ) from None
-    spec = assign_folder(RunSpec.of(given(args)).merge(agent="mcp", retries=0))
+    spec = assign_folder(RunSpec.of(read_arguments(args)).merge(agent="mcp", retries=0))
     seats = Seats(idle=args.idle, show_score=args.show_score)
     watcher = _Watcher(seats, quiet=spec.how.quiet)
     asked = plan(spec, watcher)

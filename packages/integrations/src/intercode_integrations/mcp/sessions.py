@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from intercode.envs.tools import AFTER, ENDED, TURN_LIMIT, sendable
+from intercode.envs.tools import ALREADY_ENDED, ENDED, TURN_LIMIT, sendable
 from intercode.errors import ModelError
 from intercode.evaluate.loop import Stopped
 from intercode.interpreters.base import CANCELLATION, Cancellation
-from intercode.records import Key, key_of
+from intercode.records import Key, episode_key
 
 if TYPE_CHECKING:
     from intercode.agents.base import Surroundings
@@ -169,7 +169,7 @@ class Seat:
     def end(self, said: str, failed: bool) -> None:
         """Answer the call that has ended the episode, and all after it."""
         with self._lock:
-            self._over = AFTER if not failed else said, failed
+            self._over = ALREADY_ENDED if not failed else said, failed
         if not self.begun.done():
             self.begun.set_exception(Stopped())
         if self._taken is not None and not self._taken.answer.done():
@@ -227,7 +227,7 @@ class Seats:
 
     def ended(self, episode: Episode) -> None:
         """Tell the client that its episode has ended, and is recorded."""
-        seat = self._seats.get(key_of(episode))
+        seat = self._seats.get(episode_key(episode))
         if seat is None:
             return
         if episode.status == "error":

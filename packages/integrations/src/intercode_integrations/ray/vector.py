@@ -28,7 +28,7 @@ from intercode.errors import (
     SandboxUnavailableError,
 )
 from intercode.evaluate.worker import PATIENCE
-from intercode.project import create, is_project, sharing_gold
+from intercode.project import create, is_project, share_gold
 from intercode_integrations.ray.cluster import (
     connect,
     library,
@@ -58,7 +58,7 @@ class Room:
     def __init__(
         self, env: str | Path, wrappers: Sequence[Callable[[Any], Any]], options: dict[str, Any]
     ) -> None:
-        self._env, self._options = sharing_gold(env, options)
+        self._env, self._options = share_gold(env, options)
         self._wrappers = wrappers
         self._envs: dict[int, Any] = {}
         self._snapshots: dict[int, EpisodeSnapshot] = {}
@@ -101,7 +101,7 @@ class Room:
 
     def one(self, snapshot: int) -> Any:
         """Return the number of a snapshot for a single fork: see `EpisodeSnapshot.of_one`."""
-        return _told(lambda: self._keep(self._snapshots[snapshot].of_one()))
+        return _told(lambda: self._keep(self._snapshots[snapshot].reserve_fork()))
 
     def _keep(self, snapshot: EpisodeSnapshot) -> int:
         number = next(self._numbers)
@@ -249,7 +249,7 @@ class RemoteSnapshot:
     def __init__(self, room: Any, number: int) -> None:
         self.room, self.number = room, number
 
-    def of_one(self) -> RemoteSnapshot:
+    def reserve_fork(self) -> RemoteSnapshot:
         """See `EpisodeSnapshot.of_one`."""
         return RemoteSnapshot(self.room, _answer(self.room.one.remote(self.number)))
 
@@ -297,9 +297,9 @@ class ClusterEnv(StandIn):
         """The episode, as it is there now."""
         return self._call("episode")
 
-    def named(self, options: Mapping[str, Any]) -> Any:
+    def select_task(self, options: Mapping[str, Any]) -> Any:
         """See `InterCodeEnv.named`."""
-        return self._template.unwrapped.named(options)
+        return self._template.unwrapped.select_task(options)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

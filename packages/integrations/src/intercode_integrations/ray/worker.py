@@ -21,7 +21,7 @@ from intercode.evaluate.manifest import package_versions
 from intercode.evaluate.prepare import Plan, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Worker
-from intercode.models.drain import draining
+from intercode.models.drain import run_drain
 from intercode.project import admit, admit_protocol
 from intercode.redaction import Redactor
 from intercode_integrations.ray.shared_limits import Outbox, SharedBudget, SharedCalls, SharedPace
@@ -93,7 +93,7 @@ class Station:
         self._lock = threading.Lock()
         self._draining = False
         self._held = ExitStack()
-        self._drain = self._held.enter_context(draining())
+        self._drain = self._held.enter_context(run_drain())
         self._who: Actors | None = None
         self._where: Setting | None = None
         self._outbox: Outbox | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from intercode import __version__, datasets
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.options import taken
+from intercode.envs.options import list_constructor_options
 from intercode.episode import plain
 from intercode.errors import TaskError, UsageError
 from intercode.project import create, is_project, read as read_project
@@ -54,7 +54,10 @@ class Offer:
         self._kind, self.env = type(env), env
         """One that never begins an episode, for its traits."""
         self._given = given
-        if "cache_gold" in taken(self._kind) and given.get("cache_gold", True) is True:
+        if (
+            "cache_gold" in list_constructor_options(self._kind)
+            and given.get("cache_gold", True) is True
+        ):
             self._options["cache_gold"] = GoldCache()  # one for all sessions
         self.tasks(None)
 
@@ -123,7 +126,7 @@ class Offer:
 
     def schema(self) -> dict[str, Any]:
         """Describe actions, observations and states by JSON schemas."""
-        action = {"type": "string", "description": self.env.traits.parameter_is}
+        action = {"type": "string", "description": self.env.traits.parameter_description}
         text, number = {"type": "string"}, {"type": "integer"}
         return {
             # "Action" means to verifiers that tools are to be listed by MCP.

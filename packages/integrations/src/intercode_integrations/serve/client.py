@@ -23,7 +23,7 @@ import msgspec
 import intercode.errors as errors
 from intercode.envs.elsewhere import Elsewhere, Reply
 from intercode.envs.episode_state import SHOWN
-from intercode.envs.traits import of_language, traits_of
+from intercode.envs.traits import find_traits, language_traits
 from intercode.episode import ENDED, exact, plain
 from intercode.errors import (
     ActionError,
@@ -304,7 +304,7 @@ class RemoteEnv(Elsewhere):
     """
 
     name = "remote"
-    decided_there = (*Elsewhere.decided_there, "max_turns", "reward_every_turn")
+    unsupported_options = (*Elsewhere.unsupported_options, "max_turns", "reward_every_turn")
 
     def __init__(
         self, server: Server, split: str | None = None, data: Dataset | None = None, **changes: Any
@@ -317,9 +317,9 @@ class RemoteEnv(Elsewhere):
         super().__init__(tasks(server, split) if data is None else data, **changes)
         self.max_turns = about["max_turns"]
         self.name = about["env"]  # type: ignore[misc]  # each server's own
-        self.traits = of_language(about["language"])
+        self.traits = language_traits(about["language"])
         if self.name in ENVS:
-            self.traits = traits_of(self.name)
+            self.traits = find_traits(self.name)
         self._most = about["max_message"]
         self._split = split
         self._session = Session(server)

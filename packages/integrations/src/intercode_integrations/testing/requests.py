@@ -15,7 +15,7 @@ from typing import Any
 from intercode.models import responses
 from intercode.models.base import Message, Request, Role, Settings, Tool, ToolCall
 from intercode.models.scripted import Line, Script
-from intercode.models.wire import arguments, text_of
+from intercode.models.wire import arguments, extract_text
 
 COMPLETION = 16
 """Tokens of a completion without a limit: a trap of the protocol."""
@@ -123,7 +123,7 @@ def _messages(path: str, body: Body) -> list[Message]:
         return [Message("user", str(body.get("prompt", "")))]
     if path == "responses":
         return _at_once(_items(body))
-    system = [Message("system", text_of(body["system"]))] if body.get("system") else []
+    system = [Message("system", extract_text(body["system"]))] if body.get("system") else []
     found = [*system, *map(_message, body.get("messages", ()))]
     return _at_once(found) if path == "messages" else found
 
@@ -147,7 +147,7 @@ def _message(data: Body) -> Message:
 def _items(body: Body) -> Iterable[Message]:
     """Return the dialogue in the items of ``responses``."""
     if body.get("instructions"):
-        yield Message("system", text_of(body["instructions"]))
+        yield Message("system", extract_text(body["instructions"]))
     given = body.get("input") or ()
     for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
         kind = item.get("type", "message")
@@ -181,6 +181,6 @@ def _role(data: Body) -> Role:
 def _said(content: Any) -> str:
     """Return a message's text; in Anthropic's blocks the results of tools are text, too."""
     if not isinstance(content, list):
-        return text_of(content) if isinstance(content, str | None) else json.dumps(content)
+        return extract_text(content) if isinstance(content, str | None) else json.dumps(content)
     parts = (part if isinstance(part, dict) else {"text": part} for part in content)
     return " ".join(_said(part.get("text", part.get("content", ""))) for part in parts)

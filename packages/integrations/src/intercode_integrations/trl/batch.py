@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from intercode.agents.talk import action_in
-from intercode.envs.traits import traits_in
+from intercode.agents.talk import find_action
+from intercode.envs.traits import resolve_traits
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ForkError, SandboxError
 from intercode.talks import Call
@@ -89,7 +89,7 @@ class Batch:
         self._envs = envs
         self.attempts = attempts
         self._trainer = trainer
-        self._language = traits_in(envs.envs[0].unwrapped).language
+        self._language = resolve_traits(envs.envs[0].unwrapped).language
 
     def play(self, shared_turns: int) -> None:
         """Play all episodes to their ends; groups have so many first turns in common."""
@@ -148,7 +148,7 @@ class Batch:
             one.reply(ids[:room], None if logprobs is None else logprobs[:room])
             text = trainer.processing_class.decode(ids[:room], skip_special_tokens=True)
             whole = len(ids) <= room and ids[-1] in trainer.eos_token_ids
-            actions.append(action_in(text, self._language, cut_off=not whole))
+            actions.append(find_action(text, self._language, cut_off=not whole))
         self._step(playing, actions)
         full = [one for one in playing if one.running and not self._show(one, longest)]
         for one in full:

@@ -20,7 +20,7 @@ from intercode.agents import retelling
 from intercode.envs.tools import Function, Tools
 from intercode.episode import Episode
 from intercode.errors import UsageError
-from intercode.project import create, sharing_gold
+from intercode.project import create, share_gold
 from intercode_integrations.trl.rows import as_dataset, dialogues
 from intercode_integrations.trl.tokens import without_tokens
 
@@ -91,7 +91,7 @@ class Environments:
     @cached_property
     def _options(self) -> tuple[str | Path, dict[str, Any]]:
         env, options = self._given
-        return sharing_gold(env, options)
+        return share_gold(env, options)
 
     def _create(self) -> Any:
         env, options = self._options

@@ -35,11 +35,11 @@ class VerifiersEnv(Elsewhere):
         setting="a question",
         briefing="You are asked for one reply, and judged by it. It needs no program.",
         parameter="reply",
-        parameter_is="The whole reply.",
+        parameter_description="The whole reply.",
         does="Give the reply, which ends the task.",
         shows="Nothing.",
         wrong=("42",),
-        elsewhere=True,
+        is_remote=True,
     )
 
     @classmethod

@@ -20,7 +20,7 @@ from intercode.episode import Episode
 from intercode.models import Message
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
-from intercode.talks import talk_of
+from intercode.talks import agent_talk
 from intercode_integrations.testing import ScriptedServer
 from soak.killed import intercode as command, kill
 from waiting import PATIENCE
@@ -96,7 +96,7 @@ def test_the_branch_that_looks_best_is_chosen(
     assert sum(n["tokens"] for n in nodes) == outcome.tokens_in + outcome.tokens_out
     assert outcome.calls == len(episode.metadata["model"]["calls"]) > 6
     # The dialogue that is shown is the branch's, without what others said.
-    talk = talk_of(episode)
+    talk = agent_talk(episode)
     assert talk is not None and len(talk["calls"]) == 3
     capsys.readouterr()
     assert main(["show", str(tmp_path / "run")]) == 0

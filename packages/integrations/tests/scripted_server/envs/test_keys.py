@@ -14,7 +14,7 @@ import pytest
 import intercode
 from intercode.cli.main import main
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.keys import encoded
+from intercode.envs.keys import encode_keys
 from intercode.errors import ActionError, ForkError, UsageError
 from intercode.interpreters.terminal import ROWS, Screen
 from intercode.models.scripted import Line
@@ -134,12 +134,13 @@ def test_what_hostile_programs_print_is_no_error_and_changes_nothing() -> None:
 
 def test_keys_are_refused_by_their_text(env: InterCodeEnv[Any]) -> None:
     assert (
-        encoded(r'''"a\"b" 'c\d' Enter C-c M-x : F5 "é"''') == b'a"bc\\d\r\x03\x1bx:\x1b[[E\xc3\xa9'
+        encode_keys(r'''"a\"b" 'c\d' Enter C-c M-x : F5 "é"''')
+        == b'a"bc\\d\r\x03\x1bx:\x1b[[E\xc3\xa9'
     )
-    assert encoded('"one\ntwo\\e"') == b"one\rtwo\x1b"
+    assert encode_keys('"one\ntwo\\e"') == b"one\rtwo\x1b"
     for wrong in ('"open', "ls", '"a"b', "C-xx", f'"{"x" * 5000}"'):
         with pytest.raises(ActionError):
-            encoded(wrong)
+            encode_keys(wrong)
     said = env.step("keys ls")[0]
     assert said == '[not executed: ls is not a key: put text in quotes, as in "ls" Enter]'
 

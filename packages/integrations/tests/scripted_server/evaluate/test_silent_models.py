@@ -15,7 +15,7 @@ from intercode.cli.results import Watcher
 from intercode.errors import ModelUnavailableError
 from intercode.evaluate import worker
 from intercode.models.base import Answer, AttemptError
-from intercode.models.drain import draining
+from intercode.models.drain import run_drain
 from intercode.models.limits import RateLimit, Retry
 from intercode.models.remote import Around, Frame
 from intercode.records import read_manifest
@@ -105,7 +105,7 @@ def test_after_an_interrupt_no_call_is_repeated(
 
 def test_after_an_interrupt_calls_that_are_answered_go_on() -> None:
     frame = Frame("openai/any", "http://host", Around())
-    with draining() as drain:
+    with run_drain() as drain:
         drain.interrupt()
         assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
         assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
@@ -113,7 +113,7 @@ def test_after_an_interrupt_calls_that_are_answered_go_on() -> None:
 
 def test_after_an_interrupt_no_call_waits_for_its_pace() -> None:
     frame = Frame("openai/any", "http://host", Around(RateLimit(requests=0.001)))
-    with draining() as drain:
+    with run_drain() as drain:
         assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
         drain.interrupt()
         with pytest.raises(ModelUnavailableError, match="openai/any: not asked, as the run was"):
@@ -128,7 +128,7 @@ def test_a_run_that_was_left_stays_interrupted_and_later_calls_do_not() -> None:
         asked.append(1)
         raise AttemptError("it failed")
 
-    with draining() as drain:
+    with run_drain() as drain:
         drain.interrupt()
         with pytest.raises(ModelUnavailableError, match="asked once"):
             frame.ask(send, 1)

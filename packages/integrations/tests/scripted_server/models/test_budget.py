@@ -56,7 +56,7 @@ def test_who_does_not_fit_waits_for_those_under_way() -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert eventually(lambda: budget._changed._waiters)  # type: ignore[attr-defined]
+    assert eventually(lambda: budget._condition._waiters)  # type: ignore[attr-defined]
     assert not got.is_set()
     under_way.settle(Usage(5, 5), None)
     assert got.wait(60)

@@ -18,7 +18,7 @@ from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError
 from intercode.models import Budget, Message, Retry, get_model
 from intercode.models.limits import LONGEST_WAIT, PATIENCE
 from intercode.models.scripted import Line, Rule, script
-from intercode.models.wire import judge, retry_after
+from intercode.models.wire import retry_after, status_error
 from intercode_integrations.testing import (
     Fault,
     ScriptedServer,
@@ -216,7 +216,7 @@ def test_reading_retry_after(headers: dict[str, str], seconds: float | None) -> 
 def test_no_answer_of_a_server_breaks_us(headers: dict[str, str], body: str) -> None:
     wait = retry_after(headers)
     assert wait is None or wait >= 0
-    assert str(judge(500, headers, body)).startswith("HTTP 500")
+    assert str(status_error(500, headers, body)).startswith("HTTP 500")
 
 
 @pytest.mark.parametrize(
@@ -234,4 +234,4 @@ def test_no_answer_of_a_server_breaks_us(headers: dict[str, str], body: str) -> 
     ],
 )
 def test_what_every_request_would_meet(status: int, body: str, same_for_all: bool) -> None:
-    assert isinstance(judge(status, {}, body), ModelAccessError) == same_for_all
+    assert isinstance(status_error(status, {}, body), ModelAccessError) == same_for_all

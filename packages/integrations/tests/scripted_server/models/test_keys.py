@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.errors import ModelError, UsageError
-from intercode.known_secrets import hide, parse
+from intercode.known_secrets import hide, parse_variables
 from intercode.models import ToolCall, get_model
 from intercode.models.keys import check_url, find
 from intercode.models.scripted import Line
@@ -136,12 +136,12 @@ def test_a_url_has_no_secret_in_it(url: str) -> None:
     ],
 )
 def test_lines_of_an_env_file(line: str, value: str | None) -> None:
-    assert parse(line).get("A") == value
+    assert parse_variables(line).get("A") == value
 
 
 @given(st.text())
 def test_no_env_file_breaks_the_parser(text: str) -> None:
-    assert all(name.isidentifier() for name in parse(text))
+    assert all(name.isidentifier() for name in parse_variables(text))
 
 
 @given(
@@ -150,7 +150,11 @@ def test_no_env_file_breaks_the_parser(text: str) -> None:
     )
 )
 def test_what_is_quoted_is_taken_as_it_is(value: str) -> None:
-    assert parse(f"X=1\nKEY='{value}'  # a key\nY=2") == {"X": "1", "KEY": value, "Y": "2"}
+    assert parse_variables(f"X=1\nKEY='{value}'  # a key\nY=2") == {
+        "X": "1",
+        "KEY": value,
+        "Y": "2",
+    }
 
 
 def test_an_env_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from intercode.datasets.ic_ctf import fields_of
+from intercode.datasets.ic_ctf import task_fields
 from intercode.envs.ctf import CtfStage
 from intercode.envs.swe import SweStage
 from intercode.episode import Episode
@@ -163,7 +163,7 @@ class CTFEnv(BashEnv):
         stage = CtfStage(sandbox, image, LIMITS, network)
 
         def start() -> SandboxBackend:
-            fields = fields_of(self.record.fields, folder)
+            fields = task_fields(self.record.fields, folder)
             return stage.open(self._task({**fields, "released_setup": None}))
 
         return Container(name, start, environment)

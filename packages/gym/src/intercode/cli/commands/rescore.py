@@ -35,7 +35,7 @@ from intercode.spec import (
     How,
     ModelSpec,
     add_options,
-    options_of,
+    list_part_options,
 )
 
 
@@ -49,13 +49,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "bird-soft-f1, bird-r-ves or spider-test-suite; or default, the environment's own "
         "(default: the run's)",
     )
-    add_options(parser, options_of(EnvSpec), *JUDGE_OPTIONS)
-    add_options(parser, options_of(ModelSpec), "prices", "max_cost", "max_tokens")
+    add_options(parser, list_part_options(EnvSpec), *JUDGE_OPTIONS)
+    add_options(parser, list_part_options(ModelSpec), "prices", "max_cost", "max_tokens")
     parser.add_argument(
         "--out", metavar="DIR", help="the new run's folder (default: RUN-rescored-NAME)"
     )
     add_options(
-        parser, options_of(How), "workers", "retries", "quiet", "json", "accept", "model_timeout"
+        parser,
+        list_part_options(How),
+        "workers",
+        "retries",
+        "quiet",
+        "json",
+        "accept",
+        "model_timeout",
     )
     add_recorded_options(
         parser, excluded_names=" ".join(("reward prices", *JUDGE_OPTIONS, *AGENT_OPTIONS))

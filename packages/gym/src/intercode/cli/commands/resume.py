@@ -28,14 +28,16 @@ import argparse
 from pathlib import Path
 
 from intercode.cli.recorded import add_recorded_options
-from intercode.spec import How, ModelSpec, RunSpec, add_options, options_of
+from intercode.spec import How, ModelSpec, RunSpec, add_options, list_part_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options: those of ``run`` that may differ from session to session."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    add_options(parser, options_of(RunSpec), "epochs")
-    add_options(parser.add_argument_group("how"), options_of(How), less="out locked")
+    add_options(parser, list_part_options(RunSpec), "epochs")
+    add_options(
+        parser.add_argument_group("how"), list_part_options(How), excluded_names="out locked"
+    )
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -43,5 +45,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "made with --locked)",
     )
     budget_group = parser.add_argument_group("what it may take")
-    add_options(budget_group, options_of(ModelSpec), "max_cost", "max_tokens")
+    add_options(budget_group, list_part_options(ModelSpec), "max_cost", "max_tokens")
     add_recorded_options(parser)

@@ -22,8 +22,15 @@ from numbers import Integral
 from typing import Any
 
 from intercode.datasets.generated import bash as bash_tasks, python as python_tasks
-from intercode.datasets.generated.draw import SPLITS, Draft, Draw, Family, Pool, held_out
-from intercode.datasets.generated.sql import DATABASES, Queries, name_of, script
+from intercode.datasets.generated.draw import (
+    SPLITS,
+    Draft,
+    Family,
+    Pool,
+    TaskDraw,
+    has_held_out_pair,
+)
+from intercode.datasets.generated.sql import DATABASES, QueryFamily, database_name, script
 from intercode.errors import TaskError, UsageError
 from intercode.task import LOOKS, Dataset, Task
 from intercode_sandbox.files import atomic_file, cache_root, sha256
@@ -41,7 +48,7 @@ __all__ = [
 ]
 
 KINDS = ("bash", "python", "sql")
-HARDEST = 4
+MAX_DIFFICULTY = 4
 """The highest difficulty: the most operations of a task."""
 
 
@@ -89,8 +96,8 @@ def generated(
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UsageError(f"count must be a whole number from 1, not {count!r}")
     # Each time, as the cache may have been cleaned.
-    databases = _written(seed, split) if kind == "sql" else None
-    return _listed(kind, seed, difficulty, split, count, databases)
+    databases = _write_databases(seed, split) if kind == "sql" else None
+    return _cached_tasks(kind, seed, difficulty, split, count, databases)
 
 
 def load_bash(
@@ -130,42 +137,42 @@ def task(
         UsageError: An argument makes no sense.
     """
     _check(kind, seed, difficulty, split, index)
-    family: Family = {"bash": bash_tasks.draft, "python": python_tasks.draft}.get(kind) or Queries(
-        seed, split
-    )
+    family: Family = {"bash": bash_tasks.draft, "python": python_tasks.draft}.get(
+        kind
+    ) or QueryFamily(seed, split)
     pool = Pool.of(split)
 
-    def wanted(operations: Sequence[str]) -> bool:
-        return held_out(kind, operations) == (split == "compositions")
+    def belongs_to_split(operations: Sequence[str]) -> bool:
+        return has_held_out_pair(kind, operations) == (split == "compositions")
 
     facts = (kind, seed, difficulty, split, index)
-    draw, found = Draw(*facts), None
-    while found is None:
-        found = family(draw, pool, difficulty, wanted)
-    return _task(facts, found)
+    draw, draft = TaskDraw(*facts), None
+    while draft is None:
+        draft = family(draw, pool, difficulty, belongs_to_split)
+    return _task(facts, draft)
 
 
-def _task(facts: tuple[str, int, int, str, int], found: Draft) -> Task:
+def _task(facts: tuple[str, int, int, str, int], draft: Draft) -> Task:
     kind, seed, difficulty, split, index = facts
     metadata: dict[str, Any] = {
         "split": split,
-        "operations": list(found.operations),
-        "wrong": list(found.wrong),
+        "operations": list(draft.operations),
+        "wrong": list(draft.wrong_solutions),
     }
-    if found.looks:
-        metadata[LOOKS] = list(found.looks)
+    if draft.looks:
+        metadata[LOOKS] = list(draft.looks)
     return Task(
         f"{kind}-{split}-{seed}-{difficulty}-{index}",
-        found.query,
-        gold=(found.gold,),
-        tags=(f"difficulty {difficulty}", *(("look",) if found.looks else ())),
+        draft.query,
+        gold=(draft.gold,),
+        tags=(f"difficulty {difficulty}", *(("look",) if draft.looks else ())),
         metadata=metadata,
-        **found.fields,
+        **draft.fields,
     )
 
 
 @lru_cache(maxsize=16)
-def _listed(
+def _cached_tasks(
     kind: str, seed: int, difficulty: int, split: str, count: int, databases: str | None
 ) -> Generated:
     make = partial(task, kind, seed=seed, difficulty=difficulty, split=split)
@@ -173,30 +180,30 @@ def _listed(
 
 
 def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> None:
-    for said, value, known in (("kind", kind, KINDS), ("split", split, SPLITS)):
-        if value not in known:
-            near = hint_text(str(value), known)
-            raise UsageError(f"generated tasks have no {said} {value!r}{near}")
-    for said, number in (("seed", seed), ("difficulty", difficulty), ("index", index)):
+    for option, value, choices in (("kind", kind, KINDS), ("split", split, SPLITS)):
+        if value not in choices:
+            suggestion = hint_text(str(value), choices)
+            raise UsageError(f"generated tasks have no {option} {value!r}{suggestion}")
+    for option, number in (("seed", seed), ("difficulty", difficulty), ("index", index)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise UsageError(f"{said} must be a whole number from 0, not {number!r}")
-    least = 2 if split == "compositions" else 1
-    if not least <= difficulty <= HARDEST:
+            raise UsageError(f"{option} must be a whole number from 0, not {number!r}")
+    min_difficulty = 2 if split == "compositions" else 1
+    if not min_difficulty <= difficulty <= MAX_DIFFICULTY:
         raise UsageError(
-            f"the difficulty of split {split!r} must be {least} to {HARDEST}, not {difficulty}"
+            f"the difficulty of split {split!r} must be {min_difficulty} to {MAX_DIFFICULTY}, not {difficulty}"
         )
 
 
-def _written(seed: int, split: str) -> str:
+def _write_databases(seed: int, split: str) -> str:
     """Return the folder of databases, whose name tells their content: of no other version."""
-    scripts = {name_of(number): script(seed, split, number) for number in range(DATABASES)}
+    scripts = {database_name(number): script(seed, split, number) for number in range(DATABASES)}
     folder = cache_root() / "generated" / sha256("".join(scripts.values()))[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in scripts.items():
             if not (path := folder / f"{name}.sql").exists():
-                with atomic_file(path, parallel=True) as new:
-                    new.write_text(text, encoding="ascii")
+                with atomic_file(path, parallel=True) as temporary_file:
+                    temporary_file.write_text(text, encoding="ascii")
     except OSError as error:
         raise TaskError(f"the databases cannot be written to {folder}: {error.strerror}") from error
     return str(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from intercode.datasets.generated.draw import Draft, Draw, Pool, Wanted, joined
+from intercode.datasets.generated.draw import Draft, OperationFilter, Pool, TaskDraw, join_steps
 
 Lines = list[str]
 _KEY = ".key"
@@ -22,7 +22,7 @@ class _Filter:
 
     says: tuple[str, ...]
     code: str
-    does: Callable[[Lines, str, str, int], Lines]
+    transform: Callable[[Lines, str, str, int], Lines]
     reads: str = " "
     """The text between the command and the file that it reads."""
     pairs: bool = False
@@ -31,7 +31,7 @@ class _Filter:
     """Whether nothing can follow."""
 
 
-def _of(line: str, column: int) -> str:
+def _column(line: str, column: int) -> str:
     return line.split(" ")[column]
 
 
@@ -39,12 +39,12 @@ _LINES = {
     "keep": _Filter(
         ("keep lines with {w}", "take the lines that have {w}"),
         "grep {w}",
-        lambda lines, w, v, n: [one for one in lines if w in one],
+        lambda lines, w, v, n: [line for line in lines if w in line],
     ),
     "drop": _Filter(
         ("drop lines with {w}", "leave out lines that have {w}"),
         "grep -v {w}",
-        lambda lines, w, v, n: [one for one in lines if w not in one],
+        lambda lines, w, v, n: [line for line in lines if w not in line],
     ),
     "sort": _Filter(
         ("sort the lines", "sort them by name"),
@@ -54,7 +54,7 @@ _LINES = {
     "rank": _Filter(
         ("sort by number", "order them by number"),
         "sort -nk2",
-        lambda lines, w, v, n: sorted(lines, key=lambda one: int(_of(one, 1))),
+        lambda lines, w, v, n: sorted(lines, key=lambda line: int(_column(line, 1))),
         pairs=True,
     ),
     "turn": _Filter(
@@ -75,13 +75,13 @@ _LINES = {
     "names": _Filter(
         ("give only the names", "keep just the names"),
         "cut -d' ' -f1",
-        lambda lines, w, v, n: [_of(one, 0) for one in lines],
+        lambda lines, w, v, n: [_column(line, 0) for line in lines],
         pairs=True,
     ),
     "numbers": _Filter(
         ("give only the numbers", "keep just the numbers"),
         "cut -d' ' -f2",
-        lambda lines, w, v, n: [_of(one, 1) for one in lines],
+        lambda lines, w, v, n: [_column(line, 1) for line in lines],
         pairs=True,
     ),
     "unique": _Filter(
@@ -92,13 +92,13 @@ _LINES = {
     "upper": _Filter(
         ("write in capitals", "make all letters big"),
         "tr a-z A-Z",
-        lambda lines, w, v, n: [one.upper() for one in lines],
+        lambda lines, w, v, n: [line.upper() for line in lines],
         reads=" < ",
     ),
     "swap": _Filter(
         ("write {v} for {w}", "replace {w} by {v}"),
         "sed s/{w}/{v}/",
-        lambda lines, w, v, n: [one.replace(w, v, 1) for one in lines],
+        lambda lines, w, v, n: [line.replace(w, v, 1) for line in lines],
     ),
     "count": _Filter(
         ("count the lines", "tell how many there are"),
@@ -110,7 +110,7 @@ _LINES = {
     "sum": _Filter(
         ("add up the numbers", "give the sum of the numbers"),
         "awk '{{s+=$2}}END{{print s}}'",
-        lambda lines, w, v, n: [str(sum(int(_of(one, 1)) for one in lines))],
+        lambda lines, w, v, n: [str(sum(int(_column(line, 1)) for line in lines))],
         pairs=True,
         ends=True,
     ),
@@ -124,45 +124,67 @@ _LINES = {
 _OPENINGS = ("Of {f}: ", "In {f}: ", "With {f}: ", "Read {f}: ")
 
 
-def draft(draw: Draw, pool: Pool, difficulty: int, wanted: Wanted) -> Draft | None:
+def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter) -> Draft | None:
     """Draft a task; from two steps on, the first of one in four is a look at a file."""
-    looks = difficulty > 1 and draw.below(4) == 0
+    looks = difficulty > 1 and draw.draw_below(4) == 0
     steps = difficulty - looks
-    family = _lines if steps > 3 or draw.below(5) < 3 else _files
-    return family(draw, pool, steps, wanted, looks)
+    family = _lines if steps > 3 or draw.draw_below(5) < 3 else _files
+    return family(draw, pool, steps, is_allowed, looks)
 
 
-def _lines(draw: Draw, pool: Pool, count: int, wanted: Wanted, looks: bool) -> Draft | None:
+def _lines(
+    draw: TaskDraw, pool: Pool, count: int, is_allowed: OperationFilter, looks: bool
+) -> Draft | None:
     """Draft a pipeline over the lines of a file."""
     names = [draw.pick(tuple(_LINES)) for _ in range(count)]
     steps = [_LINES[name] for name in names]
     operations = ("look", *names) if looks else tuple(names)
-    if len(set(names)) < count or not wanted(operations) or not _fits(names):
+    if len(set(names)) < count or not is_allowed(operations) or not _fits(names):
         return None
-    words = draw.some(pool.words, 3)
-    new, *files = draw.some([word for word in pool.words if word not in words], 2 + count * 2)
-    n, w = draw.pick(pool.few), draw.pick(words)
+    words = draw.pick_several(pool.words, 3)
+    new_word, *files = draw.pick_several(
+        [word for word in pool.words if word not in words], 2 + count * 2
+    )
+    n, filter_word = draw.pick(pool.counts), draw.pick(words)
     contents = {name: _content(draw, pool, words, 6 + 2 * count) for name in files}
     file = files[0]
-    given = {"w": w, "v": new, "n": n}
+    values = {"w": filter_word, "v": new_word, "n": n}
     results = [
-        _through([one for at, one in enumerate(steps) if at != left], contents[file], w, new, n)
-        for left in range(-1, count)
+        _run_steps(
+            [
+                filter_step
+                for position, filter_step in enumerate(steps)
+                if position != omitted_index
+            ],
+            contents[file],
+            filter_word,
+            new_word,
+            n,
+        )
+        for omitted_index in range(-1, count)
     ]
     if not results[0] or results[0] in results[1:] or results[0][0] in _CHANCE:
         return None
-    told = [draw.pick(step.says) for step in steps]
+    phrases = [draw.pick(step.says) for step in steps]
     if looks:
-        if not any("{w}" in text for text in told) or results[0] == [w]:  # the look's own output
+        if not any("{w}" in text for text in phrases) or results[0] == [
+            filter_word
+        ]:  # the look's own output
             return None
-        contents[_KEY] = [w]
-    asked = {**given, "w": f"the word in {_KEY}"} if looks else given
-    query = draw.pick(_OPENINGS).format(f=file) + joined([t.format(**asked) for t in told]) + "."
-    left = draw.below(count)
+        contents[_KEY] = [filter_word]
+    query_values = {**values, "w": f"the word in {_KEY}"} if looks else values
+    query = (
+        draw.pick(_OPENINGS).format(f=file)
+        + join_steps([t.format(**query_values) for t in phrases])
+        + "."
+    )
+    omitted_index = draw.draw_below(count)
     return Draft(
         query=query,
-        gold=_pipeline(steps, file).format(**given),
-        wrong=(_pipeline([*steps[:left], *steps[left + 1 :]], file).format(**given),),
+        gold=_pipeline(steps, file).format(**values),
+        wrong_solutions=(
+            _pipeline([*steps[:omitted_index], *steps[omitted_index + 1 :]], file).format(**values),
+        ),
         operations=operations,
         looks=(f"cat {_KEY}",) if looks else (),
         fields={"files": {name: _text(lines) for name, lines in contents.items()}},
@@ -172,32 +194,32 @@ def _lines(draw: Draw, pool: Pool, count: int, wanted: Wanted, looks: bool) -> D
 def _fits(names: list[str]) -> bool:
     """Whether each operation can be done on what the ones before it leave."""
     pairs = True
-    for at, name in enumerate(names):
+    for position, name in enumerate(names):
         step = _LINES[name]
-        if (step.pairs and not pairs) or (step.ends and at < len(names) - 1):
+        if (step.pairs and not pairs) or (step.ends and position < len(names) - 1):
             return False
         pairs = pairs and name not in ("names", "numbers")
     return True
 
 
-def _content(draw: Draw, pool: Pool, words: list[str], count: int) -> Lines:
-    return [f"{draw.pick(words)} {number}" for number in draw.some(pool.numbers, count)]
+def _content(draw: TaskDraw, pool: Pool, words: list[str], count: int) -> Lines:
+    return [f"{draw.pick(words)} {number}" for number in draw.pick_several(pool.numbers, count)]
 
 
-def _through(steps: list[_Filter], lines: Lines, w: str, v: str, n: int) -> Lines:
+def _run_steps(steps: list[_Filter], lines: Lines, old_word: str, new_word: str, n: int) -> Lines:
     for step in steps:
-        lines = step.does(lines, w, v, n)
+        lines = step.transform(lines, old_word, new_word, n)
     return lines
 
 
 def _pipeline(steps: list[_Filter], file: str) -> str:
     """Return the commands, the first of which reads the file."""
     if not steps or steps[0].code.startswith(">"):
-        first, rest = f"cat {file}", steps
+        first_command, later_steps = f"cat {file}", steps
     else:
-        first, rest = f"{steps[0].code}{steps[0].reads}{file}", steps[1:]
-    return first + "".join(
-        f" {step.code}" if step.code.startswith(">") else f" | {step.code}" for step in rest
+        first_command, later_steps = f"{steps[0].code}{steps[0].reads}{file}", steps[1:]
+    return first_command + "".join(
+        f" {step.code}" if step.code.startswith(">") else f" | {step.code}" for step in later_steps
     )
 
 
@@ -210,25 +232,33 @@ class _Action:
 
     says: tuple[str, ...]
     code: str
-    does: Callable[[Files, list[str], str, str], object]
+    transform: Callable[[Files, list[str], str, str], object]
     typed: bool = False
     """Whether only files of one type can be meant: another glob would take the folder, too."""
 
 
-def _without(files: Files, chosen: list[str], w: str, v: str) -> object:
-    return {name: text for name, text in files.items() if name not in chosen}
+def _delete_files(files: Files, selected_files: list[str], old_word: str, new_word: str) -> object:
+    return {name: text for name, text in files.items() if name not in selected_files}
 
 
-def _moved(files: Files, chosen: list[str], w: str, v: str) -> object:
-    return {f"{v}/{name}" if name in chosen else name: text for name, text in files.items()}
+def _move_files(files: Files, selected_files: list[str], old_word: str, new_word: str) -> object:
+    return {
+        f"{new_word}/{name}" if name in selected_files else name: text
+        for name, text in files.items()
+    }
 
 
-def _longer(files: Files, chosen: list[str], w: str, v: str) -> object:
-    return {name: text + v if name in chosen else text for name, text in files.items()}
+def _append_word(files: Files, selected_files: list[str], old_word: str, new_word: str) -> object:
+    return {
+        name: text + new_word if name in selected_files else text for name, text in files.items()
+    }
 
 
-def _changed(files: Files, chosen: list[str], w: str, v: str) -> object:
-    return {name: text.replace(w, v) if name in chosen else text for name, text in files.items()}
+def _replace_word(files: Files, selected_files: list[str], old_word: str, new_word: str) -> object:
+    return {
+        name: text.replace(old_word, new_word) if name in selected_files else text
+        for name, text in files.items()
+    }
 
 
 _CHOICES: tuple[tuple[tuple[str, ...], ...], ...] = (
@@ -241,90 +271,107 @@ _ACTIONS = {
     "list": _Action(
         ("List the {s}.", "Name the {s}."),
         "ls {s}",
-        lambda files, chosen, w, v: sorted(chosen),
+        lambda files, selected_files, w, v: sorted(selected_files),
     ),
     "number": _Action(
         ("Count the {s}.", "How many {s} are here?"),
         "ls {s} | wc -l",
-        lambda files, chosen, w, v: [str(len(chosen))],
+        lambda files, selected_files, w, v: [str(len(selected_files))],
     ),
-    "delete": _Action(("Delete the {s}.", "Remove the {s}."), "rm {s}", _without),
+    "delete": _Action(("Delete the {s}.", "Remove the {s}."), "rm {s}", _delete_files),
     "move": _Action(
         ("Move the {s} to a new folder {v}.", "Make a folder {v} for the {s}."),
         "mkdir {v}; mv {s} {v}",
-        _moved,
+        _move_files,
         typed=True,
     ),
     "append": _Action(
         ("Add the line {v} to the {s}.", "Put a line {v} at the end of the {s}."),
         "for f in {s}; do echo {v} >> $f; done",
-        _longer,
+        _append_word,
     ),
     "change": _Action(
         ("Write {v} for {w} in the {s}.", "Replace {w} by {v} in the {s}."),
         "sed -i s/{w}/{v}/ {s}",
-        _changed,
+        _replace_word,
     ),
 }
 
 
-def _files(draw: Draw, pool: Pool, count: int, wanted: Wanted, looks: bool) -> Draft | None:
+def _files(
+    draw: TaskDraw, pool: Pool, count: int, is_allowed: OperationFilter, looks: bool
+) -> Draft | None:
     """Draft a choice of files, and what is done with them."""
-    chosen = draw.pick(_CHOICES[count - 1])
+    conditions = draw.pick(_CHOICES[count - 1])
     name = draw.pick(tuple(_ACTIONS))
-    operations = (*(("look",) if looks else ()), *chosen, name)
+    operations = (*(("look",) if looks else ()), *conditions, name)
     action = _ACTIONS[name]
-    if (action.typed and "type" not in chosen) or not wanted(operations):
+    if (action.typed and "type" not in conditions) or not is_allowed(operations):
         return None
-    words, ends = draw.some(pool.words, 3), draw.some(pool.ends, 2)
-    new, *stems = draw.some([word for word in pool.words if word not in words], 5 + 2 * count)
+    words, ends = draw.pick_several(pool.words, 3), draw.pick_several(pool.ends, 2)
+    new_word, *stems = draw.pick_several(
+        [word for word in pool.words if word not in words], 5 + 2 * count
+    )
     files = {
         f"{stem}.{draw.pick(ends)}": f"{draw.pick(words)} {draw.pick(pool.numbers)}\n"
         for stem in stems
     }
-    w, end = words[0], ends[0]
-    full, *less = (
-        tuple(one for at, one in enumerate(chosen) if at != left) for left in range(-1, count - 1)
+    search_word, end = words[0], ends[0]
+    all_conditions, *partial_conditions = (
+        tuple(
+            condition for position, condition in enumerate(conditions) if position != omitted_index
+        )
+        for omitted_index in range(-1, count - 1)
     )
 
     def result(kinds: tuple[str, ...]) -> object:
-        taken = [
+        paths = [
             path
             for path, text in files.items()
             if ("type" not in kinds or path.endswith(f".{end}"))
-            and ("holding" not in kinds or w in text)
+            and ("holding" not in kinds or search_word in text)
         ]
-        return action.does(files, taken, w, new) if taken else None
+        return action.transform(files, paths, search_word, new_word) if paths else None
 
     def code(kinds: tuple[str, ...]) -> str:
         glob = f"*.{end}" if "type" in kinds else "*"
         if "holding" not in kinds:
-            everything = glob == "*" and action.code.startswith("ls")
-            command = action.code.replace(" {s}", "") if everything else action.code
-            return command.format(s=glob, w=w, v=new)
-        found = f"grep -l {w} {glob}"
+            is_unfiltered = glob == "*" and action.code.startswith("ls")
+            command = action.code.replace(" {s}", "") if is_unfiltered else action.code
+            return command.format(s=glob, w=search_word, v=new_word)
+        grep_command = f"grep -l {search_word} {glob}"
         if action.code.startswith("ls"):
-            return action.code.replace("ls {s}", found)
-        return action.code.format(s=f"$({found})", w=w, v=new)
+            return action.code.replace("ls {s}", grep_command)
+        return action.code.format(s=f"$({grep_command})", w=search_word, v=new_word)
 
-    done = result(full)
-    if done is None or done == files or any(done == result(kinds) for kinds in less):
+    expected_result = result(all_conditions)
+    if (
+        expected_result is None
+        or expected_result == files
+        or any(expected_result == result(kinds) for kinds in partial_conditions)
+    ):
         return None
-    if isinstance(done, list) and done[0] in _CHANCE:
+    if isinstance(expected_result, list) and expected_result[0] in _CHANCE:
         return None
-    said = draw.pick(action.says)
+    phrase = draw.pick(action.says)
     if looks:
-        if "{w}" not in said and "holding" not in chosen:
+        if "{w}" not in phrase and "holding" not in conditions:
             return None
-        files[_KEY] = f"{w}\n"
-    word = f"the word in {_KEY}" if looks else w
-    noun = f".{end} files" if "type" in chosen else "files"
-    noun += f" with {word}" if "holding" in chosen else ""
-    wrong = code(draw.pick(less)) if less else ("ls -a" if name != "list" else "ls | head -n1")
+        files[_KEY] = f"{search_word}\n"
+    word = f"the word in {_KEY}" if looks else search_word
+    noun = f".{end} files" if "type" in conditions else "files"
+    noun += f" with {word}" if "holding" in conditions else ""
+    wrong_command = (
+        code(draw.pick(partial_conditions))
+        if partial_conditions
+        else ("ls -a" if name != "list" else "ls | head -n1")
+    )
     return Draft(
-        query=said.format(s=noun, w="that word" if "holding" in chosen and looks else word, v=new),
-        gold=code(full),
-        wrong=(wrong,),
+        query=phrase.format(
+            s=noun, w="that word" if "holding" in conditions and looks else word, v=new_word
+        ),
+        gold=code(all_conditions),
+        wrong_solutions=(wrong_command,),
         operations=operations,
         looks=(f"cat {_KEY}",) if looks else (),
         fields={"files": dict(files)},

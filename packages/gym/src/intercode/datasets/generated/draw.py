@@ -21,7 +21,7 @@ SPLITS = ("train", "validation", "test", "compositions")
 those of ``train``, and pairs of operations that no other split has."""
 
 _SYLLABLES = tuple(a + b for a in "bdfgklmnprstvz" for b in "aiou" if a + b != "su")
-_NOT = [
+_EXCLUDED_WORDS = [
     "dago",
     "loli",
     "mofo",
@@ -39,38 +39,43 @@ _NOT = [
 """Left out: the name of a program, and words that no one wants to read."""
 
 
-def _made(firsts: Sequence[str], lasts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(one + last for one in firsts for last in lasts if one + last not in _NOT)
+def _combine(firsts: Sequence[str], lasts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(
+        prefix + suffix
+        for prefix in firsts
+        for suffix in lasts
+        if prefix + suffix not in _EXCLUDED_WORDS
+    )
 
 
-_WORDS = _made(_SYLLABLES, _SYLLABLES)
+_WORDS = _combine(_SYLLABLES, _SYLLABLES)
 """Words of four letters: none is part of another, or a word of a question (which has "take", "line"
 and "move"). A policy can spell one that it has never seen."""
-_ENDS = _made(_SYLLABLES, "bgklmnt")
-_HELD = 4
+_ENDS = _combine(_SYLLABLES, "bgklmnt")
+_HELD_OUT_RATIO = 4
 """One pair of operations in so many is kept for ``compositions``."""
 
 
-class Draw:
+class TaskDraw:
     """A source of choices, the same for the same facts on every machine."""
 
     def __init__(self, *facts: object) -> None:
-        self._next = random.Random("/".join(map(str, facts))).random
+        self._random_float = random.Random("/".join(map(str, facts))).random
 
-    def below(self, limit: int) -> int:
+    def draw_below(self, limit: int) -> int:
         """Draw a whole number from 0, below a limit."""
-        return int(self._next() * limit)
+        return int(self._random_float() * limit)
 
     def pick(self, choices: Sequence[T]) -> T:
         """Draw one of them."""
-        return choices[self.below(len(choices))]
+        return choices[self.draw_below(len(choices))]
 
-    def some(self, choices: Sequence[T], count: int) -> list[T]:
+    def pick_several(self, choices: Sequence[T], count: int) -> list[T]:
         """Draw so many different ones."""
-        drawn: dict[int, None] = {}
-        while len(drawn) < count:
-            drawn.setdefault(self.below(len(choices)))
-        return [choices[place] for place in drawn]
+        indices: dict[int, None] = {}
+        while len(indices) < count:
+            indices.setdefault(self.draw_below(len(choices)))
+        return [choices[place] for place in indices]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ class Pool:
     words: tuple[str, ...]
     numbers: tuple[int, ...]
     """Of two digits."""
-    few: tuple[int, ...]
+    counts: tuple[int, ...]
     """How many to take, as of lines."""
     ends: tuple[str, ...]
     """Suffixes of files."""
@@ -91,12 +96,13 @@ class Pool:
         return _POOLS["train" if split == "compositions" else split]
 
 
-def _pool(parts: Sequence[int], few: Sequence[int]) -> Pool:
+def _pool(parts: Sequence[int], counts: Sequence[int]) -> Pool:
     """Return the names and values of so many sixths."""
     words, ends = (
-        tuple(one for row, one in enumerate(every) if row % 6 in parts) for every in (_WORDS, _ENDS)
+        tuple(item for row, item in enumerate(all_items) if row % 6 in parts)
+        for all_items in (_WORDS, _ENDS)
     )
-    return Pool(words, tuple(n for n in range(10, 100) if n % 6 in parts), tuple(few), ends)
+    return Pool(words, tuple(n for n in range(10, 100) if n % 6 in parts), tuple(counts), ends)
 
 
 _POOLS = {
@@ -105,13 +111,13 @@ _POOLS = {
     "test": _pool((0, 5), (4, 6)),
 }
 # The last two sixths are shared out: by halves, so that both have even and odd numbers.
-for _at, _name in enumerate(("validation", "test")):
-    _whole = _POOLS[_name]
+for _offset, _name in enumerate(("validation", "test")):
+    _shared_pool = _POOLS[_name]
     _POOLS[_name] = Pool(
-        _whole.words[_at::2],
-        tuple(n for n in _whole.numbers if (n + 1) // 6 % 2 == _at),
-        _whole.few,
-        _whole.ends[_at::2],
+        _shared_pool.words[_offset::2],
+        tuple(n for n in _shared_pool.numbers if (n + 1) // 6 % 2 == _offset),
+        _shared_pool.counts,
+        _shared_pool.ends[_offset::2],
     )
 
 
@@ -121,7 +127,7 @@ class Draft:
 
     query: str
     gold: str
-    wrong: tuple[str, ...]
+    wrong_solutions: tuple[str, ...]
     """Gold without one of its steps: it has another effect."""
     operations: tuple[str, ...]
     looks: tuple[str, ...] = ()
@@ -130,24 +136,26 @@ class Draft:
     """More fields of the task."""
 
 
-Wanted = Callable[[Sequence[str]], bool]
+OperationFilter = Callable[[Sequence[str]], bool]
 """Whether operations in this order belong to the split."""
-Family = Callable[[Draw, Pool, int, Wanted], "Draft | None"]
+Family = Callable[[TaskDraw, Pool, int, OperationFilter], "Draft | None"]
 """Drafts a task of so many steps; None: what was drawn makes no good one."""
 
 
-def held_out(kind: str, operations: Sequence[str]) -> bool:
+def has_held_out_pair(kind: str, operations: Sequence[str]) -> bool:
     """Whether any two operations that follow each other are a pair for ``compositions``."""
-    return any(_held(kind, *pair) for pair in pairwise(operations))
+    return any(_is_held_out(kind, *pair) for pair in pairwise(operations))
 
 
 @cache
-def _held(kind: str, one: str, other: str) -> bool:
-    digest = blake2b(f"{kind}/{one}/{other}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") % _HELD == 0
+def _is_held_out(kind: str, first_operation: str, second_operation: str) -> bool:
+    digest = blake2b(
+        f"{kind}/{first_operation}/{second_operation}".encode(), digest_size=4
+    ).digest()
+    return int.from_bytes(digest, "big") % _HELD_OUT_RATIO == 0
 
 
-def joined(steps: Sequence[str]) -> str:
+def join_steps(steps: Sequence[str]) -> str:
     """Join steps to a sentence's end: ``a, b, then c``."""
-    *before, last = steps
-    return f"{', '.join(before)}, then {last}" if before else last
+    *earlier_steps, last_step = steps
+    return f"{', '.join(earlier_steps)}, then {last_step}" if earlier_steps else last_step

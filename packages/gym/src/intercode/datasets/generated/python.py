@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from intercode.datasets.generated.draw import Draft, Draw, Pool, Wanted, joined
+from intercode.datasets.generated.draw import Draft, OperationFilter, Pool, TaskDraw, join_steps
 
 _KEY = ".key"
 _INPUTS = 4
@@ -56,73 +56,83 @@ _TEXT = {
 _OPENINGS = ("Write {f}({x}): ", "Define {f}({x}): ", "Make a function {f}({x}): ")
 
 
-def draft(draw: Draw, pool: Pool, difficulty: int, wanted: Wanted) -> Draft | None:
+def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter) -> Draft | None:
     """Draft a function; from two steps on, one in four needs a number or a word from a file."""
-    looks = difficulty > 1 and draw.below(4) == 0
+    looks = difficulty > 1 and draw.draw_below(4) == 0
     count = difficulty - looks
-    known, x = draw.pick(((_NUMBERS, "xs"), (_NUMBERS, "xs"), (_TEXT, "s")))
-    names = draw.some(tuple(known), count)
-    steps = [known[name] for name in names]
+    operation_table, parameter = draw.pick(((_NUMBERS, "xs"), (_NUMBERS, "xs"), (_TEXT, "s")))
+    names = draw.pick_several(tuple(operation_table), count)
+    steps = [operation_table[name] for name in names]
     operations = ("look", *names) if looks else tuple(names)
-    if not wanted(operations) or any(step.ends for step in steps[:-1]):
+    if not is_allowed(operations) or any(step.ends for step in steps[:-1]):
         return None
-    name, new, *words = draw.some(pool.words, 5)
-    values = {"n": draw.pick(pool.numbers), "k": draw.pick(pool.few), "w": words[0], "v": new}
-    inputs = [_input(draw, pool, words, x) for _ in range(_INPUTS)]
-    gold = _expression(steps, x, values)
-    less = [_expression(steps[:at] + steps[at + 1 :], x, values) for at in range(count)]
-    results = _values(gold, x, inputs)
-    if results is None or any(_values(one, x, inputs) == results for one in less):
+    name, new_word, *words = draw.pick_several(pool.words, 5)
+    values = {
+        "n": draw.pick(pool.numbers),
+        "k": draw.pick(pool.counts),
+        "w": words[0],
+        "v": new_word,
+    }
+    inputs = [_input(draw, pool, words, parameter) for _ in range(_INPUTS)]
+    gold = _expression(steps, parameter, values)
+    shorter_golds = [
+        _expression(steps[:position] + steps[position + 1 :], parameter, values)
+        for position in range(count)
+    ]
+    results = _values(gold, parameter, inputs)
+    if results is None or any(
+        _values(item, parameter, inputs) == results for item in shorter_golds
+    ):
         return None
-    if all(one == results[0] for one in results):
+    if all(item == results[0] for item in results):
         return None
-    told, files, asked = [draw.pick(step.says) for step in steps], {}, dict(values)
+    phrases, files, query_values = [draw.pick(step.says) for step in steps], {}, dict(values)
     if looks:
-        key = "n" if x == "xs" else "w"
-        if not any(f"{{{key}}}" in text for text in told):
+        key = "n" if parameter == "xs" else "w"
+        if not any(f"{{{key}}}" in text for text in phrases):
             return None
         files = {_KEY: f"{values[key]}\n"}
-        asked[key] = f"the {'number' if key == 'n' else 'word'} in {_KEY}"
-    opening = draw.pick(_OPENINGS).format(f=name, x=x)
+        query_values[key] = f"the {'number' if key == 'n' else 'word'} in {_KEY}"
+    opening = draw.pick(_OPENINGS).format(f=name, x=parameter)
     return Draft(
-        query=opening + joined([text.format(**asked) for text in told]) + ".",
-        gold=_function(name, x, gold),
-        wrong=(_function(name, x, draw.pick(less)),),
+        query=opening + join_steps([text.format(**query_values) for text in phrases]) + ".",
+        gold=_function(name, parameter, gold),
+        wrong_solutions=(_function(name, parameter, draw.pick(shorter_golds)),),
         operations=operations,
         looks=(f"open('{_KEY}').read()",) if looks else (),
         fields={
             "files": files,
             "tests": tuple(
-                f"assert {name}({one!r}) == {result!r}"
-                for one, result in zip(inputs, results, strict=True)
+                f"assert {name}({item!r}) == {result!r}"
+                for item, result in zip(inputs, results, strict=True)
             ),
         },
     )
 
 
-def _input(draw: Draw, pool: Pool, words: list[str], x: str) -> object:
-    if x == "s":
+def _input(draw: TaskDraw, pool: Pool, words: list[str], parameter: str) -> object:
+    if parameter == "s":
         return " ".join(draw.pick(words) for _ in range(3))
-    numbers = draw.some(pool.numbers, _LENGTH - 2)
+    numbers = draw.pick_several(pool.numbers, _LENGTH - 2)
     return [*numbers, draw.pick(numbers), draw.pick(numbers)]
 
 
-def _expression(steps: list[_Step], x: str, values: dict[str, object]) -> str:
-    code = x
-    for at, step in enumerate(steps):
-        inner = f"({code})" if " + " in code and step.code[0] == "{" and at else code
-        code = step.code.format(inner, **values)
+def _expression(steps: list[_Step], parameter: str, values: dict[str, object]) -> str:
+    code = parameter
+    for position, step in enumerate(steps):
+        operand = f"({code})" if " + " in code and step.code[0] == "{" and position else code
+        code = step.code.format(operand, **values)
     return code
 
 
-def _function(name: str, x: str, expression: str) -> str:
-    return f"def {name}({x}): return {expression}"
+def _function(name: str, parameter: str, expression: str) -> str:
+    return f"def {name}({parameter}): return {expression}"
 
 
-def _values(expression: str, x: str, inputs: list[object]) -> list[object] | None:
+def _values(expression: str, parameter: str, inputs: list[object]) -> list[object] | None:
     """Evaluate an expression of ours; None: not of all inputs."""
     code = compile(expression, "<generated>", "eval")
     try:
-        return [eval(code, {x: one}) for one in inputs]
+        return [eval(code, {parameter: input_value}) for input_value in inputs]
     except (TypeError, ValueError, AttributeError):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from threading import Lock
 
-from intercode.datasets.generated.draw import Draft, Draw, Pool, Wanted
+from intercode.datasets.generated.draw import Draft, OperationFilter, Pool, TaskDraw
 
 DATABASES = 64
 """The number of databases of a seed and split."""
@@ -31,15 +31,17 @@ _lock = Lock()
 @lru_cache(maxsize=256)
 def script(seed: int, split: str, number: int) -> str:
     """Return the SQL that makes a database."""
-    draw, pool = Draw("sql", seed, split, "database", number), Pool.of(split)
-    words = draw.some(pool.words, 6 + draw.pick((7, 8, 9, 10)))
+    draw, pool = TaskDraw("sql", seed, split, "database", number), Pool.of(split)
+    words = draw.pick_several(pool.words, 6 + draw.pick((7, 8, 9, 10)))
     kinds, towns, names = words[:3], words[3:6], words[6:]
-    prices = draw.some(pool.numbers, len(names))
+    prices = draw.pick_several(pool.numbers, len(names))
     goods = [
         f"({row}, '{name}', '{draw.pick(kinds)}', {price})"
         for row, (name, price) in enumerate(zip(names, prices, strict=True), 1)
     ]
-    pairs = draw.some([(row, town) for row in range(1, len(names) + 1) for town in towns], 12)
+    pairs = draw.pick_several(
+        [(row, town) for row in range(1, len(names) + 1) for town in towns], 12
+    )
     sales = [f"({row}, '{town}', {draw.pick(pool.numbers)})" for row, town in pairs]
     return (
         "CREATE TABLE goods (id INTEGER PRIMARY KEY, name TEXT, kind TEXT, price INTEGER);\n"
@@ -53,28 +55,30 @@ def script(seed: int, split: str, number: int) -> str:
 
 @lru_cache(maxsize=256)
 def _database(seed: int, split: str, number: int) -> sqlite3.Connection:
-    made = sqlite3.connect(":memory:", check_same_thread=False)
-    made.executescript(script(seed, split, number))
-    return made
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    connection.executescript(script(seed, split, number))
+    return connection
 
 
-def name_of(number: int) -> str:
+def database_name(number: int) -> str:
     """Name a database."""
     return f"shop_{number}"
 
 
-class Queries:
+class QueryFamily:
     """Drafts tasks over the databases of a seed and split."""
 
     def __init__(self, seed: int, split: str) -> None:
         self._facts = seed, split
 
-    def __call__(self, draw: Draw, pool: Pool, difficulty: int, wanted: Wanted) -> Draft | None:
+    def __call__(
+        self, draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter
+    ) -> Draft | None:
         """Draft a query of so many clauses."""
-        operations = sorted(draw.some(_ORDER, difficulty), key=_ORDER.index)
-        if not _fits(operations) or not wanted(operations):
+        operations = sorted(draw.pick_several(_ORDER, difficulty), key=_ORDER.index)
+        if not _fits(operations) or not is_allowed(operations):
             return None
-        number, ordered = draw.below(DATABASES), bool({"up", "down"} & set(operations))
+        number, ordered = draw.draw_below(DATABASES), bool({"up", "down"} & set(operations))
 
         def run(statement: str) -> list[tuple[object, ...]]:
             with _lock:
@@ -85,68 +89,70 @@ class Queries:
             "kind": str(draw.pick(run("SELECT DISTINCT kind FROM goods ORDER BY kind"))[0]),
             "town": str(draw.pick(run("SELECT DISTINCT town FROM sales ORDER BY town"))[0]),
             "price": str(draw.pick(pool.numbers)),
-            "few": str(draw.pick(pool.few)),
+            "few": str(draw.pick(pool.counts)),
         }
         if "look" in operations:
             values["kind"] = str(run(_LOOK)[0][0])
-        steps = [one for one in operations if one != "look"]
+        steps = [item for item in operations if item != "look"]
         gold = _statement(steps, values)
         rows = run(gold)
-        less = [
-            _statement(rest, values)
-            for left in steps
-            if _fits(rest := [one for one in steps if one != left])
+        shorter_statements = [
+            _statement(remaining_steps, values)
+            for omitted_step in steps
+            if _fits(remaining_steps := [item for item in steps if item != omitted_step])
         ]
-        if not rows or None in rows[0] or any(run(one) == rows for one in less):
+        if not rows or None in rows[0] or any(run(item) == rows for item in shorter_statements):
             return None
         return Draft(
             query=_words(draw, operations, values),
             gold=gold,
-            wrong=tuple(less[:1]),
+            wrong_solutions=tuple(shorter_statements[:1]),
             operations=tuple(operations),
             looks=(_LOOK,) if "look" in operations else (),
-            fields={"db": name_of(number)},
+            fields={"db": database_name(number)},
         )
 
 
 def _fits(operations: Sequence[str]) -> bool:
     """Whether the clauses make a statement."""
-    has = set(operations)
-    aggregates = len(has & _AGGREGATES.keys())
+    clauses = set(operations)
+    aggregates = len(clauses & _AGGREGATES.keys())
     return (
         aggregates <= 1
-        and not {"above", "below"} <= has
-        and not {"up", "down"} <= has
-        and ("look" not in has or "kind" in has)
-        and ("first" not in has or bool(has & {"up", "down"}))
-        and ("group" not in has or (aggregates == 1 and "kind" not in has))
-        and (not aggregates or "group" in has or not has & {"up", "down", "first"})
+        and not {"above", "below"} <= clauses
+        and not {"up", "down"} <= clauses
+        and ("look" not in clauses or "kind" in clauses)
+        and ("first" not in clauses or bool(clauses & {"up", "down"}))
+        and ("group" not in clauses or (aggregates == 1 and "kind" not in clauses))
+        and (not aggregates or "group" in clauses or not clauses & {"up", "down", "first"})
     )
 
 
 def _statement(operations: Sequence[str], values: dict[str, str]) -> str:
-    aggregate = next((_AGGREGATES[one][0] for one in operations if one in _AGGREGATES), "name")
-    per = "kind, " if "group" in operations else ""
-    said = f"SELECT {per}{aggregate} FROM goods"
+    aggregate = next(
+        (_AGGREGATES[operation][0] for operation in operations if operation in _AGGREGATES), "name"
+    )
+    group_prefix = "kind, " if "group" in operations else ""
+    statement = f"SELECT {group_prefix}{aggregate} FROM goods"
     if "town" in operations:
-        said += " JOIN sales ON id = goods_id"
+        statement += " JOIN sales ON id = goods_id"
     conditions = {
         "town": f"town = '{values['town']}'",
         "kind": f"kind = '{values['kind']}'",
         "above": f"price > {values['price']}",
         "below": f"price < {values['price']}",
     }
-    if held := [text for name, text in conditions.items() if name in operations]:
-        said += f" WHERE {' AND '.join(held)}"
+    if condition_texts := [text for name, text in conditions.items() if name in operations]:
+        statement += f" WHERE {' AND '.join(condition_texts)}"
     if "group" in operations:
-        said += " GROUP BY kind"
+        statement += " GROUP BY kind"
     for name, way in (("up", ""), ("down", " DESC")):
         if name in operations:
-            said += f" ORDER BY {'kind' if per else 'price'}{way}"
-    return said + (f" LIMIT {values['few']}" if "first" in operations else "")
+            statement += f" ORDER BY {'kind' if group_prefix else 'price'}{way}"
+    return statement + (f" LIMIT {values['few']}" if "first" in operations else "")
 
 
-def _words(draw: Draw, operations: Sequence[str], values: dict[str, str]) -> str:
+def _words(draw: TaskDraw, operations: Sequence[str], values: dict[str, str]) -> str:
     kind = "the word in note" if "look" in operations else values["kind"]
     conditions = {
         "kind": (f" of kind {kind}", f" whose kind is {kind}"),
@@ -155,17 +161,19 @@ def _words(draw: Draw, operations: Sequence[str], values: dict[str, str]) -> str
         "below": (f" below {values['price']}", f" cheaper than {values['price']}"),
     }
     noun = "goods" + "".join(
-        draw.pick(said) for name, said in conditions.items() if name in operations
+        draw.pick(phrase) for name, phrase in conditions.items() if name in operations
     )
-    aggregate = next((_AGGREGATES[one][1] for one in operations if one in _AGGREGATES), None)
+    aggregate = next(
+        (_AGGREGATES[operation][1] for operation in operations if operation in _AGGREGATES), None
+    )
     if aggregate is not None and "group" not in operations:
         return draw.pick(aggregate).format(s=noun)
     if aggregate is not None:
-        said = draw.pick(aggregate).format(s=noun)
-        said = draw.pick(("For each kind: ", "Per kind: ")) + said[0].lower() + said[1:]
+        phrase = draw.pick(aggregate).format(s=noun)
+        phrase = draw.pick(("For each kind: ", "Per kind: ")) + phrase[0].lower() + phrase[1:]
         orders = {"up": " Sort by kind.", "down": " Sort by kind, z to a."}
     else:
-        said = draw.pick(_LISTS).format(s=noun) + "."
+        phrase = draw.pick(_LISTS).format(s=noun) + "."
         orders = {"up": " Cheapest first.", "down": " Dearest first."}
-    said += "".join(text for name, text in orders.items() if name in operations)
-    return said + (f" Only the first {values['few']}." if "first" in operations else "")
+    phrase += "".join(text for name, text in orders.items() if name in operations)
+    return phrase + (f" Only the first {values['few']}." if "first" in operations else "")

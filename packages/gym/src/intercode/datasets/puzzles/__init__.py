@@ -61,17 +61,17 @@ def load(seed: int = 0, secret: str | None = None) -> Dataset:
         secret: Flags are made from it, too, so that no model can have seen them; None: one that is
             drawn once for this process; empty: the seed alone.
     """
-    return _load(seed, _of_this_process() if secret is None else secret)
+    return _load(seed, _process_secret() if secret is None else secret)
 
 
 @lru_cache(maxsize=4)
 def _load(seed: int, secret: str) -> Dataset:
-    made = (_task(name, make, seed, secret) for name, make in PUZZLES.items())
-    return Dataset([task for task in made if task is not None], "ctf")
+    tasks = (_task(name, make, seed, secret) for name, make in PUZZLES.items())
+    return Dataset([task for task in tasks if task is not None], "ctf")
 
 
 @lru_cache(maxsize=1)
-def _of_this_process() -> str:
+def _process_secret() -> str:
     return secrets.token_hex(8)
 
 

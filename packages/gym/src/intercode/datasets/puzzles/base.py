@@ -45,8 +45,8 @@ class Draw(random.Random):
 
     def flag(self) -> str:
         """Draw a new flag: ``intercode{amber_heron_1f09ac}``."""
-        known = self._flag()  # also where it is not the one: all else is drawn as if it were
-        return known if self.flags is self else self.flags._flag()
+        default_flag = self._flag()  # also where it is not the one: all else is drawn as if it were
+        return default_flag if self.flags is self else self.flags._flag()
 
     def _flag(self) -> str:
         return f"intercode{{{self.word()}_{self.word()}_{self.getrandbits(24):06x}}}"
@@ -84,13 +84,13 @@ class Puzzle:
     """``easy``, ``medium`` or ``hard``."""
     category: str
     files: Mapping[str, str | bytes] = field(default_factory=dict)
-    also: tuple[str, ...] = ()
+    accepted_flags: tuple[str, ...] = ()
     """Other accepted forms of the flag."""
-    wrong: tuple[str, ...] = ()
+    wrong_flags: tuple[str, ...] = ()
     """Texts that could well be taken for the flag."""
     requires: tuple[str, ...] = ("python3",)
     """Packages of Debian that the solution needs beyond Bash and coreutils."""
-    flag_in: tuple[str, ...] = ()
+    flag_files: tuple[str, ...] = ()
     """Files that hold the whole flag as it is, or in base64, in hexadecimal or reversed."""
     setup: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -106,16 +106,16 @@ class Puzzle:
         }
         metadata: dict[str, Any] = {
             "solution": list(self.solution),
-            "wrong": list(self.wrong),
+            "wrong": list(self.wrong_flags),
             "requires": list(self.requires),
-            "flag_in": list(self.flag_in),
+            "flag_in": list(self.flag_files),
             **({"binary_files": binary} if binary else {}),
             **self.facts,
         }
         return Task(
             name,
             self.query,
-            (self.flag, *self.also),
+            (self.flag, *self.accepted_flags),
             setup=self.setup,
             files=text,
             tags=(self.level, self.category),

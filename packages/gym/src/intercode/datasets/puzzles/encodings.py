@@ -18,7 +18,7 @@ _LAYERS: dict[str, tuple[Callable[[str], str], str]] = {
 
 _LETTERS = "\0E\nA SIU\rDRJNFCKTZLWHYPQOBG\0MXV\0"
 _FIGURES = "\0003\n- '87\r\0004\0,\0:(5+)2\0006019?\0\0./=\0"
-_TO_FIGURES, _TO_LETTERS = 27, 31
+_FIGURES_SHIFT, _LETTERS_SHIFT = 27, 31
 
 
 def layers(draw: Draw) -> Puzzle:
@@ -39,15 +39,19 @@ def layers(draw: Draw) -> Puzzle:
         "easy",
         "encoding",
         {"parcel.txt": f"{text}\n"},
-        wrong=(text, flag[::-1]),
+        wrong_flags=(text, flag[::-1]),
         requires=("util-linux",),
     )
 
 
 def tape(draw: Draw) -> Puzzle:
     """Punched tape, in the five bits of ITA2."""
-    own = draw.flags
-    body = "".join(own.words(2)).upper() + str(own.randrange(100, 1000)) + own.word().upper()
+    flag_draw = draw.flags
+    body = (
+        "".join(flag_draw.words(2)).upper()
+        + str(flag_draw.randrange(100, 1000))
+        + flag_draw.word().upper()
+    )
     rows = "".join(f"|{_holes(code)}|\n" for code in _ita2(f"KEY {body}"))
     return Puzzle(
         "tape.txt is a teleprinter's tape (ITA2; the first bit of a character is on the left, the "
@@ -58,17 +62,17 @@ def tape(draw: Draw) -> Puzzle:
         "medium",
         "encoding",
         {"tape.txt": rows},
-        also=(f"intercode{{{body}}}",),
-        wrong=(f"intercode{{{body[::-1].lower()}}}", body),
+        accepted_flags=(f"intercode{{{body}}}",),
+        wrong_flags=(f"intercode{{{body[::-1].lower()}}}", body),
     )
 
 
 def _ita2(text: str) -> list[int]:
-    codes, shifted = [_TO_LETTERS], False
+    codes, shifted = [_LETTERS_SHIFT], False
     for character in text:
         if character not in (_FIGURES if shifted else _LETTERS):
             shifted = not shifted
-            codes.append(_TO_FIGURES if shifted else _TO_LETTERS)
+            codes.append(_FIGURES_SHIFT if shifted else _LETTERS_SHIFT)
         codes.append((_FIGURES if shifted else _LETTERS).index(character))
     return codes
 
@@ -95,15 +99,15 @@ print("intercode{{" + text.split()[1].lower() + "}}")
 def alphabet(draw: Draw) -> Puzzle:
     """Base64 with an alphabet of its own, and one old message that is known."""
     flag = draw.flag()
-    usual = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-    own = str.maketrans(usual, "".join(draw.sample(usual, 64)))
-    needed = set(_base64(flag))
-    old = draw.sentence()
-    while not needed <= set(_base64(old)):
-        old += f" {draw.flag()[9:]} {draw.sentence()}"
-    one, other = draw.people(2)
+    standard_alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    translation = str.maketrans(standard_alphabet, "".join(draw.sample(standard_alphabet, 64)))
+    required_characters = set(_base64(flag))
+    old_message = draw.sentence()
+    while not required_characters <= set(_base64(old_message)):
+        old_message += f" {draw.flag()[9:]} {draw.sentence()}"
+    first_person, second_person = draw.people(2)
     return Puzzle(
-        f"{one.capitalize()} and {other.capitalize()} write to each other in base64, but with an "
+        f"{first_person.capitalize()} and {second_person.capitalize()} write to each other in base64, but with an "
         "alphabet of their own. old.txt is an old message, old.enc what they had made of it. "
         "new.enc is new. Find the flag, intercode{…}.",
         flag,
@@ -118,11 +122,15 @@ print(base64.b64decode(open("new.enc", "rb").read().strip().translate(table)).de
         "medium",
         "encoding",
         {
-            "old.txt": old,
-            "old.enc": _base64(old).translate(own) + "\n",
-            "new.enc": _base64(flag).translate(own) + "\n",
+            "old.txt": old_message,
+            "old.enc": _base64(old_message).translate(translation) + "\n",
+            "new.enc": _base64(flag).translate(translation) + "\n",
         },
-        wrong=("intercode" + old[old.index("{") : old.index("}") + 1],) if "{" in old else (),
+        wrong_flags=(
+            "intercode" + old_message[old_message.index("{") : old_message.index("}") + 1],
+        )
+        if "{" in old_message
+        else (),
     )
 
 
@@ -153,5 +161,5 @@ for line in open("poem.txt"):
         "medium",
         "steganography",
         {"poem.txt": poem},
-        wrong=(f"intercode{{{poet.lower()}}}",),
+        wrong_flags=(f"intercode{{{poet.lower()}}}",),
     )

@@ -36,7 +36,7 @@ for name in files.namelist():
         "easy",
         "forensics",
         {"holiday.txt": picture + archive(files)},
-        wrong=(decoy,),
+        wrong_flags=(decoy,),
     )
 
 
@@ -44,12 +44,12 @@ def camera(draw: Draw) -> Puzzle:
     """The notes of a camera in its pictures, one of them compressed."""
     flag, decoys = draw.flag(), [draw.flag() for _ in range(3)]
     author = draw.people(1)[0]
-    hidden = f"Seen by {author}: {flag}".encode()
+    hidden_note = f"Seen by {author}: {flag}".encode()
     notes = [(b"tEXt", b"Software\0intercam 2.1"), (b"tEXt", f"Author\0{author}".encode())]
     notes += [
         (b"zTXt", b"Comment\0\0" + zlib.compress(f"Draft {text}".encode())) for text in decoys
     ]
-    notes.insert(draw.randint(2, 5), (b"zTXt", b"Comment\0\0" + zlib.compress(hidden)))
+    notes.insert(draw.randint(2, 5), (b"zTXt", b"Comment\0\0" + zlib.compress(hidden_note)))
     return Puzzle(
         f"{author.capitalize()} has commented on camera.png in its metadata. Drafts do not count. "
         "Find the flag, intercode{…}.",
@@ -69,19 +69,19 @@ while at < len(data):
         "medium",
         "forensics",
         {"camera.png": png(40, draw.randbytes(40 * 30), notes)},
-        wrong=tuple(decoys),
+        wrong_flags=tuple(decoys),
     )
 
 
 def deleted(draw: Draw) -> Puzzle:
     """A disk on which a file was deleted, but not overwritten."""
     flag, decoy = draw.flag(), draw.flag()
-    others = [
+    other_files = [
         (f"{word[:8]}.txt", " ".join(draw.sentence() for _ in range(30)).encode())
         for word in draw.words(5)
     ]
     secret = " ".join([*(draw.sentence() for _ in range(9)), flag, draw.sentence()])
-    files = [*others, ("plans.gz", gz(secret.encode())), ("backup.gz", gz(decoy.encode()))]
+    files = [*other_files, ("plans.gz", gz(secret.encode())), ("backup.gz", gz(decoy.encode()))]
     draw.shuffle(files)
     return Puzzle(
         "disk.img is a small disk with a FAT file system. The flag, intercode{…}, was in plans.gz, "
@@ -103,8 +103,8 @@ for at in range(root, root + 32 * entries, 32):
         ),
         "medium",
         "forensics",
-        {"disk.img": disk(files, deleted=["plans.gz"])},
-        wrong=(decoy,),
+        {"disk.img": disk(files, deleted_files=["plans.gz"])},
+        wrong_flags=(decoy,),
     )
 
 
@@ -114,7 +114,7 @@ def torn(draw: Draw) -> Puzzle:
     lines = [draw.sentence() for _ in range(200)]
     lines[draw.randrange(100)] = f"was: {decoy}"
     lines[draw.randrange(100, 200)] = f"is: {flag}"
-    whole = gz("\n".join(lines).encode())
+    archive_data = gz("\n".join(lines).encode())
     return Puzzle(
         "The first ten bytes of notes.gz were overwritten. What they were is no secret. Find the "
         "flag that is valid, intercode{…}.",
@@ -125,8 +125,8 @@ def torn(draw: Draw) -> Puzzle:
         ),
         "easy",
         "forensics",
-        {"notes.gz": draw.randbytes(10) + whole[10:]},
-        wrong=(decoy,),
+        {"notes.gz": draw.randbytes(10) + archive_data[10:]},
+        wrong_flags=(decoy,),
         requires=("gzip", "grep"),
     )
 
@@ -140,8 +140,8 @@ def pixels(draw: Draw) -> Puzzle:
     data = bytearray(draw.randbytes(3 * count))
     channel = draw.randrange(3)
     for number, bit in enumerate(bits):
-        at = 3 * number + channel
-        data[at] = data[at] & 0xFE | bit
+        offset = 3 * number + channel
+        data[offset] = data[offset] & 0xFE | bit
     return Puzzle(
         "noise.bmp is not only noise: one of its three colours says something, a bit in each of "
         "its pixels, in the order of the file. Find the flag, intercode{…}.",
@@ -166,7 +166,9 @@ def ledger(draw: Draw) -> Puzzle:
     flag, decoy = draw.flag(), draw.flag()
     people = draw.people(12)
     thief = draw.choice(people[:6])
-    rows = [(who, draw.randrange(10, 900), draw.sentence()) for who in people for _ in range(3)]
+    rows = [
+        (person, draw.randrange(10, 900), draw.sentence()) for person in people for _ in range(3)
+    ]
     rows.insert(draw.randrange(9, 30), (thief, 9000, f"key {flag.encode().hex()}"))
     rows.append((people[7], 12, f"key {decoy.encode().hex()}"))
     return Puzzle(
@@ -185,8 +187,8 @@ for key in re.findall(rb"([a-z]*)..key ((?:[0-9a-f]{2})*?7d)", data, re.S):
         "hard",
         "forensics",
         {"ledger.db": _database(rows)},
-        wrong=(decoy,),
-        flag_in=("ledger.db",),
+        wrong_flags=(decoy,),
+        flag_files=("ledger.db",),
         facts={"subtasks": [{"name": "who was paid", "answer": thief}]},
     )
 
@@ -229,7 +231,9 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 def png(width: int, pixels: bytes, notes: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
     """Make a grey PNG picture, with other chunks between its header and its pixels."""
     height = len(pixels) // width
-    rows = b"".join(b"\0" + pixels[at : at + width] for at in range(0, height * width, width))
+    rows = b"".join(
+        b"\0" + pixels[offset : offset + width] for offset in range(0, height * width, width)
+    )
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     chunks = [(b"IHDR", header), *notes, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
@@ -251,27 +255,27 @@ def bmp(width: int, pixels: bytes) -> bytes:
     return header + struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, 0, 0, 0, 0, 0) + pixels
 
 
-def disk(files: Iterable[tuple[str, bytes]], deleted: Iterable[str] = ()) -> bytes:
+def disk(files: Iterable[tuple[str, bytes]], deleted_files: Iterable[str] = ()) -> bytes:
     """Make a small disk with a FAT12 file system. The content of a deleted file is still there.
 
     Args:
         files: Name (of 8 characters, a point and 3, at the most) and content, at most 16.
-        deleted: The names of deleted files.
+        deleted_files: The names of deleted files.
     """
-    gone = set(deleted)
+    deleted_names = set(deleted_files)
     entries: list[int] = [0xFF8, 0xFFF]
     root, data = b"", b""
     for name, content in files:
         clusters = max(1, -(-len(content) // SECTOR))
-        first = len(entries)
+        first_cluster = len(entries)
         stem, _, extension = name.upper().partition(".")
         label = f"{stem:8}{extension:3}".encode()
-        if name in gone:
+        if name in deleted_names:
             label = b"\xe5" + label[1:]
             entries += [0] * clusters
         else:
-            entries += [*range(first + 1, first + clusters), 0xFFF]
-        root += label + struct.pack("<B14xHI", 0x20, first, len(content))
+            entries += [*range(first_cluster + 1, first_cluster + clusters), 0xFFF]
+        root += label + struct.pack("<B14xHI", 0x20, first_cluster, len(content))
         data += content.ljust(clusters * SECTOR, b"\0")
     total = 4 + len(data) // SECTOR + 16
     boot = struct.pack(
@@ -284,5 +288,5 @@ def disk(files: Iterable[tuple[str, bytes]], deleted: Iterable[str] = ()) -> byt
 
 def _fat12(entries: list[int]) -> bytes:
     """Return a table of 12 bits for each cluster, in one sector."""
-    packed = sum(entry << 12 * number for number, entry in enumerate(entries))
-    return packed.to_bytes(SECTOR, "little")
+    table = sum(entry << 12 * number for number, entry in enumerate(entries))
+    return table.to_bytes(SECTOR, "little")

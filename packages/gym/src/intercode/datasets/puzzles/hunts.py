@@ -15,16 +15,17 @@ _PAGES = ("/", "/shop", "/cart", "/login", "/img/logo.png", "/style.css", "/admi
 def log(draw: Draw) -> Puzzle:
     """A server's log: one of many visitors carried something out, piece by piece."""
     flag = draw.flag()
-    thief, *others = (draw.address() for _ in range(12))
+    thief, *other_addresses = (draw.address() for _ in range(12))
     requests = [
-        (draw.choice(others), draw.choice(_PAGES), draw.choice((200, 404))) for _ in range(900)
+        (draw.choice(other_addresses), draw.choice(_PAGES), draw.choice((200, 404)))
+        for _ in range(900)
     ]
     for visitor, secret, code in (
         (thief, flag, 200),
-        (others[0], draw.flag(), 404),
-        (others[1], draw.flag(), 403),
+        (other_addresses[0], draw.flag(), 404),
+        (other_addresses[1], draw.flag(), 403),
     ):
-        pieces = [secret[at : at + 3] for at in range(0, len(secret), 3)]
+        pieces = [secret[offset : offset + 3] for offset in range(0, len(secret), 3)]
         requests += [
             (visitor, f"/pixel.gif?n={number}&d={piece.encode().hex()}", code)
             for number, piece in enumerate(pieces)
@@ -49,7 +50,7 @@ def log(draw: Draw) -> Puzzle:
         "medium",
         "hunt",
         {"access.log": "".join(lines)},
-        wrong=(f"intercode{{{thief}}}",),
+        wrong_flags=(f"intercode{{{thief}}}",),
         requires=("grep", "sed"),
         facts={"subtasks": [{"name": "the address", "answer": thief}]},
     )
@@ -86,13 +87,16 @@ def capture(draw: Draw) -> Puzzle:
         request = f"GET /vault HTTP/1.1\r\nHost: {draw.word()}.example\r\n"
         request += f"Authorization: Basic {token}\r\n\r\n"
         answer = "HTTP/1.1 " + ("200 OK" if user == right else "401 Unauthorized") + "\r\n\r\n"
-        here, there = f"{draw.address()}.{draw.randrange(30000, 60000)}", f"{server}.80"
+        client_address, server_address = (
+            f"{draw.address()}.{draw.randrange(30000, 60000)}",
+            f"{server}.80",
+        )
         cut = draw.randrange(70, len(request) - 20)
         packets.append(
             [
-                _packet(here, there, 1, request[:cut]),
-                _packet(here, there, 1 + cut, request[cut:]),
-                _packet(there, here, 1, answer),
+                _packet(client_address, server_address, 1, request[:cut]),
+                _packet(client_address, server_address, 1 + cut, request[cut:]),
+                _packet(server_address, client_address, 1, answer),
             ]
         )
         if draw.random() < 0.5:
@@ -109,18 +113,18 @@ def capture(draw: Draw) -> Puzzle:
         "hard",
         "forensics",
         {"capture.txt": "".join(lines)},
-        wrong=tuple(decoys),
+        wrong_flags=tuple(decoys),
     )
 
 
 def _packet(source: str, target: str, sequence: int, text: str) -> str:
     data = text.encode()
     rows = [f"IP {source} > {target}: Flags [P.], seq {sequence}, length {len(data)}\n"]
-    for at in range(0, len(data), 16):
-        row = data[at : at + 16]
+    for offset in range(0, len(data), 16):
+        row = data[offset : offset + 16]
         pairs = " ".join(row[n : n + 2].hex() for n in range(0, len(row), 2))
-        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        rows.append(f"\t0x{at:04x}:  {pairs:39}  {shown}\n")
+        printable_text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        rows.append(f"\t0x{offset:04x}:  {pairs:39}  {printable_text}\n")
     return "".join(rows)
 
 
@@ -131,15 +135,17 @@ def history(draw: Draw) -> Puzzle:
     objects: dict[str, bytes] = {}
     readme = f"# {draw.word()}\n\n{draw.sentence()}\n"
     commit = partial(_commit, objects, owner)
-    first = commit("Begin", {"README.md": readme}, 0)
+    first_commit = commit("Begin", {"README.md": readme}, 0)
     settings = f"HOST={draw.word()}.example\nTOKEN="
-    commit("Deploy", {"README.md": readme, "deploy.env": f"{settings}{flag}\n"}, 1, first)
-    second = commit("Deploy", {"README.md": readme, "deploy.env": f"{settings}{decoy}\n"}, 2, first)
-    last = commit("Tokens belong elsewhere", {"README.md": readme}, 3, second)
+    commit("Deploy", {"README.md": readme, "deploy.env": f"{settings}{flag}\n"}, 1, first_commit)
+    second_commit = commit(
+        "Deploy", {"README.md": readme, "deploy.env": f"{settings}{decoy}\n"}, 2, first_commit
+    )
+    last_commit = commit("Tokens belong elsewhere", {"README.md": readme}, 3, second_commit)
     files: dict[str, str | bytes] = {
         "shop.git/HEAD": "ref: refs/heads/main\n",
         "shop.git/config": "[core]\n\trepositoryformatversion = 0\n\tbare = true\n",
-        "shop.git/refs/heads/main": f"{last}\n",
+        "shop.git/refs/heads/main": f"{last_commit}\n",
         **{f"shop.git/objects/{key[:2]}/{key[2:]}": data for key, data in objects.items()},
     }
     return Puzzle(
@@ -155,7 +161,7 @@ def history(draw: Draw) -> Puzzle:
         "medium",
         "hunt",
         files,
-        wrong=(decoy,),
+        wrong_flags=(decoy,),
         requires=("git", "grep", "sed"),
     )
 
@@ -173,15 +179,15 @@ def _commit(
     for name, text in sorted(files.items()):
         blob = _store(objects, "blob", text.encode())
         entries += f"100644 {name}\0".encode() + bytes.fromhex(blob)
-    when = f"{owner} <{owner}@example.com> {1_700_000_000 + 3600 * hour} +0000"
+    signature = f"{owner} <{owner}@example.com> {1_700_000_000 + 3600 * hour} +0000"
     lines = [f"tree {_store(objects, 'tree', entries)}", *(f"parent {p}" for p in parents)]
-    lines += [f"author {when}", f"committer {when}", "", message, ""]
+    lines += [f"author {signature}", f"committer {signature}", "", message, ""]
     return _store(objects, "commit", "\n".join(lines).encode())
 
 
 def _store(objects: dict[str, bytes], kind: str, data: bytes) -> str:
     """Add a loose object, as Git keeps it; return its name."""
-    whole = f"{kind} {len(data)}\0".encode() + data
-    name = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
-    objects[name] = zlib.compress(whole)
+    object_data = f"{kind} {len(data)}\0".encode() + data
+    name = hashlib.sha1(object_data, usedforsecurity=False).hexdigest()
+    objects[name] = zlib.compress(object_data)
     return name

@@ -27,7 +27,7 @@ def checker(draw: Draw) -> Puzzle:
     names = [f"O{n:07b}".replace("1", "l").replace("0", "O") for n in draw.sample(range(128), 6)]
     factor, step = draw.randrange(3, 257), draw.randrange(3, 257)
     order = draw.sample(range(len(flag)), len(flag))
-    table = [(ord(flag[at]) * factor + at * step) % 257 for at in order]
+    table = [(ord(flag[position]) * factor + position * step) % 257 for position in order]
     source = _CHECKER.format(
         **dict(zip("abcdef", names, strict=True)),
         table=",".join(map(str, table)),
@@ -51,7 +51,7 @@ print("".join(chr(found[at]) for at in sorted(found)))
         "medium",
         "reversing",
         {"check.py": source},
-        wrong=("yes",),
+        wrong_flags=("yes",),
     )
 
 
@@ -99,21 +99,21 @@ for at in range(0, len(data) - 40, 4):  # (letter ^ key[n % 4]) + step * n
         ),
         "hard",
         "reversing",
-        {"door": _compiled(source)},
-        wrong=("The door opens.",),
+        {"door": _compile_door(source)},
+        wrong_flags=("The door opens.",),
         requires=("python3", "libc6"),
         setup="chmod +x door",
     )
 
 
 @lru_cache(maxsize=8)
-def _compiled(source: str) -> bytes:
+def _compile_door(source: str) -> bytes:
     if (compiler := shutil.which("gcc")) is None:
         raise TaskError("there is no C compiler (apt-get install gcc libc6-dev)")
     with tempfile.TemporaryDirectory(prefix="intercode-") as folder:
         target = Path(folder, "door")
         command = [compiler, "-x", "c", "-", "-O1", "-s", "-Wl,--build-id=none", "-o", str(target)]
-        done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise TaskError(f"{compiler} cannot compile a program: {done.stderr.strip()[-300:]}")
+        result = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise TaskError(f"{compiler} cannot compile a program: {result.stderr.strip()[-300:]}")
         return target.read_bytes()

@@ -26,7 +26,7 @@ subprocess sys tempfile textwrap threading time timeit tokenize traceback types 
 unittest unittest.mock urllib.parse uuid warnings weakref xml.etree.ElementTree zlib zoneinfo
 """
 """Modules that every worker has loaded: an action that imports them pays nothing."""
-_at_fork: list[dict[str, Any]] = []
+_fork_callbacks: list[dict[str, Any]] = []
 """Calls that these modules want at a fork. An action that forks has them; the fork that makes a
 worker comes from a process with one thread, and needs none of them but new random numbers, and the
 number of that thread, which would be the machine's."""
@@ -36,7 +36,7 @@ def _load() -> Library:
     library = Library()
     sys.meta_path.insert(0, library)
     register = os.register_at_fork
-    vars(os)["register_at_fork"] = lambda **calls: _at_fork.append(calls)
+    vars(os)["register_at_fork"] = lambda **calls: _fork_callbacks.append(calls)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in [*extensions(), *_COMMON.split()]:
@@ -64,9 +64,9 @@ def main(sock: socket.socket) -> None:
     and has ``env`` and ``cwd`` of the sandbox's programs, and the limit of output.
     """
     _, fds, _, _ = socket.recv_fds(sock, 1, 3, socket.MSG_CMSG_CLOEXEC)
-    out, read, write = fds
-    start = json.loads(_exactly(read, *struct.unpack("=I", _exactly(read, 4))))
-    for calls in _at_fork:
+    output_fd, read, write = fds
+    start = json.loads(_read_exactly(read, *struct.unpack("=I", _read_exactly(read, 4))))
+    for calls in _fork_callbacks:
         os.register_at_fork(**calls)
     random.seed()
     vars(threading.main_thread())["_native_id"] = threading.get_native_id()
@@ -78,19 +78,19 @@ def main(sock: socket.socket) -> None:
         os.chdir(start["cwd"])
     except OSError:
         os.chdir("/")
-    os.dup2(out, 1)
-    os.dup2(out, 2)
+    os.dup2(output_fd, 1)
+    os.dup2(output_fd, 2)
     worker = sys.modules[start["worker"]]
     _settle()
     sock.close()
-    worker.serve(Channel(read, write), out, start["limit"])
+    worker.serve(Channel(read, write), output_fd, start["limit"])
 
 
-def _exactly(fd: int, count: int) -> bytes:
+def _read_exactly(fd: int, count: int) -> bytes:
     data = b""
     while len(data) < count:
-        data += (more := os.read(fd, count - len(data)))
-        if not more:
+        data += (chunk := os.read(fd, count - len(data)))
+        if not chunk:
             raise EOFError
     return data
 

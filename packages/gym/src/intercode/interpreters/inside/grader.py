@@ -32,9 +32,16 @@ if TYPE_CHECKING:
 OPEN, TEST = 4, 5
 """Requests of the runner's: the plan of the tests; one test. The answer has the same kind; its
 payload describes a failure, or is empty."""
-_MOST_SAID = 500
-_READABLE = {"__name__", "__qualname__", "__doc__", "__module__", "__dict__", "__annotations__"}
-_MOST_AT_ONCE = 1024
+_MAX_MESSAGE_LENGTH = 500
+_READABLE_ATTRIBUTES = {
+    "__name__",
+    "__qualname__",
+    "__doc__",
+    "__module__",
+    "__dict__",
+    "__annotations__",
+}
+_MAX_BATCH = 1024
 _UNARY = "abs bool complex float index int invert len neg next pos repr reversed round str"
 _BINARY = "add sub mul matmul truediv floordiv mod pow lshift rshift and or xor"
 _ORDER = "lt le gt ge"
@@ -54,7 +61,7 @@ class Grader(Peer):
         self._plan = plan
         self._classes = frozenset(plan["classes"])
         self._operators = frozenset(plan["operators"])
-        self._asked = ""
+        self._requested_function = ""
         self.names: dict[str, Any] = {"__builtins__": builtins, "__name__": "__tests__"}
         self._open()
 
@@ -62,15 +69,15 @@ class Grader(Peer):
         for statement in self._plan["imports"]:
             exec(statement, self.names)
         for module in self._plan["modules"]:
-            sys.modules[module] = self.do("import", module)
-        for name, theirs in self._plan["names"].items():
-            self._asked = name if name in self._plan["functions"] else ""
+            sys.modules[module] = self.perform("import", module)
+        for name, subject_name in self._plan["names"].items():
+            self._requested_function = name if name in self._plan["functions"] else ""
             try:
-                self.names[name] = self.do("name", theirs)
+                self.names[name] = self.perform("name", subject_name)
             except NameError:  # for the test that needs it to say
                 continue
             finally:
-                self._asked = ""
+                self._requested_function = ""
         exec(compile(self._plan["setup"], "<setup of the tests>", "exec"), self.names)
 
     def run(self, test: dict[str, Any]) -> None:
@@ -78,39 +85,43 @@ class Grader(Peer):
         if "source" in test:
             exec(compile(test["source"], "<test>", "exec"), dict(self.names))
             return
-        given = test["input"]
-        original = json.loads(json.dumps(given))  # a call may alter what it is given
+        inputs = test["input"]
+        original = json.loads(json.dumps(inputs))  # a call may alter what it is given
         entry = self.names[test["entry"]]
-        result = entry(**given) if isinstance(given, dict) else entry(*given)
+        result = entry(**inputs) if isinstance(inputs, dict) else entry(*inputs)
         if "checker" in test:
             names = dict(self.names)
             exec(compile(test["checker"], "<checker>", "exec"), names)
             assert names["check"](original, result) is True
         else:
-            assert alike(result, test["expected"], test["tolerance"]), repr(result)[:_MOST_SAID]
+            assert alike(result, test["expected"], test["tolerance"]), repr(result)[
+                :_MAX_MESSAGE_LENGTH
+            ]
 
     # -- the subject -----------------------------------------------------------------------------
 
-    def do(self, operation: str, *args: Any, **kwargs: Any) -> Any:
+    def perform(self, operation: str, *args: Any, **kwargs: Any) -> Any:
         """Ask the subject for an operation; return its result."""
-        value, error, printed, changed = self.ask(operation, self.encode(args), self.encode(kwargs))
-        if printed:
-            sys.stdout.write(printed)
-        for key, tree in changed:
+        value, error, output, changed_arguments = self.ask(
+            operation, self.encode(args), self.encode(kwargs)
+        )
+        if output:
+            sys.stdout.write(output)
+        for key, tree in changed_arguments:
             refresh(kwargs[key] if isinstance(key, str) else args[key], self.decode(tree))
         if error is not None:
-            raised = self._exception(*error)
+            exception = self._exception(*error)
             # A StopIteration would end a loop of the tests' own.
-            if isinstance(raised, StopIteration) and operation != "next":
-                raise RuntimeError("the submission raised StopIteration") from raised
-            raise raised
+            if isinstance(exception, StopIteration) and operation != "next":
+                raise RuntimeError("the submission raised StopIteration") from exception
+            raise exception
         return self.decode(value)
 
     def permits(self, known: bool, operator: str) -> bool:
         """Return whether an object may be given a test's values to compute with."""
         return known and operator in self._operators
 
-    def builtin(self, name: str) -> Any:
+    def find_builtin(self, name: str) -> Any:
         """Return a type of Python's own that the subject names; functions are refused."""
         value = getattr(builtins, name)
         if not isinstance(value, type):
@@ -121,29 +132,33 @@ class Grader(Peer):
         """Make a `Remote`, or for an exception's class one to be caught."""
         if kind == "exception":
             return self._exception_class(name, *data)
-        known = name in self._classes if kind in ("object", "class") else bool(self._asked)
+        is_known = (
+            name in self._classes if kind in ("object", "class") else bool(self._requested_function)
+        )
         value = self.decode(data[0]) if kind == "object" and data else NO_DATA
-        return Remote(self, number, known or kind == "module", value)
+        return Remote(self, number, is_known or kind == "module", value)
 
-    def number_of(self, value: object) -> int | None:
+    def object_number(self, value: object) -> int | None:
         """Return the number of the subject's object that a value stands for."""
-        return number_of(value)
+        return object_number(value)
 
     def _exception_class(self, name: str, module: str, bases: list[Any]) -> Any:
         # Of a module that is here too, it is that one: `except json.JSONDecodeError` catches it.
-        found = getattr(sys.modules.get(module), name, None)
-        if isinstance(found, type) and issubclass(found, BaseException):
-            return found
-        made = tuple(base for base in map(self.decode, bases) if issubclass(base, BaseException))
-        return type(name, made or (Exception,), {})
+        existing_class = getattr(sys.modules.get(module), name, None)
+        if isinstance(existing_class, type) and issubclass(existing_class, BaseException):
+            return existing_class
+        exception_bases = tuple(
+            base for base in map(self.decode, bases) if issubclass(base, BaseException)
+        )
+        return type(name, exception_bases or (Exception,), {})
 
     def _exception(self, kind: Any, args: list[Any], facts: dict[str, Any], text: str) -> Any:
-        made = self.decode(kind)
+        exception_class = self.decode(kind)
         try:
-            error = made(*map(self.decode, args))
+            error = exception_class(*map(self.decode, args))
             vars(error).update({key: self.decode(value) for key, value in facts.items()})
         except Exception:  # noqa: BLE001 - an unusual constructor
-            error = made.__new__(made)
+            error = exception_class.__new__(exception_class)
             error.args = (text,)
         return error
 
@@ -160,28 +175,28 @@ class Grader(Peer):
             return json.dumps([False, f"{type(error).__name__}: {error}"]).encode()
 
 
-def _said(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     lines = traceback.format_exception_only(type(error), error)
-    return "".join(lines).strip()[:_MOST_SAID] or type(error).__name__
+    return "".join(lines).strip()[:_MAX_MESSAGE_LENGTH] or type(error).__name__
 
 
 def _answer(channel: Channel, kind: int, number: int, grader: Grader | None, data: Any) -> Any:
     """Answer one request of the runner's."""
-    said = ""
+    message = ""
     try:
         if kind == OPEN:
             grader = Grader(channel, data)
         elif grader is not None:
             grader.run(data)
         else:
-            said = "the tests could not be set up"
+            message = "the tests could not be set up"
     except BaseException as error:  # noqa: BLE001 - a test that fails
-        said = _said(error)
-    channel.send(kind, number, said.encode("utf-8", "backslashreplace"))
+        message = _describe_error(error)
+    channel.send(kind, number, message.encode("utf-8", "backslashreplace"))
     return grader
 
 
-def serve(channel: Channel, out: int, limit: int) -> None:
+def serve(channel: Channel, output_fd: int, limit: int) -> None:
     """Run tests until the runner goes away."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -215,54 +230,54 @@ class Remote:
     __slots__ = ("__grader", "__known", "__number", "__value")
 
     def __init__(self, grader: Grader, number: int, known: bool, value: object = NO_DATA) -> None:
-        for name, given in zip(Remote.__slots__, (grader, known, number, value)):
-            object.__setattr__(self, "_Remote" + name, given)
+        for name, attribute in zip(Remote.__slots__, (grader, known, number, value)):
+            object.__setattr__(self, "_Remote" + name, attribute)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the object, or make an instance of the class."""
-        return self.__grader.do("call", self, *args, **kwargs)
+        return self.__grader.perform("call", self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__") and name not in _READABLE:
+        if name.startswith("__") and name.endswith("__") and name not in _READABLE_ATTRIBUTES:
             raise AttributeError(name)
-        value = self.__grader.do("getattr", self, name)
+        value = self.__grader.perform("getattr", self, name)
         if isinstance(value, Remote) and not self.__known:
             raise AttributeError(f"{name}: the task does not know such objects")
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self.__grader.do("setattr", self, name, value)
+        self.__grader.perform("setattr", self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        self.__grader.do("delattr", self, name)
+        self.__grader.perform("delattr", self, name)
 
     def __getitem__(self, key: Any) -> Any:
-        return self.__grader.do("getitem", self, key)
+        return self.__grader.perform("getitem", self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.__grader.do("setitem", self, key, value)
+        self.__grader.perform("setitem", self, key, value)
 
     def __delitem__(self, key: Any) -> None:
-        self.__grader.do("delitem", self, key)
+        self.__grader.perform("delitem", self, key)
 
     def __iter__(self) -> Iterator[Any]:
-        iterator, size, more = self.__grader.do("iter", self), 1, True
+        iterator, size, has_more = self.__grader.perform("iter", self), 1, True
         if not isinstance(iterator, Remote):
             raise TypeError("an iterator that is none")
-        while more:
-            items, more = self.__grader.do("take", iterator, size)
+        while has_more:
+            items, has_more = self.__grader.perform("take", iterator, size)
             yield from items
-            size = min(2 * size, _MOST_AT_ONCE)
+            size = min(2 * size, _MAX_BATCH)
 
     def __contains__(self, item: Any) -> bool:
         if not self.__grader.permits(self.__known, "__contains__"):
             return item in list(self)
-        return self.__grader.do("contains", self, item) is True
+        return self.__grader.perform("contains", self, item) is True
 
     def __eq__(self, other: object) -> Any:
         if isinstance(other, Remote):
             if self.__known and other.__known:
-                return self.__grader.do("eq", self, other) is True
+                return self.__grader.perform("eq", self, other) is True
             if NO_DATA in (self.__value, other.__value):
                 return self is other
             return self.__value == other.__value
@@ -272,54 +287,56 @@ class Remote:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash(self.__grader.do("hash", self))
+        return hash(self.__grader.perform("hash", self))
 
     def __instancecheck__(self, instance: object) -> bool:
-        return isinstance(instance, Remote) and self.__grader.do("isinstance", instance, self)
+        return isinstance(instance, Remote) and self.__grader.perform("isinstance", instance, self)
 
     def __subclasscheck__(self, other: type) -> bool:
-        return isinstance(other, Remote) and self.__grader.do("issubclass", other, self)
+        return isinstance(other, Remote) and self.__grader.perform("issubclass", other, self)
 
     def __enter__(self) -> Any:
-        return self.__grader.do("enter", self)
+        return self.__grader.perform("enter", self)
 
     def __exit__(self, *error: object) -> None:
-        self.__grader.do("exit", self, None, None, None)
+        self.__grader.perform("exit", self, None, None, None)
 
     def __await__(self) -> Any:
-        return self.__grader.do("await", self)
+        return self.__grader.perform("await", self)
         yield
 
     def __compute(self, name: str, other: Any, swapped: bool) -> Any:
         """Apply an operator with another value, if the module's docstring allows it."""
-        one, two = (other, self) if swapped else (self, other)
+        left_value, right_value = (other, self) if swapped else (self, other)
         function = _FUNCTIONS.get(name, name)
         if self.__grader.permits(self.__known, f"__{'r' * swapped}{name}__"):
-            return self.__grader.do(function, one, two)
-        return self.__as_data(function, one, two)
+            return self.__grader.perform(function, left_value, right_value)
+        return self.__as_data(function, left_value, right_value)
 
     def __order(self, name: str, other: Any) -> Any:
         if isinstance(other, Remote) and self.__known and other.__known:
-            return self.__grader.do(name, self, other) is True
+            return self.__grader.perform(name, self, other) is True
         return self.__as_data(name, self, other)
 
     @staticmethod
-    def __as_data(function: str, one: Any, two: Any) -> Any:
-        values = [part.__value if isinstance(part, Remote) else part for part in (one, two)]
+    def __as_data(function: str, left_value: Any, right_value: Any) -> Any:
+        values = [
+            part.__value if isinstance(part, Remote) else part for part in (left_value, right_value)
+        ]
         if any(value is NO_DATA for value in values):
             return NotImplemented
         return getattr(operator, function)(*values)
 
     def __measure(self, name: str, *args: Any) -> Any:
-        return self.__grader.do(name, self, *args)
+        return self.__grader.perform(name, self, *args)
 
 
 def _method(helper: str, *bound: Any) -> Any:
     """Make a special method of a private one of `Remote` with its first arguments given."""
 
     def method(self: Remote, *args: Any) -> Any:
-        name, *more = bound
-        return getattr(self, "_Remote__" + helper)(name, *args, *more)
+        name, *bound_arguments = bound
+        return getattr(self, "_Remote__" + helper)(name, *args, *bound_arguments)
 
     return method
 
@@ -333,7 +350,7 @@ for _name in _BINARY.split():
     setattr(Remote, f"__r{_name}__", _method("compute", _name, True))
 
 
-def number_of(value: object) -> int | None:
+def object_number(value: object) -> int | None:
     """Return the number of the object that a value stands for, if it does."""
     return value._Remote__number if type(value) is Remote else None
 
@@ -341,44 +358,45 @@ def number_of(value: object) -> int | None:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def refresh(old: Any, new: Any) -> None:
+def refresh(container: Any, content: Any) -> None:
     """Give a container the content that a call has given it, and so with those in it."""
-    if type(old) is not type(new):
+    if type(container) is not type(content):
         return
-    if isinstance(old, list):
-        for index, (before, after) in enumerate(zip(old, new)):
-            new[index] = _refreshed(before, after)
-        old[:] = new
-    elif isinstance(old, dict):
-        values = {key: _refreshed(old.get(key), value) for key, value in new.items()}
-        old.clear()
-        old.update(values)
-    elif isinstance(old, set):
-        old.clear()
-        old.update(new)
-    elif isinstance(old, bytearray):
-        old[:] = new
+    if isinstance(container, list):
+        for index, (old_item, new_item) in enumerate(zip(container, content)):
+            content[index] = _refresh_item(old_item, new_item)
+        container[:] = content
+    elif isinstance(container, dict):
+        values = {key: _refresh_item(container.get(key), value) for key, value in content.items()}
+        container.clear()
+        container.update(values)
+    elif isinstance(container, set):
+        container.clear()
+        container.update(content)
+    elif isinstance(container, bytearray):
+        container[:] = content
 
 
-def _refreshed(old: Any, new: Any) -> Any:
-    if type(old) is type(new) and isinstance(old, (list, dict, set, bytearray)):
-        refresh(old, new)
-        return old
-    return new
+def _refresh_item(original: Any, replacement: Any) -> Any:
+    if type(original) is type(replacement) and isinstance(original, (list, dict, set, bytearray)):
+        refresh(original, replacement)
+        return original
+    return replacement
 
 
-def alike(one: Any, other: Any, tolerance: float) -> bool:
+def alike(result: Any, expected_data: Any, tolerance: float) -> bool:
     """Return whether a result equals a data file's JSON: a tuple is as good as a list."""
-    if isinstance(one, (list, tuple)) and isinstance(other, list):
-        return len(one) == len(other) and all(
-            alike(mine, theirs, tolerance) for mine, theirs in zip(one, other)
+    if isinstance(result, (list, tuple)) and isinstance(expected_data, list):
+        return len(result) == len(expected_data) and all(
+            alike(result_item, expected_item, tolerance)
+            for result_item, expected_item in zip(result, expected_data)
         )
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(
-            alike(one[key], other[key], tolerance) for key in one
+    if isinstance(result, dict) and isinstance(expected_data, dict):
+        return result.keys() == expected_data.keys() and all(
+            alike(result[key], expected_data[key], tolerance) for key in result
         )
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if tolerance and isinstance(one, float) and isinstance(other, (int, float)):
-        return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
-    return bool(one == other)
+    if isinstance(result, bool) or isinstance(expected_data, bool):
+        return result is expected_data
+    if tolerance and isinstance(result, float) and isinstance(expected_data, (int, float)):
+        return math.isclose(result, expected_data, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(result == expected_data)

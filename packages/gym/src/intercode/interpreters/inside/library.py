@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from types import CodeType, ModuleType
 
 FOLDER = os.path.dirname(os.__file__)
-_LEFT_OUT = {
+_EXCLUDED_NAMES = {
     "__pycache__", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test",
     "tests", "tkinter", "turtledemo",
 }  # fmt: skip
-_OF_DISTRIBUTIONS = {"_distutils_system_mod.py", "sitecustomize.py", "usercustomize.py"}
+_DISTRIBUTION_FILES = {"_distutils_system_mod.py", "sitecustomize.py", "usercustomize.py"}
 """Files that a distribution, as Debian, adds to the library for itself."""
 _PYC_HEADER = 16
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -93,9 +93,9 @@ def _modules(folder: str) -> Iterator[tuple[str, str]]:
     """Yield the library's modules, with their files relative to the folder."""
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name.isidentifier())
-        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        folders[:] = [name for name in folders if name not in _EXCLUDED_NAMES]
         for file in sorted(files):
-            if file.endswith(".py") and file not in _OF_DISTRIBUTIONS:
+            if file.endswith(".py") and file not in _DISTRIBUTION_FILES:
                 path = os.path.relpath(os.path.join(place, file), folder)
                 name = path[: -len(".py")].replace("/", ".")
                 yield name.removesuffix(".__init__"), path
@@ -120,8 +120,17 @@ def extensions(folder: str = FOLDER) -> list[str]:
     """List the modules that are shared objects: they must be loaded while there are files."""
     place = os.path.join(folder, "lib-dynload")
     names = os.listdir(place) if os.path.isdir(place) else []
-    found = {name.partition(".")[0] for name in names if name.endswith(".so")}
-    return sorted(name for name in found if not name.startswith(_UNWANTED))
+    modules = {name.partition(".")[0] for name in names if name.endswith(".so")}
+    return sorted(name for name in modules if not name.startswith(_EXCLUDED_PREFIXES))
 
 
-_UNWANTED = ("_test", "_xx", "xx", "_ctypes_test", "_tkinter", "readline", "nis", "ossaudiodev")
+_EXCLUDED_PREFIXES = (
+    "_test",
+    "_xx",
+    "xx",
+    "_ctypes_test",
+    "_tkinter",
+    "readline",
+    "nis",
+    "ossaudiodev",
+)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 ASK, ANSWER = 1, 2
 """Kinds of messages that go from peer to peer, in both directions."""
 NO_DATA = object()
-_LARGE = 1 << 63
-_CALLABLE = (FunctionType, BuiltinFunctionType, MethodType)
-_BUILTIN = {id(value): name for name, value in vars(builtins).items() if callable(value)}
+_LARGE_INTEGER = 1 << 63
+_CALLABLE_TYPES = (FunctionType, BuiltinFunctionType, MethodType)
+_BUILTIN_NAMES = {id(value): name for name, value in vars(builtins).items() if callable(value)}
 
 
 def _items(encode: Coder, value: Any) -> list[Any]:
@@ -68,7 +68,7 @@ _PARTS: dict[type, Callable[[Coder, Any], list[Any]]] = {
 """The exact types whose values travel; a value is its type's name and these parts."""
 
 
-def _dict_of(decode: Coder, pairs: Any) -> dict[Any, Any]:
+def _decode_dict(decode: Coder, pairs: Any) -> dict[Any, Any]:
     return {decode(key): decode(item) for key, item in pairs}
 
 
@@ -79,10 +79,10 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "set": lambda decode, items: {decode(item) for item in items},
     "frozenset": lambda decode, items: frozenset(decode(item) for item in items),
     "deque": lambda decode, items: deque(decode(item) for item in items),
-    "dict": _dict_of,
-    "OrderedDict": lambda decode, pairs: OrderedDict(_dict_of(decode, pairs)),
-    "Counter": lambda decode, pairs: Counter(_dict_of(decode, pairs)),
-    "defaultdict": lambda decode, pairs: defaultdict(None, _dict_of(decode, pairs)),
+    "dict": _decode_dict,
+    "OrderedDict": lambda decode, pairs: OrderedDict(_decode_dict(decode, pairs)),
+    "Counter": lambda decode, pairs: Counter(_decode_dict(decode, pairs)),
+    "defaultdict": lambda decode, pairs: defaultdict(None, _decode_dict(decode, pairs)),
     "bytes": lambda _, text: bytes.fromhex(text),
     "bytearray": lambda _, text: bytearray.fromhex(text),
     "date": lambda _, text: datetime.date.fromisoformat(text),
@@ -105,7 +105,7 @@ _DATA: dict[type, Callable[[Any], Any]] = {
 class Peer:
     """One of the two processes."""
 
-    named = _BUILTIN
+    names_by_id = _BUILTIN_NAMES
     """Objects that travel by name, since both sides have them: id → name."""
 
     def __init__(self, channel: Channel) -> None:
@@ -128,7 +128,7 @@ class Peer:
         """
         raise NotImplementedError
 
-    def number_of(self, value: object) -> int | None:
+    def object_number(self, value: object) -> int | None:
         """Return the number of the object that `value` stands for, if it does."""
         raise NotImplementedError
 
@@ -144,12 +144,12 @@ class Peer:
         if value is None or kind is bool or kind is str or kind is float:
             return value
         if kind is int:
-            return value if -_LARGE < value < _LARGE else ["int", hex(value)]
+            return value if -_LARGE_INTEGER < value < _LARGE_INTEGER else ["int", hex(value)]
         if (parts := _PARTS.get(kind)) is not None:
             return [kind.__name__, *parts(self.encode, value)]
-        if (number := self.number_of(value)) is not None:
+        if (number := self.object_number(value)) is not None:
             return ["yours", number]
-        name = self.named.get(id(value))
+        name = self.names_by_id.get(id(value))
         return ["builtin", name] if name is not None else self._refer(value)
 
     def _refer(self, value: Any) -> list[Any]:
@@ -164,7 +164,7 @@ class Peer:
             return ["ref", number, "class", value.__name__]
         if isinstance(value, ModuleType):
             return ["ref", number, "module", value.__name__]
-        if isinstance(value, _CALLABLE):
+        if isinstance(value, _CALLABLE_TYPES):
             return ["ref", number, "callable", value.__name__]
         reference = ["ref", number, "object", type(value).__name__]
         for kind, copy in _DATA.items():
@@ -186,12 +186,12 @@ class Peer:
         if tag == "yours":
             return self._objects[parts[0]]
         if tag == "builtin":
-            return self.builtin(parts[0])
+            return self.find_builtin(parts[0])
         if tag == "ref":
             return self._stand_in(*parts)
         return _MAKERS[tag](self.decode, *parts)
 
-    def builtin(self, name: str) -> Any:
+    def find_builtin(self, name: str) -> Any:
         """Return Python's own function or type of that name."""
         return getattr(builtins, name)
 

@@ -21,34 +21,34 @@ if TYPE_CHECKING:
 
 RUN = 6
 """A request of the runner's: ``before`` (sources), ``program``, ``stdin``."""
-SAID = 7
+EXIT_CAUSE = 7
 """The message with the cause of the program's end, for people to read."""
-_MOST_SAID = 500
+_MAX_MESSAGE_LENGTH = 500
 
 
-def serve(channel: Channel, out: int, limit: int) -> None:
+def serve(channel: Channel, output_fd: int, limit: int) -> None:
     """Run one program, and end as it ends: with its exit code."""
-    out = keep(out)
+    output_fd = keep(output_fd)
     channel.send(STARTED)
     _, _, payload = channel.receive()
-    given = json.loads(payload)
+    request = json.loads(payload)
     main = ModuleType("__main__")
     sys.modules["__main__"] = main
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    before = _open_streams(null, null, null)
-    for source in given["before"]:
+    setup_streams = _open_streams(null, null, null)
+    for source in request["before"]:
         try:
             _execute(source, main)
         except BaseException:  # noqa: BLE001 - as at a prompt, where others follow
             continue
-    _flush(before)  # into nowhere: they write to the number that is now given away
+    _flush(setup_streams)  # into nowhere: they write to the number that is now given away
     stdin = os.memfd_create("stdin")  # a file, whose size fast readers ask for
-    write_all(stdin, given["stdin"].encode("utf-8", "surrogatepass"))
+    write_all(stdin, request["stdin"].encode("utf-8", "surrogatepass"))
     os.lseek(stdin, 0, os.SEEK_SET)
-    streams = _open_streams(stdin, out, null)
+    streams = _open_streams(stdin, output_fd, null)
     code = 0
     try:
-        code = _ended(channel, lambda: _execute(given["program"], main))
+        code = _run_to_exit(channel, lambda: _execute(request["program"], main))
         _end_threads()
         atexit._run_exitfuncs()
         _flush([sys.stdout, *streams])
@@ -60,7 +60,7 @@ def _execute(source: str, main: ModuleType) -> None:
     exec(compile(source, "<program>", "exec", 0, True), vars(main))
 
 
-def _ended(channel: Channel, run: Any) -> int:
+def _run_to_exit(channel: Channel, run: Any) -> int:
     """Run a program; return its exit code."""
     try:
         run()
@@ -68,13 +68,13 @@ def _ended(channel: Channel, run: Any) -> int:
         code = 0 if error.code is None else error.code
         if isinstance(code, int):
             return code & 0xFF
-        said: BaseException = error
+        cause: BaseException = error
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the program's
-        said = error
+        cause = error
     else:
         return 0
-    text = f"{type(said).__name__}: {said}"[:_MOST_SAID]
-    channel.send(SAID, 0, text.encode("utf-8", "backslashreplace"))
+    text = f"{type(cause).__name__}: {cause}"[:_MAX_MESSAGE_LENGTH]
+    channel.send(EXIT_CAUSE, 0, text.encode("utf-8", "backslashreplace"))
     return 1
 
 
@@ -100,12 +100,12 @@ def _flush(streams: Sequence[Any]) -> None:
 def _end_threads() -> None:
     """Wait for the threads that a program's end waits for."""
     while True:
-        waited_for = [
+        running_threads = [
             thread
             for thread in threading.enumerate()
             if thread is not threading.current_thread() and not thread.daemon
         ]
-        if not waited_for:
+        if not running_threads:
             return
-        for thread in waited_for:
+        for thread in running_threads:
             thread.join()

@@ -39,7 +39,7 @@ _futures = sum(getattr(__future__, name).compiler_flag for name in __future__.al
 _getpid, _exit, _fstat, _dup2 = os.getpid, os._exit, os.fstat, os.dup2
 _handle, _sigint = _signal.signal, _signal.SIGINT
 _details = traceback.TracebackException
-_ours = (
+_own_prefixes = (
     os.path.dirname(traceback.__file__) + os.sep,
     os.path.dirname(__file__) + os.sep,
     "<frozen ",
@@ -56,24 +56,24 @@ class Output(io.FileIO):
         return len(data)
 
 
-class Session:
+class PythonSession:
     """The names of a ``__main__``, and the runner of actions in it.
 
     Args:
-        out: The descriptor that output goes to, also that of programs.
+        output_fd: The descriptor that output goes to, also that of programs.
         limit: Characters of a value, or of a traceback, that are printed.
     """
 
-    def __init__(self, out: int, limit: int) -> None:
+    def __init__(self, output_fd: int, limit: int) -> None:
         self._limit = limit
         self._running = False
         self._flags = 0
         self._pid = _getpid()
         self.main = ModuleType("__main__")
         self.names = vars(self.main)
-        out = keep(out)
-        self._out = out
-        self._standard = [(0, keep(0)), (1, out), (2, out)]
+        output_fd = keep(output_fd)
+        self._output_fd = output_fd
+        self._standard = [(0, keep(0)), (1, output_fd), (2, output_fd)]
         self._files = [(_fstat(fd).st_dev, _fstat(fd).st_ino) for _, fd in self._standard]
         self._open_streams()
 
@@ -104,11 +104,15 @@ class Session:
         lines = [line + "\n" for line in source.split("\n")]
         linecache.cache[name] = (len(source), None, lines, name)
         tree: Any = compile(source, name, "exec", self._flags | _ONLY_TREE, True)
-        last = (
+        last_expression = (
             tree.body.pop() if tree.body and type(tree.body[-1]) is _expression_statement else None
         )
         body = self._compile(tree, name, "exec")
-        value = None if last is None else self._compile(_expression(last.value), name, "eval")
+        value = (
+            None
+            if last_expression is None
+            else self._compile(_expression(last_expression.value), name, "eval")
+        )
         exec(body, self.names)
         if value is not None:
             self._display(eval(value, self.names))
@@ -140,19 +144,19 @@ class Session:
             half = self._limit // 2
             cut = f"\n[... {len(text) - 2 * half} characters cut ...]\n"
             text = text[:half] + cut + text[-half:]
-        write_all(self._out, text.encode("utf-8", "backslashreplace"))
+        write_all(self._output_fd, text.encode("utf-8", "backslashreplace"))
 
     def _prepare(self) -> None:
         """Restore whatever actions before have closed, replaced or cleared."""
         _handle(_sigint, self._interrupt)
-        for (number, kept), file in zip(self._standard, self._files):
+        for (number, spare_fd), file in zip(self._standard, self._files):
             try:
                 status = _fstat(number)
                 intact = (status.st_dev, status.st_ino) == file
             except OSError:
                 intact = False
             if not intact:
-                _dup2(kept, number)
+                _dup2(spare_fd, number)
         if [sys.stdin, sys.stdout, sys.stderr] != self._streams or any(
             stream.closed for stream in self._streams
         ):
@@ -192,8 +196,8 @@ def _forget_folders() -> None:
 
 
 def _text_output(fd: int) -> io.TextIOWrapper:
-    raw = Output(fd, "w", closefd=False)
-    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+    raw_stream = Output(fd, "w", closefd=False)
+    return io.TextIOWrapper(raw_stream, "utf-8", "backslashreplace", write_through=True)
 
 
 def _exit_code(error: SystemExit) -> bytes:
@@ -205,23 +209,31 @@ def _exit_code(error: SystemExit) -> bytes:
 
 def _report(error: BaseException) -> str:
     report = _details(type(error), error, error.__traceback__)
-    seen = [report]
-    for part in seen:
-        part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(_ours)]
-        others = [part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or ())]
-        seen += [other for other in others if other is not None]
-    if report.stack or len(seen) > 1:
+    reports = [report]
+    for part in reports:
+        part.stack[:] = [
+            frame for frame in part.stack if not frame.filename.startswith(_own_prefixes)
+        ]
+        related_reports = [
+            part.__cause__,
+            part.__context__,
+            *(getattr(part, "exceptions", None) or ()),
+        ]
+        reports += [
+            related_report for related_report in related_reports if related_report is not None
+        ]
+    if report.stack or len(reports) > 1:
         return "".join(report.format())
     return "".join(report.format_exception_only())
 
 
-def serve(channel: Channel, out: int, limit: int) -> None:
+def serve(channel: Channel, output_fd: int, limit: int) -> None:
     """Run actions until the runner goes away.
 
     An action's alarm, say, may ring after its end, at any point here: then the step is done again,
     but for an action. A reply that comes twice does no harm.
     """
-    session = Session(out, limit)
+    session = PythonSession(output_fd, limit)
     _handle(_sigint, session._interrupt)
     channel.send(STARTED)  # from here on an interrupt ends an action, and never the worker
     reply = 0, -1, b""

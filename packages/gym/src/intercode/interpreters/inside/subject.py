@@ -18,7 +18,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from intercode.interpreters.inside.peer import ASK, Peer
-from intercode.interpreters.inside.session import Session
+from intercode.interpreters.inside.session import PythonSession
 from intercode.interpreters.inside.wire import STARTED
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ LOAD = 3
 """A request of the runner's to run source; the answer, of the same kind, has a status."""
 _TYPES = {id(kind): name for name, kind in vars(builtins).items() if isinstance(kind, type)}
 """Types of Python's own by id. No functions: the grader must not run one that it is told to."""
-_MUTABLE = (list, dict, set, bytearray)
-_MOST_PRINTED = 1 << 20
+_MUTABLE_TYPES = (list, dict, set, bytearray)
+_MAX_OUTPUT = 1 << 20
 _BINARY = """
 eq ne lt le gt ge add sub mul matmul truediv floordiv mod pow lshift rshift and_ or_ xor contains
 getitem setitem delitem
@@ -55,12 +55,12 @@ class Stub:
 class Subject(Peer):
     """Runs the submission, and does the operations that the grader asks for."""
 
-    named = _TYPES
+    names_by_id = _TYPES
 
-    def __init__(self, channel: Channel, session: Session) -> None:
+    def __init__(self, channel: Channel, session: PythonSession) -> None:
         super().__init__(channel)
         self._session = session
-        self._kept: dict[int, BaseException] = {}
+        self._pending_errors: dict[int, BaseException] = {}
         self._operations: dict[str, Any] = {
             **{name: getattr(operator, name) for name in _BINARY.split()},
             **{name: getattr(builtins, name) for name in _UNARY.split()},
@@ -81,45 +81,52 @@ class Subject(Peer):
         """Make a stand-in for an object of the tests'."""
         return Stub(self, number)
 
-    def number_of(self, value: object) -> int | None:
+    def object_number(self, value: object) -> int | None:
         """Return the number of the tests' object that a value stands for."""
         return value._number if type(value) is Stub else None
 
     def call(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an object of the tests'."""
-        done, value = self.ask(number, self.encode(args), self.encode(kwargs))
-        if not done:
+        is_done, value = self.ask(number, self.encode(args), self.encode(kwargs))
+        if not is_done:
             raise RuntimeError(value)
         return self.decode(value)
 
     def serve(self, payload: bytes) -> bytes:
         """Answer ``[value or null, error or null, output, changed arguments]``."""
         name, *arguments = json.loads(payload)
-        printed = io.StringIO()
+        output = io.StringIO()
         value = error = None
-        changed: list[Any] = []
+        changed_arguments: list[Any] = []
         try:
             args, kwargs = (self.decode(part) for part in arguments)
             operation = self._operations[name]
-            with contextlib.redirect_stdout(printed):
+            with contextlib.redirect_stdout(output):
                 try:
                     value = self.encode(operation(*args, **kwargs))
                 finally:
-                    changed = self._changed(arguments, args, kwargs)
-        except BaseException as raised:  # noqa: BLE001 - it is the answer
-            error = self._error(raised)
-        text = printed.getvalue()[:_MOST_PRINTED]
-        return json.dumps([value, error, text, changed]).encode()
+                    changed_arguments = self._list_changes(arguments, args, kwargs)
+        except BaseException as exception:  # noqa: BLE001 - it is the answer
+            error = self._error(exception)
+        text = output.getvalue()[:_MAX_OUTPUT]
+        return json.dumps([value, error, text, changed_arguments]).encode()
 
-    def _changed(self, before: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _list_changes(
+        self, encoded_arguments: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """List the arguments, by position or name, that the call has altered in place."""
-        sent = [*enumerate(before[0][1])] + [(key, tree) for key, tree in before[1][1]]
-        now: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
-        found = []
-        for key, tree in sent:
-            if isinstance(now[key], _MUTABLE) and (new := self.encode(now[key])) != tree:
-                found.append([key, new])
-        return found
+        sent_trees = [*enumerate(encoded_arguments[0][1])] + [
+            (key, tree) for key, tree in encoded_arguments[1][1]
+        ]
+        current_values: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        changes = []
+        for key, tree in sent_trees:
+            if (
+                isinstance(current_values[key], _MUTABLE_TYPES)
+                and (new_tree := self.encode(current_values[key])) != tree
+            ):
+                changes.append([key, new_tree])
+        return changes
 
     def _error(self, error: BaseException) -> Any:
         try:
@@ -134,31 +141,31 @@ class Subject(Peer):
             raise NameError(f"name {name!r} is not defined")
         return self._session.names[name]
 
-    def _take(self, iterator: Any, most: int) -> tuple[list[Any], bool]:
+    def _take(self, iterator: Any, limit: int) -> tuple[list[Any], bool]:
         """Return up to so many next items, and whether there may be more."""
-        if (kept := self._kept.pop(id(iterator), None)) is not None:
-            raise kept
+        if (pending_error := self._pending_errors.pop(id(iterator), None)) is not None:
+            raise pending_error
         items: list[Any] = []
         try:
-            items.extend(itertools.islice(iterator, most))
+            items.extend(itertools.islice(iterator, limit))
         except BaseException as error:
             if not items:
                 raise
-            self._kept[id(iterator)] = error  # to be met when it is its turn
+            self._pending_errors[id(iterator)] = error  # to be met when it is its turn
             return items, True
-        return items, len(items) == most
+        return items, len(items) == limit
 
 
 async def _await(awaitable: Any) -> Any:
     return await awaitable
 
 
-def serve(channel: Channel, out: int, limit: int) -> None:
+def serve(channel: Channel, output_fd: int, limit: int) -> None:
     """Answer until the runner goes away."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    session = Session(null, limit)
+    session = PythonSession(null, limit)
     subject = Subject(channel, session)
     channel.send(STARTED)
     while True:

@@ -22,16 +22,16 @@ STARTED = 255
 """The first message of each worker: its own start is over, and no code but its own has run yet."""
 _HEADER = struct.Struct("=IBI")
 _CHUNK = 1 << 18
-_LONGEST = (1 << 32) - 1
+_MAX_LENGTH = (1 << 32) - 1
 _HIGH_FD = 960
 """A number above those that programs close which close "all", below the usual limit of 1024."""
 
 
 def keep(fd: int) -> int:
     """Copy a descriptor to a number that an action hardly stumbles over."""
-    for lowest in (_HIGH_FD, 3):
+    for min_fd in (_HIGH_FD, 3):
         try:
-            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, min_fd)
         except (OSError, ValueError):  # the limit is lower
             continue
     return fd
@@ -70,7 +70,7 @@ class Frames:
             ValueError: A message is longer than it may be.
         """
         self._data += data
-        found = []
+        frames = []
         while len(self._data) >= _HEADER.size:
             length, kind, number = _HEADER.unpack_from(self._data)
             if length > self._limit:
@@ -78,9 +78,9 @@ class Frames:
             end = _HEADER.size + length
             if len(self._data) < end:
                 break
-            found.append((kind, number, bytes(self._data[_HEADER.size : end])))
+            frames.append((kind, number, bytes(self._data[_HEADER.size : end])))
             del self._data[:end]
-        return found
+        return frames
 
 
 class Channel:
@@ -90,8 +90,8 @@ class Channel:
         self._read, self._write = keep(read_fd), keep(write_fd)
         for fd in {read_fd, write_fd}:
             close(fd)
-        self._frames = Frames(_LONGEST)
-        self._waiting: list[Frame] = []
+        self._frames = Frames(_MAX_LENGTH)
+        self._waiting_frames: list[Frame] = []
 
     def send(self, kind: int, number: int = 0, payload: bytes = b"") -> None:
         """Send a message."""
@@ -113,7 +113,7 @@ class Channel:
         Raises:
             EOFError: The other end is gone.
         """
-        while not self._waiting:
+        while not self._waiting_frames:
             try:
                 data = read(self._read, _CHUNK)
             except OSError as error:
@@ -122,9 +122,9 @@ class Channel:
                 data = b""  # an action closed it
             if not data:
                 raise EOFError
-            self._waiting += self._frames.feed(data)
-        return self._waiting[0]
+            self._waiting_frames += self._frames.feed(data)
+        return self._waiting_frames[0]
 
     def drop(self) -> None:
         """Drop the message that came first."""
-        del self._waiting[:1]
+        del self._waiting_frames[:1]

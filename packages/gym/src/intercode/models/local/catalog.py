@@ -15,7 +15,7 @@ HOST = "https://huggingface.co"
 """The hub on which the publishers' repositories are."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An open model: one file of its publisher's, pinned by its digest."""
 
     name: str
@@ -39,14 +39,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 @lru_cache(maxsize=1)
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[ModelEntry, ...]:
     """Return all models of the table, the smallest first."""
     text = resources.files("intercode.models.local").joinpath("models.toml").read_text("utf-8")
-    models = msgspec.convert(tomllib.loads(text)["model"], tuple[Entry, ...])
+    models = msgspec.convert(tomllib.loads(text)["model"], tuple[ModelEntry, ...])
     return tuple(sorted(models, key=lambda entry: entry.size))
 
 
-def find_entry(name: str) -> Entry:
+def find_entry(name: str) -> ModelEntry:
     """Return the model of that name.
 
     Raises:

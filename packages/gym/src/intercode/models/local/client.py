@@ -19,7 +19,9 @@ _HOSTS = ("127.0.0.1", "localhost")
 
 
 @contextmanager
-def running(name: str, base_url: str | None = None, calls: int = 1) -> Iterator[server.LocalServer]:
+def run_server(
+    name: str, base_url: str | None = None, calls: int = 1
+) -> Iterator[server.LocalServer]:
     """Run the server of a model while the block runs.
 
     Raises:
@@ -27,15 +29,15 @@ def running(name: str, base_url: str | None = None, calls: int = 1) -> Iterator[
         ModelAccessError: The server cannot be started.
     """
     server.check_package()
-    port = port_of(name, base_url)
-    started, release = server.acquire_server(name, find_weights(name), calls, port)
+    port = parse_port(name, base_url)
+    local_server, release = server.acquire_server(name, find_weights(name), calls, port)
     try:
-        yield started
+        yield local_server
     finally:
         release()
 
 
-def port_of(name: str, base_url: str | None) -> int:
+def parse_port(name: str, base_url: str | None) -> int:
     """Return the port that a base URL names; 0 without one.
 
     Raises:
@@ -69,7 +71,7 @@ class LocalClient:
 
     def __init__(self, name: str, base_url: str | None = None) -> None:
         self._name = name
-        self._port = port_of(name, base_url)
+        self._port = parse_port(name, base_url)
         server.check_package()
         self._weights = find_weights(name)
         if not server.is_running(self._weights, self._port):
@@ -98,21 +100,21 @@ class LocalClient:
 
     def send(self, request: Request) -> Answer:
         """Make one call."""
-        running, chat = self._connect(1)
+        local_server, chat = self._connect(1)
         try:
             return chat.send(request)
         except AttemptError:
-            running.check()
+            local_server.check()
             raise
 
     def _connect(self, calls: int) -> tuple[server.LocalServer, ChatClient]:
         with self._lock:
             if self._connection is None:
-                running, self._release = server.acquire_server(
+                local_server, self._release = server.acquire_server(
                     self._name, self._weights, calls, self._port
                 )
-                chat = ChatClient(self._name, f"{running.url}/v1", running.key, SILENCE)
-                self._connection = running, chat
+                chat = ChatClient(self._name, f"{local_server.url}/v1", local_server.key, SILENCE)
+                self._connection = local_server, chat
             return self._connection
 
     def close(self) -> None:

@@ -119,9 +119,9 @@ def _scalar(file: BinaryIO, code: str) -> Any:
     return struct.unpack(code, file.read(struct.calcsize(code)))[0]
 
 
-def _string(file: BinaryIO, longest: int) -> str:
+def _string(file: BinaryIO, max_length: int) -> str:
     length = _scalar(file, "<Q")
-    if length > longest:
+    if length > max_length:
         raise ValueError(f"it has a text of {length:,} bytes")
     data = file.read(length)
     if len(data) != length:

@@ -77,16 +77,18 @@ def available_memory() -> int:
     """Return the bytes that a new process may take: the machine's, within this cgroup's limit."""
     table = Path("/proc/meminfo").read_text(encoding="ascii").split("\n")
     lines = (line.split() for line in table if line)
-    available = 1024 * next(int(line[1]) for line in lines if line[0] == "MemAvailable:")
+    free_bytes = 1024 * next(int(line[1]) for line in lines if line[0] == "MemAvailable:")
     for limit, usage in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         with suppress(OSError, ValueError):  # no such hierarchy, or no limit ("max")
             root = Path("/sys/fs/cgroup")
-            most, taken = (int((root / name).read_text("ascii")) for name in (limit, usage))
-            available = min(available, most - taken)
-    return available
+            limit_bytes, used_bytes = (
+                int((root / name).read_text("ascii")) for name in (limit, usage)
+            )
+            free_bytes = min(free_bytes, limit_bytes - used_bytes)
+    return free_bytes
 
 
 def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
@@ -109,14 +111,14 @@ def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
         slots -= 1  # half of the memory that is free is for sandboxes and others
     while context > LEAST_CONTEXT and weights.header.cache_bytes(slots * context) > memory:
         context //= 2
-    if (needed := weights.header.cache_bytes(slots * context)) > memory:
-        needed += weights.size + BUFFERS
+    if (required_memory := weights.header.cache_bytes(slots * context)) > memory:
+        required_memory += weights.size + BUFFERS
         raise UsageError(
-            f"local/{name} needs {needed / 1e9:.1f} GB of memory, and "
+            f"local/{name} needs {required_memory / 1e9:.1f} GB of memory, and "
             f"{max(0, memory + weights.size + BUFFERS) / 1e9:.1f} GB are free: "
             "choose a smaller model ('intercode models list')"
         )
-    spare = min(MOST_PROMPT_CACHE, (memory - needed) // 4)
+    spare = min(MOST_PROMPT_CACHE, (memory - required_memory) // 4)
     return ServerOptions(slots, context, len(os.sched_getaffinity(0)), spare // MIB)
 
 
@@ -265,12 +267,12 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 @dataclass(slots=True)
-class _Shared:
+class _SharedServer:
     server: LocalServer
     callers: int = 0
 
 
-_shared_servers: dict[tuple[Path, int], _Shared] = {}
+_shared_servers: dict[tuple[Path, int], _SharedServer] = {}
 _lock = threading.Lock()
 
 
@@ -296,21 +298,23 @@ def acquire_server(
     """
     key = weights.path, port
     with _lock:
-        shared = _shared_servers.get(key)
-        if shared is None:
+        shared_server = _shared_servers.get(key)
+        if shared_server is None:
             options = plan_server(name, weights, calls)
-            shared = _shared_servers[key] = _Shared(LocalServer(name, weights, options, port))
-        shared.callers += 1
-    returned = threading.Event()
+            shared_server = _shared_servers[key] = _SharedServer(
+                LocalServer(name, weights, options, port)
+            )
+        shared_server.callers += 1
+    release_event = threading.Event()
 
     def release() -> None:
         with _lock:
-            if returned.is_set():
+            if release_event.is_set():
                 return
-            returned.set()
-            shared.callers -= 1
-            if not shared.callers:
+            release_event.set()
+            shared_server.callers -= 1
+            if not shared_server.callers:
                 _shared_servers.pop(key, None)
-                shared.server.close()
+                shared_server.server.close()
 
-    return shared.server, release
+    return shared_server.server, release

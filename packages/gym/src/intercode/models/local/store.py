@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from intercode.downloads import Progress, download, tenths
+from intercode.downloads import Progress, download, tenth_progress
 from intercode.errors import FetchError, UsageError
 from intercode.models.local import PROVIDER
-from intercode.models.local.catalog import HOST, Entry, find_entry
+from intercode.models.local.catalog import HOST, ModelEntry, find_entry
 from intercode.models.local.gguf import Header, read_header
 from intercode_sandbox.files import (
     atomic_file,
@@ -49,7 +49,7 @@ def folder() -> Path:
     return cache_root() / "models"
 
 
-def home(entry: Entry) -> Path:
+def home(entry: ModelEntry) -> Path:
     """Return the place of a model's file, whether it is there or not."""
     return folder() / entry.name / entry.file
 
@@ -77,16 +77,16 @@ def find_weights(name: str) -> Weights:
     path = home(entry)
     if not path.is_file():
         raise UsageError(f"local/{name} is not on this machine: intercode models fetch {name}")
-    if (found := path.stat().st_size) != entry.size:
+    if (size := path.stat().st_size) != entry.size:
         raise UsageError(
-            f"{path}: has {found:,} bytes and not {entry.size:,}: "
+            f"{path}: has {size:,} bytes and not {entry.size:,}: "
             f"intercode models remove {name}, and fetch it again"
         )
     return Weights(path, entry.size, read_header(path), entry.sha256)
 
 
 def fetch(
-    entry: Entry,
+    entry: ModelEntry,
     *,
     origin: str | Path = "",
     say: Callable[[str], None] | None = None,
@@ -149,10 +149,10 @@ def ensure(name: str | None, say: Callable[[str], None]) -> None:
         return
     entry = find_entry(model)
     if not home(entry).exists():
-        fetch(entry, say=say, progress=tenths(say))
+        fetch(entry, say=say, progress=tenth_progress(say))
 
 
-def remove(entry: Entry) -> int | None:
+def remove(entry: ModelEntry) -> int | None:
     """Remove a model's files.
 
     Returns:
@@ -167,13 +167,13 @@ def remove(entry: Entry) -> int | None:
     return size
 
 
-def _copy(entry: Entry, origin: Path, place: Path) -> None:
+def _copy(entry: ModelEntry, origin: Path, place: Path) -> None:
     if not origin.is_file():
         raise UsageError(f"{origin}: there is no such file")
     with atomic_file(place) as part:
         shutil.copyfile(origin, part)
-        if (found := sha256(part)) != entry.sha256:
+        if (file_digest := sha256(part)) != entry.sha256:
             raise FetchError(
-                f"{origin}: is not {entry.file} of {entry.repository}: SHA-256 is {found}, not "
+                f"{origin}: is not {entry.file} of {entry.repository}: SHA-256 is {file_digest}, not "
                 f"{entry.sha256}; a file of your own is run as local/{origin}"
             )
