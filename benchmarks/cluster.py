@@ -21,8 +21,8 @@ from intercode.evaluate import Progress, evaluate
 from intercode.models.limits import Spending
 from intercode.spec import RunSpec
 from intercode_integrations.ray import Ray, driver
-from intercode_integrations.ray.cluster import connected
-from intercode_integrations.ray.shared_limits import Ledger, Outbox, SharedBudget, SharedPace
+from intercode_integrations.ray.cluster import cluster_connection
+from intercode_integrations.ray.shared_limits import Outbox, SharedBudget, SharedLedger, SharedPace
 from intercode_integrations.testing import Fault, Line, ScriptedServer
 from rows import Row
 
@@ -130,9 +130,9 @@ def measure(episodes: int) -> list[Row]:
         tasks = [{**task, "gold": "echo " + "word " * (LONG // 5)} for task in tasks]
         (folder / "long.json").write_text(json.dumps(tasks))
         long = run(place, free, 10 * episodes, NODES, data=folder / "long.json")
-        driver.LARGEST, largest = 1, driver.LARGEST
+        driver.MAX_BATCH_JOBS, largest = 1, driver.MAX_BATCH_JOBS
         call, alone = (run(place, free, 5 * episodes, n) for n in (1, NODES))
-        driver.LARGEST = largest
+        driver.MAX_BATCH_JOBS = largest
         byte = (long.thread - many.thread) / (long.size - many.size)
         return [
             *rows,
@@ -154,7 +154,7 @@ def measure(episodes: int) -> list[Row]:
 
 def look(place: Ray) -> float:
     """Seconds in which a driver looks for answers among many calls."""
-    with connected(place.address) as ray:
+    with cluster_connection(place.address) as ray:
         never = ray.remote(num_cpus=1000)(lambda: None)
         calls = [never.remote() for _ in range(WAITING)]
         began = time.monotonic()
@@ -162,7 +162,7 @@ def look(place: Ray) -> float:
         return time.monotonic() - began
 
 
-class Watched(Ledger):
+class Watched(SharedLedger):
     """A ledger that tells its process's CPU time."""
 
     def cpu(self) -> float:
@@ -180,7 +180,7 @@ def ledger(place: Ray) -> float:
             budget.reserve(1000, 0.001).release()
             pace.release(started)
 
-    with connected(place.address) as ray:
+    with cluster_connection(place.address) as ray:
         kept = ray.remote(Watched).options(num_cpus=0, max_concurrency=2 * NODES + 8)
         asked = kept.remote(None, None, Spending(), None)
         before = ray.get(asked.cpu.remote())

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from heapq import heappop, heappush
 from random import Random
 
-from intercode_integrations.ray.driver import BATCH, LARGEST
+from intercode_integrations.ray.driver import BATCH_SECONDS, MAX_BATCH_JOBS
 
 NODES = (1, 10, 100, 1_000)
 FULL = 0.9
@@ -147,12 +147,12 @@ class Driver:
     @property
     def _call(self) -> float:
         """Seconds for a batch: `alone` is a whole one's, `many` has its share of one of 64."""
-        return (self.m.alone - self.m.many) / (1 - 1 / LARGEST)
+        return (self.m.alone - self.m.many) / (1 - 1 / MAX_BATCH_JOBS)
 
     def _hand_out(self) -> None:
         fair = self.left // (2 * self.workers)
-        size = int(BATCH / self.each) if self.each else 1
-        count = max(1, min(size, fair, LARGEST, self.left))
+        size = int(BATCH_SECONDS / self.each) if self.each else 1
+        count = max(1, min(size, fair, MAX_BATCH_JOBS, self.left))
         self.left -= count
         self.batches += 1
         self._work(self._call / 2)
@@ -175,7 +175,7 @@ class Driver:
         while self.calls and self.calls[0][0] <= self.now:
             ready.append(heappop(self.calls))
         longer = self.m.byte * (self.load.record - self.m.record)
-        each = self.m.many - self._call / LARGEST + longer
+        each = self.m.many - self._call / MAX_BATCH_JOBS + longer
         for _, took, count in ready:
             self._work(self._call / 2 + count * each)
             self.each = 0.8 * self.each + 0.2 * took / count if self.each else took / count

@@ -1058,7 +1058,7 @@ DEFENCES = [
     ),
     _one(
         "tokens_of_data", "cheating", "intercode_integrations/trl/tokens.py",
-        "            cuts.add(at + 1)\n", "",
+        "            cuts.add(position + 1)\n", "",
     ),
     _one(
         "archive_of_zeros", "host DoS", "intercode_sandbox/images/archive.py",
@@ -1120,7 +1120,7 @@ DEFENCES = [
     ),
     _one(
         "serve_capacity", "host DoS", "intercode_integrations/serve/metrics.py",
-        'free = self.total("sessions") < most', "free = True",
+        'free = self.total("sessions") < max_sessions', "free = True",
     ),
     _one(
         "skill_link", "host leak", SKILLS,
@@ -1139,23 +1139,23 @@ DEFENCES = [
     _one("skill_read_only", "cheating", SKILLS, ", read_only=True)", ")"),
     _one(
         "layer_elsewhere", "escape", LAYERS,
-        'if ".." in parts or "/".join(parts[:3]) != inside:', 'if ".." in parts:',
+        'if ".." in parts or "/".join(parts[:3]) != agent_root:', 'if ".." in parts:',
     ),
     _one(
         "layer_parents", "escape", LAYERS,
-        'if ".." in parts or "/".join(parts[:3]) != inside:', 'if "/".join(parts[:3]) != inside:',
+        'if ".." in parts or "/".join(parts[:3]) != agent_root:', 'if "/".join(parts[:3]) != agent_root:',
     ),
     _one(
         "layer_checksums_of_npm", "escape", LAYERS,
-        "if bare := [name for name, checksum in found.items() if not checksum]:", "if bare := []:",
+        "if unverified_names := [name for name, checksum in checksums.items() if not checksum]:", "if unverified_names := []:",
     ),
     _one(
         "layer_left_out_by_npm", "escape", LAYERS,
-        'if missing := sorted(needed - there["packages"].keys()):', "if missing := []:",
+        'if absent_paths := sorted(required_paths - installed_lock["packages"].keys()):', "if absent_paths := []:",
     ),
     _one(
         "layer_lock_of_npm", "escape", LAYERS,
-        'command = "ci" if before is not None else "install"', 'command = "install"',
+        'command = "ci" if previous_lock is not None else "install"', 'command = "install"',
     ),
     _one(
         "layer_checksums_of_pip", "escape", LAYERS,
@@ -1163,12 +1163,12 @@ DEFENCES = [
     ),
     _one(
         "layer_lock_of_pip", "escape", LAYERS,
-        "    if before is not None:\n        sandbox.write_file(_LOCK",
+        "    if previous_lock is not None:\n        sandbox.write_file(_LOCK",
         "    if False:\n        sandbox.write_file(_LOCK",
     ),
     _one(
         "layer_password", "host leak", LAYERS,
-        r'said = re.sub(r"//[^/@\s]*@", "//", said)', "pass",
+        r'error_text = re.sub(r"//[^/@\s]*@", "//", s)', "pass",
     ),
     _one(
         "network_operators_names", "host leak", NETWORK,
@@ -1190,9 +1190,9 @@ DEFENCES = [
     ),
     _one(
         "player_hides_its_token", "host leak", PLAY,
-        'output.replace(self._seat.token, "***")', "output",
+        'output.replace(self._session.token, "***")', "output",
     ),
-    _one("purse_of_calls", "self DoS", PLAY, "(self._calls, self._most)", "(self._calls, None)"),
+    _one("purse_of_calls", "self DoS", PLAY, "(self._calls, self._max_calls)", "(self._calls, None)"),
     _one("purse_of_tokens", "self DoS", PLAY, "tokens, limits.tokens)", "tokens, None)"),
     _one("purse_of_dollars", "self DoS", PLAY, "cost, limits.cost)", "cost, None)"),
     _one(
@@ -1201,19 +1201,19 @@ DEFENCES = [
     ),
     _one(
         "gateway_paths", "exfiltration", GATE,
-        'elif asked.method == "POST" and parts.path in {*_PATHS, COUNT}:',
-        'elif asked.method == "POST":',
+        'elif request.method == "POST" and parts.path in {*_PATHS, COUNT}:',
+        'elif request.method == "POST":',
     ),
-    _one("gateway_fields", "exfiltration", RULES, "        if key in known:", "        if True:"),
+    _one("gateway_fields", "exfiltration", RULES, "        if key in allowed_fields:", "        if True:"),
     _one(
         "gateway_stored", "exfiltration", RULES,
-        "if not terms.stored and value is not False:", "if False:",
+        "if not policy.stored and value is not False:", "if False:",
     ),
     _one(
         "gateway_hosted", "exfiltration", RULES,
-        'if known or terms.hosted == "pass":', "if True:",
+        'if is_known or policy.hosted == "pass":', "if True:",
     ),
-    _one("gateway_remote", "exfiltration", RULES, "    if terms.remote:\n", "    if True:\n"),
+    _one("gateway_remote", "exfiltration", RULES, "    if policy.remote:\n", "    if True:\n"),
     _one("gateway_token", "lateral", GATE, "Guard(self.token", "Guard(None"),
     _one(
         "gateway_closed", "lateral", GATE,
@@ -1253,17 +1253,17 @@ DEFENCES = [
     ),
     _one(
         "gateway_calls", "peer DoS", GATE,
-        "if most is not None and self._begun >= most:", "if False:",
+        "if max_calls is not None and self._started_calls >= max_calls:", "if False:",
     ),
     _one(
         "gateway_counts", "peer DoS", GATE,
-        "if self._counts >= FREE_COUNTS + COUNTS_A_CALL * self._begun:", "if False:",
+        "if self._counts >= FREE_COUNTS + COUNTS_PER_CALL * self._started_calls:", "if False:",
     ),
     Defence(
         "gateway_body", "host DoS",
         (
             Edit(DOOR, "            if len(data) > limit:", "            if False:"),
-            Edit(GATE, "        if size > terms.max_body:", "        if False:"),
+            Edit(GATE, "        if size > policy.max_body:", "        if False:"),
         ),
     ),
     _one("gateway_values", "host DoS", JSON, "if count > limit:", "if False:"),
@@ -1286,17 +1286,17 @@ DEFENCES = [
     _one("gateway_fragments", "host DoS", DOOR, "if fragments > _MAX_FRAGMENTS:", "if False:"),
     _one(
         "gateway_room", "host DoS", INTAKE,
-        "return is_within_share and self._used + size <= self._total", "return is_within_share",
+        "return is_within_share and self._reserved_bytes + size <= self._total", "return is_within_share",
     ),
     _one("gateway_share", "peer DoS", INTAKE, "return is_within_share and", "return"),
     _one(
         "gateway_body_without_token", "host DoS", GATE,
-        '            door.body()\n            door.answer(200, b""',
-        '            door.body(2**30)\n            door.answer(200, b""',
+        '            client.body()\n            client.answer(200, b""',
+        '            client.body(2**30)\n            client.answer(200, b""',
     ),
     _one(
         "gateway_dialogues_of_refused", "host DoS", RETENTION,
-        "is_repeated or sum(map(_characters, call.messages)) > MAX_OF_FAILED", "False",
+        "is_repeated or sum(map(_characters, call.messages)) > MAX_FAILED_CHARACTERS", "False",
     ),
     _one(
         "gateway_dialogues", "host DoS", RETENTION,
@@ -1308,7 +1308,7 @@ DEFENCES = [
     ),
     _one(
         "gateway_head", "host DoS", DOOR,
-        "max_incomplete_event_size=LONGEST_HEAD", "max_incomplete_event_size=2**30",
+        "max_incomplete_event_size=MAX_HEAD_BYTES", "max_incomplete_event_size=2**30",
     ),
     _one(
         "gateway_slow_client", "host DoS", DOOR,
@@ -1317,12 +1317,12 @@ DEFENCES = [
     ),
     _one(
         "gateway_record", "self DoS", FORWARDING,
-        "messages=spoken(name, sent),", "messages=(),",
+        "messages=read_dialogue(name, request_body),", "messages=(),",
     ),
     _one(
         "serve_orphans", "host DoS", "intercode_integrations/serve/session.py",
-        "tasks: set[asyncio.Task[Any]] = {work, gone, over}",
-        "tasks: set[asyncio.Task[Any]] = {work, over}",
+        "tasks: set[asyncio.Task[Any]] = {work, disconnect_task, end_task}",
+        "tasks: set[asyncio.Task[Any]] = {work, end_task}",
     ),
     _one(
         "ray_passwords", "host leak", "intercode_integrations/ray/cluster.py",

@@ -18,7 +18,7 @@ from intercode.errors import AgentStartError, BudgetError, ImageError
 from intercode.rewards.bash import _is_scratch, _scratch_pattern
 from intercode.rewards.gold import GoldResult
 from intercode_integrations.external_agents import layers, play
-from intercode_integrations.external_agents.profile import profile_of
+from intercode_integrations.external_agents.profile import find_profile
 from intercode_integrations.gateway import Call, Gateway, Upstream
 from intercode_sandbox import Completed
 from intercode_sandbox.images.archive import Unpacker
@@ -75,7 +75,7 @@ class _Machine:
 
 
 def _installs(machine: _Machine, agent: str, before: str | None = None) -> bool:
-    recipe = layers.recipe_of(agent)
+    recipe = layers.find_recipe(agent)
     build = layers._npm if recipe.install.source == "npm" else layers._pypi
     sandbox = cast(Any, machine)
     return not _refused(lambda: build(recipe, "http://index", sandbox, machine.run, before))
@@ -177,7 +177,7 @@ def _gateway() -> Gateway:
     return Gateway(Upstream.of("openai-compatible/x", "http://127.0.0.1:9/v1"))
 
 
-def _played(command: str, seconds: float) -> tuple[Any, play.Player, str]:
+def _played(command: str, seconds: float) -> tuple[Any, play.ExternalAgent, str]:
     """Play an episode with this program: its sandbox, the player, and the output."""
     sandbox = start()
     recorded = SimpleNamespace(turns=[])
@@ -186,8 +186,8 @@ def _played(command: str, seconds: float) -> tuple[Any, play.Player, str]:
     )
     with _gateway() as gateway:
         limits = EpisodeLimits(seconds=seconds)
-        agents = play.OutsideAgents(profile_of(f"cli:{command}"), gateway, "x/y", limits)
-        player = play.Player(agents)
+        agents = play.ExternalAgents(find_profile(f"cli:{command}"), gateway, "x/y", limits)
+        player = play.ExternalAgent(agents)
         with suppress(AgentStartError):  # the program asks no model
             player.run(cast(Any, env))
     return sandbox, player, str(player.episode_metadata()["outside"]["output"])
@@ -206,13 +206,13 @@ def player_kills_all() -> bool:
 
 def player_hides_its_token() -> bool:
     _, player, said = _played("bash -c 'echo $OPENAI_API_KEY'", 60)
-    assert player._seat is not None
-    return one_of(said.strip(), holds="***", gone=player._seat.token)
+    assert player._session is not None
+    return one_of(said.strip(), holds="***", gone=player._session.token)
 
 
 def _allows(limits: EpisodeLimits, calls: int = 9) -> bool:
     """Whether a call is allowed after one that took 10 tokens and a dollar."""
-    purse = play.Purse(limits, calls)
+    purse = play.EpisodeBudget(limits, calls)
     purse.reserve(10, 1.0).presume()
     purse.count(Call("chat", "", ""))
     try:

@@ -16,11 +16,11 @@ from intercode.json_limits import MAX_TOKENS
 from intercode.models.base import Message
 from intercode.models.limits import Budget
 from intercode.models.scripted import Line, Rule, script
-from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
+from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
 from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.gateway import FREE_COUNTS
 from intercode_integrations.gateway.intake import Intake, check_embedded_tokens, check_tokens
-from intercode_integrations.gateway.policy import Refusal, admitted
+from intercode_integrations.gateway.policy import Refusal, admit_body
 from intercode_integrations.gateway.record import Journal
 from intercode_integrations.gateway.retention import MAX_CHARACTERS, Dialogues
 from intercode_integrations.testing import ScriptedServer
@@ -33,16 +33,21 @@ URL = "https://elsewhere.example/x.png"
 
 
 @contextmanager
-def _seat(terms: Terms | None = None, **more: Any) -> Iterator[tuple[ScriptedServer, Seat]]:
+def _seat(
+    terms: GatewayPolicy | None = None, **more: Any
+) -> Iterator[tuple[ScriptedServer, GatewaySession]]:
     with ScriptedServer(script([Rule(Line("Done."))]), key=KEY) as server:
         upstream = Upstream("openai-compatible", "any", server.url, KEY)
-        with Gateway(upstream, terms=terms or Terms()) as gateway, gateway.seat(**more) as seat:
+        with (
+            Gateway(upstream, policy=terms or GatewayPolicy()) as gateway,
+            gateway.open_session(**more) as seat,
+        ):
             yield server, seat
 
 
 def _refuses(body: dict[str, Any]) -> bool:
     try:
-        admitted("responses", {"input": "hi", **body}, Terms())
+        admit_body("responses", {"input": "hi", **body}, GatewayPolicy())
     except Refusal:
         return True
     return False
@@ -90,7 +95,7 @@ def gateway_credentials() -> bool:
 def _key(key: str, stream: bool) -> bool:
     with ScriptedServer(script([Rule(Line(f"It is {key}!"))])) as server:
         upstream = Upstream("openai-compatible", "any", server.url, key)
-        with Gateway(upstream) as gateway, gateway.seat() as seat:
+        with Gateway(upstream) as gateway, gateway.open_session() as seat:
             _, answer = ask(seat, CHAT, {**BODIES[CHAT], "stream": stream})
             return key.split()[-1].encode() not in answer
 
@@ -109,7 +114,7 @@ def gateway_budget() -> bool:
 
 
 def gateway_calls() -> bool:
-    with _seat(Terms(max_calls=1)) as (_, seat):
+    with _seat(GatewayPolicy(max_calls=1)) as (_, seat):
         return [ask(seat, CHAT, BODIES[CHAT])[0] for _ in range(2)] == [200, 402]
 
 
@@ -120,7 +125,7 @@ def gateway_counts() -> bool:
 
 
 def gateway_body() -> bool:
-    with _seat(Terms(max_body=100)) as (_, seat):
+    with _seat(GatewayPolicy(max_body=100)) as (_, seat):
         return ask(seat, CHAT, {**BODIES[CHAT], "tools": TOOLS[CHAT]})[0] == 413
 
 
@@ -158,7 +163,7 @@ def _finds_no_room(*holders: str) -> bool:
     try:
         with ExitStack() as stack:
             for holder in holders:
-                stack.enter_context(intake.reserved(holder, 40, 0))
+                stack.enter_context(intake.reserve(holder, 40, 0))
     except Refusal:
         return True
     return False
@@ -202,14 +207,14 @@ def gateway_record_limit() -> bool:
 
 
 def gateway_head() -> bool:
-    terms = Terms(patience=1.0)  # allow limit: without the defence, it waits for more
+    terms = GatewayPolicy(patience=1.0)  # allow limit: without the defence, it waits for more
     with _seat(terms) as (_, seat), raw(seat) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000)
         return said(client).startswith(b"HTTP/1.1 4")
 
 
 def gateway_slow_client() -> bool:
-    terms = Terms(patience=0.2, idle=5.0)  # allow limit: the client says no more
+    terms = GatewayPolicy(patience=0.2, idle=5.0)  # allow limit: the client says no more
     with _seat(terms) as (_, seat), raw(seat) as client:
         client.sendall(b"GET / HTTP/1.1\r\n")
         client.settimeout(3)  # allow limit: reached without the defence

@@ -6,7 +6,7 @@ from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.models.limits import Spending
 from intercode.spec import RunSpec
-from intercode_integrations.ray.shared_limits import Ledger
+from intercode_integrations.ray.shared_limits import SharedLedger
 
 
 def ray_passwords() -> bool:
@@ -29,12 +29,12 @@ def ray_paid_at_all() -> bool:
     return _counted(_lost()) == 60
 
 
-def _lost() -> Ledger:
-    ledger = Ledger(None, 100, Spending(), None)
+def _lost() -> SharedLedger:
+    ledger = SharedLedger(None, 100, Spending(), None)
     ledger.reserve("one", 60, 0.0)
     ledger.lost("one")
     return ledger
 
 
-def _counted(ledger: Ledger) -> int:
-    return sum(account.tokens for account in ledger.spending())
+def _counted(ledger: SharedLedger) -> int:
+    return sum(account.tokens for account in ledger.read_spending())

@@ -15,10 +15,10 @@ from websockets.exceptions import ConnectionClosed
 from intercode.admission import Admission
 from intercode.guard import Guard
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import Offer
-from intercode_integrations.serve.metrics import Counts
-from intercode_integrations.serve.server import Server
-from intercode_integrations.serve.session import Terms
+from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve.metrics import ServerMetrics
+from intercode_integrations.serve.server import EnvironmentServer
+from intercode_integrations.serve.session import SessionLimits
 from intercode_integrations.serve.workers import listen
 from waiting import new_marker
 
@@ -50,13 +50,13 @@ def serve_site() -> bool:
 def serve_wishes() -> bool:
     try:
         wire.read('{"image": "debian"}', wire.Reset)
-    except wire.Fault:
+    except wire.MessageFault:
         return True
     return False
 
 
 def serve_capacity() -> bool:
-    counts = Counts()
+    counts = ServerMetrics()
     return [counts.admit(1), counts.admit(1)] == [True, False]
 
 
@@ -93,7 +93,13 @@ def serve_admission() -> bool:
     async def main() -> bool:
         [listener] = listen("127.0.0.1", 0)
         admission = Admission(8, 0.1)
-        server = Server([Offer("bash")], Terms(drain=0.1), Guard("x"), Counts(), admission)
+        server = EnvironmentServer(
+            [EnvironmentEntry("bash")],
+            SessionLimits(drain=0.1),
+            Guard("x"),
+            ServerMetrics(),
+            admission,
+        )
         running = asyncio.create_task(server.run(listener, ()))
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         try:
@@ -115,7 +121,9 @@ def serve_orphans() -> bool:
 
     async def main() -> bool:
         [listener] = listen("127.0.0.1", 0)
-        server = Server([Offer("bash")], Terms(drain=0.1), Guard(), Counts())
+        server = EnvironmentServer(
+            [EnvironmentEntry("bash")], SessionLimits(drain=0.1), Guard(), ServerMetrics()
+        )
         running = asyncio.create_task(server.run(listener, ()))
         url = f"ws://127.0.0.1:{listener.getsockname()[1]}/ws"
         async with connect(url, proxy=None) as client:

@@ -22,10 +22,10 @@ from intercode.models.scripted import Line, Rule, script
 from intercode.report.live import Library
 from intercode.report.server import Viewer
 from intercode_integrations.gateway import Gateway, Upstream
-from intercode_integrations.serve.catalog import Offer
-from intercode_integrations.serve.metrics import Counts
-from intercode_integrations.serve.server import Server
-from intercode_integrations.serve.session import Terms
+from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve.metrics import ServerMetrics
+from intercode_integrations.serve.server import EnvironmentServer
+from intercode_integrations.serve.session import SessionLimits
 from intercode_integrations.serve.workers import listen
 from intercode_integrations.testing import ScriptedServer
 from intercode_sandbox.forwarding import Forward
@@ -112,7 +112,7 @@ def test_pending_connections_take_a_part_of_the_descriptors() -> None:
 def gateway(admission: Admission) -> Iterator[int]:
     with ScriptedServer(script([Rule(Line("Done."))]), key=KEY) as server:
         upstream = Upstream("openai-compatible", "any", server.url, KEY)
-        with Gateway(upstream) as made, made.seat(token=TOKEN) as seat:
+        with Gateway(upstream) as made, made.open_session(token=TOKEN) as seat:
 
             def serve(connection: socket.socket) -> None:
                 with admission.pending_entry(connection) as admit:
@@ -137,7 +137,13 @@ def viewer(admission: Admission) -> Iterator[int]:
 @contextmanager
 def server(admission: Admission) -> Iterator[int]:
     [listener] = listen("127.0.0.1", 0)
-    made = Server([Offer("bash")], Terms(drain=0.1), Guard(TOKEN), Counts(), admission)
+    made = EnvironmentServer(
+        [EnvironmentEntry("bash")],
+        SessionLimits(drain=0.1),
+        Guard(TOKEN),
+        ServerMetrics(),
+        admission,
+    )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_until_complete, args=(made.run(listener, ()),))
     thread.start()

@@ -115,7 +115,7 @@ def test_capacity(pool: Pool, things: Things) -> None:
     first.close()
     first.close()
     thread.join(PATIENCE)
-    assert waiting.thing is not None and things.alive() == 2
+    assert waiting.resource is not None and things.alive() == 2
     with pytest.raises(LeaseError, match="opened before"):
         waiting.open()
 

@@ -52,7 +52,7 @@ def __dir__() -> list[str]:
 
 
 @contextmanager
-def needing(framework: str, package: str) -> Iterator[None]:
+def require_framework(framework: str, package: str) -> Iterator[None]:
     """Import what an adapter needs of its framework.
 
     Args:

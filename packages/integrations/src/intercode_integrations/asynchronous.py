@@ -45,11 +45,11 @@ class _Job(Generic[T]):
     """Called between two calls, when this one is no longer awaited."""
 
 
-class Calls:
+class CallQueue:
     """Runs the calls of one thing, one after the other, for the tasks of one event loop.
 
     Args:
-        what: Names the thing, for messages.
+        label: Names the thing, for messages.
         stop: Ends the call that runs; called from another thread.
         close: Frees the thing; called when no call runs.
         executor: Threads of the caller's own, in place of the shared ones.
@@ -57,17 +57,17 @@ class Calls:
 
     def __init__(
         self,
-        what: str,
+        label: str,
         stop: Callable[[], object],
         close: Callable[[], object],
         executor: Executor | None = None,
     ) -> None:
-        self._what, self._stop, self._close = what, stop, close
+        self._label, self._stop, self._close = label, stop, close
         self._executor = executor
-        self._waiting: deque[_Job[Any]] = deque()
-        self._running: asyncio.Future[Any] | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._idle: list[Callable[[], object]] = []
+        self._queue: deque[_Job[Any]] = deque()
+        self._running_future: asyncio.Future[Any] | None = None
+        self._closing_task: asyncio.Task[None] | None = None
+        self._idle_callbacks: list[Callable[[], object]] = []
 
     async def __call__(
         self,
@@ -85,11 +85,11 @@ class Calls:
         Raises:
             EnvironmentStateError: The thing is closed, or was closed before the call began.
         """
-        if self._closing is not None:
-            raise EnvironmentStateError(f"{self._what} is closed")
+        if self._closing_task is not None:
+            raise EnvironmentStateError(f"{self._label} is closed")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Job(call, answer, discard, abandon))
-        self._next()
+        self._queue.append(_Job(call, answer, discard, abandon))
+        self._run_next()
         return await answer
 
     async def close(self) -> None:
@@ -97,51 +97,51 @@ class Calls:
 
         If the wait for it is cancelled, closing continues.
         """
-        if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._end())
-        await asyncio.shield(self._closing)
+        if self._closing_task is None:
+            self._closing_task = asyncio.get_running_loop().create_task(self._end())
+        await asyncio.shield(self._closing_task)
 
     def when_idle(self, work: Callable[[], object]) -> None:
         """Do something when no call runs or waits: now, or after the last one."""
-        self._idle.append(work)
-        self._next()
+        self._idle_callbacks.append(work)
+        self._run_next()
 
-    def _next(self) -> None:
-        while self._waiting and self._running is None:
-            job = self._waiting.popleft()
+    def _run_next(self) -> None:
+        while self._queue and self._running_future is None:
+            job = self._queue.popleft()
             if job.answer.done():
                 job.abandon()
             else:
                 executor = self._executor or threads(os.getpid())
-                self._running = job.answer.get_loop().run_in_executor(executor, job.call)
-                self._running.add_done_callback(partial(self._ended, job))
-        while self._idle and self._running is None:
-            self._idle.pop()()
+                self._running_future = job.answer.get_loop().run_in_executor(executor, job.call)
+                self._running_future.add_done_callback(partial(self._finish_job, job))
+        while self._idle_callbacks and self._running_future is None:
+            self._idle_callbacks.pop()()
 
-    def _ended(self, job: _Job[T], running: asyncio.Future[T]) -> None:
-        self._running = None
-        error = running.exception()
+    def _finish_job(self, job: _Job[T], future: asyncio.Future[T]) -> None:
+        self._running_future = None
+        error = future.exception()
         if not job.answer.done():
             if error is None:
-                job.answer.set_result(running.result())
+                job.answer.set_result(future.result())
             else:
                 job.answer.set_exception(error)
         else:
             job.abandon()
             if error is None:
-                closing_threads(os.getpid()).submit(job.discard, running.result())
-        self._next()
+                closing_threads(os.getpid()).submit(job.discard, future.result())
+        self._run_next()
 
     async def _end(self) -> None:
         loop, pid = asyncio.get_running_loop(), os.getpid()
-        while self._waiting:
-            answer = self._waiting.popleft().answer
+        while self._queue:
+            answer = self._queue.popleft().answer
             if not answer.done():
-                answer.set_exception(EnvironmentStateError(f"{self._what} was closed"))
-        if self._running is not None:
+                answer.set_exception(EnvironmentStateError(f"{self._label} was closed"))
+        if self._running_future is not None:
             await loop.run_in_executor(closing_threads(pid), self._stop)
-        if self._running is not None:
-            await asyncio.wait([self._running])
+        if self._running_future is not None:
+            await asyncio.wait([self._running_future])
         await loop.run_in_executor(closing_threads(pid), self._close)
 
 
@@ -160,34 +160,36 @@ class AsyncEnv:
     """
 
     def __init__(self, env: gymnasium.Env[str, str], executor: Executor | None = None) -> None:
-        inner = env.unwrapped
-        if not isinstance(inner, InterCodeEnv):
-            raise UsageError(f"AsyncEnv takes InterCode's environments: not {type(inner).__name__}")
+        base_env = env.unwrapped
+        if not isinstance(base_env, InterCodeEnv):
+            raise UsageError(
+                f"AsyncEnv takes InterCode's environments: not {type(base_env).__name__}"
+            )
         self.env = env
-        self._inner = inner
+        self._base_env = base_env
         self._executor = executor
-        self._calls = Calls("this environment", inner.stop, env.close, executor)
+        self._calls = CallQueue("this environment", base_env.stop, env.close, executor)
 
     @property
     def episode(self) -> Episode:
         """See `InterCodeEnv.episode`."""
-        return self._inner.episode
+        return self._base_env.episode
 
     @property
     def dataset(self) -> Dataset:
         """The tasks."""
-        return self._inner.dataset
+        return self._base_env.dataset
 
     @property
     def tools(self) -> list[Tool]:
         """See `InterCodeEnv.tools`."""
-        return self._inner.tools
+        return self._base_env.tools
 
     async def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None, **named: Any
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None, **keywords: Any
     ) -> tuple[str, dict[str, Any]]:
         """Begin an episode; see `InterCodeEnv.reset`."""
-        return await self._calls(partial(self.env.reset, seed=seed, options=options, **named))
+        return await self._calls(partial(self.env.reset, seed=seed, options=options, **keywords))
 
     async def step(self, action: str) -> Result:
         """Take an action; see `InterCodeEnv.step`.
@@ -202,11 +204,11 @@ class AsyncEnv:
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
         """Call a tool; see `InterCodeEnv.call`."""
-        return await self._act(partial(self._inner.call, name, arguments))
+        return await self._act(partial(self._base_env.call, name, arguments))
 
     async def _act(self, call: Callable[[], Result]) -> Result:
         def abandon() -> None:
-            self._inner.interrupt(asyncio.CancelledError())
+            self._base_env.interrupt(asyncio.CancelledError())
 
         return await self._calls(call, abandon=abandon)
 
@@ -227,16 +229,18 @@ class AsyncEnv:
             episode: The record of the attempt, in place of `output`.
         """
         place = place.sandbox.backend if isinstance(place, AsyncSandbox) else place
-        score = partial(self._inner.score, task, place, output=output, episode=episode)
+        score = partial(self._base_env.score, task, place, output=output, episode=episode)
         return await self._calls(score)
 
     async def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
         """Save the running episode; see `InterCodeEnv.snapshot`."""
-        return await self._calls(partial(self._inner.snapshot, how, lossy), EpisodeSnapshot.close)
+        return await self._calls(
+            partial(self._base_env.snapshot, how, lossy), EpisodeSnapshot.close
+        )
 
     async def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
         """Begin a fork of a snapshot's episode here; see `InterCodeEnv.restore`."""
-        return await self._calls(partial(self._inner.restore, snapshot))
+        return await self._calls(partial(self._base_env.restore, snapshot))
 
     async def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[AsyncEnv]:
         """Fork the running episode into other environments; see `InterCodeEnv.fork`.
@@ -248,7 +252,7 @@ class AsyncEnv:
             for fork in forks:
                 fork.close()
 
-        forks = await self._calls(partial(self._inner.fork, n, how, lossy), close)
+        forks = await self._calls(partial(self._base_env.fork, n, how, lossy), close)
         return [AsyncEnv(fork, self._executor) for fork in forks]
 
     def when_idle(self, work: Callable[[], object]) -> None:

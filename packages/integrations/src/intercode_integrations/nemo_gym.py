@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import InterCodeError
-from intercode_integrations import needing
+from intercode_integrations import require_framework
 from intercode_sandbox import AsyncSandbox, Limits, get_provider
 from intercode_sandbox.network import Network
 
-with needing("NeMo Gym", "nemo-gym"):
+with require_framework("NeMo Gym", "nemo-gym"):
     from nemo_gym.sandbox.providers.base import (
         SandboxCreateError,
         SandboxExecResult,
@@ -63,14 +63,16 @@ class InterCodeProvider:
         options |= {} if user in (None, 0, "root") else {"user": str(user)}
         folder = cwd or spec.workdir
         try:
-            done = await sandbox.exec(["/bin/bash", "-c", command], cwd=folder, **options)
+            result = await sandbox.exec(["/bin/bash", "-c", command], cwd=folder, **options)
         except (OSError, LookupError) as error:
             if isinstance(error, InterCodeError):
                 raise
             return SandboxExecResult("", str(error), 126)
-        out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
-        code, why = (124, "timeout") if done.timed_out else (done.exit_code, None)
-        return SandboxExecResult(out, err, code, why)
+        stdout, stderr = (
+            text.decode("utf-8", "replace") for text in (result.stdout, result.stderr)
+        )
+        code, reason = (124, "timeout") if result.timed_out else (result.exit_code, None)
+        return SandboxExecResult(stdout, stderr, code, reason)
 
     async def upload_file(self, handle: Handle, source_path: Path, target_path: str) -> None:
         """Copy a file into it, with its mode."""

@@ -16,11 +16,16 @@ from intercode.envs.elsewhere import Elsewhere, Reply
 from intercode.envs.traits import Traits, language_traits
 from intercode.errors import ActionError, UsageError
 from intercode.task import Dataset, Task
-from intercode_integrations.serve.client import Server, Session, refuse_failure, sandbox_end
+from intercode_integrations.serve.client import (
+    ClientSession,
+    RemoteServer,
+    refuse_failure,
+    sandbox_end,
+)
 
 _QUERIES = ("query", "question", "prompt", "instruction", "description")
 """Names under which a task may tell its request; the first observation tells it in any case."""
-_OURS = ("metadata", "truncated", "info")
+_INTERNAL_FIELDS = ("metadata", "truncated", "info")
 """Fields of an observation that an agent is not shown; the last two are our servers'."""
 
 
@@ -48,60 +53,60 @@ class OpenEnvEnv(Elsewhere):
     )
 
     @classmethod
-    def tasks(cls, rest: str) -> Dataset:
+    def tasks(cls, address: str) -> Dataset:
         """List the tasks of an environment, of all its splits; one, if it names none."""
-        server = Server(rest)
-        found = []
+        server = RemoteServer(address)
+        tasks = []
         try:
-            splits = [one["name"] for one in server.fetch(f"{server.name}/splits")]
+            splits = [entry["name"] for entry in server.fetch(f"{server.name}/splits")]
             for split in splits:
-                above = f"{split}/" if splits[1:] else ""
-                for index, told in enumerate(server.tasks(split)):
-                    told = told if isinstance(told, dict) else {}
-                    found.append(_task(above, told, {"split": split, "index": index}))
+                prefix = f"{split}/" if splits[1:] else ""
+                for index, record in enumerate(server.tasks(split)):
+                    record = record if isinstance(record, dict) else {}
+                    tasks.append(_task(prefix, record, {"split": split, "index": index}))
         except UsageError:  # no routes of tasks: each reset gives one
-            found = [Task(server.name, "What the first observation says.")]
-        return Dataset(found, f"openenv:{rest}", source=rest)
+            tasks = [Task(server.name, "What the first observation says.")]
+        return Dataset(tasks, f"openenv:{address}", source=address)
 
     def __init__(self, data: str | Dataset, **changes: Any) -> None:
         super().__init__(data, **changes)
-        server = Server(str(self.dataset.source))
-        about = server.metadata.get("intercode")
-        self._is_ours = about is not None
-        if about is not None:
-            self.traits = replace(language_traits(about["language"]), is_remote=True)
+        server = RemoteServer(str(self.dataset.source))
+        env_facts = server.metadata.get("intercode")
+        self._is_ours = env_facts is not None
+        if env_facts is not None:
+            self.traits = replace(language_traits(env_facts["language"]), is_remote=True)
         schema = server.fetch("schema")["action"]
         fields = {name for name in schema.get("properties", {}) if name != "metadata"}
-        wanted = set(schema.get("required", ())) or fields
-        self._field = min(wanted) if len(wanted) == 1 else None
+        action_fields = set(schema.get("required", ())) or fields
+        self._field = min(action_fields) if len(action_fields) == 1 else None
         self._schema = schema
-        self._session = Session(server)
+        self._session = ClientSession(server)
         self._total: float | None = None
 
     def _begin(self, task: Task, seed: int | None) -> str:
         self._total = None
-        chosen = {name: task.metadata.get(name) for name in ("split", "index")}
-        seen = self._session.reset(seed=seed, **chosen)["observation"]
+        task_choice = {name: task.metadata.get(name) for name in ("split", "index")}
+        observation = self._session.reset(seed=seed, **task_choice)["observation"]
         if self._is_ours:
-            refuse_failure(seen["info"])
-        return _shown(seen) or task.query
+            refuse_failure(observation["info"])
+        return _observation_text(observation) or task.query
 
     def _take(self, action: str) -> Reply:
         try:
-            told = self._session.ask("step", self._read(action))
+            reply_data = self._session.ask("step", self._read(action))
         except ActionError as error:
             return Reply(f"[not executed: {error}]", ok=False, info={"executed": False})
-        seen, info = told["observation"], told["observation"].get("info") or {}
+        observation, info = reply_data["observation"], reply_data["observation"].get("info") or {}
         if self._is_ours:
             refuse_failure(info)
-        if (reward := told["reward"]) is not None:
+        if (reward := reply_data["reward"]) is not None:
             self._total = reward + (0.0 if self._is_ours else self._total or 0.0)
-        truncated = bool(seen.get("truncated"))
+        truncated = bool(observation.get("truncated"))
         return Reply(
-            _shown(seen),
-            self._total if told["done"] else None,
-            ended=told["done"] and not truncated,
-            truncated=told["done"] and truncated,
+            _observation_text(observation),
+            self._total if reply_data["done"] else None,
+            ended=reply_data["done"] and not truncated,
+            truncated=reply_data["done"] and truncated,
             ok=info.get("ok", True),
             exit_code=info.get("exit_code"),
             parts=info.get("parts", {}),
@@ -114,8 +119,8 @@ class OpenEnvEnv(Elsewhere):
         try:
             return msgspec.json.decode(action, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            wanted = msgspec.json.encode(self._schema).decode()
-            raise ActionError(f"an action is a JSON object by {wanted}: {error}") from None
+            schema_text = msgspec.json.encode(self._schema).decode()
+            raise ActionError(f"an action is a JSON object by {schema_text}: {error}") from None
 
     def _submit(self, answer: str | None) -> Reply:
         if self._is_ours:
@@ -129,15 +134,23 @@ class OpenEnvEnv(Elsewhere):
             self._session.close()
 
 
-def _task(above: str, told: dict[str, Any], place: dict[str, Any]) -> Task:
-    name = f"{above}{told.get('id', told.get('task_id', place['index']))}"
-    texts = (told[one] for one in _QUERIES if isinstance(told.get(one), str) and told[one].strip())
-    return Task(name, next(texts, name), metadata=place)
+def _task(prefix: str, record: dict[str, Any], position: dict[str, Any]) -> Task:
+    name = f"{prefix}{record.get('id', record.get('task_id', position['index']))}"
+    texts = (
+        record[field]
+        for field in _QUERIES
+        if isinstance(record.get(field), str) and record[field].strip()
+    )
+    return Task(name, next(texts, name), metadata=position)
 
 
-def _shown(seen: dict[str, Any]) -> str:
+def _observation_text(observation: dict[str, Any]) -> str:
     """Return the text of an observation: of its only field, if that is one, else its JSON."""
-    fields = {name: one for name, one in seen.items() if name not in _OURS and one is not None}
-    first = next(iter(fields.values()), "")
-    is_text = isinstance(first, str) and len(fields) < 2
-    return first if is_text else msgspec.json.encode(fields).decode()
+    fields = {
+        name: value
+        for name, value in observation.items()
+        if name not in _INTERNAL_FIELDS and value is not None
+    }
+    first_value = next(iter(fields.values()), "")
+    is_text = isinstance(first_value, str) and len(fields) < 2
+    return first_value if is_text else msgspec.json.encode(fields).decode()

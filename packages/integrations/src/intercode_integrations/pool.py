@@ -29,12 +29,12 @@ from intercode_sandbox import AsyncSandbox, get_provider
 from intercode_sandbox.async_sandbox import closing_threads, threads
 from intercode_sandbox.base import SandboxBackend
 
-_COUNTED = ("opened", "refused", "failed", "idle", "aged", "abandoned")
-_LONGEST_PAUSE = 3600.0
+_COUNT_NAMES = ("opened", "refused", "failed", "idle", "aged", "abandoned")
+_MAX_PAUSE = 3600.0
 _log = logging.getLogger(__name__)
 
 
-class Closes(Protocol):
+class SupportsClose(Protocol):
     """A thing that can be leased."""
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class Closes(Protocol):
 
 
 Key = TypeVar("Key", bound=Hashable)
-Thing = TypeVar("Thing", bound=Closes)
+Resource = TypeVar("Thing", bound=SupportsClose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class PoolCounts:
     """Leases that ended because their owner had left."""
 
 
-class Lease(Generic[Key, Thing]):
+class Lease(Generic[Key, Resource]):
     """The right to use a sandbox or an environment of a pool, until it ends.
 
     As a context manager it is opened at the beginning and closed at the end, and in use in
@@ -81,18 +81,18 @@ class Lease(Generic[Key, Thing]):
     """
 
     def __init__(
-        self, pool: SandboxPool[Key, Thing], key: Key, owner: Hashable, wait: float | None
+        self, pool: SandboxPool[Key, Resource], key: Key, owner: Hashable, wait: float | None
     ) -> None:
         self.id = secrets.token_urlsafe(24)
         """A name that cannot be guessed."""
         self.key, self.owner = key, owner
         self._pool, self._wait = pool, wait
-        self.thing: Thing | None = None
+        self.resource: Resource | None = None
         """The sandbox or environment, once it is open."""
-        self.begun = self.last = 0.0
+        self.start_time = self.last_use = 0.0
         self.users = 0
         self.ended = False
-        self._asynchronous: AsyncSandbox | AsyncEnv | None = None
+        self._async_resource: AsyncSandbox | AsyncEnv | None = None
 
     def open(self) -> Self:
         """Wait for the pool's capacity, and start the sandbox.
@@ -101,53 +101,53 @@ class Lease(Generic[Key, Thing]):
             CapacityError: All are leased, and none was returned in time; or the pool is closing.
             InterCodeError: The sandbox cannot be started.
         """
-        self._refuse_twice()
+        self._refuse_reopening()
         self._pool.admit(self._wait)
         self._pool.fill(self)
         return self
 
     async def open_async(self) -> Self:
         """Do the same as `open` in an event loop. If it is cancelled, nothing is leased."""
-        self._refuse_twice()
+        self._refuse_reopening()
         await self._pool.admit_async(self._wait)
         loop = asyncio.get_running_loop()
-        filling = loop.run_in_executor(threads(os.getpid()), self._pool.fill, self)
+        fill_future = loop.run_in_executor(threads(os.getpid()), self._pool.fill, self)
         try:
-            await asyncio.shield(filling)
+            await asyncio.shield(fill_future)
         except asyncio.CancelledError:
-            filling.add_done_callback(self._given_up)
+            fill_future.add_done_callback(self._close_abandoned)
             raise
         return self
 
-    def _refuse_twice(self) -> None:
-        if self.thing is not None:
+    def _refuse_reopening(self) -> None:
+        if self.resource is not None:
             raise LeaseError("this lease was opened before: ask the pool for another one")
 
-    def _given_up(self, filling: asyncio.Future[None]) -> None:
-        if filling.exception() is None:  # else there is nothing to close
+    def _close_abandoned(self, fill_future: asyncio.Future[None]) -> None:
+        if fill_future.exception() is None:  # else there is nothing to close
             closing_threads(os.getpid()).submit(self.close)
 
     @property
-    def asynchronous(self) -> AsyncSandbox | AsyncEnv:
+    def async_resource(self) -> AsyncSandbox | AsyncEnv:
         """The thing with calls that are awaited.
 
         Raises:
             UsageError: It is neither a sandbox nor an environment.
         """
-        if self._asynchronous is None:
-            thing: object = self.thing
-            if isinstance(thing, gymnasium.Env):
-                self._asynchronous = AsyncEnv(thing)
-            elif isinstance(thing, SandboxBackend):
-                self._asynchronous = AsyncSandbox.from_backend(thing)
+        if self._async_resource is None:
+            resource: object = self.resource
+            if isinstance(resource, gymnasium.Env):
+                self._async_resource = AsyncEnv(resource)
+            elif isinstance(resource, SandboxBackend):
+                self._async_resource = AsyncSandbox.from_backend(resource)
             else:
-                raise UsageError(f"calls of a {type(thing).__name__} cannot be awaited")
-        return self._asynchronous
+                raise UsageError(f"calls of a {type(resource).__name__} cannot be awaited")
+        return self._async_resource
 
     def end_use(self) -> None:
-        """End a use of `asynchronous`, now or when a cancelled call has ended."""
-        if isinstance(self._asynchronous, AsyncEnv):
-            self._asynchronous.when_idle(lambda: self._pool.end_use(self))
+        """End a use of `async_resource`, now or when a cancelled call has ended."""
+        if isinstance(self._async_resource, AsyncEnv):
+            self._async_resource.when_idle(lambda: self._pool.end_use(self))
         else:  # no call of an AsyncSandbox outlasts its wait
             self._pool.end_use(self)
 
@@ -155,7 +155,7 @@ class Lease(Generic[Key, Thing]):
         """End the lease, with what runs there. Idempotent, safe from any thread."""
         self._pool.end(self)
 
-    def __enter__(self) -> Thing:
+    def __enter__(self) -> Resource:
         self.open()
         return self._pool.begin_use(self)
 
@@ -166,22 +166,22 @@ class Lease(Generic[Key, Thing]):
     async def __aenter__(self) -> Any:
         await self.open_async()
         try:
-            thing = self.asynchronous
+            resource = self.async_resource
         except UsageError:
             self.close()
             raise
         self._pool.begin_use(self)
-        return thing
+        return resource
 
     async def __aexit__(self, *exception: object) -> None:
         self.end_use()
-        closing = asyncio.get_running_loop().run_in_executor(
+        close_future = asyncio.get_running_loop().run_in_executor(
             closing_threads(os.getpid()), self.close
         )
-        await asyncio.shield(closing)
+        await asyncio.shield(close_future)
 
 
-class SandboxPool(Generic[Key, Thing]):
+class SandboxPool(Generic[Key, Resource]):
     """Leases sandboxes, or environments.
 
     A thread of its own closes those whose time is over and starts some ahead. ``with`` closes it.
@@ -202,7 +202,7 @@ class SandboxPool(Generic[Key, Thing]):
 
     def __init__(
         self,
-        opens: Callable[[Key], Thing] | None = None,
+        opens: Callable[[Key], Resource] | None = None,
         *,
         capacity: int = 64,
         idle: float = 900.0,
@@ -213,30 +213,32 @@ class SandboxPool(Generic[Key, Thing]):
         for name, number in {"capacity": capacity, "idle": idle, "lifetime": lifetime}.items():
             if not number > 0:
                 raise UsageError(f"{name} must be more than 0, not {number}")
-        self._wanted = dict(warm or {})
-        if sum(self._wanted.values()) > capacity:
+        self._warm_targets = dict(warm or {})
+        if sum(self._warm_targets.values()) > capacity:
             raise UsageError(f"warm names more sandboxes than the capacity, {capacity}, allows")
         self._opens: Callable[[Key], Any] = opens or get_provider().start  # type: ignore[assignment]
-        self._capacity, self._idle, self._lifetime = capacity, idle, lifetime
+        self._capacity, self._idle_limit, self._lifetime = capacity, idle, lifetime
         self._clock = clock
-        self._changed = threading.Condition()
-        self._leases: dict[str, Lease[Key, Thing]] = {}
-        self._warm: dict[Key, deque[Thing]] = {key: deque() for key in self._wanted}
-        self._granted = 0
+        self._condition = threading.Condition()
+        self._leases: dict[str, Lease[Key, Resource]] = {}
+        self._warm: dict[Key, deque[Resource]] = {key: deque() for key in self._warm_targets}
+        self._slot_count = 0
         """Slots of leases: open, being opened, or about to be."""
-        self._heating: Counter[Key] = Counter()
+        self._starting_counts: Counter[Key] = Counter()
         """How many are being started ahead, by key."""
-        self._cold: set[Key] = set()
+        self._failed_keys: set[Key] = set()
         """Keys of which the last could not be started: none is, until one was leased."""
-        self._waiting: deque[Future[None]] = deque()
+        self._waiting_futures: deque[Future[None]] = deque()
         self._counts: Counter[str] = Counter()
         self._closing = False
-        self._keeper = threading.Thread(target=self._keep, name="intercode-pool", daemon=True)
-        self._keeper.start()
+        self._maintenance_thread = threading.Thread(
+            target=self._maintain, name="intercode-pool", daemon=True
+        )
+        self._maintenance_thread.start()
 
     def lease(
         self, key: Key, *, owner: Hashable = None, wait: float | None = 0.0
-    ) -> Lease[Key, Thing]:
+    ) -> Lease[Key, Resource]:
         """Return a lease that is yet to be opened, by ``with``, ``async with`` or `Lease.open`.
 
         Args:
@@ -247,16 +249,16 @@ class SandboxPool(Generic[Key, Thing]):
         return Lease(self, key, owner, wait)
 
     @contextmanager
-    def use(self, id: str) -> Iterator[Thing]:
+    def use(self, id: str) -> Iterator[Resource]:
         """Use what was leased. Time without use is counted from the end.
 
         Raises:
             LeaseError: There is no such lease, or it has ended.
         """
         lease = self._find(id)
-        thing = self.begin_use(lease)
+        resource = self.begin_use(lease)
         try:
-            yield thing
+            yield resource
         finally:
             self.end_use(lease)
 
@@ -270,18 +272,18 @@ class SandboxPool(Generic[Key, Thing]):
             LeaseError: There is no such lease, or it has ended.
         """
         lease = self._find(id)
-        thing = lease.asynchronous
+        resource = lease.async_resource
         self.begin_use(lease)
         try:
-            yield thing
+            yield resource
         finally:
             lease.end_use()
 
     def leave(self, owner: Hashable) -> int:
         """End all leases of a client that has left; return how many there were."""
-        with self._changed:
-            found = [lease for lease in self._leases.values() if lease.owner == owner]
-        return sum(self.end(lease, "abandoned") for lease in found)
+        with self._condition:
+            leases = [lease for lease in self._leases.values() if lease.owner == owner]
+        return sum(self.end(lease, "abandoned") for lease in leases)
 
     def sweep(self) -> int:
         """End the leases whose time is over, as the pool's thread does by itself.
@@ -289,20 +291,24 @@ class SandboxPool(Generic[Key, Thing]):
         Returns:
             How many there were.
         """
-        with self._changed:
-            over = [(lease, why) for lease in self._leases.values() if (why := self._over(lease))]
-        return sum(self.end(lease, why) for lease, why in over)
+        with self._condition:
+            expired_leases = [
+                (lease, reason)
+                for lease in self._leases.values()
+                if (reason := self._expiry_reason(lease))
+            ]
+        return sum(self.end(lease, reason) for lease, reason in expired_leases)
 
     def counts(self) -> PoolCounts:
         """Return the numbers of this moment, and since the start."""
-        with self._changed:
+        with self._condition:
             return PoolCounts(
                 self._capacity,
-                leased=self._granted,
+                leased=self._slot_count,
                 used=sum(lease.users > 0 for lease in self._leases.values()),
-                warm=self._heated(),
-                waiting=sum(not future.done() for future in self._waiting),
-                **{name: self._counts[name] for name in _COUNTED},
+                warm=self._count_warm(),
+                waiting=sum(not future.done() for future in self._waiting_futures),
+                **{name: self._counts[name] for name in _COUNT_NAMES},
             )
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -314,28 +320,30 @@ class SandboxPool(Generic[Key, Thing]):
         Returns:
             Whether all have ended.
         """
-        with self._changed:
+        with self._condition:
             self._closing = True
-            for future in self._waiting:
+            for future in self._waiting_futures:
                 if future.set_running_or_notify_cancel():
                     future.set_exception(CapacityError("the pool is closing"))
-            self._waiting.clear()
-            self._changed.notify_all()
-            return self._changed.wait_for(lambda: not self._granted, timeout)
+            self._waiting_futures.clear()
+            self._condition.notify_all()
+            return self._condition.wait_for(lambda: not self._slot_count, timeout)
 
     def close(self) -> None:
         """End all leases, with what runs there, and the pool. Idempotent."""
         self.drain(timeout=0)
-        if threading.current_thread() is not self._keeper:
-            self._keeper.join()
-        with self._changed:
-            left = [thing for things in self._warm.values() for thing in things]
+        if threading.current_thread() is not self._maintenance_thread:
+            self._maintenance_thread.join()
+        with self._condition:
+            warm_resources = [
+                resource for resources in self._warm.values() for resource in resources
+            ]
             self._warm.clear()
             leases = list(self._leases.values())
         for lease in leases:
             self.end(lease)
-        for thing in left:
-            _close(thing)
+        for resource in warm_resources:
+            _close(resource)
 
     def __enter__(self) -> Self:
         return self
@@ -351,208 +359,216 @@ class SandboxPool(Generic[Key, Thing]):
         Raises:
             CapacityError: There is none in time, or the pool is closing.
         """
-        future = self._asked(wait)
+        future = self._request_slot(wait)
         try:
             future.result(wait)
         except TimeoutError:
             if future.cancel():
-                raise self._full(wait) from None
+                raise self._capacity_error(wait) from None
 
     async def admit_async(self, wait: float | None) -> None:
         """Take a slot as `admit` does, in an event loop. If it is cancelled, none is taken."""
-        future = self._asked(wait)
+        future = self._request_slot(wait)
         try:
             await asyncio.wait_for(asyncio.wrap_future(future), wait)
         except TimeoutError:
             if future.cancel():
-                raise self._full(wait) from None
+                raise self._capacity_error(wait) from None
         except asyncio.CancelledError:
             if not future.cancel():
-                self._give_back()
+                self._release_slot()
             raise
 
-    def fill(self, lease: Lease[Key, Thing]) -> None:
+    def fill(self, lease: Lease[Key, Resource]) -> None:
         """Open a lease that has a slot: with one that was started ahead, or with a new one."""
-        with self._changed:
+        with self._condition:
             warm = self._warm.get(lease.key)
-            thing = warm.popleft() if warm else None
+            resource = warm.popleft() if warm else None
             # A slot is granted only where there is one, or one that was started ahead gives way.
-            excess = None if thing is not None else self._give_way()
-        if excess is not None:
-            _close(excess)
+            evicted_resource = None if resource is not None else self._evict_warm()
+        if evicted_resource is not None:
+            _close(evicted_resource)
         try:
-            thing = self._opens(lease.key) if thing is None else thing
+            resource = self._opens(lease.key) if resource is None else resource
         except BaseException:
-            with self._changed:
+            with self._condition:
                 self._counts["failed"] += 1
-            self._give_back()
+            self._release_slot()
             raise
-        with self._changed:
-            lease.thing = thing
-            lease.begun = lease.last = self._clock()
+        with self._condition:
+            lease.resource = resource
+            lease.start_time = lease.last_use = self._clock()
             self._leases[lease.id] = lease
             self._counts["opened"] += 1
-            self._cold.discard(lease.key)
-            closing = self._closing
-            self._changed.notify_all()
-        if closing:
+            self._failed_keys.discard(lease.key)
+            is_closing = self._closing
+            self._condition.notify_all()
+        if is_closing:
             self.end(lease)
             raise CapacityError("the pool is closing")
 
-    def begin_use(self, lease: Lease[Key, Thing]) -> Thing:
+    def begin_use(self, lease: Lease[Key, Resource]) -> Resource:
         """Count a user of a lease."""
-        with self._changed:
-            if lease.ended or lease.thing is None:
-                raise self._none()
+        with self._condition:
+            if lease.ended or lease.resource is None:
+                raise self._missing_lease_error()
             lease.users += 1
-            return lease.thing
+            return lease.resource
 
-    def end_use(self, lease: Lease[Key, Thing]) -> None:
+    def end_use(self, lease: Lease[Key, Resource]) -> None:
         """Count a user less; the last one of a lease that has ended frees what is left."""
-        with self._changed:
+        with self._condition:
             lease.users -= 1
-            lease.last = self._clock()
-            last = lease.ended and not lease.users
-        if last and lease.thing is not None:
-            closing_threads(os.getpid()).submit(_close, lease.thing)
+            lease.last_use = self._clock()
+            is_last_use = lease.ended and not lease.users
+        if is_last_use and lease.resource is not None:
+            closing_threads(os.getpid()).submit(_close, lease.resource)
 
-    def end(self, lease: Lease[Key, Thing], why: str = "") -> bool:
+    def end(self, lease: Lease[Key, Resource], reason: str = "") -> bool:
         """End a lease, with what runs there; return whether this call has done so.
 
         Something that is in use is only stopped: its user's thread may be inside of it.
         """
-        with self._changed:
+        with self._condition:
             if self._leases.pop(lease.id, None) is None:
                 return False
             lease.ended = True
             used = lease.users > 0
-            if why:
-                self._counts[why] += 1
-        assert lease.thing is not None  # it was open
-        (_stop if used else _close)(lease.thing)
-        self._give_back()
+            if reason:
+                self._counts[reason] += 1
+        assert lease.resource is not None  # it was open
+        (_stop if used else _close)(lease.resource)
+        self._release_slot()
         return True
 
-    def _find(self, id: str) -> Lease[Key, Thing]:
-        with self._changed:
+    def _find(self, id: str) -> Lease[Key, Resource]:
+        with self._condition:
             if id not in self._leases:
-                raise self._none()
+                raise self._missing_lease_error()
             return self._leases[id]
 
-    def _none(self) -> LeaseError:
+    def _missing_lease_error(self) -> LeaseError:
         return LeaseError(
             "there is no such lease, or it has ended: by its client, after "
-            f"{self._idle:g} seconds without use, or after {self._lifetime:g} seconds in all"
+            f"{self._idle_limit:g} seconds without use, or after {self._lifetime:g} seconds in all"
         )
 
-    def _full(self, wait: float | None) -> CapacityError:
-        with self._changed:
+    def _capacity_error(self, wait: float | None) -> CapacityError:
+        with self._condition:
             self._counts["refused"] += 1
-        waited = f" for {wait:g} seconds" if wait else ""
+        wait_text = f" for {wait:g} seconds" if wait else ""
         return CapacityError(
-            f"all {self._capacity} of the pool are leased{waited}: try again later, wait longer "
+            f"all {self._capacity} of the pool are leased{wait_text}: try again later, wait longer "
             "(wait=SECONDS), or give the pool a larger capacity"
         )
 
-    def _asked(self, wait: float | None) -> Future[None]:
-        with self._changed:
+    def _request_slot(self, wait: float | None) -> Future[None]:
+        with self._condition:
             if self._closing:
                 raise CapacityError("the pool is closing")
             future: Future[None] = Future()
-            self._waiting.append(future)
+            self._waiting_futures.append(future)
             self._grant()
         if not future.done() and wait is not None and wait <= 0 and future.cancel():
-            raise self._full(wait)
+            raise self._capacity_error(wait)
         return future
 
     def _grant(self) -> None:
-        while self._waiting and self._granted < self._capacity:
-            future = self._waiting.popleft()
+        while self._waiting_futures and self._slot_count < self._capacity:
+            future = self._waiting_futures.popleft()
             if future.set_running_or_notify_cancel():
-                self._granted += 1
+                self._slot_count += 1
                 future.set_result(None)
 
-    def _give_back(self) -> None:
-        with self._changed:
-            self._granted -= 1
+    def _release_slot(self) -> None:
+        with self._condition:
+            self._slot_count -= 1
             self._grant()
-            self._changed.notify_all()
+            self._condition.notify_all()
 
-    def _heated(self) -> int:
-        return self._heating.total() + sum(len(things) for things in self._warm.values())
+    def _count_warm(self) -> int:
+        return self._starting_counts.total() + sum(
+            len(resources) for resources in self._warm.values()
+        )
 
-    def _give_way(self) -> Thing | None:
+    def _evict_warm(self) -> Resource | None:
         """Take one of those that were started ahead, if there are more than there may be."""
-        if self._granted + self._heated() > self._capacity:
-            for things in self._warm.values():
-                if things:
-                    return things.pop()
+        if self._slot_count + self._count_warm() > self._capacity:
+            for resources in self._warm.values():
+                if resources:
+                    return resources.pop()
         return None
 
-    def _over(self, lease: Lease[Key, Thing]) -> str:
+    def _expiry_reason(self, lease: Lease[Key, Resource]) -> str:
         """Say why the time of a lease is over; empty: it is not."""
         now = self._clock()
-        if now >= lease.begun + self._lifetime:
+        if now >= lease.start_time + self._lifetime:
             return "aged"
-        return "idle" if not lease.users and now >= lease.last + self._idle else ""
+        return "idle" if not lease.users and now >= lease.last_use + self._idle_limit else ""
 
     # The pool's thread.
 
-    def _keep(self) -> None:
+    def _maintain(self) -> None:
         while True:
             self.sweep()
-            with self._changed:
+            with self._condition:
                 if self._closing:
                     return
-                key = next((key for key in self._wanted if self._lacks(key)), None)
+                key = next((key for key in self._warm_targets if self._needs_warm(key)), None)
                 if key is None:
-                    self._changed.wait(self._pause())
+                    self._condition.wait(self._pause())
                     continue
-                self._heating[key] += 1
-            self._heat(key)
+                self._starting_counts[key] += 1
+            self._start_warm(key)
 
-    def _lacks(self, key: Key) -> bool:
-        room = self._granted + self._heated() < self._capacity
-        return room and key not in self._cold and len(self._warm[key]) < self._wanted[key]
+    def _needs_warm(self, key: Key) -> bool:
+        has_capacity = self._slot_count + self._count_warm() < self._capacity
+        return (
+            has_capacity
+            and key not in self._failed_keys
+            and len(self._warm[key]) < self._warm_targets[key]
+        )
 
     def _pause(self) -> float:
         """Return the seconds until the next lease may be over."""
-        now, ends = self._clock(), [self._idle, _LONGEST_PAUSE]
+        now, ends = self._clock(), [self._idle_limit, _MAX_PAUSE]
         for lease in self._leases.values():
-            ends.append(lease.begun + self._lifetime - now)
-            ends += [] if lease.users else [lease.last + self._idle - now]
+            ends.append(lease.start_time + self._lifetime - now)
+            ends += [] if lease.users else [lease.last_use + self._idle_limit - now]
         return max(0.0, min(ends))
 
-    def _heat(self, key: Key) -> None:
+    def _start_warm(self, key: Key) -> None:
         """Start one ahead. A failure is told to the next client, who meets it, too."""
         try:
-            thing = self._opens(key)
+            resource = self._opens(key)
         except (InterCodeError, OSError):
-            with self._changed:
-                self._heating[key] -= 1
-                self._cold.add(key)
+            with self._condition:
+                self._starting_counts[key] -= 1
+                self._failed_keys.add(key)
                 self._counts["failed"] += 1
             return
-        with self._changed:
-            kept = not self._closing and self._granted + self._heated() <= self._capacity
-            self._heating[key] -= 1
-            if kept:
-                self._warm[key].append(thing)
-        if not kept:
-            _close(thing)
+        with self._condition:
+            has_capacity = (
+                not self._closing and self._slot_count + self._count_warm() <= self._capacity
+            )
+            self._starting_counts[key] -= 1
+            if has_capacity:
+                self._warm[key].append(resource)
+        if not has_capacity:
+            _close(resource)
 
 
-def _close(thing: Closes) -> None:
+def _close(resource: SupportsClose) -> None:
     """Free a thing that is not in use; a sandbox that was lost is free already."""
     try:
-        thing.close()
+        resource.close()
     except (InterCodeError, OSError) as error:
         _log.warning("closing what was leased failed: %s", error)
 
 
-def _stop(thing: Closes) -> None:
+def _stop(resource: SupportsClose) -> None:
     """End what runs in a thing whose user's thread may be inside of it; `close` follows."""
-    if isinstance(inner := getattr(thing, "unwrapped", thing), InterCodeEnv):
-        inner.stop()
+    if isinstance(base_env := getattr(resource, "unwrapped", resource), InterCodeEnv):
+        base_env.stop()
     else:
-        _close(thing)
+        _close(resource)

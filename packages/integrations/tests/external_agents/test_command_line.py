@@ -17,7 +17,7 @@ from intercode.envs.traits import find_traits
 from intercode.errors import RecordError
 from intercode.models.scripted import Line
 from intercode.records import read_episodes
-from intercode_integrations.external_agents.profile import profile_of
+from intercode_integrations.external_agents.profile import find_profile
 from intercode_integrations.testing import ScriptedServer
 
 KEY = "sk-very-secret-0123456789"
@@ -138,14 +138,14 @@ def test_refusals(options: list[str], told: str, capsys: pytest.CaptureFixture[s
 
 def test_braces_of_a_program_are_its_own(caplog: pytest.LogCaptureFixture) -> None:
     mine = "cli:sh -c 'echo ${mode} {{qery}} {print} {x,y} {query}' {a}"
-    assert profile_of(mine).run.command[2:] == (
+    assert find_profile(mine).run.command[2:] == (
         "echo ${mode} {{qery}} {print} {x,y} {query}",
         "{a}",
     )
     assert not caplog.text
     code = 'cli:python3 -c \'mode = "a b"; print(f"{mode}")\''
     for _ in range(2):
-        assert profile_of(code).run.command[2] == 'mode = "a b"; print(f"{mode}")'
+        assert find_profile(code).run.command[2] == 'mode = "a b"; print(f"{mode}")'
     assert caplog.text.count("{mode} is not a place of the command: {model} is; it is left") == 1
 
 

@@ -164,9 +164,9 @@ def _says(layer: layers.Layer, *argv: str) -> str:
 def test_an_agent_of_npm(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["agents", "install", "tiny", "--json", "--quiet"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["installed"]
-    layer = layers.installed(layers.recipe_of("tiny"))
+    layer = layers.installed_layer(layers.find_recipe("tiny"))
     assert layer is not None and told["path"] == layer.path
-    assert layers.layer_of(profile.profile_of("tiny")) == Path(layer.path)
+    assert layers.find_layer(profile.find_profile("tiny")) == Path(layer.path)
     assert set(layer.packages) == {"tiny@1.0.0", "tiny-linux@1.0.0"}
     assert all(checksum.startswith("sha512-") for checksum in layer.packages.values())
     assert _says(layer, "/opt/agents/tiny/bin/tiny") == "works as 0\n"
@@ -186,9 +186,9 @@ def test_a_second_build_is_compared_with_the_first(
     index: Index, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["agents", "install", "tiny"]) == 0
-    first = layers.installed(layers.recipe_of("tiny"))
+    first = layers.installed_layer(layers.find_recipe("tiny"))
     assert main(["agents", "remove", "tiny"]) == 0
-    assert layers.installed(layers.recipe_of("tiny")) is None
+    assert layers.installed_layer(layers.find_recipe("tiny")) is None
 
     index.fill(b"#!/bin/sh\necho stolen\nexit\n")  # of the same version
     capsys.readouterr()
@@ -198,7 +198,7 @@ def test_a_second_build_is_compared_with_the_first(
 
     index.fill(SAYS)
     assert main(["agents", "install", "tiny"]) == 0
-    again = layers.installed(layers.recipe_of("tiny"))
+    again = layers.installed_layer(layers.find_recipe("tiny"))
     assert first is not None and again is not None and again.sha256 == first.sha256
 
 
@@ -208,7 +208,7 @@ def test_an_agent_of_pypi_and_a_password(
     url = f"{index.url}/simple".replace("://", "://reader:hunter2@")
     monkeypatch.setenv("PIP_INDEX_URL", url)
     assert main(["agents", "install", "pytiny"]) == 0
-    layer = layers.installed(layers.recipe_of("pytiny"))
+    layer = layers.installed_layer(layers.find_recipe("pytiny"))
     assert layer is not None and set(layer.packages) == {"pytiny==1.0.0"}
     assert _says(layer, "/opt/agents/pytiny/bin/pytiny") == "works\n"
     assert f"Basic {base64.b64encode(b'reader:hunter2').decode()}" in index.keys
@@ -294,7 +294,7 @@ def test_a_killed_build_leaves_nothing(index: Index) -> None:
     finally:
         builder.send_signal(signal.SIGKILL)
         builder.wait()
-    assert layers.installed(layers.recipe_of("tiny")) is None
+    assert layers.installed_layer(layers.find_recipe("tiny")) is None
     assert [name for name in _kept() if not name.startswith(".")] == []
     index.stop = ""
     assert main(["agents", "install", "tiny"]) == 0

@@ -22,8 +22,8 @@ from intercode.models import Message
 from intercode.models.prices import Prices
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
-from intercode_integrations.external_agents.profile import NO_MODEL, Record, profile_of
-from intercode_integrations.external_agents.turns import action_of, retell
+from intercode_integrations.external_agents.profile import NO_MODEL, Record, find_profile
+from intercode_integrations.external_agents.turns import read_action, rebuild_turns
 from intercode_integrations.gateway import Call
 from intercode_integrations.testing import ScriptedServer, shell
 from intercode_integrations.testing.server import Fault, status
@@ -177,7 +177,7 @@ def test_a_gate_that_fails_makes_no_score(play: Play, monkeypatch: pytest.Monkey
     def fail(*_: Any) -> None:
         raise RuntimeError("there is no h11")
 
-    monkeypatch.setattr("intercode_integrations.gateway.gateway.Door", fail)
+    monkeypatch.setattr("intercode_integrations.gateway.gateway.ClientConnection", fail)
     episode = play("true", options=["--retries", "0"], code=1)
     assert episode.score is None and "RuntimeError: there is no h11" in str(episode.error)
 
@@ -428,7 +428,7 @@ def test_a_skill_is_where_a_profile_says_that_its_agent_looks(
     Path(profile).write_text(text.replace("[run.files]", 'skills = "whole"\n[run.files]'))
     play(agent=profile, options=["--skill", str(skill)], out="whole")
     assert asked(server).endswith("# greet\n\nHow to greet.\n\nRun it.")
-    assert all(profile_of(name).home_of_skills for name in ("claude-code", "codex"))
+    assert all(find_profile(name).home_of_skills for name in ("claude-code", "codex"))
 
 
 def test_a_skill_is_compared_with_none(
@@ -525,13 +525,13 @@ def test_a_malformed_profile_is_refused_with_its_place(
     path = tmp_path / "a.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match=says) as caught:
-        profile_of(str(path))
+        find_profile(str(path))
     assert str(path) in str(caught.value)
 
 
 def test_the_calls_of_tools_become_actions() -> None:
     def action(name: str, **arguments: object) -> str:
-        return action_of(ToolCall("", name, arguments), Record())
+        return read_action(ToolCall("", name, arguments), Record())
 
     assert action("Bash", command="ls") == "ls"
     assert action("shell", command=["bash", "-lc", "ls | wc"]) == "ls | wc"
@@ -574,7 +574,7 @@ def test_results_as_the_tools_of_real_agents_send_them(
     first = (Message("user", "do it"),)
     asked = Call("chat", "/v1/chat/completions", "model", first, tool_calls=(call,))
     told = replace(asked, messages=(*first, Message("tool", result, call_id="1")), tool_calls=())
-    ((turn,), _) = retell("model", [asked, told], profile_of(agent).record)
+    ((turn,), _) = rebuild_turns("model", [asked, told], find_profile(agent).record)
     assert (turn.action, turn.observation, turn.exit_code) == ("act", output, exit_code)
 
 
@@ -593,6 +593,6 @@ def test_keystrokes_in_replies_become_actions() -> None:
         Call("chat", "/v1/chat/completions", "model", tuple(dialogue[: 2 * number + 1]), text=text)
         for number, text in enumerate((said, done, done))
     ]
-    ((turn,), _) = retell("model", calls, profile_of("terminus").record)
+    ((turn,), _) = rebuild_turns("model", calls, find_profile("terminus").record)
     assert turn.action == 'echo "a\\b"\nC-c'
     assert turn.observation == "root@box:/# echo\na\\b"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from typing import Any
 
-from intercode_integrations.gateway import Seat
+from intercode_integrations.gateway import GatewaySession
 
 KEY = "sk-the-real-key-of-the-provider"
 BODIES: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ def said(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def raw(seat: Seat) -> Iterator[socket.socket]:
+def raw(seat: GatewaySession) -> Iterator[socket.socket]:
     """Connect to a seat, without a port."""
     ours, theirs = socket.socketpair()
 
@@ -54,7 +54,7 @@ def raw(seat: Seat) -> Iterator[socket.socket]:
 
 
 def ask(
-    seat: Seat,
+    seat: GatewaySession,
     path: str,
     body: dict[str, Any] | None = None,
     *,

@@ -24,7 +24,7 @@ from gateway.doors import KEY
 from intercode.cli.main import main
 from intercode.models.protocols import TABLES
 from intercode.models.scripted import Line, Rule, script
-from intercode_integrations.gateway.calls import CUT
+from intercode_integrations.gateway.calls import EPISODE_ENDED
 from intercode_integrations.testing import Fault, ScriptedServer
 from ordinary import ordinary_user
 from sources import ROOT
@@ -315,7 +315,7 @@ def test_failing_calls_are_told_and_one_that_is_cut_off_is_recorded(tmp_path: Pa
     assert (spent["calls"], spent["errors"]) == (2, 2)
     first, last = lines(record)
     assert first["messages"] == last["messages"] == HI
-    assert (first["status"], last["error"]) == (400, CUT)
+    assert (first["status"], last["error"]) == (400, EPISODE_ENDED)
     assert found.errors.count("answered with status 400: ") == 1
     assert found.errors.count("HTTP 500: on purpose; it is asked again in") == 1
 

@@ -18,11 +18,11 @@ from intercode.models.prices import Price
 from intercode.models.protocols import TABLES, Name
 from intercode.models.remote import Around
 from intercode.models.scripted import Line, Rule, script
-from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
-from intercode_integrations.gateway.calls import answered
+from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
+from intercode_integrations.gateway.calls import decode_answer
 from intercode_integrations.gateway.gateway import FREE_COUNTS
-from intercode_integrations.gateway.policy import Refusal, admitted
-from intercode_integrations.gateway.streams import Assembly
+from intercode_integrations.gateway.policy import Refusal, admit_body
+from intercode_integrations.gateway.streams import StreamAssembly
 from intercode_integrations.testing import Fault, ScriptedServer, first, status
 from intercode_integrations.testing.requests import shell
 
@@ -39,21 +39,21 @@ def server() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture
-def seat(server: ScriptedServer) -> Iterator[Seat]:
+def seat(server: ScriptedServer) -> Iterator[GatewaySession]:
     server.exchanges.clear()
-    with gate(server) as gateway, gateway.seat() as found:
+    with gate(server) as gateway, gateway.open_session() as found:
         yield found
 
 
-def gate(server: ScriptedServer, terms: Terms | None = None, **around: Any) -> Gateway:
+def gate(server: ScriptedServer, terms: GatewayPolicy | None = None, **around: Any) -> Gateway:
     upstream = Upstream("openai-compatible", "any", server.url, KEY)
     kept = replace(Around(price=PRICE, retry=QUICK), **around)
-    return Gateway(upstream, around=kept, terms=terms or Terms())
+    return Gateway(upstream, call_context=kept, policy=terms or GatewayPolicy())
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_call_and_its_stream_are_recorded_alike(
-    server: ScriptedServer, seat: Seat, path: str
+    server: ScriptedServer, seat: GatewaySession, path: str
 ) -> None:
     for stream in (False, True):
         body = {**BODIES[path], "tools": TOOLS[path], "stream": stream}
@@ -70,7 +70,7 @@ def test_a_call_and_its_stream_are_recorded_alike(
 
 
 def test_the_servers_own_key_is_sent_and_the_clients_is_not(
-    server: ScriptedServer, seat: Seat
+    server: ScriptedServer, seat: GatewaySession
 ) -> None:
     ask(seat, PATHS[0], BODIES[PATHS[0]], headers={"X-Foo": "bar", "Cookie": "a=b"})
     (exchange,) = server.exchanges
@@ -124,7 +124,7 @@ REMOTE: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "more"), HOSTED)
 def test_hosted_tools_and_stored_responses_are_refused(
-    server: ScriptedServer, seat: Seat, path: str, more: dict[str, Any]
+    server: ScriptedServer, seat: GatewaySession, path: str, more: dict[str, Any]
 ) -> None:
     code, answer = ask(seat, path, {**BODIES[path], **more})
     assert code == 400, answer
@@ -145,7 +145,7 @@ UNREADABLE: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "more"), UNREADABLE)
 def test_a_dialogue_that_could_not_be_recorded_is_not_passed_on(
-    server: ScriptedServer, seat: Seat, path: str, more: dict[str, Any]
+    server: ScriptedServer, seat: GatewaySession, path: str, more: dict[str, Any]
 ) -> None:
     code, answer = ask(seat, path, {**BODIES[path], **more})
     assert code == 400 and b"cannot be read" in answer
@@ -154,7 +154,7 @@ def test_a_dialogue_that_could_not_be_recorded_is_not_passed_on(
 
 @pytest.mark.parametrize(("path", "part"), REMOTE)
 def test_remote_parts_are_refused(
-    server: ScriptedServer, seat: Seat, path: str, part: dict[str, Any]
+    server: ScriptedServer, seat: GatewaySession, path: str, part: dict[str, Any]
 ) -> None:
     field = "input" if path == "/v1/responses" else "messages"
     body = {**BODIES[path], field: [{"role": "user", "content": [part]}]}
@@ -163,15 +163,15 @@ def test_remote_parts_are_refused(
 
 
 def test_of_hosted_parts_only_known_ones_pass() -> None:
-    every = Terms(hosted="pass", remote=True)
+    every = GatewayPolicy(hosted="pass", remote=True)
     for kind in ("web_search_call", "item_reference"):
         body = {"input": [{"type": kind, "id": "x"}]}
-        assert admitted("responses", body, every)["input"] == body["input"]
+        assert admit_body("responses", body, every)["input"] == body["input"]
     others: list[tuple[Name, str]] = [("responses", "x"), ("messages", "web_search_call")]
     for name, part in [*others, ("chat", "container")]:
         said = [{"role": "user", "content": [{"type": part}]}]
         with pytest.raises(Refusal, match="a part of type"):
-            admitted(name, {"input" if name == "responses" else "messages": said}, every)
+            admit_body(name, {"input" if name == "responses" else "messages": said}, every)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_of_hosted_parts_only_known_ones_pass() -> None:
     ],
 )
 def test_what_agents_always_send_passes_or_is_dropped(
-    server: ScriptedServer, seat: Seat, path: str, more: dict[str, Any]
+    server: ScriptedServer, seat: GatewaySession, path: str, more: dict[str, Any]
 ) -> None:
     bare = path.partition("?")[0]
     assert ask(seat, path, {**BODIES[bare], **more})[0] == 200
@@ -216,13 +216,15 @@ def test_what_agents_always_send_passes_or_is_dropped(
     ],
 )
 def test_other_paths_are_refused(
-    server: ScriptedServer, seat: Seat, method: str, path: str
+    server: ScriptedServer, seat: GatewaySession, method: str, path: str
 ) -> None:
     assert ask(seat, path, BODIES["/v1/messages"], method=method)[0] in {400, 404}
     assert not server.exchanges
 
 
-def test_targets_and_limits_that_no_client_means(seat: Seat, server: ScriptedServer) -> None:
+def test_targets_and_limits_that_no_client_means(
+    seat: GatewaySession, server: ScriptedServer
+) -> None:
     """An error of the seat's thread, or a wait of all other clients for ever."""
     for target in ("//[", "//[x]:y/v1/models"):
         assert ask(seat, target, method="GET")[0] in (400, 404), target
@@ -233,7 +235,7 @@ def test_targets_and_limits_that_no_client_means(seat: Seat, server: ScriptedSer
         assert server.exchanges[-1].body["max_tokens"] == 1_000_000
 
 
-def test_models_and_counts(seat: Seat) -> None:
+def test_models_and_counts(seat: GatewaySession) -> None:
     code, answer = ask(seat, "/v1/models", method="GET")
     assert (code, [one["id"] for one in json.loads(answer)["data"]]) == (200, ["any"])
     assert ask(seat, "/v1/models/any", method="GET")[0] == 200
@@ -244,7 +246,7 @@ def test_models_and_counts(seat: Seat) -> None:
 
 
 def test_only_the_token_of_the_seat_is_served(server: ScriptedServer) -> None:
-    with gate(server) as gateway, gateway.seat() as one, gateway.seat() as other:
+    with gate(server) as gateway, gateway.open_session() as one, gateway.open_session() as other:
         for token in ("", "x", other.token, KEY):
             code, answer = ask(one, PATHS[0], BODIES[PATHS[0]], token=token)
             reason = b"not the right one" if token else b"a token is needed"
@@ -260,11 +262,11 @@ def test_only_the_token_of_the_seat_is_served(server: ScriptedServer) -> None:
 
 def test_budgets_calls_models_and_sizes_are_limited(server: ScriptedServer) -> None:
     body = BODIES[PATHS[0]]
-    with gate(server) as gateway, gateway.seat(budget=Budget(max_tokens=10)) as seat:
+    with gate(server) as gateway, gateway.open_session(budget=Budget(max_tokens=10)) as seat:
         code, answer = ask(seat, PATHS[0], body)
         assert (code, b"budget" in answer, seat.calls[0].status) == (402, True, 402)
-    terms = Terms(models={"small": "any"}, max_calls=1, max_body=2000, max_context=500)
-    with gate(server, terms) as gateway, gateway.seat() as seat:
+    terms = GatewayPolicy(models={"small": "any"}, max_calls=1, max_body=2000, max_context=500)
+    with gate(server, terms) as gateway, gateway.open_session() as seat:
         assert ask(seat, PATHS[0], body)[0] == 404
         long = {**body, "model": "small", "messages": [{"role": "user", "content": "x" * 600}]}
         assert b"too long" in ask(seat, PATHS[0], long)[1]
@@ -281,7 +283,7 @@ def test_faults_before_the_first_byte_are_tried_again(stream: bool) -> None:
     with (
         ScriptedServer(done, plan=faults, key=KEY) as server,
         gate(server) as gateway,
-        gateway.seat() as seat,
+        gateway.open_session() as seat,
     ):
         code, answer = ask(seat, PATHS[2], {**BODIES[PATHS[2]], "stream": stream})
         assert (code, b"Done." in answer) == (200, True)
@@ -294,7 +296,7 @@ def test_a_stream_that_breaks_off_is_seen_and_recorded(path: str) -> None:
     plan = first(Fault("unfinished"))
     with ScriptedServer(script([Rule(Line("one two three"))]), plan=plan, key=KEY) as server:
         budget = Budget(max_tokens=100_000)
-        with gate(server) as gateway, gateway.seat(budget=budget) as seat:
+        with gate(server) as gateway, gateway.open_session(budget=budget) as seat:
             body = json.dumps({"model": "any", **BODIES[path], "stream": True}).encode()
             with raw(seat) as client:
                 client.sendall(_request(path, seat.token, body))
@@ -313,7 +315,7 @@ def test_an_error_in_a_stream_is_recorded(path: str) -> None:
     with (
         ScriptedServer(script([Rule(Line("one two three"))]), plan=plan, key=KEY) as server,
         gate(server, retry=Retry(retries=0)) as gateway,
-        gateway.seat() as seat,
+        gateway.open_session() as seat,
     ):
         body = json.dumps({"model": "any", **BODIES[path], "stream": True}).encode()
         with raw(seat) as client:
@@ -328,7 +330,7 @@ def test_an_answer_that_is_cut_short_is_recorded_so(stream: bool) -> None:
     with (
         ScriptedServer(script([Rule(Line("word " * 40))]), key=KEY) as server,
         gate(server) as gateway,
-        gateway.seat() as seat,
+        gateway.open_session() as seat,
     ):
         body = {**BODIES[PATHS[1]], "max_output_tokens": 16, "stream": stream}
         assert ask(seat, PATHS[1], body)[0] == 200
@@ -343,7 +345,7 @@ def test_counts_are_recorded_apart_and_limited(server: ScriptedServer) -> None:
     pace = RateLimit(1, clock=lambda: float(next(clock)), sleep=waits.append)
     body, path = BODIES["/v1/messages"], "/v1/messages/count_tokens"
     server.exchanges.clear()
-    with gate(server, rate_limit=pace) as gateway, gateway.seat() as seat:
+    with gate(server, rate_limit=pace) as gateway, gateway.open_session() as seat:
         for _ in range(FREE_COUNTS):
             assert ask(seat, path, body)[0] == 200
         assert ask(seat, path, body)[0] == 429
@@ -358,7 +360,10 @@ def test_counts_are_recorded_apart_and_limited(server: ScriptedServer) -> None:
 
 def test_a_provider_that_cannot_be_reached_is_no_agents_failure(server: ScriptedServer) -> None:
     upstream = Upstream("openai-compatible", "any", "http://127.0.0.1:1/v1", KEY)
-    with Gateway(upstream, around=Around(retry=QUICK)) as gateway, gateway.seat() as seat:
+    with (
+        Gateway(upstream, call_context=Around(retry=QUICK)) as gateway,
+        gateway.open_session() as seat,
+    ):
         assert ask(seat, PATHS[0], BODIES[PATHS[0]])[0] == 503
         assert seat.failure is not None
 
@@ -367,7 +372,7 @@ def test_reruns_are_served_from_the_cache(server: ScriptedServer, tmp_path: Path
     server.exchanges.clear()
     answers = []
     for _ in range(2):
-        with gate(server, cache=Cache(tmp_path)) as gateway, gateway.seat() as seat:
+        with gate(server, cache=Cache(tmp_path)) as gateway, gateway.open_session() as seat:
             for stream in (False, True):
                 body = {**BODIES[PATHS[0]], "temperature": 0, "stream": stream}
                 answers.append(ask(seat, PATHS[0], body))
@@ -382,8 +387,8 @@ def _request(path: str, token: str, body: bytes, extra: str = "") -> bytes:
 
 
 def test_garbage_long_heads_and_slow_clients_end(server: ScriptedServer) -> None:
-    short = Terms(patience=0.3, idle=0.3)  # allow limit: these clients say no more
-    with gate(server, short) as gateway, gateway.seat() as seat:
+    short = GatewayPolicy(patience=0.3, idle=0.3)  # allow limit: these clients say no more
+    with gate(server, short) as gateway, gateway.open_session() as seat:
         for sent in (b"\x00\xff garbage\r\n\r\n", b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000):
             with raw(seat) as client:
                 client.sendall(sent)
@@ -396,7 +401,7 @@ def test_garbage_long_heads_and_slow_clients_end(server: ScriptedServer) -> None
                 assert said(client) == b""
 
 
-def test_pipelined_chunked_and_old_requests_are_answered(seat: Seat) -> None:
+def test_pipelined_chunked_and_old_requests_are_answered(seat: GatewaySession) -> None:
     body = json.dumps({"model": "any", **BODIES[PATHS[0]]}).encode()
     one = _request(PATHS[0], seat.token, body)
     chunks = b"".join(b"%x\r\n%s\r\n" % (1, body[i : i + 1]) for i in range(len(body)))
@@ -412,7 +417,7 @@ def test_pipelined_chunked_and_old_requests_are_answered(seat: Seat) -> None:
 @pytest.fixture(scope="module")
 def streams(server: ScriptedServer) -> dict[str, tuple[bytes, dict[str, Any]]]:
     found = {}
-    with gate(server) as gateway, gateway.seat() as seat:
+    with gate(server) as gateway, gateway.open_session() as seat:
         for name, table in TABLES.items():
             body = {**BODIES[table.path], "tools": TOOLS[table.path]}
             if name == "chat":
@@ -433,9 +438,9 @@ def test_a_stream_is_the_same_answer_however_it_is_cut(
     line = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
     stream = stream.replace(b"\n", line)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=30)))
-    assembly, events = Assembly(name), []
+    assembly, events = StreamAssembly(name), []
     for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         events += assembly.feed(stream[begin:end])
-    assert assembly.whole
-    assert b"".join(event.raw for event in events) == stream
-    assert answered(name, assembly.body) == answered(name, whole)
+    assert assembly.is_complete
+    assert b"".join(event.raw_bytes for event in events) == stream
+    assert decode_answer(name, assembly.body) == decode_answer(name, whole)

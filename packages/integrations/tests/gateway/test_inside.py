@@ -10,7 +10,7 @@ import pytest
 
 from gateway.doors import BODIES, KEY
 from intercode.models.scripted import Line, Rule, script
-from intercode_integrations.gateway import Gateway, Seat, Upstream
+from intercode_integrations.gateway import Gateway, GatewaySession, Upstream
 from intercode_integrations.testing import ScriptedServer
 from intercode_sandbox import Limits, SandboxBackend, get_provider
 from intercode_sandbox.forwarding import Forwards
@@ -74,13 +74,13 @@ def gateway(server: ScriptedServer) -> Iterator[Gateway]:
 
 
 @pytest.fixture(scope="module")
-def seat(gateway: Gateway) -> Iterator[Seat]:
-    with gateway.seat() as found:
+def seat(gateway: Gateway) -> Iterator[GatewaySession]:
+    with gateway.open_session() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def sandbox(seat: Seat) -> Iterator[SandboxBackend]:
+def sandbox(seat: GatewaySession) -> Iterator[SandboxBackend]:
     provider = get_provider("native")
     with closing(provider.start("host", Limits(timeout=60))) as found:
         assert isinstance(found, Forwards)
@@ -95,14 +95,14 @@ def said(sandbox: SandboxBackend, url: str, token: str, body: dict[str, object])
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_the_gate_answers(sandbox: SandboxBackend, seat: Seat, path: str) -> None:
+def test_the_gate_answers(sandbox: SandboxBackend, seat: GatewaySession, path: str) -> None:
     url = f"http://127.0.0.1:{PORT}{path}"
     assert "Done." in said(sandbox, url, seat.token, {"model": "any", **BODIES[path]})
     assert seat.calls[-1].text == "Done."
 
 
 def test_nothing_but_the_gate_is_reached(
-    sandbox: SandboxBackend, server: ScriptedServer, seat: Seat
+    sandbox: SandboxBackend, server: ScriptedServer, seat: GatewaySession
 ) -> None:
     before = len(server.exchanges)
     for url in (f"{server.url}/chat/completions", "http://1.1.1.1/", "http://169.254.169.254/"):
@@ -111,16 +111,16 @@ def test_nothing_but_the_gate_is_reached(
 
 
 def test_another_episodes_token_and_hosted_tools_are_refused(
-    sandbox: SandboxBackend, gateway: Gateway, seat: Seat
+    sandbox: SandboxBackend, gateway: Gateway, seat: GatewaySession
 ) -> None:
     url, body = f"http://127.0.0.1:{PORT}/v1/messages", {"model": "any", **BODIES["/v1/messages"]}
-    with gateway.seat() as other:
+    with gateway.open_session() as other:
         assert said(sandbox, url, other.token, body).startswith("401")
     search = {**body, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}
     assert said(sandbox, url, seat.token, search).startswith("400")
 
 
-def test_no_key_is_found(sandbox: SandboxBackend, seat: Seat) -> None:
+def test_no_key_is_found(sandbox: SandboxBackend, seat: GatewaySession) -> None:
     half = len(KEY) // 2
     done = sandbox.exec(["python3", "-c", SEEK, KEY[:half], KEY[half:]])
     assert done.stdout.decode().splitlines() == ["looked at True"], done
@@ -132,7 +132,7 @@ def test_a_key_that_the_server_repeats_is_hidden(sandbox: SandboxBackend) -> Non
     with (
         ScriptedServer(rules, key=KEY) as server,
         Gateway(Upstream("openai-compatible", "any", server.url, KEY)) as gateway,
-        gateway.seat() as seat,
+        gateway.open_session() as seat,
     ):
         assert isinstance(sandbox, Forwards)
         sandbox.forward(PORT + 1, seat.serve)

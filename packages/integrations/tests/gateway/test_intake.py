@@ -13,11 +13,15 @@ from intercode.json_limits import MAX_DEPTH, MAX_TOKENS, count_tokens
 from intercode.models.limits import Budget, Retry
 from intercode.models.remote import Around
 from intercode.models.scripted import Line, Rule, script
-from intercode_integrations.gateway import Gateway, Seat, Terms, Upstream
+from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
 from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.intake import SMALL, Intake, check_embedded_tokens
+from intercode_integrations.gateway.intake import FREE_BODY_BYTES, Intake, check_embedded_tokens
 from intercode_integrations.gateway.policy import Refusal
-from intercode_integrations.gateway.retention import MAX_CHARACTERS, MAX_OF_FAILED, Dialogues
+from intercode_integrations.gateway.retention import (
+    MAX_CHARACTERS,
+    MAX_FAILED_CHARACTERS,
+    Dialogues,
+)
 from intercode_integrations.testing import ScriptedServer
 from waiting import eventually
 
@@ -33,7 +37,7 @@ def server() -> Iterator[ScriptedServer]:
 @pytest.fixture
 def gateway(server: ScriptedServer) -> Iterator[Gateway]:
     upstream = Upstream("openai-compatible", "any", server.url, KEY)
-    with Gateway(upstream, around=Around(retry=Retry(retries=0))) as found:
+    with Gateway(upstream, call_context=Around(retry=Retry(retries=0))) as found:
         yield found
 
 
@@ -73,13 +77,13 @@ def test_a_body_of_too_many_or_too_deep_values_is_refused_unparsed(
     gateway: Gateway, server: ScriptedServer, body: bytes
 ) -> None:
     server.exchanges.clear()
-    with gateway.seat() as seat, raw(seat) as client:
+    with gateway.open_session() as seat, raw(seat) as client:
         client.sendall(head(seat, len(body)) + body)
         assert said(client).startswith(b"HTTP/1.1 413")
         assert not seat.calls and not server.exchanges
 
 
-def head(seat: Seat, length: int, more: str = "") -> bytes:
+def head(seat: GatewaySession, length: int, more: str = "") -> bytes:
     lines = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nx-api-key: {seat.token}\r\n{more}"
     return f"{lines}Connection: close\r\nContent-Length: {length}\r\n\r\n".encode()
 
@@ -94,7 +98,7 @@ def test_text_of_any_content_counts_as_one_token() -> None:
 def test_escapes_cost_no_memory_of_the_scan() -> None:
     import tracemalloc
 
-    body = b'["' + b'\\"' * SMALL + b'"' + b'""' * 1000 + b"]"
+    body = b'["' + b'\\"' * FREE_BODY_BYTES + b'"' + b'""' * 1000 + b"]"
     tracemalloc.start()
     try:
         count_tokens(body)
@@ -106,7 +110,7 @@ def test_escapes_cost_no_memory_of_the_scan() -> None:
 
 def test_chunks_of_a_byte_are_few(gateway: Gateway, server: ScriptedServer) -> None:
     server.exchanges.clear()
-    with gateway.seat() as seat, raw(seat) as client:
+    with gateway.open_session() as seat, raw(seat) as client:
         chunked = head(seat, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
         client.sendall(chunked + b"1\r\n \r\n" * 11_000 + b"0\r\n\r\n")
         assert said(client).startswith(b"HTTP/1.1 413")
@@ -115,77 +119,86 @@ def test_chunks_of_a_byte_are_few(gateway: Gateway, server: ScriptedServer) -> N
 
 @pytest.mark.parametrize("path", ["/", "/v1/models"])
 def test_a_request_without_a_body_has_none(gateway: Gateway, path: str) -> None:
-    with gateway.seat() as seat, raw(seat) as client:
+    with gateway.open_session() as seat, raw(seat) as client:
         client.sendall(head(seat, 10).replace(f"POST {CHAT}".encode(), f"GET {path}".encode()))
         client.sendall(b"0123456789")
         assert said(client).startswith(b"HTTP/1.1 413")
 
 
 def test_a_length_beyond_the_limit_is_refused_before_the_body(gateway: Gateway) -> None:
-    with gateway.seat() as seat, raw(seat) as client:
-        client.sendall(head(seat, gateway.terms.max_body + 1))
+    with gateway.open_session() as seat, raw(seat) as client:
+        client.sendall(head(seat, gateway.policy.max_body + 1))
         assert client.recv(100).startswith(b"HTTP/1.1 413")
 
 
 def test_large_bodies_wait_for_each_other_and_small_ones_for_none(server: ScriptedServer) -> None:
     upstream = Upstream("openai-compatible", "any", server.url, KEY)
-    terms = Terms(max_body=4 * SMALL)
-    large = json.dumps({"model": "any", **message(content="x" * (3 * SMALL))}).encode()
-    with Gateway(upstream, terms=terms) as gateway, gateway.seat() as one, gateway.seat() as other:
-        gateway.intake = Intake(4 * SMALL, 4 * SMALL)
+    terms = GatewayPolicy(max_body=4 * FREE_BODY_BYTES)
+    large = json.dumps({"model": "any", **message(content="x" * (3 * FREE_BODY_BYTES))}).encode()
+    with (
+        Gateway(upstream, policy=terms) as gateway,
+        gateway.open_session() as one,
+        gateway.open_session() as other,
+    ):
+        gateway.intake = Intake(4 * FREE_BODY_BYTES, 4 * FREE_BODY_BYTES)
         with raw(one) as first, raw(other) as second:
             first.sendall(head(one, len(large)) + large[:-1])
-            assert eventually(lambda: gateway.intake.used == len(large))
-            second.sendall(head(other, len(large)) + large[: SMALL + 1000])
+            assert eventually(lambda: gateway.intake.reserved_bytes == len(large))
+            second.sendall(head(other, len(large)) + large[: FREE_BODY_BYTES + 1000])
             assert ask(one, CHAT, BODIES[CHAT])[0] == ask(other, CHAT, BODIES[CHAT])[0] == 200
-            assert gateway.intake.used == len(large)
+            assert gateway.intake.reserved_bytes == len(large)
             first.sendall(large[-1:])
             assert said(first).startswith(b"HTTP/1.1 200")
-            second.sendall(large[SMALL + 1000 :])
+            second.sendall(large[FREE_BODY_BYTES + 1000 :])
             assert said(second).startswith(b"HTTP/1.1 200")
-        assert gateway.intake.used == 0
+        assert gateway.intake.reserved_bytes == 0
 
 
 def test_a_body_of_unknown_length_takes_the_room_of_the_longest(server: ScriptedServer) -> None:
     upstream = Upstream("openai-compatible", "any", server.url, KEY)
-    with Gateway(upstream, terms=Terms(max_body=4 * SMALL)) as gateway, gateway.seat() as seat:
+    with (
+        Gateway(upstream, policy=GatewayPolicy(max_body=4 * FREE_BODY_BYTES)) as gateway,
+        gateway.open_session() as seat,
+    ):
         with raw(seat) as client:
             chunked = head(seat, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
-            client.sendall(chunked + b"%x\r\n" % (2 * SMALL) + b" " * (SMALL + 1))
-            assert eventually(lambda: gateway.intake.used == 4 * SMALL)
-        assert eventually(lambda: not gateway.intake.used)
+            client.sendall(
+                chunked + b"%x\r\n" % (2 * FREE_BODY_BYTES) + b" " * (FREE_BODY_BYTES + 1)
+            )
+            assert eventually(lambda: gateway.intake.reserved_bytes == 4 * FREE_BODY_BYTES)
+        assert eventually(lambda: not gateway.intake.reserved_bytes)
 
 
 def test_nobody_has_more_than_a_share() -> None:
     intake = Intake(100, 50)
-    with intake.reserved("one", 50, 0):
-        with pytest.raises(Refusal), intake.reserved("one", 1, 0):
+    with intake.reserve("one", 50, 0):
+        with pytest.raises(Refusal), intake.reserve("one", 1, 0):
             pass
-        with intake.reserved("other", 50, 0), pytest.raises(Refusal):  # noqa: SIM117
-            with intake.reserved("third", 1, 0):
+        with intake.reserve("other", 50, 0), pytest.raises(Refusal):  # noqa: SIM117
+            with intake.reserve("third", 1, 0):
                 pass
-    with intake.reserved("one", 50, 0):
-        assert intake.used == 50
+    with intake.reserve("one", 50, 0):
+        assert intake.reserved_bytes == 50
 
 
 def test_of_calls_without_an_answer_the_first_keeps_its_dialogue(server: ScriptedServer) -> None:
     upstream = Upstream("openai-compatible", "any", server.url, KEY)
-    with Gateway(upstream) as gateway, gateway.seat(budget=Budget(max_tokens=10)) as seat:
+    with Gateway(upstream) as gateway, gateway.open_session(budget=Budget(max_tokens=10)) as seat:
         for _ in range(3):
             assert ask(seat, CHAT, BODIES[CHAT])[0] == 402
         assert [len(call.messages) for call in seat.calls] == [1, 0, 0]
-    with Gateway(upstream) as gateway, gateway.seat(budget=Budget(max_tokens=10)) as seat:
-        assert ask(seat, CHAT, message(content="x" * (MAX_OF_FAILED + 1)))[0] == 402
+    with Gateway(upstream) as gateway, gateway.open_session(budget=Budget(max_tokens=10)) as seat:
+        assert ask(seat, CHAT, message(content="x" * (MAX_FAILED_CHARACTERS + 1)))[0] == 402
         assert not seat.calls[0].messages
 
 
 def test_a_record_has_the_dialogue_of_each_call_without_an_answer(server: ScriptedServer) -> None:
     upstream = Upstream("openai-compatible", "any", server.url, KEY)
     calls: list[Call] = []
-    long = "x" * (MAX_OF_FAILED + 1)
+    long = "x" * (MAX_FAILED_CHARACTERS + 1)
     with (
         Gateway(upstream) as gateway,
-        gateway.seat(budget=Budget(max_tokens=10), record=calls.append, keep=False) as seat,
+        gateway.open_session(budget=Budget(max_tokens=10), record=calls.append, keep=False) as seat,
     ):
         for content in ("hi", "hi", long, "hi"):
             assert ask(seat, CHAT, message(content=content))[0] == 402
@@ -195,7 +208,7 @@ def test_a_record_has_the_dialogue_of_each_call_without_an_answer(server: Script
 
 
 def test_a_message_that_is_sent_again_is_held_once(gateway: Gateway) -> None:
-    with gateway.seat() as seat:
+    with gateway.open_session() as seat:
         for _ in range(2):
             ask(seat, CHAT, message(content="the same words" * 100))
         first, second = (call.messages[0] for call in seat.calls)
@@ -207,7 +220,7 @@ def test_a_seat_whose_dialogues_are_full_makes_no_call(
 ) -> None:
     monkeypatch.setattr("intercode_integrations.gateway.retention.MAX_CHARACTERS", 100)
     server.exchanges.clear()
-    with gateway.seat() as seat:
+    with gateway.open_session() as seat:
         assert ask(seat, CHAT, message(content="x" * 100))[0] == 200
         code, answer = ask(seat, CHAT, BODIES[CHAT])
         assert (code, b"as long as can be recorded" in answer) == (402, True)
@@ -218,7 +231,7 @@ def test_a_seat_whose_dialogues_are_full_makes_no_call(
 def test_errors_that_are_kept_hold_no_request() -> None:
     upstream = Upstream("openai-compatible", "any", "http://127.0.0.1:1/v1", KEY)
     around = Around(retry=Retry(retries=0))
-    with Gateway(upstream, around=around) as gateway, gateway.seat() as seat:
+    with Gateway(upstream, call_context=around) as gateway, gateway.open_session() as seat:
         ask(seat, CHAT, BODIES[CHAT])
         assert seat.failure is not None and seat.refusal is not None
         for error in (seat.failure, seat.refusal):

@@ -12,8 +12,8 @@ from gateway.doors import BODIES, KEY, ask
 from intercode.models.protocols import TABLES, Name
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Upstream
-from intercode_integrations.gateway.secret_filter import Veil
-from intercode_integrations.gateway.streams import Assembly, Event
+from intercode_integrations.gateway.secret_filter import SecretFilter
+from intercode_integrations.gateway.streams import Event, StreamAssembly
 from intercode_integrations.testing import ScriptedServer
 from intercode_integrations.testing.streams import frame
 
@@ -66,7 +66,7 @@ def texts(name: Name, raw: bytes) -> tuple[list[str], list[str]]:
 
 
 def events(raw: bytes) -> list[Event]:
-    return Assembly("responses").feed(raw)
+    return StreamAssembly("responses").feed(raw)
 
 
 @settings(max_examples=100, deadline=None)
@@ -75,19 +75,19 @@ def test_a_key_is_hidden_however_it_is_cut(data: st.DataObject, secret: str, nam
     begun = st.integers(1, len(secret)).map(lambda length: secret[:length])
     part = st.one_of(st.just(secret), begun, st.text("absk-é\\", max_size=4))
     said = ["".join(data.draw(st.lists(part, max_size=4))) for _ in range(2)]
-    veil, sent, got, done = Veil(secret), b"", b"", ["", ""]
+    veil, sent, got, done = SecretFilter(secret), b"", b"", ["", ""]
     while done != said:
         open_ = [place for place in (0, 1) if done[place] != said[place]]
         place = data.draw(st.sampled_from(open_))
         piece = said[place][len(done[place]) :][: data.draw(st.integers(1, 9))]
         done[place] += piece
         raw = frame((None, event(name, place, piece)))
-        sent, got = sent + raw, got + veil.through(events(raw))
+        sent, got = sent + raw, got + veil.filter_events(events(raw))
         waits = any(t.endswith(secret[:n]) for t in done for n in range(1, len(secret)))
         if not waits and not any(secret in text for text in done):
             assert got == sent
     last = frame((None, ENDS[name]))
-    got += veil.through(events(last)) + veil.rest()
+    got += veil.filter_events(events(last)) + veil.flush()
     found, logged = texts(name, got)
     assert all(secret not in text for text in (*found, *logged))
     if not any(secret in text for text in said):
@@ -98,19 +98,19 @@ def test_a_key_is_hidden_however_it_is_cut(data: st.DataObject, secret: str, nam
 
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_an_event_waits_only_while_its_text_may_become_the_key(name: Name) -> None:
-    veil = Veil(KEY)
+    veil = SecretFilter(KEY)
     passed = [
-        veil.through(events(frame((None, event(name, place, piece))))).count(b"data:")
+        veil.filter_events(events(frame((None, event(name, place, piece))))).count(b"data:")
         for place, piece in [(0, "one"), (0, " files"), (1, "x"), (0, "k-the"), (0, "y")]
     ]
     assert passed == [1, 0, 0, 0, 4]
 
 
 def test_a_text_that_has_ended_waits_no_more() -> None:
-    veil = Veil(KEY)
-    assert not veil.through(events(frame((None, event("messages", 0, "files")))))
+    veil = SecretFilter(KEY)
+    assert not veil.filter_events(events(frame((None, event("messages", 0, "files")))))
     stop = frame((None, {"type": "content_block_stop", "index": 0}))
-    assert veil.through(events(stop)).endswith(stop)
+    assert veil.filter_events(events(stop)).endswith(stop)
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -120,7 +120,7 @@ def test_it_reaches_no_client(path: str, stream: bool) -> None:
     key = 'a key of several "quoted" words'
     with ScriptedServer(script([Rule(Line(f"Your key is {key}!"))])) as server:
         upstream = Upstream("openai-compatible", "any", server.url, key)
-        with Gateway(upstream) as gateway, gateway.seat() as seat:
+        with Gateway(upstream) as gateway, gateway.open_session() as seat:
             code, answer = ask(seat, path, {**BODIES[path], "stream": stream})
             (call,) = seat.calls
     assert code == 200

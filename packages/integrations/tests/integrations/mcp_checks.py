@@ -26,7 +26,7 @@ from intercode.episode import Episode
 from intercode.evaluate import Progress, evaluate
 from intercode.records import read_episodes, read_manifest
 from intercode_integrations.mcp.server import Http, server
-from intercode_integrations.mcp.sessions import Seat, Seats
+from intercode_integrations.mcp.sessions import EpisodeSession, EpisodeSessions
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
@@ -80,23 +80,23 @@ async def solve(client: Client, version: str) -> list[str]:
 # In memory
 
 
-def told(seats: Seats) -> Progress:
+def told(seats: EpisodeSessions) -> Progress:
     """Tell clients that their episodes have ended, as the command does."""
 
     class Told(Progress):
         def episode(self, episode: Episode) -> None:
-            seats.ended(episode)
+            seats.finish_episode(episode)
 
     return Told()
 
 
 @pytest.mark.parametrize(("name", "era"), [("bash", "legacy"), ("bash", "auto"), ("sql", "auto")])
 async def test_all_tasks_earn_what_they_earn_in_process(name: str, era: str) -> None:
-    seats, expected = Seats(), {one.task_id: one for one in played(name)}
+    seats, expected = EpisodeSessions(), {one.task_id: one for one in played(name)}
     data, loop = intercode.load_dataset(name), asyncio.get_running_loop()
     clients = []
 
-    async def client(seat: Seat, one: Played) -> None:
+    async def client(seat: EpisodeSession, one: Played) -> None:
         async with Client(server(lambda context: seat), mode=era) as session:
             [tool, *_] = (await session.list_tools()).tools
             [parameter] = tool.input_schema["required"]
@@ -105,7 +105,7 @@ async def test_all_tasks_earn_what_they_earn_in_process(name: str, era: str) -> 
                 assert seen == observation
             await text_of(session, "submit")
 
-    def begins(seat: Seat, episode: Episode) -> None:
+    def begins(seat: EpisodeSession, episode: Episode) -> None:
         acting = client(seat, expected[episode.task_id])
         clients.append(asyncio.run_coroutine_threadsafe(acting, loop))
 
@@ -128,13 +128,13 @@ async def test_an_answer_is_handed_in_by_submit(name: str, answer: str) -> None:
     data = env.dataset.filter(lambda other: other is task)
     *actions, last = [read_call(action, find_traits(name)) for action in env.solution(task)]
     env.close()
-    seats = Seats()
+    seats = EpisodeSessions()
     run = asyncio.to_thread(
         evaluate, data, seats, lambda: intercode.make(name, data=data), progress=told(seats),
         settings={"env": name},
     )  # fmt: skip
     running = asyncio.create_task(run)
-    async with Client(server(lambda context: seats.seat(task.task_id))) as client:
+    async with Client(server(lambda context: seats.session(task.task_id))) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert answer in tools["submit"].input_schema["properties"]
         for called, arguments in (*actions, last):
@@ -384,10 +384,10 @@ def test_the_gate(tmp_path: Path) -> None:
 
 
 async def test_a_token_is_asked_for() -> None:
-    seats = Seats()
+    seats = EpisodeSessions()
     serving = Http(seats, "0.0.0.0", token="t\u00f6ken")
     serving.start()
-    url = serving.url(seats.seat("task")).replace("0.0.0.0", "127.0.0.1")
+    url = serving.url(seats.session("task")).replace("0.0.0.0", "127.0.0.1")
     body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     accept = {"accept": "application/json, text/event-stream"}
     replies = (

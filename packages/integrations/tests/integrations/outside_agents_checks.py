@@ -24,7 +24,7 @@ from intercode.models.prices import Price
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode_integrations.external_agents import layers
-from intercode_integrations.external_agents.profile import profile_of
+from intercode_integrations.external_agents.profile import find_profile
 from intercode_integrations.testing import ScriptedServer, shell
 from intercode_sandbox import get_provider
 from intercode_sandbox.native import cgroup
@@ -258,7 +258,7 @@ def test_one_that_calls_tools_is_told_of_a_skill_and_cannot_write_it(
     skill = tmp_path / "greet"
     skill.mkdir()
     (skill / "SKILL.md").write_text("---\nname: greet\ndescription: How to greet.\n---\nWave.\n")
-    home = f"{profile_of(agent).home_of_skills or '/skills'}/greet"
+    home = f"{find_profile(agent).home_of_skills or '/skills'}/greet"
     tries = ("echo x >> SKILL.md", "touch new", "rm SKILL.md")
     steps = [f"cat {home}/SKILL.md", *(f"cd {home} && {each}" for each in tries)]
     replies = [*map(shell, steps), driven.replies("true")[-1]]

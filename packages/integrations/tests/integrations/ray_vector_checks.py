@@ -38,7 +38,7 @@ def vector(cluster: Nodes) -> Iterator[ThreadVectorEnv]:
 
 def pid(vector: ThreadVectorEnv) -> list[str]:
     """The process in which each environment is now."""
-    return [str(env._now()[0]) for env in vector.envs]
+    return [str(env._current_slot()[0]) for env in vector.envs]
 
 
 def played(vector: ThreadVectorEnv) -> list[Any]:
@@ -87,8 +87,8 @@ def test_some_of_them(vector: ThreadVectorEnv) -> None:
 
 def test_a_process_is_lost(vector: ThreadVectorEnv) -> None:
     vector.reset(seed=0)
-    lost = vector.envs[0]._now()[0]
-    gone = [index for index, env in enumerate(vector.envs) if env._now()[0] is lost]
+    lost = vector.envs[0]._current_slot()[0]
+    gone = [index for index, env in enumerate(vector.envs) if env._current_slot()[0] is lost]
     ray.kill(lost)  # allow kill: the next line waits for its end
     assert eventually(lambda: is_dead(lost))
     with pytest.raises(VectorError) as found:

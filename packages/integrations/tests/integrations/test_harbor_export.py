@@ -13,7 +13,7 @@ import intercode
 from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
 from intercode_integrations.harbor.export import Exporter
-from intercode_integrations.harbor.writer import ANSWER, name_of
+from intercode_integrations.harbor.writer import ANSWER, folder_name
 from intercode_sandbox import Limits, SandboxBackend, get_provider
 from intercode_sandbox.units import MIB
 
@@ -211,7 +211,7 @@ def test_exported_tasks_run_under_our_runner_too(export: Export) -> None:
 
 
 def test_names_of_folders() -> None:
-    names = [name_of(Task(one, "q")) for one in ("a-1", "a/1", "a 1", "..", "ä")]
+    names = [folder_name(Task(one, "q")) for one in ("a-1", "a/1", "a 1", "..", "ä")]
     assert names[0] == "a-1"
     assert len(set(names)) == 5
     assert all(name.isascii() and "/" not in name and not name.startswith(".") for name in names)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode_integrations.harbor.stage import home
-from intercode_integrations.harbor.system_files import TamperedError, as_before
+from intercode_integrations.harbor.stage import home_variables
+from intercode_integrations.harbor.system_files import TamperedError, restore_system_files
 from intercode_sandbox import SandboxBackend, get_provider
 from sandbox import rootfs
 
@@ -31,7 +31,9 @@ def place(image: str) -> Iterator[SandboxBackend]:
 
 
 def put_back(place: SandboxBackend, image: str, *expected: str) -> None:
-    as_before(place, place.changes(), lambda: get_provider().start(image), lambda: expected)
+    restore_system_files(
+        place, place.changes(), lambda: get_provider().start(image), lambda: expected
+    )
 
 
 def says(place: SandboxBackend, program: str) -> bytes:
@@ -72,7 +74,7 @@ def test_a_link_in_the_place_of_a_folder(place: SandboxBackend, image: str) -> N
 
 
 def test_home_is_the_users_own_unless_the_image_says_it(place: SandboxBackend) -> None:
-    assert home(place, None) == {}
-    assert home(place, "app") == {"HOME": "/home/app", "USER": "app"}
+    assert home_variables(place, None) == {}
+    assert home_variables(place, "app") == {"HOME": "/home/app", "USER": "app"}
     with pytest.raises(LookupError):
-        home(place, "nobody-here")
+        home_variables(place, "nobody-here")

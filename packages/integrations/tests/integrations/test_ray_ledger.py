@@ -8,26 +8,26 @@ import pytest
 
 from intercode.errors import BudgetError
 from intercode.models.limits import Spending
-from intercode_integrations.ray.shared_limits import Ledger
+from intercode_integrations.ray.shared_limits import SharedLedger
 from waiting import PATIENCE
 
 
 def test_a_lost_process_has_paid_for_its_calls() -> None:
-    ledger = Ledger(None, 100, Spending(0.0, 10), None)
+    ledger = SharedLedger(None, 100, Spending(0.0, 10), None)
     ledger.reserve("one", 60, 0.0)
     ledger.reserve("other", 20, 0.0)
     ledger.end("other", 20, 0.0, "spent", (0.0, 5))
     ledger.lost("one")
-    assert ledger.spending() == (Spending(0.0, 15), Spending(0.0, 60))
+    assert ledger.read_spending() == (Spending(0.0, 15), Spending(0.0, 60))
     ledger.end("one", 60, 0.0, "spent", (0.0, 60))  # which was on its way: it counts once
-    assert ledger.spending()[0].tokens == 15
+    assert ledger.read_spending()[0].tokens == 15
     with pytest.raises(BudgetError):
         ledger.reserve("other", 26, 0.0)
     ledger.reserve("other", 25, 0.0)
 
 
 def test_others_wait_for_what_a_lost_process_held() -> None:
-    ledger = Ledger(None, None, Spending(), 1)
+    ledger = SharedLedger(None, None, Spending(), 1)
     ledger.enter("one")
     ledger.acquire("one", 10, None)
     ended = threading.Event()
@@ -49,14 +49,14 @@ def test_others_wait_for_what_a_lost_process_held() -> None:
 
 
 def test_a_refusal_slows_all() -> None:
-    ledger = Ledger(None, None, Spending(), None)
+    ledger = SharedLedger(None, None, Spending(), None)
     started, _ = ledger.acquire("one", 10, None)
     ledger.refuse("one", started, 0.01)
     assert ledger.acquire("other", 10, None)[0] >= started + 0.01
 
 
 def test_a_call_keeps_its_ticket_and_leaves_nothing() -> None:
-    ledger = Ledger(None, 10**6, Spending(), None)
+    ledger = SharedLedger(None, 10**6, Spending(), None)
     for _ in range(3):
         ledger.reserve("one", 60, 0.5)
         started, ticket = ledger.acquire("one", 10, None)
@@ -65,14 +65,14 @@ def test_a_call_keeps_its_ticket_and_leaves_nothing() -> None:
         assert again == ticket
         ledger.release("one", started, 0, True)
         ledger.end("one", 60, 0.5, "spent", (0.5, 60))
-    held = ledger._held["one"]
-    assert not held.reserved and not held.started and not held.permits
+    held = ledger._states["one"]
+    assert not held.reservations and not held.start_time and not held.permits
 
 
 def test_posts_come_before_the_question() -> None:
-    ledger = Ledger(None, 100, Spending(), None)
+    ledger = SharedLedger(None, 100, Spending(), None)
     ledger.reserve("one", 90, 0.0)
     ended = [("end", 90, 0.0, "spent", (0.0, 40))]
     ledger.tell("one", ended, "reserve", 60, 0.0)  # without them, it would wait for ever
     ledger.tell("one", [("end", 60, 0.0, "", (0.0, 0))])
-    assert ledger.spending()[0].tokens == 40
+    assert ledger.read_spending()[0].tokens == 40

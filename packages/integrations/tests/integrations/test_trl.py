@@ -122,7 +122,7 @@ def test_row_without_a_task(bash: Environments) -> None:
 
 def test_rows_tell_the_task_and_no_more(bash: Environments) -> None:
     rows = bash.rows()
-    assert [row["task_id"] for row in rows] == [one.task_id for one in bash._first.dataset]
+    assert [row["task_id"] for row in rows] == [one.task_id for one in bash._template.dataset]
     system, user = rows[0]["prompt"]
     assert "you have 3" in system["content"]
     assert user == {"role": "user", "content": ""}

@@ -12,7 +12,7 @@ import pytest
 
 import intercode
 from intercode_integrations.trl.batch import Attempt, Batch
-from intercode_integrations.trl.tokens import without_tokens
+from intercode_integrations.trl.tokens import break_tokens
 
 ENDS = 3
 """The token, and the character, that ends a reply."""
@@ -202,9 +202,9 @@ def test_what_a_program_prints_is_no_control_token() -> None:
 
 
 def test_a_tool_returns_no_control_token() -> None:
-    assert without_tokens(HOSTILE, Controlled(lambda n, said: "")).count("\u200b") == 4
-    broken = without_tokens(HOSTILE)
+    assert break_tokens(HOSTILE, Controlled(lambda n, said: "")).count("\u200b") == 4
+    broken = break_tokens(HOSTILE)
     assert "<|im_end|>" not in broken and "<tool_call>" in broken
     assert broken.replace("\u200b", "") == HOSTILE
     for text in ("a <| b", "x <|> y", "<s>old</s>", "1 <|2 3|> 4"):
-        assert without_tokens(text) == text
+        assert break_tokens(text) == text

@@ -13,21 +13,21 @@ from websockets.asyncio.client import connect
 from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxError, TaskError
 from intercode.guard import Guard
-from intercode_integrations.serve.catalog import Offer
-from intercode_integrations.serve.metrics import Counts
-from intercode_integrations.serve.server import Server
-from intercode_integrations.serve.session import Terms
+from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve.metrics import ServerMetrics
+from intercode_integrations.serve.server import EnvironmentServer
+from intercode_integrations.serve.session import SessionLimits
 from intercode_integrations.serve.workers import listen
 
 Say = Callable[..., Awaitable[dict[str, Any]]]
 
 
-def played(client: Callable[[Say], Awaitable[None]], counts: Counts) -> None:
+def played(client: Callable[[Say], Awaitable[None]], counts: ServerMetrics) -> None:
     """Let a client play on a server of this process."""
 
     async def main() -> None:
         [listener] = listen("127.0.0.1", 0)
-        server = Server([Offer("bash")], Terms(), Guard(), counts)
+        server = EnvironmentServer([EnvironmentEntry("bash")], SessionLimits(), Guard(), counts)
         running = asyncio.create_task(server.run(listener, ()))
         url = f"ws://127.0.0.1:{listener.getsockname()[1]}/ws"
         async with connect(url, proxy=None) as connection:
@@ -56,7 +56,7 @@ def test_a_bug_ends_the_session_and_is_in_the_log(
         assert "secret" not in told["message"]
 
     monkeypatch.setattr(BashEnv, "step", step)
-    counts = Counts()
+    counts = ServerMetrics()
     played(client, counts)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert any("a secret" in line.get("traceback", "") for line in lines)
@@ -64,15 +64,15 @@ def test_a_bug_ends_the_session_and_is_in_the_log(
 
 
 def test_an_environment_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(self: Offer, split: str | None) -> None:
+    def make(self: EnvironmentEntry, split: str | None) -> None:
         raise TaskError("its file has gone")
 
     async def client(say: Say) -> None:
         told = await say("reset")
         assert (told["code"], told["error"]) == ("FACTORY_ERROR", "TaskError")
 
-    monkeypatch.setattr(Offer, "make", make)
-    played(client, Counts())
+    monkeypatch.setattr(EnvironmentEntry, "make", make)
+    played(client, ServerMetrics())
 
 
 def test_a_sandbox_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +87,6 @@ def test_a_sandbox_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await say("reset", index=0))["observation"]["text"]
 
     monkeypatch.setattr("intercode.envs.base.execute", execute)
-    counts = Counts()
+    counts = ServerMetrics()
     played(client, counts)
     assert counts.total("failures") == 1 and counts.total("episodes") == 0

@@ -43,13 +43,13 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> None:
-    found = [(recipe, layers.installed(recipe)) for recipe in layers.recipes().values()]
+    entries = [(recipe, layers.installed_layer(recipe)) for recipe in layers.recipes().values()]
     if args.json:
-        listed = [
-            {**_plain(recipe), "installed": _plain(layer) if layer else None}
-            for recipe, layer in found
+        agents = [
+            {**_to_record(recipe), "installed": _to_record(layer) if layer else None}
+            for recipe, layer in entries
         ]
-        print_json({"folder": str(cache_root() / "agents"), "agents": listed})
+        print_json({"folder": str(cache_root() / "agents"), "agents": agents})
         return
     rows = [
         (
@@ -60,39 +60,39 @@ def _list(args: argparse.Namespace) -> None:
             size(layer.size) if layer else "",
             "installed" if layer else "",
         )
-        for recipe, layer in found
+        for recipe, layer in entries
     ]
     print(table(("agent", "version", "licence", "from", "size", ""), rows, left_columns=4))
 
 
 def _install(args: argparse.Namespace) -> None:
     for name in args.name:
-        layers.recipe_of(name)  # before any work
+        layers.find_recipe(name)  # before any work
     progress: Progress = (lambda line: None) if args.quiet else _show
-    built = [layers.install(name, progress) for name in args.name]
+    built_layers = [layers.install(name, progress) for name in args.name]
     if args.json:
-        print_json({"installed": [_plain(layer) for layer in built]})
+        print_json({"installed": [_to_record(layer) for layer in built_layers]})
         return
-    for layer in built:
+    for layer in built_layers:
         print(layer.name, layer.version, size(layer.size), safe(layer.path), sep="  ")
 
 
 def _remove(args: argparse.Namespace) -> None:
     for name in args.name:
-        layers.recipe_of(name)
-    removed = [layer for layer in map(layers.remove, args.name) if layer]
+        layers.find_recipe(name)
+    removed_layers = [layer for layer in map(layers.remove, args.name) if layer]
     if args.json:
-        print_json({"removed": [_plain(layer) for layer in removed]})
+        print_json({"removed": [_to_record(layer) for layer in removed_layers]})
         return
-    for layer in removed:
+    for layer in removed_layers:
         print(f"removed {layer.name} {layer.version}, {size(layer.size)}")
-    if not removed:
+    if not removed_layers:
         print("nothing was installed")
 
 
-def _plain(found: layers.Recipe | layers.Layer) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(found)
-    return plain
+def _to_record(item: layers.Recipe | layers.Layer) -> dict[str, Any]:
+    record: dict[str, Any] = msgspec.to_builtins(item)
+    return record
 
 
 def _show(line: str) -> None:

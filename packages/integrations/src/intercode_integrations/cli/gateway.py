@@ -54,7 +54,7 @@ from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from intercode.envs.options import Option
-    from intercode_integrations.gateway import Seat, Terms, Upstream
+    from intercode_integrations.gateway import GatewayPolicy, GatewaySession, Upstream
 
 LOOPBACK = "127.0.0.1"
 _CONNECTIONS = 1024
@@ -135,25 +135,25 @@ def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) ->
     )
 
 
-def _add_permissions(allowed: argparse._ArgumentGroup) -> None:
+def _add_permissions(group: argparse._ArgumentGroup) -> None:
     """Add what clients may ask for beside answers of the one model."""
-    allowed.add_argument(
+    group.add_argument(
         "--allow-model",
         action="append",
         metavar="NAME[=MODEL]",
         help="a model that they may name, and the provider's own name of it; may be given several "
         "times (default: every name means the model of --upstream)",
     )
-    allowed.add_argument(
+    group.add_argument(
         "--hosted",
         choices=("refuse", "drop", "pass"),
         default="refuse",
         help="requests for tools that the provider carries out, as web search (default: refuse)",
     )
-    allowed.add_argument(
+    group.add_argument(
         "--remote", action="store_true", help="URLs that the provider fetches, files that it keeps"
     )
-    allowed.add_argument("--stored", action="store_true", help="responses that the provider stores")
+    group.add_argument("--stored", action="store_true", help="responses that the provider stores")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -169,12 +169,12 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.models.remote import Around
     from intercode.models.upstream import serve_upstream
     from intercode_integrations.gateway import Gateway
-    from intercode_integrations.gateway.record import Journal, Ledger
+    from intercode_integrations.gateway.record import CallLedger, Journal
 
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
     budget = Budget(args.max_cost, args.max_tokens)
-    around = Around(
+    call_context = Around(
         rate_limit=RateLimit(args.rate, args.token_rate),
         budget=budget,
         cache=Cache(args.cache) if args.cache else None,
@@ -187,49 +187,53 @@ def execute(args: argparse.Namespace) -> int:
         upstream = stack.enter_context(
             serve_upstream(args.upstream, args.base_url, args.at_once or 1)
         )
-        _hide(upstream)
-        gateway = Gateway(upstream, around=around, terms=_terms(args), prices=prices)
+        _hide_keys(upstream)
+        gateway = Gateway(upstream, call_context=call_context, policy=_policy(args), prices=prices)
         stack.enter_context(gateway)
         token = _token(args.token_file)
-        ledger = Ledger(budget)
+        ledger = CallLedger(budget)
         if args.record is not None:
             journal = Journal(args.record, upstream.key, token, args.record_limit)
             ledger.file = stack.enter_context(closing(journal))
-        seat = stack.enter_context(
-            gateway.seat(record=ledger.note, token=token, keep=False, is_full=ledger.is_full)
+        session = stack.enter_context(
+            gateway.open_session(
+                record=ledger.note, token=token, keep=False, is_full=ledger.is_full
+            )
         )
-        heard = stack.enter_context(_signals())
-        ledger.failed = lambda: heard.put(0)
-        port = stack.enter_context(_served(seat, args.port))
-        places = _places(upstream, port, token)
+        signal_queue = stack.enter_context(_signals())
+        ledger.failed = lambda: signal_queue.put(0)
+        port = stack.enter_context(_open_port(session, args.port))
+        client_variables = _client_variables(upstream, port, token)
         if args.command:
-            code = _run(args.command, {**_inherited(upstream), **places}, heard)
+            code = _run(
+                args.command, {**_inherited_variables(upstream), **client_variables}, signal_queue
+            )
         else:
-            print(_greeting(args, upstream, port, places), file=output(), flush=True)
-            heard.get()
+            print(_greeting(args, upstream, port, client_variables), file=output(), flush=True)
+            signal_queue.get()
             code = 0
         with suppress(KeyboardInterrupt):  # the second signal
-            seat.drain(args.drain)
-    spent = ledger.spent()
+            session.drain(args.drain)
+    total = ledger.spent()
     if args.json or not args.command:
-        print(json.dumps(spent) if args.json else _said(spent), file=output(), flush=True)
+        print(json.dumps(total) if args.json else _summary_text(total), file=output(), flush=True)
     else:
-        tell(_said(spent))  # standard output is the command's
+        tell(_summary_text(total))  # standard output is the command's
     if ledger.error is not None:
         raise ledger.error
     return code
 
 
-def _terms(args: argparse.Namespace) -> Terms:
-    from intercode_integrations.gateway import Terms
+def _policy(args: argparse.Namespace) -> GatewayPolicy:
+    from intercode_integrations.gateway import GatewayPolicy
 
     models = None
     if args.allow_model:
-        pairs = (one.partition("=") for one in args.allow_model)
-        models = {name: other or name for name, _, other in pairs}
+        pairs = (option.partition("=") for option in args.allow_model)
+        models = {name: model or name for name, _, model in pairs}
         if not all(models):
             raise UsageError("--allow-model needs a name: NAME, or NAME=MODEL")
-    return Terms(
+    return GatewayPolicy(
         hosted=args.hosted,
         remote=args.remote,
         stored=args.stored,
@@ -248,23 +252,23 @@ def _token(file: str | None) -> str:
     Raises:
         UsageError: The file cannot be read or made, others can read it, or it has no token.
     """
-    made = secrets.token_urlsafe(32)
+    new_token = secrets.token_urlsafe(32)
     if file is None:
-        return made
+        return new_token
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(file, flags, 0o600), "w", encoding="ascii") as new:
-            new.write(made + "\n")
-        return made
+        with os.fdopen(os.open(file, flags, 0o600), "w", encoding="ascii") as output_file:
+            output_file.write(new_token + "\n")
+        return new_token
     except FileExistsError:
         pass
     except OSError as error:
         raise UsageError(f"--token-file {file}: cannot be made: {error.strerror}") from None
     try:
-        with Path(file).open(encoding="ascii") as kept:
-            if os.fstat(kept.fileno()).st_mode & 0o077:
+        with Path(file).open(encoding="ascii") as input_file:
+            if os.fstat(input_file.fileno()).st_mode & 0o077:
                 raise UsageError(f"--token-file {file}: others can read it: chmod 600 {file}")
-            token = kept.read().strip()
+            token = input_file.read().strip()
     except (OSError, UnicodeError) as error:
         raise UsageError(f"--token-file {file}: cannot be read: {error}") from None
     if len(token) < _SHORTEST_TOKEN or not token.isprintable() or " " in token:
@@ -275,7 +279,7 @@ def _token(file: str | None) -> str:
 
 
 @contextmanager
-def _served(seat: Seat, port: int) -> Iterator[int]:
+def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
     """Serve a seat at a port of the loopback; give its number.
 
     Raises:
@@ -290,7 +294,7 @@ def _served(seat: Seat, port: int) -> Iterator[int]:
 
     def serve(connection: socket.socket) -> None:
         with admission.pending_entry(connection) as admit:
-            seat.serve(connection, admit)
+            session.serve(connection, admit)
 
     connections = max(1, min(_CONNECTIONS, (limit - _RESERVE) // 2))
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -304,33 +308,35 @@ def _served(seat: Seat, port: int) -> Iterator[int]:
         tell(f"{format_count(forward.counts.failed, 'connection')} failed: {forward.error!r}")
 
 
-def _places(upstream: Upstream, port: int, token: str) -> dict[str, str]:
+def _client_variables(upstream: Upstream, port: int, token: str) -> dict[str, str]:
     """Return the variables by which clients of the provider's protocols find the gateway."""
-    from intercode_integrations.gateway.gateway import SPOKEN
+    from intercode_integrations.gateway.gateway import PROVIDER_PROTOCOLS
 
-    url, found = f"http://{LOOPBACK}:{port}", dict[str, str]()
-    spoken = SPOKEN.get(upstream.provider, ("chat", "messages"))
-    if "chat" in spoken:
-        found |= {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": token}
-    if "messages" in spoken:
-        found |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": token}
-    return found
+    url, variables = f"http://{LOOPBACK}:{port}", dict[str, str]()
+    protocols = PROVIDER_PROTOCOLS.get(upstream.provider, ("chat", "messages"))
+    if "chat" in protocols:
+        variables |= {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": token}
+    if "messages" in protocols:
+        variables |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": token}
+    return variables
 
 
 def _greeting(
-    args: argparse.Namespace, upstream: Upstream, port: int, places: Mapping[str, str]
+    args: argparse.Namespace, upstream: Upstream, port: int, client_variables: Mapping[str, str]
 ) -> str:
     """Say where the gateway is, and how clients are pointed at it; a token with a file is there."""
     url = f"http://{LOOPBACK}:{port}"
     if args.json:
-        kept = {"token_file": args.token_file} if args.token_file else {}
-        env = {k: v for k, v in places.items() if not (kept and k.endswith("_KEY"))}
-        return json.dumps({"url": url, "upstream": upstream.name, "env": env, **kept})
+        token_fields = {"token_file": args.token_file} if args.token_file else {}
+        env = {
+            k: v for k, v in client_variables.items() if not (token_fields and k.endswith("_KEY"))
+        }
+        return json.dumps({"url": url, "upstream": upstream.name, "env": env, **token_fields})
     lines = [f"{safe(upstream.name)} at {url}, for clients with"]
     for name in ("OPENAI", "ANTHROPIC"):
-        if (base := places.get(f"{name}_BASE_URL")) is not None:
-            shown = f'"$(cat {safe(args.token_file)})"' if args.token_file else None
-            key = shown or places[f"{name}_API_KEY"]
+        if (base := client_variables.get(f"{name}_BASE_URL")) is not None:
+            key_expression = f'"$(cat {safe(args.token_file)})"' if args.token_file else None
+            key = key_expression or client_variables[f"{name}_API_KEY"]
             lines.append(f"  export {name}_BASE_URL={base} {name}_API_KEY={key}")
     return "\n".join(lines)
 
@@ -343,41 +349,43 @@ def _signals() -> Iterator[SimpleQueue[int]]:
     this thread is about to wait would be handled after the wait; the descriptor of the C handler
     tells of it at once.
     """
-    heard: SimpleQueue[int] = SimpleQueue()
+    signal_queue: SimpleQueue[int] = SimpleQueue()
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(writer, False)
 
-    def pass_on() -> None:
+    def forward_signals() -> None:
         with os.fdopen(reader, "rb", buffering=0) as signals:
             while number := signals.read(1):
-                heard.put(number[0])
+                signal_queue.put(number[0])
 
     def handle(number: int, frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.default_int_handler)
+        for handled_number in previous_handlers:
+            signal.signal(handled_number, signal.default_int_handler)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    threading.Thread(target=pass_on, daemon=True).start()
+    previous_handlers = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    threading.Thread(target=forward_signals, daemon=True).start()
     descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in before:
+    for number in previous_handlers:
         signal.signal(number, handle)
     try:
-        yield heard
+        yield signal_queue
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(descriptor)
         os.close(writer)
 
 
-def _hide(upstream: Upstream) -> None:
+def _hide_keys(upstream: Upstream) -> None:
     """Hide keys from the command and from clients: they may have this process's user."""
     from intercode_sandbox.native.syscalls import hide_variables
 
-    hide_variables(os.environ.keys() - _inherited(upstream).keys())
+    hide_variables(os.environ.keys() - _inherited_variables(upstream).keys())
 
 
-def _inherited(upstream: Upstream) -> dict[str, str]:
+def _inherited_variables(upstream: Upstream) -> dict[str, str]:
     """Return the environment without keys of models: a command asks by the gateway only."""
     from intercode.models.providers import PROVIDERS
 
@@ -389,7 +397,7 @@ def _inherited(upstream: Upstream) -> dict[str, str]:
     }
 
 
-def _run(command: Sequence[str], env: Mapping[str, str], heard: SimpleQueue[int]) -> int:
+def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQueue[int]) -> int:
     """Run a command until it ends, or a second signal ends it; return its exit code.
 
     A terminal sends Ctrl-C to the command, too; SIGTERM is passed on.
@@ -399,11 +407,11 @@ def _run(command: Sequence[str], env: Mapping[str, str], heard: SimpleQueue[int]
     except OSError as error:
         raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from None
 
-    def pass_on() -> None:
-        if heard.get() in (0, signal.SIGTERM):
+    def forward_signal() -> None:
+        if signal_queue.get() in (0, signal.SIGTERM):
             process.terminate()
 
-    threading.Thread(target=pass_on, daemon=True).start()
+    threading.Thread(target=forward_signal, daemon=True).start()
     try:
         code = process.wait()
     except KeyboardInterrupt:
@@ -412,19 +420,19 @@ def _run(command: Sequence[str], env: Mapping[str, str], heard: SimpleQueue[int]
     return code if code >= 0 else 128 - code
 
 
-def _said(spent: Mapping[str, Any]) -> str:
+def _summary_text(total: Mapping[str, Any]) -> str:
     """Return the sum for people."""
-    notes = [f"{spent['cached']} from the cache"] if spent["cached"] else []
-    notes += [f"{spent['errors']} without a whole answer"] if spent["errors"] else []
-    noted = f" ({', '.join(notes)})" if notes else ""
-    cost = "at a price that is not known" if spent["cost"] is None else dollars(spent["cost"])
+    notes = [f"{total['cached']} from the cache"] if total["cached"] else []
+    notes += [f"{total['errors']} without a whole answer"] if total["errors"] else []
+    notes_text = f" ({', '.join(notes)})" if notes else ""
+    cost = "at a price that is not known" if total["cost"] is None else dollars(total["cost"])
     text = (
-        f"{format_count(spent['calls'], 'call')}{noted}: {spent['input_tokens']} input and "
-        f"{spent['output_tokens']} output tokens, {cost}"
+        f"{format_count(total['calls'], 'call')}{notes_text}: {total['input_tokens']} input and "
+        f"{total['output_tokens']} output tokens, {cost}"
     )
-    if spent["presumed_tokens"]:
-        most = f", {dollars(spent['presumed_cost'])}" if spent["presumed_cost"] else ""
-        text += f"; and at most {spent['presumed_tokens']} tokens{most} for answers that were lost"
+    if total["presumed_tokens"]:
+        price = f", {dollars(total['presumed_cost'])}" if total["presumed_cost"] else ""
+        text += f"; and at most {total['presumed_tokens']} tokens{price} for answers that were lost"
     return text
 
 
@@ -444,13 +452,13 @@ def _refusals() -> Iterator[None]:
         logging.getLogger(name)
         for name in ("intercode_integrations.gateway", "intercode.models.remote")
     ]
-    before = [logger.level for logger in loggers]
+    previous_levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, before, strict=True):
+        for logger, level in zip(loggers, previous_levels, strict=True):
             logger.removeHandler(handler)
             logger.setLevel(level)

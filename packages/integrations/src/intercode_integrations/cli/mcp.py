@@ -26,9 +26,9 @@ from intercode.spec import add_environment, port, positive
 from intercode_integrations.serve import TOKEN
 
 LOOPBACK = "127.0.0.1"
-IDLE = 900
+IDLE_SECONDS = 900
 """Seconds without a call after which a client over HTTP is taken to have left."""
-_NOT_OURS = "retries on locked accept show json max_connections model_timeout"
+_OMITTED_OPTIONS = "retries on locked accept show json max_connections model_timeout"
 """Options of runs that make no sense: what a client has done cannot be repeated, for instance."""
 
 
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--idle",
         type=positive,
         metavar="S",
-        help=f"seconds without a call after which it has left (default: none; {IDLE} with --http)",
+        help=f"seconds without a call after which it has left (default: none; {IDLE_SECONDS} with --http)",
     )
     http = parser.add_argument_group("over HTTP")
     http.add_argument("--http", action="store_true", help="over HTTP, several episodes at a time")
@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     http.add_argument("--token", help="itself: others on this machine can see it in 'ps'")
     http.add_argument("--json", action="store_true", help="print the URLs as lines of JSON")
-    add_tasks(parser, excluded_names=_NOT_OURS)
+    add_tasks(parser, excluded_names=_OMITTED_OPTIONS)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -64,5 +64,5 @@ def execute(args: argparse.Namespace) -> int:
     if not args.http and (args.host or args.port or args.token or args.token_file or args.json):
         raise UsageError("--host, --port, --token, --token-file and --json are for --http")
     args.host = args.host or LOOPBACK
-    args.idle = args.idle or (IDLE if args.http else None)
+    args.idle = args.idle or (IDLE_SECONDS if args.http else None)
     return mcp.execute(args)

@@ -52,34 +52,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
     secret.add_argument(
         "--token", metavar="TOKEN", help="itself: others on this machine can see it in 'ps'"
     )
-    terms = parser.add_argument_group("sessions")
-    terms.add_argument(
+    limits = parser.add_argument_group("sessions")
+    limits.add_argument(
         "--max-sessions", type=positive, metavar="N", default=64, help="at a time (64)"
     )
-    terms.add_argument(
+    limits.add_argument(
         "--idle", type=seconds, default=600.0, metavar="SECONDS", help="without a message (600)"
     )
-    terms.add_argument(
+    limits.add_argument(
         "--lifetime", type=seconds, metavar="SECONDS", help="of a session (no limit)"
     )
-    terms.add_argument(
+    limits.add_argument(
         "--drain",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
         help="for episodes to end, once the server is to end (30)",
     )
-    terms.add_argument(
+    limits.add_argument(
         "--patience",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
         help="for a client to take what it is sent (30)",
     )
-    terms.add_argument(
+    limits.add_argument(
         "--max-message", type=size, default=MIB, metavar="SIZE", help="from a client (1M)"
     )
-    terms.add_argument(
+    limits.add_argument(
         "--rate",
         type=positive,
         default=1000,
@@ -93,18 +93,18 @@ def execute(args: argparse.Namespace) -> int:
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
     from intercode.guard import Guard, is_loopback
-    from intercode_integrations.serve.catalog import Offer, named
-    from intercode_integrations.serve.session import Terms
+    from intercode_integrations.serve.catalog import EnvironmentEntry, index_entries
+    from intercode_integrations.serve.session import SessionLimits
     from intercode_integrations.serve.workers import listen, run
 
-    token = token_of(args)
+    token = read_token(args)
     if token is None and not is_loopback(args.host):
         raise UsageError(
             f"--host {args.host}: others than this machine need a token, for instance "
             "openssl rand -hex 32 > token.txt; then --token-file token.txt"
         )
-    offers = named(Offer(address, args.max_message) for address in args.env)
-    terms = Terms(
+    entries = index_entries(EnvironmentEntry(address, args.max_message) for address in args.env)
+    limits = SessionLimits(
         max_sessions=args.max_sessions,
         idle=args.idle,
         lifetime=args.lifetime,
@@ -117,17 +117,19 @@ def execute(args: argparse.Namespace) -> int:
     host = f"[{args.host}]" if ":" in args.host else args.host
     url = f"http://{host}:{listeners[0].getsockname()[1]}"
 
-    def ready() -> None:
-        urls = {name: f"{url}/{quote(name)}" for name in offers}
-        said = json.dumps({"urls": urls}) if args.json else f"serving {', '.join(offers)} at {url}"
-        print(said, file=output(), flush=True)
+    def announce() -> None:
+        urls = {name: f"{url}/{quote(name)}" for name in entries}
+        announcement = (
+            json.dumps({"urls": urls}) if args.json else f"serving {', '.join(entries)} at {url}"
+        )
+        print(announcement, file=output(), flush=True)
 
     guard = Guard(token, [args.host, *args.allow_host], option="--allow-host")
-    run(list(offers.values()), terms, guard, listeners, ready)
+    run(list(entries.values()), limits, guard, listeners, announce)
     return 0
 
 
-def token_of(args: argparse.Namespace) -> str | None:
+def read_token(args: argparse.Namespace) -> str | None:
     """Find the token; None: there is none.
 
     Raises:

@@ -40,8 +40,8 @@ from intercode_integrations.external_agents.profile import (
     SYSTEM,
     Install,
     Profile,
+    find_profile,
     names,
-    profile_of,
 )
 from intercode_sandbox import proxy
 from intercode_sandbox.base import Limits, SandboxBackend
@@ -55,19 +55,19 @@ from intercode_sandbox.suggestions import hint_text
 PREFIX = "/opt/agents"
 _LOCK = "/tmp/lock"
 _PIP = "/tmp/pip"
-_CARRIED = "/tmp/python.tar"
+_PYTHON_ARCHIVE = "/tmp/python.tar"
 _CERTIFICATES = "/tmp/certificates.pem"
 _LIMITS = Limits(
     timeout=1800.0, memory=4 << 30, disk=6 << 30, files=400_000, processes=512, open_files=4096
 )
 _DEFAULT = {"npm": "https://registry.npmjs.org/", "pypi": "https://pypi.org/simple"}
-_FILES_OF = {"pypi.org": ("files.pythonhosted.org",)}
+_FILE_HOSTS = {"pypi.org": ("files.pythonhosted.org",)}
 """An index's host → other hosts that its files are at."""
 _REGISTRY = "npm_config_registry"
 _CPUS = {"x86_64": "x64", "aarch64": "arm64"}
 """Machines, as npm calls them."""
 _WAIT = 10.0
-_SAID = 2000
+_MAX_ERROR_CHARACTERS = 2000
 _CHUNK = 1 << 20
 
 
@@ -119,30 +119,32 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 def recipes() -> dict[str, Recipe]:
     """Return the agents that can be installed, by name."""
-    found = {name: Recipe.of(profile_of(name)) for name in names()}
-    return {name: recipe for name, recipe in found.items() if recipe is not None}
+    candidates = {name: Recipe.of(find_profile(name)) for name in names()}
+    return {name: recipe for name, recipe in candidates.items() if recipe is not None}
 
 
-def recipe_of(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     """Return an agent's recipe.
 
     Raises:
         UsageError: There is none of this name.
     """
-    known = recipes()
-    if name not in known:
-        raise UsageError(f"there is no agent {name!r} to install{hint_text(name, known)}")
-    return known[name]
+    available_recipes = recipes()
+    if name not in available_recipes:
+        raise UsageError(
+            f"there is no agent {name!r} to install{hint_text(name, available_recipes)}"
+        )
+    return available_recipes[name]
 
 
-def installed(recipe: Recipe) -> Layer | None:
+def installed_layer(recipe: Recipe) -> Layer | None:
     """Return the layer of an agent, in the version of its profile; None: it is not installed."""
-    place = _place(recipe)
-    record = _recorded(place)
-    return record.layer if record and take_tarball(place) else None
+    archive_path = _archive_path(recipe)
+    record = _read_record(archive_path)
+    return record.layer if record and take_tarball(archive_path) else None
 
 
-def layer_of(profile: Profile) -> Path | None:
+def find_layer(profile: Profile) -> Path | None:
     """Return the archive that an agent's profile needs laid over an image.
 
     Returns:
@@ -153,10 +155,10 @@ def layer_of(profile: Profile) -> Path | None:
     """
     if (recipe := Recipe.of(profile)) is None:
         return None
-    if (found := installed(recipe)) is None:
+    if (layer := installed_layer(recipe)) is None:
         name = profile.name
         raise UsageError(f"agent {name} is not installed: intercode agents install {name}")
-    return Path(found.path)
+    return Path(layer.path)
 
 
 def install(name: str, progress: Progress) -> Layer:
@@ -171,23 +173,23 @@ def install(name: str, progress: Progress) -> Layer:
         FetchError: The package index cannot be reached.
         ImageError: It could not be built, or the index has other files than before.
     """
-    recipe = recipe_of(name)
-    if found := installed(recipe):
-        return found
-    place = _place(recipe)
+    recipe = find_recipe(name)
+    if layer := installed_layer(recipe):
+        return layer
+    archive_path = _archive_path(recipe)
     _check_tools(recipe)
     index = _index(recipe.install.source)
     _check_reached(index)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    waiting = partial(progress, f"waiting for another process that installs {name}")
-    with file_lock(place.parent / f".{name}.lock", on_wait=waiting):
-        if found := installed(recipe):
-            return found
-        for torn in place.parent.glob(f".{name}-*"):  # of a builder that was killed
-            remove_tree(torn)
-        scratch = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{name}-"))
+    archive_path.parent.mkdir(parents=True, exist_ok=True)
+    report_wait = partial(progress, f"waiting for another process that installs {name}")
+    with file_lock(archive_path.parent / f".{name}.lock", on_wait=report_wait):
+        if layer := installed_layer(recipe):
+            return layer
+        for stale_folder in archive_path.parent.glob(f".{name}-*"):  # of a builder that was killed
+            remove_tree(stale_folder)
+        scratch = Path(tempfile.mkdtemp(dir=archive_path.parent, prefix=f".{name}-"))
         try:
-            return _build(recipe, place, index, scratch, progress)
+            return _build(recipe, archive_path, index, scratch, progress)
         finally:
             remove_tree(scratch)
 
@@ -198,24 +200,26 @@ def remove(name: str) -> Layer | None:
     Returns:
         It; None: there was none. The list of its packages is kept, to compare the next build with.
     """
-    found = installed(recipe_of(name))
-    if found:
-        Path(found.path).unlink(missing_ok=True)
-    return found
+    layer = installed_layer(find_recipe(name))
+    if layer:
+        Path(layer.path).unlink(missing_ok=True)
+    return layer
 
 
-def _place(recipe: Recipe) -> Path:
+def _archive_path(recipe: Recipe) -> Path:
     machine = platform.machine()
     return cache_root() / "agents" / f"{recipe.name}-{recipe.version}-{machine}.tar"
 
 
-def _recorded(place: Path) -> _Record | None:
+def _read_record(archive_path: Path) -> _Record | None:
     try:
-        return msgspec.json.decode(place.with_suffix(".json").read_bytes(), type=_Record)
+        return msgspec.json.decode(archive_path.with_suffix(".json").read_bytes(), type=_Record)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ImageError(f"cannot read {place.with_suffix('.json')}: {error}; remove it") from None
+        raise ImageError(
+            f"cannot read {archive_path.with_suffix('.json')}: {error}; remove it"
+        ) from None
 
 
 # --- the index ---------------------------------------------------------------------------------
@@ -227,20 +231,22 @@ def _index(source: str) -> str:
     It may hold a password, which is neither shown nor kept.
     """
     if source == "npm":
-        found = os.environ.get(_REGISTRY) or _asked("npm", "config", "get", "registry")
+        setting = os.environ.get(_REGISTRY) or _read_client_setting(
+            "npm", "config", "get", "registry"
+        )
     else:
         pip = (sys.executable, "-m", "pip", "config", "get")
-        found = os.environ.get("PIP_INDEX_URL") or _asked(*pip, "global.index-url")
-    url = found or _DEFAULT[source]
+        setting = os.environ.get("PIP_INDEX_URL") or _read_client_setting(*pip, "global.index-url")
+    url = setting or _DEFAULT[source]
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise UsageError(f"the index of {source} packages is not a URL of http or https: {url!r}")
     return url
 
 
-def _asked(*command: str) -> str:
+def _read_client_setting(*command: str) -> str:
     """Return a client's own setting; empty: it has none, or is not there."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.stdout.strip() if result.returncode == 0 else ""
 
 
 def _endpoint(index: str) -> tuple[str, int]:
@@ -262,13 +268,13 @@ def _check_reached(index: str) -> None:
 
 def _policy(index: str) -> Policy:
     host, port = _endpoint(index)
-    others = _FILES_OF.get(host, ())
-    return Policy.of([f"{name}:{port}" for name in (host, *others)])
+    file_hosts = _FILE_HOSTS.get(host, ())
+    return Policy.of([f"{name}:{port}" for name in (host, *file_hosts)])
 
 
 def _check_tools(recipe: Recipe) -> None:
     if recipe.install.source == "pypi" and recipe.install.python != SYSTEM:
-        pythons.find(recipe.install.python, recipe.name)
+        pythons.find_python(recipe.install.python, recipe.name)
         return
     npm = recipe.install.source == "npm"
     program, package = ("npm", "npm") if npm else ("python3", "python3-pip")
@@ -282,32 +288,40 @@ def _check_tools(recipe: Recipe) -> None:
 # --- the build ---------------------------------------------------------------------------------
 
 
-def _build(recipe: Recipe, place: Path, index: str, scratch: Path, progress: Progress) -> Layer:
-    started = time.monotonic()
-    before = _recorded(place)
+def _build(
+    recipe: Recipe, archive_path: Path, index: str, scratch: Path, progress: Progress
+) -> Layer:
+    start_time = time.monotonic()
+    previous_record = _read_record(archive_path)
     progress(f"installing {recipe.name} {recipe.version} from {_endpoint(index)[0]}")
     build = _npm if recipe.install.source == "npm" else _pypi
-    made = scratch / "layer.tar"
+    new_archive = scratch / "layer.tar"
     with _sandbox(index) as (sandbox, env):
         run = partial(_run, sandbox, env)
-        lock, packages = build(recipe, index, sandbox, run, before.lock if before else None)
+        lock, packages = build(
+            recipe, index, sandbox, run, previous_record.lock if previous_record else None
+        )
         progress(f"packing {len(packages)} packages")
-        with made.open("wb") as file:
+        with new_archive.open("wb") as file:
             _pack(sandbox, f"{PREFIX}/{recipe.name}", file)
-    _check_members(made, recipe.name)
+    _check_members(new_archive, recipe.name)
     layer = Layer(
         name=recipe.name,
         version=recipe.version,
         machine=platform.machine(),
-        path=str(place),
-        size=made.stat().st_size,
-        sha256=sha256(made),
-        seconds=round(time.monotonic() - started, 1),
+        path=str(archive_path),
+        size=new_archive.stat().st_size,
+        sha256=sha256(new_archive),
+        seconds=round(time.monotonic() - start_time, 1),
         packages=packages,
     )
-    record = msgspec.json.encode(_Record(layer=layer, lock=before.lock if before else lock))
-    write_atomically(place.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n")
-    keep_tarball(made, place)  # last: with it, the agent is installed
+    record = msgspec.json.encode(
+        _Record(layer=layer, lock=previous_record.lock if previous_record else lock)
+    )
+    write_atomically(
+        archive_path.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n"
+    )
+    keep_tarball(new_archive, archive_path)  # last: with it, the agent is installed
     return layer
 
 
@@ -332,26 +346,32 @@ def _sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
 
 def _certificates() -> bytes:
     """Return the certificates that this machine trusts, which an operator may have added to."""
-    named = [os.environ.get(name) for name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")]
-    for path in (*named, ssl.get_default_verify_paths().cafile):
+    configured_paths = [
+        os.environ.get(name) for name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
+    ]
+    for path in (*configured_paths, ssl.get_default_verify_paths().cafile):
         if path and Path(path).is_file():
             return Path(path).read_bytes()
     return b""
 
 
-def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **more: str) -> bytes:
+def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_env: str) -> bytes:
     """Run a step; its output.
 
     Raises:
         ImageError: It failed; the end of its words, without passwords, is in the message.
     """
-    done = sandbox.exec(argv, env={**env, **more}, cwd="/")
-    if not done.ok:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-_SAID:]
-        said = re.sub(r"//[^/@\s]*@", "//", said)
-        what = "did not end in time" if done.timed_out else f"failed with {done.exit_code}"
-        raise ImageError(f"{argv[0]} {what} in the sandbox:\n{said}")
-    return done.stdout
+    result = sandbox.exec(argv, env={**env, **extra_env}, cwd="/")
+    if not result.ok:
+        error_text = (
+            (result.stderr or result.stdout)
+            .decode(errors="replace")
+            .strip()[-_MAX_ERROR_CHARACTERS:]
+        )
+        error_text = re.sub(r"//[^/@\s]*@", "//", error_text)
+        outcome = "did not end in time" if result.timed_out else f"failed with {result.exit_code}"
+        raise ImageError(f"{argv[0]} {outcome} in the sandbox:\n{error_text}")
+    return result.stdout
 
 
 _Lock = tuple[str, dict[str, str]]
@@ -363,36 +383,41 @@ def _npm(
     index: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
-    before: str | None,
+    previous_lock: str | None,
 ) -> _Lock:
     home = f"{PREFIX}/{recipe.name}"
-    wanted = _pinned(recipe, "@")
-    manifest = {"private": True, "dependencies": dict(each.rsplit("@", 1) for each in wanted)}
+    requirements = _pin_requirements(recipe, "@")
+    manifest = {
+        "private": True,
+        "dependencies": dict(requirement.rsplit("@", 1) for requirement in requirements),
+    }
     sandbox.write_file(f"{home}/package.json", msgspec.json.encode(manifest))
-    if before is not None:
-        sandbox.write_file(f"{home}/package-lock.json", before.encode())
+    if previous_lock is not None:
+        sandbox.write_file(f"{home}/package-lock.json", previous_lock.encode())
     scripts = "false" if recipe.install.scripts else "true"
-    command = "ci" if before is not None else "install"
+    command = "ci" if previous_lock is not None else "install"
     run("npm", command, f"--prefix={home}", f"--ignore-scripts={scripts}",
         "--no-audit", "--no-fund", "--no-update-notifier", "--omit-lockfile-registry-resolved",
         "--cache=/tmp/npm", npm_config_registry=index)  # fmt: skip
     lock = sandbox.read_file(f"{home}/package-lock.json").decode()
-    there = msgspec.json.decode(sandbox.read_file(f"{home}/node_modules/.package-lock.json"))
-    found = {
+    installed_lock = msgspec.json.decode(
+        sandbox.read_file(f"{home}/node_modules/.package-lock.json")
+    )
+    checksums = {
         f"{path.rpartition('node_modules/')[2]}@{package['version']}": package.get("integrity", "")
-        for path, package in there["packages"].items()
+        for path, package in installed_lock["packages"].items()
     }
-    if bare := [name for name, checksum in found.items() if not checksum]:
-        raise ImageError(f"the index tells no checksum of {', '.join(bare)}")
+    if unverified_names := [name for name, checksum in checksums.items() if not checksum]:
+        raise ImageError(f"the index tells no checksum of {', '.join(unverified_names)}")
     # Without a word, npm leaves out an optional package that it cannot have, or that is another.
-    listed = msgspec.json.decode(lock)["packages"]
-    needed = {path for path, package in listed.items() if path and _fits(package)}
-    if missing := sorted(needed - there["packages"].keys()):
+    lock_packages = msgspec.json.decode(lock)["packages"]
+    required_paths = {path for path, package in lock_packages.items() if path and _fits(package)}
+    if absent_paths := sorted(required_paths - installed_lock["packages"].keys()):
         raise ImageError(
-            f"npm did not install {', '.join(missing)}: the index does not have it, or not as "
+            f"npm did not install {', '.join(absent_paths)}: the index does not have it, or not as "
             "its checksum says"
         )
-    main = wanted[0].rpartition("@")[0]
+    main = requirements[0].rpartition("@")[0]
     text = sandbox.read_file(f"{home}/node_modules/{main}/package.json")
     programs = msgspec.json.decode(text).get("bin", {})
     if isinstance(programs, str):
@@ -403,19 +428,19 @@ def _npm(
         target = native or f"{home}/node_modules/{main}/{script}"
         run("chmod", "a+rx", target)
         run("ln", "-s", target, f"{home}/bin/{name}")
-    return lock, found
+    return lock, checksums
 
 
 def _fits(package: Mapping[str, Any]) -> bool:
     """Return whether a package of npm's lock is meant for this machine."""
-    here = {"os": "linux", "cpu": _CPUS.get(platform.machine(), ""), "libc": "glibc"}
-    return all(mine in package.get(kind, [mine]) for kind, mine in here.items())
+    platform_facts = {"os": "linux", "cpu": _CPUS.get(platform.machine(), ""), "libc": "glibc"}
+    return all(value in package.get(kind, [value]) for kind, value in platform_facts.items())
 
 
 def _native(name: str, home: str, run: Callable[..., bytes]) -> str:
     """Return the binary for this machine of a program's name, which needs no node; empty: none."""
-    listed = run("find", f"{home}/node_modules", "-type", "f", "-name", name, "-size", "+1000k")
-    paths = listed.decode().split("\n")[:-1]
+    output = run("find", f"{home}/node_modules", "-type", "f", "-name", name, "-size", "+1000k")
+    paths = output.decode().split("\n")[:-1]
     # Of several, those for another C library; the image's own is the GNU one, as pip's wheels need.
     paths = [path for path in paths if f"-musl/{name}" not in path] or paths
     return paths[0] if len(paths) == 1 else ""
@@ -426,45 +451,47 @@ def _pypi(
     index: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
-    before: str | None,
+    previous_lock: str | None,
 ) -> _Lock:
     home = f"{PREFIX}/{recipe.name}"
-    python, pip, found = "python3", "python3", dict[str, str]()
+    python, pip, checksums = "python3", "python3", dict[str, str]()
     if recipe.install.python != SYSTEM:
-        carried = pythons.find(recipe.install.python, recipe.name)
-        packed = pythons.packed(carried, f"{home}/python")
-        sandbox.write_file(_CARRIED, packed)
-        run("tar", "-C", "/", "-xf", _CARRIED)
-        python, pip = f"{home}/python/bin/python{carried.release}", f"{_PIP}/bin/python"
+        local_python = pythons.find_python(recipe.install.python, recipe.name)
+        python_archive = pythons.pack_python(local_python, f"{home}/python")
+        sandbox.write_file(_PYTHON_ARCHIVE, python_archive)
+        run("tar", "-C", "/", "-xf", _PYTHON_ARCHIVE)
+        python, pip = f"{home}/python/bin/python{local_python.release}", f"{_PIP}/bin/python"
         run(python, "-m", "venv", _PIP)  # the system's pip may be too old for it
-        found[f"python=={carried.version}"] = f"sha256:{hashlib.sha256(packed).hexdigest()}"
+        checksums[f"python=={local_python.version}"] = (
+            f"sha256:{hashlib.sha256(python_archive).hexdigest()}"
+        )
     run(python, "-m", "venv", "--without-pip", home)
-    wanted = _pinned(recipe, "==")
-    if before is not None:
-        sandbox.write_file(_LOCK, before.encode())
-        wanted = ["--require-hashes", "-r", _LOCK]
-    built = [] if recipe.install.scripts else ["--only-binary=:all:"]
-    built += [f"--no-binary={name}" for name in recipe.install.built]
+    requirements = _pin_requirements(recipe, "==")
+    if previous_lock is not None:
+        sandbox.write_file(_LOCK, previous_lock.encode())
+        requirements = ["--require-hashes", "-r", _LOCK]
+    build_options = [] if recipe.install.scripts else ["--only-binary=:all:"]
+    build_options += [f"--no-binary={name}" for name in recipe.install.built]
     # By the environment, as a command line would be told with every error.
-    run(pip, "-m", "pip", f"--python={home}/bin/python", "install", "--no-compile", *built,
+    run(pip, "-m", "pip", f"--python={home}/bin/python", "install", "--no-compile", *build_options,
         "--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check",
-        "--report=/tmp/report.json", *wanted,
+        "--report=/tmp/report.json", *requirements,
         PIP_INDEX_URL=index, PIP_CONFIG_FILE="/dev/null")  # fmt: skip
     report = msgspec.json.decode(sandbox.read_file("/tmp/report.json"))
     lines = []
-    for each in report["install"]:
-        checksum = each["download_info"]["archive_info"].get("hashes", {}).get("sha256")
-        name = f"{each['metadata']['name']}=={each['metadata']['version']}"
+    for entry in report["install"]:
+        checksum = entry["download_info"]["archive_info"].get("hashes", {}).get("sha256")
+        name = f"{entry['metadata']['name']}=={entry['metadata']['version']}"
         if not checksum:
             raise ImageError(f"the index tells no SHA-256 of {name}")
-        found[name] = f"sha256:{checksum}"
-        lines.append(f"{name} --hash={found[name]}\n")
-    return "".join(sorted(lines)), found
+        checksums[name] = f"sha256:{checksum}"
+        lines.append(f"{name} --hash={checksums[name]}\n")
+    return "".join(sorted(lines)), checksums
 
 
-def _pinned(recipe: Recipe, joined: str) -> list[str]:
-    first, *others = recipe.install.packages
-    return [f"{first}{joined}{recipe.version}", *others]
+def _pin_requirements(recipe: Recipe, separator: str) -> list[str]:
+    main_package, *other_packages = recipe.install.packages
+    return [f"{main_package}{separator}{recipe.version}", *other_packages]
 
 
 def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
@@ -485,11 +512,11 @@ def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
         raise ImageError(f"tar failed with {code} in the sandbox")
 
 
-def _check_members(made: Path, name: str) -> None:
+def _check_members(archive_path: Path, name: str) -> None:
     """Check that a layer has files of its agent only: a sandbox made it."""
-    inside = f"{PREFIX}/{name}".lstrip("/")
-    with tarfile.open(made) as archive:
+    agent_root = f"{PREFIX}/{name}".lstrip("/")
+    with tarfile.open(archive_path) as archive:
         for member in archive:
             parts = member.name.split("/")
-            if ".." in parts or "/".join(parts[:3]) != inside:
+            if ".." in parts or "/".join(parts[:3]) != agent_root:
                 raise ImageError(f"the layer of {name} has a file elsewhere: {member.name!r}")

@@ -32,7 +32,7 @@ from intercode.errors import (
 from intercode.models.limits import Budget, Hold
 from intercode.redaction import Redactor
 from intercode_integrations.external_agents.profile import PORT, Profile
-from intercode_integrations.external_agents.turns import retell
+from intercode_integrations.external_agents.turns import rebuild_turns
 from intercode_sandbox.base import OutputBuffer
 from intercode_sandbox.forwarding import Forwards
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from intercode.agents.base import Surroundings
     from intercode.agents.held import HeldEnv
     from intercode.task import Task
-    from intercode_integrations.gateway import Call, Gateway, Seat
+    from intercode_integrations.gateway import Call, Gateway, GatewaySession
     from intercode_sandbox import SandboxBackend
     from intercode_sandbox.base import Process
 
@@ -50,16 +50,16 @@ CALLS = 100
 """The calls to the model of an episode where no number is given: its turns."""
 GRACE = 30.0
 """Seconds in which a program must end whose model answers no more, as a limit is reached."""
-KEPT = 20_000
+MAX_OUTPUT_BYTES = 20_000
 """Bytes of a program's output that are kept in the record."""
-_QUOTED = 1000
+_MAX_QUOTED_CHARACTERS = 1000
 """Characters of a program's output that an error quotes."""
 _SETTLE_SECONDS = 5.0
 """Seconds for the record of calls that were under way when the program ended."""
 _CHUNK = 65_536
 
 
-class OutsideAgents:
+class ExternalAgents:
     """Makes the agents of a profile.
 
     Args:
@@ -96,43 +96,43 @@ class OutsideAgents:
         model = {"model": self.model} if self.gateway is not None else {}
         return {**model, "profile": self.profile.facts(), "limits": limits}
 
-    def __call__(self, task: Task) -> Player:
+    def __call__(self, task: Task) -> ExternalAgent:
         """Make the agent of one episode."""
-        return Player(self)
+        return ExternalAgent(self)
 
-    def within(self, env: Surroundings, task: Task) -> Player:
+    def within(self, env: Surroundings, task: Task) -> ExternalAgent:
         """Make the agent of one episode in this environment."""
         if env.traits.language != "bash":
             raise UsageError(
                 f"agent {self.name} acts in a shell by itself: it cannot play {env.name}"
             )
-        return Player(self)
+        return ExternalAgent(self)
 
 
 @dataclass(slots=True)
-class Ended:
+class ExitStatus:
     """How a program ended."""
 
     exit_code: int | None = None
     """As a shell counts; None: it was killed."""
-    by: str | None = None
+    limit: str | None = None
     """The limit that ended it: ``seconds``, ``calls``, ``tokens`` or ``cost``; ``sandbox``: what
     ran in the sandbox has ended it."""
     seconds: float = 0.0
     failure: Exception | None = None
     """The failure of the sandbox, caused inside, or of a connection to the gateway."""
-    output: OutputBuffer = field(default_factory=lambda: OutputBuffer(KEPT))
+    output: OutputBuffer = field(default_factory=lambda: OutputBuffer(MAX_OUTPUT_BYTES))
 
 
-class Player:
+class ExternalAgent:
     """Plays one episode."""
 
-    def __init__(self, agents: OutsideAgents) -> None:
+    def __init__(self, agents: ExternalAgents) -> None:
         self._agents = agents
-        self._ended = Ended()
-        self._purse = Purse(agents.limits, agents.calls)
+        self._exit_status = ExitStatus()
+        self._budget = EpisodeBudget(agents.limits, agents.calls)
         self._metadata: dict[str, Any] = {}
-        self._seat: Seat | None = None
+        self._session: GatewaySession | None = None
 
     def run(self, env: HeldEnv) -> None:
         """Let the program play, and record its turns.
@@ -144,60 +144,64 @@ class Player:
             SandboxError: The sandbox failed.
         """
         agents = self._agents
-        purse = self._purse
+        budget = self._budget
         if agents.gateway is None:
-            with closing(purse):
+            with closing(budget):
                 env.run_guarded(lambda sandbox: self._play(sandbox, env, None))
             return
-        seat = self._seat = agents.gateway.seat(budget=purse, record=purse.count)
+        session = self._session = agents.gateway.open_session(budget=budget, record=budget.count)
         try:
-            with closing(purse), closing(seat):
-                env.run_guarded(lambda sandbox: self._play(sandbox, env, seat))
+            with closing(budget), closing(session):
+                env.run_guarded(lambda sandbox: self._play(sandbox, env, session))
         finally:  # also what a lost attempt has taken is counted
-            seat.drain(_SETTLE_SECONDS)
-            turns, transcript = retell(agents.model, seat.calls, agents.profile.record)
+            session.drain(_SETTLE_SECONDS)
+            turns, transcript = rebuild_turns(agents.model, session.calls, agents.profile.record)
             self._metadata["model"] = transcript.to_dict()
             env.full_episode.turns.extend(turns)
-        env.run_guarded(lambda sandbox: self._refuse_unanswered(seat))
+        env.run_guarded(lambda sandbox: self._refuse_unanswered(session))
 
     def episode_metadata(self) -> Mapping[str, Any]:
         """Return the dialogue, and how the program ended."""
-        ended, output = self._ended, self._output()
-        facts = {"agent": self._agents.name, "exit_code": ended.exit_code, "output": output}
-        limit = {} if ended.by is None else {"ended_by": ended.by}
-        return {**self._metadata, **limit, "outside": {**facts, "seconds": ended.seconds}}
+        exit_status, output = self._exit_status, self._output()
+        facts = {"agent": self._agents.name, "exit_code": exit_status.exit_code, "output": output}
+        limit = {} if exit_status.limit is None else {"ended_by": exit_status.limit}
+        return {**self._metadata, **limit, "outside": {**facts, "seconds": exit_status.seconds}}
 
     def _output(self) -> str:
         """Return the end of the program's output, without secrets."""
-        output = Redactor().text(decode(self._ended.output.getvalue()))
-        return output if self._seat is None else output.replace(self._seat.token, "***")
+        output = Redactor().text(decode(self._exit_status.output.getvalue()))
+        return output if self._session is None else output.replace(self._session.token, "***")
 
-    def _play(self, sandbox: Any, env: HeldEnv, seat: Seat | None) -> None:
+    def _play(self, sandbox: Any, env: HeldEnv, session: GatewaySession | None) -> None:
         if not isinstance(sandbox, Forwards):
             raise UsageError(f"agent {self._agents.name} needs a sandbox of --sandbox native")
-        began = time.monotonic()
+        start_time = time.monotonic()
         try:
             with ExitStack() as stack:
                 forward = None
-                if seat is not None:
-                    forward = stack.enter_context(closing(sandbox.forward(PORT, seat.serve)))
-                self._run_program(sandbox, env, seat, began)  # type: ignore[arg-type]
-                self._ended.failure = None if forward is None else forward.error
+                if session is not None:
+                    forward = stack.enter_context(closing(sandbox.forward(PORT, session.serve)))
+                self._run_program(sandbox, env, session, start_time)  # type: ignore[arg-type]
+                self._exit_status.failure = None if forward is None else forward.error
         except CausedInsideError as error:
-            self._ended.by, self._ended.failure = "sandbox", error
+            self._exit_status.limit, self._exit_status.failure = "sandbox", error
         finally:
-            self._ended.seconds = round(time.monotonic() - began, 6)
+            self._exit_status.seconds = round(time.monotonic() - start_time, 6)
 
     def _run_program(
-        self, sandbox: SandboxBackend, env: HeldEnv, seat: Seat | None, began: float
+        self,
+        sandbox: SandboxBackend,
+        env: HeldEnv,
+        session: GatewaySession | None,
+        start_time: float,
     ) -> None:
         """Write the profile's files, and run its command to its end."""
         agent, run = f"agent {self._agents.name}", self._agents.profile.run
-        filled = self._filled(env.observation, seat)
+        fill = self._template_filler(env.observation, session)
         for path, text in run.files.items():
-            sandbox.write_file(path, filled(text).encode())
-        variables = {name: filled(value) for name, value in run.env.items()}
-        deadline = began + (self._agents.limits.seconds or SECONDS)
+            sandbox.write_file(path, fill(text).encode())
+        variables = {name: fill(value) for name, value in run.env.items()}
+        deadline = start_time + (self._agents.limits.seconds or SECONDS)
 
         def execute(argv: list[str]) -> None:
             try:
@@ -206,80 +210,86 @@ class Player:
                 raise AgentStartError(f"{agent} cannot be started: {error}") from None
             with closing(process):
                 self._wait(process, deadline)
-                self._ended.exit_code = process.poll()
-                if self._ended.exit_code is None:
+                self._exit_status.exit_code = process.poll()
+                if self._exit_status.exit_code is None:
                     sandbox.kill()  # and all that it began
 
         if run.before is not None:
             execute(["/bin/bash", "--norc", "--noprofile", "-c", run.before])
-            if self._ended.exit_code != 0:
-                raise AgentStartError(f"{agent}: run.before failed: {self._told(seat)}")
-        execute([filled(word) for word in run.command])
+            if self._exit_status.exit_code != 0:
+                raise AgentStartError(f"{agent}: run.before failed: {self._describe_end(session)}")
+        execute([fill(word) for word in run.command])
 
-    def _refuse_unanswered(self, seat: Seat) -> None:
+    def _refuse_unanswered(self, session: GatewaySession) -> None:
         """Raise the reason why the agent's last call, or every call, had no answer.
 
         Calls that only the episode's own limits refused, or that its end cut off, do not count.
         """
-        name, is_limited = self._agents.name, self._purse.reached is not None
-        asked = [c for c in seat.calls if not c.is_count and not (is_limited and c.unpaid)]
-        if not asked and not seat.pending:
-            raise AgentStartError(f"agent {name} has not asked its model: {self._told(seat)}")
-        calls = [call for call in asked if not call.is_cut]
-        if not calls and self._ended.by is None:
+        name, is_limited = self._agents.name, self._budget.reached_limit is not None
+        model_calls = [c for c in session.calls if not c.is_count and not (is_limited and c.unpaid)]
+        if not model_calls and not session.pending_count:
+            raise AgentStartError(
+                f"agent {name} has not asked its model: {self._describe_end(session)}"
+            )
+        calls = [call for call in model_calls if not call.is_cut]
+        if not calls and self._exit_status.limit is None:
             raise ModelError(f"agent {name} ended before its model had answered")
         if not calls:
             return
-        last = calls[-1]
-        if not last.error:
+        last_call = calls[-1]
+        if not last_call.error:
             return
-        if seat.failure is not None:
-            raise seat.failure
-        if last.unpaid:
-            raise BudgetError(f"agent {name} was refused a call: {last.error}")
+        if session.failure is not None:
+            raise session.failure
+        if last_call.unpaid:
+            raise BudgetError(f"agent {name} was refused a call: {last_call.error}")
         if not any(call.is_answered for call in calls):
-            raise ModelError(f"agent {name}: no call of its model was answered: {last.error}")
+            raise ModelError(f"agent {name}: no call of its model was answered: {last_call.error}")
 
-    def _told(self, seat: Seat | None) -> str:
+    def _describe_end(self, session: GatewaySession | None) -> str:
         """Tell how a program ended that has not begun to work."""
-        ended, output = self._ended, self._output().strip()[-_QUOTED:]
-        code = "it was killed" if ended.exit_code is None else f"exit code {ended.exit_code}"
-        facts = [code if ended.by is None else f"{code} (ended by: {ended.by})"]
-        if seat is not None and (refusal := seat.refusal) is not None:
+        exit_status, output = self._exit_status, self._output().strip()[-_MAX_QUOTED_CHARACTERS:]
+        code = (
+            "it was killed"
+            if exit_status.exit_code is None
+            else f"exit code {exit_status.exit_code}"
+        )
+        facts = [code if exit_status.limit is None else f"{code} (ended by: {exit_status.limit})"]
+        if session is not None and (refusal := session.refusal) is not None:
             facts.append(f"its last request was refused with {refusal.status}: {refusal}")
-        if ended.failure is not None:
-            facts.append(f"{type(ended.failure).__name__}: {ended.failure}")
+        if exit_status.failure is not None:
+            facts.append(f"{type(exit_status.failure).__name__}: {exit_status.failure}")
         facts.append(f"the end of its output:\n{output}" if output else "no output")
         return "; ".join(facts)
 
-    def _filled(self, query: str, seat: Seat | None) -> Callable[[str], str]:
+    def _template_filler(self, query: str, session: GatewaySession | None) -> Callable[[str], str]:
         name = self._agents.model.partition("/")[2] or self._agents.model
         query = "\n\n".join(filter(None, (query, self._agents.skills)))
-        values = {"query": query, "model": name, "token": seat.token if seat else ""}
-        return lambda text: self._agents.profile.filled(text, **values)
+        values = {"query": query, "model": name, "token": session.token if session else ""}
+        return lambda text: self._agents.profile.fill(text, **values)
 
     def _wait(self, process: Process, deadline: float) -> None:
         """Read a program's output until it ends, or a limit is reached and it does not end."""
-        ended, out, purse = self._ended, process.fds[1], self._purse
+        exit_status, output_fd, budget = self._exit_status, process.fds[1], self._budget
         poll = select.poll()
-        for fd in (out, process.exit_fd, purse.fd):
+        for fd in (output_fd, process.exit_fd, budget.fd):
             poll.register(fd, select.POLLIN)
-        os.set_blocking(out, False)
+        os.set_blocking(output_fd, False)
         while process.poll() is None:
-            if (left := deadline - time.monotonic()) <= 0:
-                ended.by = purse.reached or "seconds"
+            if (remaining_seconds := deadline - time.monotonic()) <= 0:
+                exit_status.limit = budget.reached_limit or "seconds"
                 return
-            ready = [fd for fd, _ in poll.poll(1000 * left)]
-            if out in ready and not _drain(out, ended.output):
-                poll.unregister(out)
-            if purse.fd in ready:
-                poll.unregister(purse.fd)
+            ready_fds = [fd for fd, _ in poll.poll(1000 * remaining_seconds)]
+            if output_fd in ready_fds and not _drain(output_fd, exit_status.output):
+                poll.unregister(output_fd)
+            if budget.fd in ready_fds:
+                poll.unregister(budget.fd)
                 deadline = min(deadline, time.monotonic() + GRACE)
-        _drain(out, ended.output)
-        ended.by = purse.reached
+        _drain(output_fd, exit_status.output)
+        exit_status.limit = budget.reached_limit
 
 
-class Purse(Budget):
+class EpisodeBudget(Budget):
     """The calls, tokens and dollars of an episode: it refuses the first call after a limit.
 
     Args:
@@ -289,12 +299,12 @@ class Purse(Budget):
 
     def __init__(self, limits: EpisodeLimits, calls: int) -> None:
         super().__init__()
-        self.reached: str | None = None
+        self.reached_limit: str | None = None
         """The limit for which a call was refused."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable once a call was refused."""
         self._limits = limits
-        self._calls, self._most = 0, calls
+        self._calls, self._max_calls = 0, calls
         self._lock = threading.Lock()
 
     def reserve(self, tokens: int, cost: float) -> Hold:
@@ -303,16 +313,16 @@ class Purse(Budget):
         Raises:
             BudgetError: A limit was reached before.
         """
-        limits, spent, presumed = self._limits, self.spent, self.presumed
-        used = {
-            "calls": (self._calls, self._most),
-            "tokens": (spent.tokens + presumed.tokens, limits.tokens),
-            "cost": (spent.cost + presumed.cost, limits.cost),
+        limits, current_spending, presumed_spending = self._limits, self.spent, self.presumed
+        usage = {
+            "calls": (self._calls, self._max_calls),
+            "tokens": (current_spending.tokens + presumed_spending.tokens, limits.tokens),
+            "cost": (current_spending.cost + presumed_spending.cost, limits.cost),
         }
-        for name, (taken, most) in used.items():
-            if most is not None and taken >= most:
+        for name, (amount, maximum) in usage.items():
+            if maximum is not None and amount >= maximum:
                 self._refuse(name)
-                raise BudgetError(f"this episode has used up its {name}: {taken:g} of {most:g}")
+                raise BudgetError(f"this episode has used up its {name}: {amount:g} of {maximum:g}")
         return super().reserve(tokens, cost)
 
     def count(self, call: Call) -> None:
@@ -328,12 +338,12 @@ class Purse(Budget):
 
     def _refuse(self, limit: str) -> None:
         with self._lock:
-            self.reached = self.reached or limit
+            self.reached_limit = self.reached_limit or limit
             if self.fd >= 0:
                 os.eventfd_write(self.fd, 1)
 
 
-def _drain(fd: int, into: OutputBuffer) -> bool:
+def _drain(fd: int, buffer: OutputBuffer) -> bool:
     """Read what there is; return whether more may come."""
     while True:
         try:
@@ -342,4 +352,4 @@ def _drain(fd: int, into: OutputBuffer) -> bool:
             return True
         if not data:
             return False
-        into.add(data)
+        buffer.add(data)

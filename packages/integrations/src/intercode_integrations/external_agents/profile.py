@@ -52,15 +52,15 @@ _ENV = {
     **_ENV_WITHOUT_MODEL,
 }
 """The environment of an agent that is only a command."""
-WHOLE = "whole"
+ALL_SKILLS = "whole"
 """In place of a folder of skills: the agent is told all of them."""
 MEMBER = "$."
 """The beginning of the name of a JSON object's member, in place of a pattern."""
-_PLACE = re.compile(r"\{(query|model|url_v1|url|token)\}")
-_PLACES = ("query", "model", "url_v1", "url", "token")
-_NAMED = re.compile(r"(?<![$\\{])\{([A-Za-z_]\w*)\}(?!\})")
+_PLACEHOLDER = re.compile(r"\{(query|model|url_v1|url|token)\}")
+_PLACEHOLDERS = ("query", "model", "url_v1", "url", "token")
+_BRACED_NAME = re.compile(r"(?<![$\\{])\{([A-Za-z_]\w*)\}(?!\})")
 """A name in braces, other than a variable of a shell."""
-_PLACE_OF_MODEL = re.compile(r"\{(model|url_v1|url|token)\}")
+_MODEL_PLACEHOLDER = re.compile(r"\{(model|url_v1|url|token)\}")
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,9 +91,9 @@ class Run(_Table, frozen=True, kw_only=True):
     """A command for the shell, before."""
     files: dict[str, str] = {}
     """The content of files that are written before, by path."""
-    skills: Annotated[str, Meta(pattern=f"^(/.+|{WHOLE})$")] | None = None
+    skills: Annotated[str, Meta(pattern=f"^(/.+|{ALL_SKILLS})$")] | None = None
     """The folder where the agent looks for skills by itself. None: its task tells of them, and
-    `WHOLE`: tells all of them, as the agent cannot read what it is not given."""
+    `ALL_SKILLS`: tells all of them, as the agent cannot read what it is not given."""
 
 
 class Score(_Table, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class Score(_Table, frozen=True, kw_only=True):
     with counts all the same."""
 
 
-class Needs(_Table, frozen=True, kw_only=True):
+class ProfileLimits(_Table, frozen=True, kw_only=True):
     """The limits of a sandbox in which it can work, where a run names no others."""
 
     memory: str | None = None
@@ -112,10 +112,10 @@ class Needs(_Table, frozen=True, kw_only=True):
     processes: int | None = None
     disk: str | None = None
 
-    def needed(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return those that are given, by name."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {name: value for name, value in given.items() if value is not None}
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class Record(_Table, frozen=True, kw_only=True):
@@ -145,30 +145,30 @@ class Profile(_Table, frozen=True, kw_only=True):
     """How it speaks to its model."""
     install: Install | None = None
     run: Run
-    limits: Needs = Needs()
+    limits: ProfileLimits = ProfileLimits()
     score: Score = Score()
     record: Record = Record()
 
     @property
     def home_of_skills(self) -> str | None:
         """The folder where it looks for skills by itself; None: it has none."""
-        return None if self.run.skills == WHOLE else self.run.skills
+        return None if self.run.skills == ALL_SKILLS else self.run.skills
 
     @property
     def needs_model(self) -> bool:
         """Whether its texts have a place for its model's name, address or key."""
         texts = (*self.run.command, *self.run.env.values(), *self.run.files.values())
-        return any(map(_PLACE_OF_MODEL.search, texts))
+        return any(map(_MODEL_PLACEHOLDER.search, texts))
 
-    def filled(self, text: str, **values: str) -> str:
+    def fill(self, text: str, **values: str) -> str:
         """Return a text of the profile with the values in their places."""
         values = {"url": URL, "url_v1": f"{URL}/v1", **values}
-        return _PLACE.sub(lambda found: values[found[1]], text)
+        return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
     def facts(self) -> dict[str, Any]:
         """Return all that it says, as plain JSON types, for a run's record."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return fields
 
 
 def names() -> list[str]:
@@ -176,7 +176,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def profile_of(agent: str, *, has_model: bool = True) -> Profile:
+def find_profile(agent: str, *, has_model: bool = True) -> Profile:
     """Return the profile that an agent's name means.
 
     Args:
@@ -187,15 +187,17 @@ def profile_of(agent: str, *, has_model: bool = True) -> Profile:
         UsageError: There is no such profile, or it is malformed; the message says where.
     """
     if agent.startswith(COMMAND):
-        return _of_command(agent.removeprefix(COMMAND), _ENV if has_model else _ENV_WITHOUT_MODEL)
+        return _command_profile(
+            agent.removeprefix(COMMAND), _ENV if has_model else _ENV_WITHOUT_MODEL
+        )
     if agent.endswith(PROFILE):
-        return read(Path(agent))
-    if agent not in (known := names()):
-        raise UsageError(f"there is no agent {agent!r}{hint_text(agent, known)}")
-    return read(FOLDER / f"{agent}.toml")
+        return read_profile(Path(agent))
+    if agent not in (agent_names := names()):
+        raise UsageError(f"there is no agent {agent!r}{hint_text(agent, agent_names)}")
+    return read_profile(FOLDER / f"{agent}.toml")
 
 
-def read(path: Path) -> Profile:
+def read_profile(path: Path) -> Profile:
     """Read a profile.
 
     Raises:
@@ -204,13 +206,13 @@ def read(path: Path) -> Profile:
     import tomllib
 
     try:
-        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
-        Limits.of(found.limits.needed())
+        profile = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
+        Limits.of(profile.limits.to_dict())
     except (OSError, ValueError) as error:  # all others here are values' errors
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"agent {path}: {why}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"agent {path}: {reason}") from None
     for name in ("reply", "output", "exit_code"):
-        pattern = getattr(found.record, name)
+        pattern = getattr(profile.record, name)
         try:
             if pattern is None or (pattern.startswith(MEMBER) and name != "reply"):
                 continue
@@ -219,24 +221,28 @@ def read(path: Path) -> Profile:
             raise UsageError(f"agent {path}: record.{name} is not a pattern: {error}") from None
         if not groups:
             raise UsageError(f"agent {path}: record.{name} has no group that says what is meant")
-    _check_places(str(path), found.run)
-    return found
+    _check_placeholders(str(path), profile.run)
+    return profile
 
 
-def _check_places(agent: str, run: Run) -> None:
+def _check_placeholders(agent: str, run: Run) -> None:
     """Refuse a misspelt place; of a program's text that has one, warn: braces may be its own.
 
     Raises:
         UsageError: A word of the command, or a value of its environment, has one.
     """
     for text in (*run.command, *run.env.values(), *run.files.values(), run.before or ""):
-        for name in _NAMED.findall(text):
-            near = nearest_word(name, _PLACES)
-            if name in _PLACES or near is None:
+        for name in _BRACED_NAME.findall(text):
+            suggestion = nearest_word(name, _PLACEHOLDERS)
+            if name in _PLACEHOLDERS or suggestion is None:
                 continue
-            message = f"agent {agent}: {{{name}}} is not a place of the command: {{{near}}} is"
+            message = (
+                f"agent {agent}: {{{name}}} is not a place of the command: {{{suggestion}}} is"
+            )
             if len(text.split()) == 1 and text not in run.files.values():
-                raise UsageError(f"{message}; known: {', '.join(map('{{{}}}'.format, _PLACES))}")
+                raise UsageError(
+                    f"{message}; known: {', '.join(map('{{{}}}'.format, _PLACEHOLDERS))}"
+                )
             _warn(f"{message}; it is left as it is")
 
 
@@ -246,7 +252,7 @@ def _warn(text: str) -> None:
     log.warning(text)
 
 
-def _of_command(command: str, env: dict[str, str]) -> Profile:
+def _command_profile(command: str, env: dict[str, str]) -> Profile:
     """Make the profile of an agent that is only a command."""
     try:
         words = shlex.split(command)
@@ -255,5 +261,5 @@ def _of_command(command: str, env: dict[str, str]) -> Profile:
     if not words:
         raise UsageError(f"agent {COMMAND} needs a command: cli:'my-agent {{query}}'")
     run = Run(command=tuple(words), env=env)
-    _check_places(f"{COMMAND}{command}", run)
+    _check_placeholders(f"{COMMAND}{command}", run)
     return Profile(name="cli", run=run)

@@ -12,15 +12,15 @@ from intercode.errors import UsageError
 from intercode.evaluate.actors import AGENT_OPTIONS, Actors, AgentProvider, max_concurrent_calls
 from intercode.registry import environment
 from intercode.spec import RunSpec
-from intercode_integrations.external_agents.profile import NO_MODEL, WHOLE, profile_of
+from intercode_integrations.external_agents.profile import ALL_SKILLS, NO_MODEL, find_profile
 
 if TYPE_CHECKING:
     from intercode.models import Budget
     from intercode.models.limits import RateLimit
 
-_OF_MODEL = {"base_url", "prices", "max_cost", "max_tokens", "episode_cost", "episode_tokens"}
+_MODEL_OPTIONS = {"base_url", "prices", "max_cost", "max_tokens", "episode_cost", "episode_tokens"}
 """The options that say something of a model."""
-_OPTIONS = {"agent", "skill", "episode_seconds", "model", *_OF_MODEL}
+_OPTIONS = {"agent", "skill", "episode_seconds", "model", *_MODEL_OPTIONS}
 """The options of an agent and its model that an external one takes."""
 
 
@@ -37,8 +37,8 @@ class ExternalAgentProvider(AgentProvider):
     @property
     def skill_homes(self) -> tuple[str, ...]:
         """The common folder, which a skill's text may name, and the agent's own, if it has one."""
-        own = profile_of(self.name).home_of_skills
-        return (skills.HOME, *([own] if own else []))
+        skills_folder = find_profile(self.name).home_of_skills
+        return (skills.HOME, *([skills_folder] if skills_folder else []))
 
     def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
         """Make the agent that a spec names: see `AgentProvider.make`."""
@@ -49,52 +49,58 @@ class ExternalAgentProvider(AgentProvider):
         from intercode.models.remote import Around
         from intercode.models.upstream import serve_upstream
         from intercode_integrations.external_agents import play
-        from intercode_integrations.external_agents.layers import layer_of
+        from intercode_integrations.external_agents.layers import find_layer
         from intercode_integrations.gateway import Gateway
 
-        told, name = spec.agent, spec.agent.name
+        agent_spec, name = spec.agent, spec.agent.name
         has_model = spec.model.name not in (None, NO_MODEL)
-        profile = profile_of(name, has_model=has_model)
-        given = spec.flat()
-        if wrong := [one for one in AGENT_OPTIONS if one in given and one not in _OPTIONS]:
+        profile = find_profile(name, has_model=has_model)
+        options = spec.flat()
+        if surplus := [
+            option for option in AGENT_OPTIONS if option in options and option not in _OPTIONS
+        ]:
             raise UsageError(
-                f"agent {name} decides that by itself: it takes no {AGENT_OPTIONS[wrong[0]].flag}"
+                f"agent {name} decides that by itself: it takes no {AGENT_OPTIONS[surplus[0]].flag}"
             )
         if spec.model.name is None or (profile.needs_model and not has_model):
-            either = "" if profile.needs_model else f", or --model {NO_MODEL}"
-            raise UsageError(f"agent {name} needs --model PROVIDER/NAME{either}")
-        if not has_model and (idle := sorted(_OF_MODEL & given.keys())):
-            raise UsageError(f"agent {name} without a model takes no {AGENT_OPTIONS[idle[0]].flag}")
+            alternative = "" if profile.needs_model else f", or --model {NO_MODEL}"
+            raise UsageError(f"agent {name} needs --model PROVIDER/NAME{alternative}")
+        if not has_model and (unused_options := sorted(_MODEL_OPTIONS & options.keys())):
+            raise UsageError(
+                f"agent {name} without a model takes no {AGENT_OPTIONS[unused_options[0]].flag}"
+            )
         _check_environment(spec)
-        offered = skills.read_all(spec.agent.skill)
+        agent_skills = skills.read_all(spec.agent.skill)
         calls = spec.env.options.get("max_turns", play.CALLS)
         gateway, stack = None, ExitStack()
         if has_model:
             prices = Prices(spec.model.prices)
             price = prices.find(spec.model.name)
-            if told.episode_cost is not None and price is None:
+            if agent_spec.episode_cost is not None and price is None:
                 raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
             retry = retry_policy(spec)
-            around = Around(
+            call_context = Around(
                 pace or RateLimit(), budget or make_budget(spec), price=price, retry=retry
             )
             upstream = stack.enter_context(
                 serve_upstream(spec.model.name, spec.model.base_url, max_concurrent_calls(spec))
             )
-            gateway = Gateway(upstream, around=around, prices=prices)
+            gateway = Gateway(upstream, call_context=call_context, prices=prices)
             stack.callback(gateway.close)
-        limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
+        limits = EpisodeLimits(
+            agent_spec.episode_seconds, agent_spec.episode_tokens, agent_spec.episode_cost
+        )
         offer = ""
         if profile.home_of_skills is None:  # else it finds them by itself
-            offer = skills.offer(offered, readable=profile.run.skills != WHOLE)
-        agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls, offer)
-        asks: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
-        if needs := profile.limits.needed():
-            asks["limits"] = needs
-        if (layer := layer_of(profile)) is not None:
-            asks["layers"] = [str(layer)]
+            offer = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
+        agents = play.ExternalAgents(profile, gateway, spec.model.name, limits, calls, offer)
+        env_settings: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
+        if needs := profile.limits.to_dict():
+            env_settings["limits"] = needs
+        if (layer := find_layer(profile)) is not None:
+            env_settings["layers"] = [str(layer)]
         delay = (lambda: None) if gateway is None else gateway.delay
-        return Actors(agents, name, {}, asks, offered, close=stack.close, delay=delay)
+        return Actors(agents, name, {}, env_settings, agent_skills, close=stack.close, delay=delay)
 
 
 def _check_environment(spec: RunSpec) -> None:

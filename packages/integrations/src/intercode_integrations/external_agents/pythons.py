@@ -24,14 +24,14 @@ import json, platform, sys
 print(json.dumps({"prefix": sys.base_prefix, "version": platform.python_version(),
     "release": "%d.%d" % sys.version_info[:2], "kind": sys.implementation.name}))
 """
-_PLACES = (
+_INSTALL_FOLDERS = (
     ("UV_PYTHON_INSTALL_DIR", "~/.local/share/uv/python", "cpython-{}*/bin/python{}"),
     ("PYENV_ROOT", "~/.pyenv", "versions/{}*/bin/python{}"),
 )
 """Tools' folders of Pythons: the variable that names it, the usual one, the programs in it."""
 _PATIENCE = 30.0
 """Seconds in which a Python must say what it is."""
-_NOT_NEEDED = frozenset(
+_EXCLUDED_FOLDERS = frozenset(
     {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test",
      "tkinter", "turtledemo", "lib2to3", "pydoc_data"}
 )  # fmt: skip
@@ -48,7 +48,7 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
 
 
-def find(release: str, agent: str) -> Python:
+def find_python(release: str, agent: str) -> Python:
     """Find a Python of a release.
 
     Args:
@@ -60,15 +60,15 @@ def find(release: str, agent: str) -> Python:
     """
     for path in _candidates(release):
         try:
-            asked = [path, "-I", "-c", _FACTS]
-            done = subprocess.run(asked, capture_output=True, check=False, timeout=_PATIENCE)
-            python = msgspec.json.decode(done.stdout, type=Python)
+            command = [path, "-I", "-c", _FACTS]
+            result = subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE)
+            python = msgspec.json.decode(result.stdout, type=Python)
         # For instance a shim that leads nowhere.
         except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError):
             continue
         library = Path(python.prefix, "lib", f"python{release}")
-        whole = (library / "os.py").is_file() and (library / "ensurepip").is_dir()
-        if python.release == release and python.kind == "cpython" and whole:
+        is_complete = (library / "os.py").is_file() and (library / "ensurepip").is_dir()
+        if python.release == release and python.kind == "cpython" and is_complete:
             return python
     raise UsageError(
         f"{agent} brings its own Python {release}, a copy of one of this machine, which has none: "
@@ -77,26 +77,28 @@ def find(release: str, agent: str) -> Python:
 
 
 def _candidates(release: str) -> Iterator[str]:
-    for variable, folder, pattern in _PLACES:
-        place = Path(os.environ.get(variable) or folder).expanduser()
-        yield from map(str, sorted(place.glob(pattern.format(release, release))))
-    if found := shutil.which(f"python{release}"):  # last: a distribution's needs more of it
-        yield found
+    for variable, folder, pattern in _INSTALL_FOLDERS:
+        root = Path(os.environ.get(variable) or folder).expanduser()
+        yield from map(str, sorted(root.glob(pattern.format(release, release))))
+    if program := shutil.which(f"python{release}"):  # last: a distribution's needs more of it
+        yield program
 
 
-def packed(python: Python, inside: str) -> bytes:
+def pack_python(python: Python, target_folder: str) -> bytes:
     """Pack a Python, as a tarball that is the same for the same Python.
 
     Args:
         python: It.
-        inside: The folder in which the tarball has it.
+        target_folder: The folder in which the tarball has it.
     """
     prefix, program = Path(python.prefix), f"bin/python{python.release}"
-    written = BytesIO()
-    with tarfile.open(fileobj=written, mode="w", format=tarfile.GNU_FORMAT) as archive:
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
 
         def add(path: Path, data: bytes | None = None) -> None:
-            member = archive.gettarinfo(path, f"{inside}/{path.relative_to(prefix)}".lstrip("/"))
+            member = archive.gettarinfo(
+                path, f"{target_folder}/{path.relative_to(prefix)}".lstrip("/")
+            )
             member.mtime = member.uid = member.gid = 0
             member.uname = member.gname = ""
             if member.isreg():
@@ -104,20 +106,20 @@ def packed(python: Python, inside: str) -> bytes:
                 member.type, member.linkname, member.size = tarfile.REGTYPE, "", len(data)
             archive.addfile(member, BytesIO(data) if data is not None else None)
 
-        add(prefix / program, _looking_beside((prefix / program).read_bytes(), prefix))
+        add(prefix / program, _relocate_library((prefix / program).read_bytes(), prefix))
         for library in sorted(prefix.glob(f"lib/libpython{python.release}.so*")):
             add(library)
         for folder, folders, files in os.walk(prefix / "lib" / f"python{python.release}"):
-            folders[:] = sorted(set(folders) - _NOT_NEEDED)
+            folders[:] = sorted(set(folders) - _EXCLUDED_FOLDERS)
             for name in sorted(files):
                 if not name.endswith(".a"):
                     add(Path(folder, name))
-    return written.getvalue()
+    return buffer.getvalue()
 
 
-def _looking_beside(program: bytes, prefix: Path) -> bytes:
+def _relocate_library(program: bytes, prefix: Path) -> bytes:
     """Return a program that looks for its library beside itself, not where it was installed."""
-    there = os.fsencode(prefix / "lib")
-    if len(there) < len(_ORIGIN):
+    library_path = os.fsencode(prefix / "lib")
+    if len(library_path) < len(_ORIGIN):
         return program
-    return program.replace(there + b"\0", _ORIGIN.ljust(len(there) + 1, b"\0"))
+    return program.replace(library_path + b"\0", _ORIGIN.ljust(len(library_path) + 1, b"\0"))

@@ -30,7 +30,7 @@ _EXIT_CODE = re.compile(r"-?[0-9]{1,10}")  # what a program printed may stand th
 _FINISH: dict[str, Finish] = {"length": "length", "filter": "filter"}
 
 
-class _Retold:
+class _ReplayModel:
     """A model that answers what was answered before."""
 
     def __init__(self, name: str) -> None:
@@ -64,7 +64,9 @@ class _Retold:
         )
 
 
-def retell(name: str, calls: Sequence[Call], record: Record) -> tuple[list[Turn], Transcript]:
+def rebuild_turns(
+    name: str, calls: Sequence[Call], record: Record
+) -> tuple[list[Turn], Transcript]:
     """Make an episode's turns, and the record of its dialogue.
 
     Args:
@@ -73,7 +75,7 @@ def retell(name: str, calls: Sequence[Call], record: Record) -> tuple[list[Turn]
         record: How the agent's tools are read.
     """
     calls = [call for call in calls if not call.is_count]
-    model = _Retold(name)
+    model = _ReplayModel(name)
     transcript, turns = Transcript(model), list[Turn]()
     by_tools = any(call.tool_calls for call in calls)
     results = {
@@ -89,43 +91,43 @@ def retell(name: str, calls: Sequence[Call], record: Record) -> tuple[list[Turn]
         except ModelError:
             continue
         if not by_tools:
-            done = _by_text(call, calls[number + 1 :], record)
-            turns += done
+            new_turns = _turns_from_text(call, calls[number + 1 :], record)
+            turns += new_turns
         else:
-            done = [
-                _turn(action_of(asked, record), results[asked.call_id], record)
-                for asked in call.tool_calls
-                if asked.call_id in results
+            new_turns = [
+                _turn(read_action(tool_call, record), results[tool_call.call_id], record)
+                for tool_call in call.tool_calls
+                if tool_call.call_id in results
             ]
-            turns += done
-        if done and call.text:
+            turns += new_turns
+        if new_turns and call.text:
             transcript.note(thought=call.text)
     return turns, transcript
 
 
-def _by_text(call: Call, later: Sequence[Call], record: Record) -> list[Turn]:
+def _turns_from_text(call: Call, later_calls: Sequence[Call], record: Record) -> list[Turn]:
     """Return the turn of a reply with code, if a later request tells what came of it."""
-    if (action := _said(call.text, record)) is None:
+    if (action := _find_action(call.text, record)) is None:
         return []
-    for following in later:
-        said = [message.content for message in following.messages]
-        if call.text in said:
-            at = len(said) - said[::-1].index(call.text)
-            answers = [m.content for m in following.messages[at:] if m.role in ("user", "tool")]
+    for later_call in later_calls:
+        contents = [message.content for message in later_call.messages]
+        if call.text in contents:
+            start = len(contents) - contents[::-1].index(call.text)
+            answers = [m.content for m in later_call.messages[start:] if m.role in ("user", "tool")]
             if answers:
                 return [_turn(action, answers[0], record)]
     return []
 
 
-def _said(text: str, record: Record) -> str | None:
+def _find_action(text: str, record: Record) -> str | None:
     """Return the action that a reply's text has."""
     if record.reply is None:
         return find_code(text, "bash")
-    found = re.finditer(record.reply, text, re.DOTALL)
-    return "".join(_unquoted(each[1] or "") for each in found) or None
+    matches = re.finditer(record.reply, text, re.DOTALL)
+    return "".join(_unquote_json(match[1] or "") for match in matches) or None
 
 
-def _unquoted(text: str) -> str:
+def _unquote_json(text: str) -> str:
     """Read a string of JSON; any other text stands for itself."""
     try:
         value = json.loads(text)
@@ -134,21 +136,21 @@ def _unquoted(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def action_of(call: ToolCall, record: Record) -> str:
+def read_action(call: ToolCall, record: Record) -> str:
     """Return the action that a tool's call stands for."""
     arguments: Mapping[str, Any] = call.arguments
     for name in record.action:
-        found = arguments.get(name)
-        if isinstance(found, str):
-            return found
-        if isinstance(found, (list, tuple)) and all(isinstance(word, str) for word in found):
-            in_shell = len(found) == 3 and found[1] in _SHELL_FLAGS
-            return str(found[2]) if in_shell else shlex.join(found)
+        value = arguments.get(name)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
+            in_shell = len(value) == 3 and value[1] in _SHELL_FLAGS
+            return str(value[2]) if in_shell else shlex.join(value)
     return json.dumps({call.name: dict(arguments)}, ensure_ascii=False)
 
 
 def _turn(action: str, result: str, record: Record) -> Turn:
-    output, code = _found(record.output, result), _found(record.exit_code, result)
+    output, code = _find_part(record.output, result), _find_part(record.exit_code, result)
     exit_code = int(code) if code is not None and _EXIT_CODE.fullmatch(code) else None
     return Turn(
         action,
@@ -158,16 +160,16 @@ def _turn(action: str, result: str, record: Record) -> Turn:
     )
 
 
-def _found(where: str | None, text: str) -> str | None:
+def _find_part(selector: str | None, text: str) -> str | None:
     """Find a part of a tool's result, as a profile's record says."""
-    if where is None:
+    if selector is None:
         return None
-    if where.startswith(MEMBER):
+    if selector.startswith(MEMBER):
         try:
             members = json.loads(text)
         except (ValueError, RecursionError):
             return None
-        value = members.get(where.removeprefix(MEMBER)) if isinstance(members, dict) else None
+        value = members.get(selector.removeprefix(MEMBER)) if isinstance(members, dict) else None
         return None if value is None else str(value)
-    found = re.search(where, text, re.DOTALL)
-    return found[1] if found else None
+    match = re.search(selector, text, re.DOTALL)
+    return match[1] if match else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from intercode.models.upstream import Upstream
 from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.gateway import Gateway, Seat
-from intercode_integrations.gateway.policy import Terms
+from intercode_integrations.gateway.gateway import Gateway, GatewaySession
+from intercode_integrations.gateway.policy import GatewayPolicy
 
-__all__ = ["Call", "Gateway", "Seat", "Terms", "Upstream"]
+__all__ = ["Call", "Gateway", "GatewaySession", "GatewayPolicy", "Upstream"]

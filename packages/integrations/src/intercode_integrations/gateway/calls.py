@@ -11,11 +11,11 @@ from intercode.models import anthropic, openai, responses, wire
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
 from intercode.models.protocols import Name
 
-NOT_PAID = 402
+PAYMENT_REQUIRED_STATUS = 402
 """The status of a call that no budget allows."""
-LEFT = "the client left"
+CLIENT_DISCONNECTED = "the client left"
 """The error of a call whose client ended the connection."""
-CUT = "the episode ended before the answer"
+EPISODE_ENDED = "the episode ended before the answer"
 """The error of a call that was under way when its seat was closed."""
 _DECODERS: dict[Name, Callable[[dict[str, Any]], Answer]] = {
     "chat": openai.decode_chat,
@@ -87,15 +87,15 @@ class Call:
 
         Such a call says nothing of the model.
         """
-        return self.error in {CUT, LEFT} and not self.is_answered
+        return self.error in {EPISODE_ENDED, CLIENT_DISCONNECTED} and not self.is_answered
 
     @property
     def unpaid(self) -> bool:
         """Whether it was refused, as no budget allows it."""
-        return self.status == NOT_PAID
+        return self.status == PAYMENT_REQUIRED_STATUS
 
 
-def answered(name: Name, body: dict[str, Any]) -> Answer:
+def decode_answer(name: Name, body: dict[str, Any]) -> Answer:
     """Read an answer.
 
     Raises:
@@ -104,50 +104,55 @@ def answered(name: Name, body: dict[str, Any]) -> Answer:
     return _DECODERS[name](body)
 
 
-def shortfall(body: Mapping[str, Any]) -> str:
+def incomplete_reason(body: Mapping[str, Any]) -> str:
     """Say why an answer is not whole, as its server tells; empty: it is whole.
 
     Only ``responses`` has such answers; in a stream, all protocols have errors.
     """
-    said = body.get("error") or body.get("incomplete_details")
-    if not said and body.get("status") not in {"failed", "incomplete"}:
+    details = body.get("error") or body.get("incomplete_details")
+    if not details and body.get("status") not in {"failed", "incomplete"}:
         return ""
-    return json.dumps(said or {"status": body["status"]})[: wire.MAX_MESSAGE_LENGTH]
+    return json.dumps(details or {"status": body["status"]})[: wire.MAX_MESSAGE_LENGTH]
 
 
-def traced(body: Mapping[str, Any]) -> dict[str, Any]:
+def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the token ids and log-probabilities of an answer of ``chat``, as far as it has them.
 
     The log-probabilities of ``responses`` are in its parts of text.
     """
-    found: dict[str, Any] = {}
+    token_data: dict[str, Any] = {}
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else {}
     if isinstance(ids := choice.get("token_ids"), list):
-        found["token_ids"] = tuple(ids)
+        token_data["token_ids"] = tuple(ids)
     if isinstance(ids := body.get("prompt_token_ids"), list):
-        found["prompt_token_ids"] = tuple(ids)
-    listed = (choice.get("logprobs") or {}).get("content") or []
+        token_data["prompt_token_ids"] = tuple(ids)
+    logprob_entries = (choice.get("logprobs") or {}).get("content") or []
     for item in body.get("output") or ():
         parts = item.get("content") if isinstance(item, dict) else None
         for part in parts if isinstance(parts, list) else ():
-            listed = [*listed, *(part.get("logprobs") or ())]
-    if listed:
-        found["logprobs"] = tuple(one.get("logprob") for one in listed if isinstance(one, dict))
-    return found
+            logprob_entries = [*logprob_entries, *(part.get("logprobs") or ())]
+    if logprob_entries:
+        token_data["logprobs"] = tuple(
+            entry.get("logprob") for entry in logprob_entries if isinstance(entry, dict)
+        )
+    return token_data
 
 
-def spoken(name: Name, sent: Mapping[str, Any]) -> tuple[Message, ...]:
+def read_dialogue(name: Name, request_body: Mapping[str, Any]) -> tuple[Message, ...]:
     """Read the dialogue of a request."""
     if name == "responses":
-        return (*_system(sent.get("instructions")), *_items(sent.get("input")))
-    system = _system(sent.get("system"))
-    return (*system, *(one for said in sent.get("messages") or () for one in _message(said)))
+        return (*_system(request_body.get("instructions")), *_items(request_body.get("input")))
+    system = _system(request_body.get("system"))
+    return (
+        *system,
+        *(message for item in request_body.get("messages") or () for message in _message(item)),
+    )
 
 
-def offered(sent: Mapping[str, Any]) -> tuple[str, ...]:
+def tool_names(request_body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the tools of a request."""
-    tools = (tool.get("function", tool) for tool in sent.get("tools") or ())
+    tools = (tool.get("function", tool) for tool in request_body.get("tools") or ())
     return tuple(str(t.get("name") or t.get("type")) for t in tools if isinstance(t, dict))
 
 
@@ -156,8 +161,8 @@ def _system(value: Any) -> tuple[Message, ...]:
 
 
 def _role(value: Any) -> Role:
-    known: dict[Any, Role] = {"assistant": "assistant", "user": "user", "tool": "tool"}
-    return known.get(value if isinstance(value, str) else "", "system")  # also "developer"
+    roles: dict[Any, Role] = {"assistant": "assistant", "user": "user", "tool": "tool"}
+    return roles.get(value if isinstance(value, str) else "", "system")  # also "developer"
 
 
 def _text(content: Any) -> str:
@@ -177,36 +182,36 @@ def _part(part: Any) -> str:
     return "[image]" if "image" in kind else f"[{kind}]"
 
 
-def _message(said: Mapping[str, Any]) -> Iterator[Message]:
+def _message(item: Mapping[str, Any]) -> Iterator[Message]:
     """Read a message of ``chat`` or ``messages``; results of tools become messages of their own."""
-    role, content = _role(said.get("role")), said.get("content")
+    role, content = _role(item.get("role")), item.get("content")
     blocks = content if isinstance(content, list) else []
-    rest: list[Any] = []
+    content_blocks: list[Any] = []
     calls: list[ToolCall] = []
     for block in blocks:
         kind = block.get("type")
         if kind == "tool_result":
             yield Message("tool", _text(block.get("content")), (), str(block.get("tool_use_id")))
         elif kind == "tool_use":
-            given = wire.arguments(block.get("input"))
-            calls.append(ToolCall(str(block.get("id")), str(block.get("name")), given))
+            arguments = wire.arguments(block.get("input"))
+            calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
         elif kind not in {"thinking", "redacted_thinking"}:
-            rest.append(block)
-    for call in said.get("tool_calls") or ():
+            content_blocks.append(block)
+    for call in item.get("tool_calls") or ():
         function = call.get("function") or call.get("custom") or {}
-        given = wire.arguments(function.get("arguments", function.get("input")))
-        calls.append(ToolCall(str(call.get("id")), str(function.get("name")), given))
-    if rest or calls or not blocks:
-        text = _text(rest if blocks else content)
-        call_id = said.get("tool_call_id")
+        arguments = wire.arguments(function.get("arguments", function.get("input")))
+        calls.append(ToolCall(str(call.get("id")), str(function.get("name")), arguments))
+    if content_blocks or calls or not blocks:
+        text = _text(content_blocks if blocks else content)
+        call_id = item.get("tool_call_id")
         yield Message(role, text, tuple(calls), call_id if isinstance(call_id, str) else None)
 
 
-def _items(given: Any) -> Iterable[Message]:
-    if isinstance(given, str):
-        yield Message("user", given)
+def _items(input_items: Any) -> Iterable[Message]:
+    if isinstance(input_items, str):
+        yield Message("user", input_items)
         return
-    for item in given or ():
+    for item in input_items or ():
         kind = item.get("type", "message")
         if kind == "message":
             yield Message(_role(item.get("role")), _text(item.get("content")))

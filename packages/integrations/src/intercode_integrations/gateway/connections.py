@@ -18,16 +18,16 @@ import h11
 from intercode.models import wire
 from intercode.models.base import AttemptError
 from intercode.models.upstream import Upstream
-from intercode_integrations.gateway.http import LONGEST_HEAD
+from intercode_integrations.gateway.http import MAX_HEAD_BYTES
 from intercode_sandbox.ownership import disown_in_forks
 
 CHUNK = 65_536
-MOST_IDLE = 64
+MAX_IDLE_CONNECTIONS = 64
 """Connections that are kept open while nothing is asked."""
 _PORTS = {"http": 80, "https": 443}
 
 
-class Connections:
+class ConnectionPool:
     """Connections to a server, kept open between requests. Threads share them.
 
     Args:
@@ -47,24 +47,24 @@ class Connections:
         if self._proxy and not self._tls:
             self._base = f"http://{self._host}{self._base}"
         self._lock = threading.Lock()
-        self._idle: list[socket.socket] = []
+        self._idle_connections: list[socket.socket] = []
         self._closed = False
         disown_in_forks(self)
 
     def disown(self) -> None:
         """In a fork: leave the connections to the process that opened them."""
-        self._lock, self._idle = threading.Lock(), []
+        self._lock, self._idle_connections = threading.Lock(), []
 
     def close(self) -> None:
         """Close those that are idle, and the others once they are. Idempotent."""
         with self._lock:
-            self._closed, idle, self._idle = True, self._idle, []
-        for connection in idle:
+            self._closed, connections, self._idle_connections = True, self._idle_connections, []
+        for connection in connections:
             connection.close()
 
     def open(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout: float
-    ) -> Open:
+    ) -> UpstreamResponse:
         """Send a request; return the response, of which the body is still to be read.
 
         Args:
@@ -78,41 +78,45 @@ class Connections:
             AttemptError: There is no response.
         """
         # Within a tunnel the proxy is not spoken to.
-        first = {"Host": self._host} if self._tls else self._as_proxied(self._host)
-        sent = {
-            **first,
+        host_headers = {"Host": self._host} if self._tls else self._proxy_headers(self._host)
+        request_headers = {
+            **host_headers,
             **headers,
             **self._upstream.credentials(),
             "Accept-Encoding": "identity",
             "Content-Length": str(len(body)),
         }
-        connection = self._kept() or self._connected(timeout)
+        connection = self._take_idle() or self._connect(timeout)
         try:
             connection.settimeout(timeout)
-            return Open(connection, self._keep, method, self._base + path, sent, body)
+            return UpstreamResponse(
+                connection, self._release, method, self._base + path, request_headers, body
+            )
         except (OSError, h11.RemoteProtocolError) as error:
             connection.close()
-            raise AttemptError(f"the connection broke: {_said(error)}", charged=True) from None
+            raise AttemptError(
+                f"the connection broke: {_error_text(error)}", charged=True
+            ) from None
 
-    def _kept(self) -> socket.socket | None:
+    def _take_idle(self) -> socket.socket | None:
         """Take an idle connection that its server has not ended."""
         while True:
             with self._lock:
-                if not self._idle:
+                if not self._idle_connections:
                     return None
-                connection = self._idle.pop()
+                connection = self._idle_connections.pop()
             poll = select.poll()
             poll.register(connection, select.POLLIN)
             if not poll.poll(0):  # nothing is due on it but its end
                 return connection
             connection.close()
 
-    def _connected(self, timeout: float) -> socket.socket:
-        wait, way = min(wire.CONNECT, timeout), self._server
+    def _connect(self, timeout: float) -> socket.socket:
+        wait, address = min(wire.CONNECT, timeout), self._server
         if self._proxy is not None:
-            way = self._proxy.hostname or "", self._proxy.port or _PORTS["http"]
+            address = self._proxy.hostname or "", self._proxy.port or _PORTS["http"]
         try:
-            connection = socket.create_connection(way, wait)
+            connection = socket.create_connection(address, wait)
             try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is None:
@@ -131,11 +135,13 @@ class Connections:
     def _tunnel(self, connection: socket.socket) -> None:
         """Have the proxy lead the connection to the server."""
         target = "{}:{}".format(*self._server)
-        answer = Open(connection, socket.socket.close, "CONNECT", target, self._as_proxied(target))
+        answer = UpstreamResponse(
+            connection, socket.socket.close, "CONNECT", target, self._proxy_headers(target)
+        )
         if answer.status // 100 != 2:
             raise OSError(f"the proxy answers with status {answer.status}")
 
-    def _as_proxied(self, host: str) -> dict[str, str]:
+    def _proxy_headers(self, host: str) -> dict[str, str]:
         """Return the headers that name a host, and the user to the proxy, if it is asked."""
         proxy = self._proxy
         if proxy is None or proxy.username is None:
@@ -143,20 +149,20 @@ class Connections:
         user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
         return {"Host": host, "Proxy-Authorization": f"Basic {b64encode(user).decode()}"}
 
-    def _keep(self, connection: socket.socket) -> None:
+    def _release(self, connection: socket.socket) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < MOST_IDLE:
-                self._idle.append(connection)
+            if not self._closed and len(self._idle_connections) < MAX_IDLE_CONNECTIONS:
+                self._idle_connections.append(connection)
                 return
         connection.close()
 
 
-class Open:
+class UpstreamResponse:
     """A response whose body is being read.
 
     Args:
         connection: To the server; nothing is under way on it.
-        keep: Takes the connection if it can be used again.
+        release: Takes the connection if it can be used again.
         method, target, headers, body: The request.
 
     Raises:
@@ -167,52 +173,54 @@ class Open:
     def __init__(
         self,
         connection: socket.socket,
-        keep: Callable[[socket.socket], None],
+        release: Callable[[socket.socket], None],
         method: str,
         target: str,
         headers: Mapping[str, str],
         body: bytes = b"",
     ) -> None:
-        self._socket, self._keep = connection, keep
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
+        self._socket, self._release = connection, release
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         head = h11.Request(method=method, target=target, headers=[*headers.items()])
         events = (head, h11.Data(data=body), h11.EndOfMessage())
         connection.sendall(b"".join(self._http.send(event) or b"" for event in events))
         self.status = 0
-        while not isinstance(event := self._next(), h11.Response):
+        while not isinstance(event := self._read_event(), h11.Response):
             pass  # an interim one
         self.status = event.status_code
         self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
 
-    def read(self, most: int) -> bytes:
+    def read(self, max_bytes: int) -> bytes:
         """Read the whole body.
 
         Raises:
-            AttemptError: It was cut off, or is longer than `most` bytes.
+            AttemptError: It was cut off, or is longer than `max_bytes` bytes.
         """
-        found = bytearray()
-        while data := self.some():
-            found += data
-            if len(found) > most:
+        content = bytearray()
+        while data := self.read_available():
+            content += data
+            if len(content) > max_bytes:
                 raise AttemptError("the answer is too long", charged=True)
-        return bytes(found)
+        return bytes(content)
 
-    def some(self) -> bytes:
+    def read_available(self) -> bytes:
         """Read all that is there, and wait for it if need be; empty at the end.
 
         Raises:
             AttemptError: The connection broke.
         """
-        found: list[bytes] = []
+        chunks: list[bytes] = []
         try:
             while self._http.their_state is h11.SEND_BODY:
-                if isinstance(event := self._next(wait=not found), h11.Data):
-                    found.append(event.data)
+                if isinstance(event := self._read_event(wait=not chunks), h11.Data):
+                    chunks.append(event.data)
                 elif event is h11.NEED_DATA:
                     break
         except (OSError, h11.RemoteProtocolError) as error:
-            raise AttemptError(f"the answer broke off: {_said(error)}", charged=True) from None
-        return b"".join(found)
+            raise AttemptError(
+                f"the answer broke off: {_error_text(error)}", charged=True
+            ) from None
+        return b"".join(chunks)
 
     def abort(self) -> None:
         """Wake a thread that reads: the answer breaks off."""
@@ -221,16 +229,16 @@ class Open:
 
     def close(self) -> None:
         """Give the connection back; or end it, if the body was not read: the server then stops."""
-        done = h11.DONE
+        done_state = h11.DONE
         if (
-            self._http.our_state is self._http.their_state is done
+            self._http.our_state is self._http.their_state is done_state
             and not self._http.trailing_data[0]
         ):
-            self._keep(self._socket)
+            self._release(self._socket)
         else:
             self._socket.close()
 
-    def _next(self, *, wait: bool = True) -> Any:
+    def _read_event(self, *, wait: bool = True) -> Any:
         """Return the next event of the answer, or ``NEED_DATA`` if it has not come yet."""
         while (event := self._http.next_event()) is h11.NEED_DATA and wait:
             data = self._socket.recv(CHUNK)
@@ -240,5 +248,5 @@ class Open:
         return event
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return "it did not answer in time" if isinstance(error, TimeoutError) else repr(error)

@@ -18,11 +18,11 @@ from typing import Any
 import h11
 
 from intercode.models.protocols import ERRORS
-from intercode_integrations.gateway.policy import Refusal, Terms
+from intercode_integrations.gateway.policy import GatewayPolicy, Refusal
 
 log = logging.getLogger(__name__)
 
-LONGEST_HEAD = 32 * 1024
+MAX_HEAD_BYTES = 32 * 1024
 _CHUNK = 65_536
 _FRAGMENT = 1024
 _MAX_FRAGMENTS = 10_000
@@ -31,7 +31,7 @@ _LINGER_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestHead:
     """A request without its body. `headers` has names in lower case."""
 
     method: str
@@ -49,55 +49,55 @@ class Asked:
         return int(values[0]) if values else None
 
 
-class Gone(Exception):  # noqa: N818 - clients may leave
+class ClientDisconnect(Exception):  # noqa: N818 - clients may leave
     """The client has left, or was too slow."""
 
 
-class Door:
+class ClientConnection:
     """One connection of a client.
 
     Args:
         connection: The socket. It stays the caller's.
-        terms: Sizes and times.
+        policy: Sizes and times.
         admit: To be called once a request has brought the token.
     """
 
     def __init__(
         self,
         connection: socket.socket,
-        terms: Terms,
+        policy: GatewayPolicy,
         admit: Callable[[], None] = lambda: None,
     ) -> None:
-        self._socket, self._terms, self.admit = connection, terms, admit
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=LONGEST_HEAD)
+        self._socket, self._policy, self.admit = connection, policy, admit
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._deadline = 0.0
         self._bodiless = False
-        self._unsent = b""
+        self._send_buffer = b""
         self.status = 0
         """The status of the present answer; 0: there is none yet."""
 
-    def serve(self, handle: Callable[[Asked, Door], None]) -> None:
+    def serve(self, handle: Callable[[RequestHead, ClientConnection], None]) -> None:
         """Read requests, and have each handled, until the client or an error ends it.
 
         Args:
             handle: Answers a request; it may read its body first.
         """
         try:
-            while (asked := self._head()) is not None:
+            while (request := self._head()) is not None:
                 self.status = 0
                 try:
-                    handle(asked, self)
+                    handle(request, self)
                 except Refusal as refusal:
                     if self.status:
                         return
                     self.refuse(refusal)
-                if not self._again():
+                if not self._start_next_cycle():
                     return
-        except Gone:
+        except ClientDisconnect:
             return
         except h11.RemoteProtocolError as error:
             if not self.status and self._http.our_state is h11.IDLE:
-                self._last(error.error_status_hint)
+                self._refuse_malformed(error.error_status_hint)
         except h11.LocalProtocolError:
             return  # the answer could not be completed: the connection's end says so
         finally:
@@ -105,29 +105,29 @@ class Door:
                 self._linger()
 
     def body(
-        self, limit: int = 0, *, free: int = 0, reserve: Callable[[], None] = lambda: None
+        self, limit: int = 0, *, free_bytes: int = 0, reserve: Callable[[], None] = lambda: None
     ) -> bytes:
         """Read the body of the request.
 
         Args:
             limit: The bytes that it may have.
-            free: The bytes that are read before `reserve` is called.
+            free_bytes: The bytes that are read before `reserve` is called.
             reserve: Returns when there is room for more.
 
         Raises:
             Refusal: The body is too long, or in too many parts.
         """
         data, fragments = bytearray(), 0
-        self._deadline = time.monotonic() + self._terms.patience
+        self._deadline = time.monotonic() + self._policy.patience
         while True:
-            event = self._next()
+            event = self._read_event()
             if isinstance(event, h11.EndOfMessage):
                 return bytes(data)
             if not isinstance(event, h11.Data):
-                raise Gone
-            if len(data) <= free < len(data) + len(event.data):
+                raise ClientDisconnect
+            if len(data) <= free_bytes < len(data) + len(event.data):
                 reserve()
-                self._deadline = time.monotonic() + self._terms.patience
+                self._deadline = time.monotonic() + self._policy.patience
             data += event.data
             fragments += len(event.data) < _FRAGMENT
             if len(data) > limit:
@@ -138,25 +138,29 @@ class Door:
     def refuse(self, refusal: Refusal) -> None:
         """Answer that there is no answer."""
         log.info("refused with status %d: %s", refusal.status, refusal)
-        body = b"" if self._bodiless else failure(refusal.status, str(refusal))
+        body = b"" if self._bodiless else error_body(refusal.status, str(refusal))
         self.answer(refusal.status, body, [("x-should-retry", "false")])
 
     def answer(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Send a whole answer, of JSON unless its headers say otherwise."""
-        given = list(headers)
-        if not any(name == "content-type" for name, _ in given):
-            given.append(("content-type", "application/json"))
-        self.begin(status, [*given, ("content-length", str(len(body)))])
-        self.more(body)
+        response_headers = list(headers)
+        if not any(name == "content-type" for name, _ in response_headers):
+            response_headers.append(("content-type", "application/json"))
+        self.begin(status, [*response_headers, ("content-length", str(len(body)))])
+        self.send_data(body)
         self.end()
 
     def begin(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Begin an answer."""
         self.status = status
-        kept = [*headers, ("cache-control", "no-store"), ("x-content-type-options", "nosniff")]
-        self._send(h11.Response(status_code=status, headers=kept), more=True)
+        response_headers = [
+            *headers,
+            ("cache-control", "no-store"),
+            ("x-content-type-options", "nosniff"),
+        ]
+        self._send(h11.Response(status_code=status, headers=response_headers), has_more=True)
 
-    def more(self, data: bytes) -> None:
+    def send_data(self, data: bytes) -> None:
         """Send a part of an answer's body, the first one with the head."""
         if data:
             self._send(h11.Data(data=data))
@@ -165,34 +169,34 @@ class Door:
         """End an answer."""
         self._send(h11.EndOfMessage())
 
-    def _head(self) -> Asked | None:
+    def _head(self) -> RequestHead | None:
         """Wait for a request; read its head."""
         self._deadline = 0.0
-        event = self._next()
+        event = self._read_event()
         if not isinstance(event, h11.Request):
             return None
         self._bodiless = event.method == b"HEAD"
         headers = tuple((name.decode("latin-1"), v.decode("latin-1")) for name, v in event.headers)
-        return Asked(event.method.decode(), event.target.decode("latin-1"), headers)
+        return RequestHead(event.method.decode(), event.target.decode("latin-1"), headers)
 
-    def _next(self) -> Any:
+    def _read_event(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 self._send(h11.InformationalResponse(status_code=100, headers=[]))
-            wait = self._deadline - time.monotonic() if self._deadline else self._terms.idle
+            wait = self._deadline - time.monotonic() if self._deadline else self._policy.idle
             if wait <= 0:
-                raise Gone
+                raise ClientDisconnect
             try:
                 self._socket.settimeout(wait)
                 data = self._socket.recv(_CHUNK)
             except OSError:
-                raise Gone from None
+                raise ClientDisconnect from None
             if not self._deadline:
-                self._deadline = time.monotonic() + self._terms.patience
+                self._deadline = time.monotonic() + self._policy.patience
             self._http.receive_data(data)
         return event
 
-    def _again(self) -> bool:
+    def _start_next_cycle(self) -> bool:
         """Make ready for another request; False: the connection is to end."""
         # An answer that came before the body's end ends the connection: the rest is not read.
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
@@ -200,34 +204,34 @@ class Door:
         self._http.start_next_cycle()
         return True
 
-    def _send(self, event: Any, *, more: bool = False) -> None:
-        self._unsent += self._http.send(event) or b""
-        if self._unsent and not more:
-            data, self._unsent = self._unsent, b""
+    def _send(self, event: Any, *, has_more: bool = False) -> None:
+        self._send_buffer += self._http.send(event) or b""
+        if self._send_buffer and not has_more:
+            data, self._send_buffer = self._send_buffer, b""
             try:
-                self._socket.settimeout(self._terms.patience)
+                self._socket.settimeout(self._policy.patience)
                 self._socket.sendall(data)
             except OSError:
-                raise Gone from None
+                raise ClientDisconnect from None
 
     def _linger(self) -> None:
         """Drop what still comes: a connection closed before is reset, and its answer lost."""
-        end, left = time.monotonic() + _LINGER_SECONDS, self._terms.max_body
+        end, remaining_bytes = time.monotonic() + _LINGER_SECONDS, self._policy.max_body
         with suppress(OSError):  # it has ended
             self._socket.shutdown(socket.SHUT_WR)
-            while left > 0 and (wait := end - time.monotonic()) > 0:
+            while remaining_bytes > 0 and (wait := end - time.monotonic()) > 0:
                 self._socket.settimeout(wait)
                 if not (data := self._socket.recv(_CHUNK)):
                     return
-                left -= len(data)
+                remaining_bytes -= len(data)
 
-    def _last(self, status: int) -> None:
-        body = failure(status, "not a request of HTTP that can be read")
+    def _refuse_malformed(self, status: int) -> None:
+        body = error_body(status, "not a request of HTTP that can be read")
         self.answer(status, body, [("connection", "close")])
 
 
-def failure(status: int, why: str) -> bytes:
+def error_body(status: int, message: str) -> bytes:
     """Return an error's body, which clients of each protocol can read."""
     kind = ERRORS.get(status, "api_error")
-    error = {"type": kind, "message": why, "code": kind, "param": None}
+    error = {"type": kind, "message": message, "code": kind, "param": None}
     return json.dumps({"type": "error", "error": error}).encode()

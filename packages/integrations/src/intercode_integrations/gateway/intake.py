@@ -12,10 +12,10 @@ from intercode.errors import UsageError
 from intercode.json_limits import MAX_TOKENS, count_tokens
 from intercode_integrations.gateway.policy import Refusal
 
-SMALL = 1024**2
+FREE_BODY_BYTES = 1024**2
 """Bytes of a body that costs nothing of the intake, so that large bodies never delay it. A dialogue
 of a million bytes fills most models' context."""
-TOTAL = 128 * 1024**2
+MAX_TOTAL_BYTES = 128 * 1024**2
 """Bytes of all larger bodies together: four of the largest that providers take."""
 _EMBEDDED = ("arguments", "input")
 """Fields of tool calls whose text is JSON, which is parsed as well."""
@@ -33,12 +33,12 @@ def check_tokens(body: bytes) -> int:
         raise Refusal(413, str(error)) from None
 
 
-def check_embedded_tokens(data: Mapping[str, Any], remaining: int) -> None:
+def check_embedded_tokens(data: Mapping[str, Any], remaining_tokens: int) -> None:
     """Count the tokens of the JSON within the texts of a request: the arguments of tool calls.
 
     Args:
         data: The request.
-        remaining: The tokens that remain for them.
+        remaining_tokens: The tokens that remain for them.
 
     Raises:
         Refusal: There are more, or they nest too deep.
@@ -49,12 +49,14 @@ def check_embedded_tokens(data: Mapping[str, Any], remaining: int) -> None:
         if isinstance(value, list):
             stack.extend(value)
         elif isinstance(value, dict):
-            for key, inner in value.items():
-                if not isinstance(inner, str):
-                    stack.append(inner)
+            for key, item in value.items():
+                if not isinstance(item, str):
+                    stack.append(item)
                 elif key in _EMBEDDED:
                     try:
-                        remaining -= count_tokens(inner.encode(errors="replace"), remaining)
+                        remaining_tokens -= count_tokens(
+                            item.encode(errors="replace"), remaining_tokens
+                        )
                     except UsageError as error:
                         raise Refusal(413, str(error)) from None
 
@@ -69,20 +71,20 @@ class Intake:
 
     def __init__(self, total: int, share: int) -> None:
         self._total, self._share = max(total, share), share
-        self._used = 0
-        self._held: dict[object, int] = {}
-        self._changed = threading.Condition()
-        self.parsing = threading.Lock()
+        self._reserved_bytes = 0
+        self._bytes_by_holder: dict[object, int] = {}
+        self._condition = threading.Condition()
+        self.parsing_lock = threading.Lock()
         """Held while a large body is parsed: that takes several times its size, for a moment."""
 
     @property
-    def used(self) -> int:
+    def reserved_bytes(self) -> int:
         """The bytes that are reserved."""
-        with self._changed:
-            return self._used
+        with self._condition:
+            return self._reserved_bytes
 
     @contextmanager
-    def reserved(self, holder: object, size: int, seconds: float) -> Iterator[None]:
+    def reserve(self, holder: object, size: int, seconds: float) -> Iterator[None]:
         """Reserve bytes while the block runs.
 
         Args:
@@ -94,23 +96,23 @@ class Intake:
             Refusal: They were not free in time.
         """
         deadline = time.monotonic() + seconds
-        with self._changed:
-            if not self._changed.wait_for(
+        with self._condition:
+            if not self._condition.wait_for(
                 lambda: self._has_room(holder, size), deadline - time.monotonic()
             ):
                 raise Refusal(503, "too many large requests are under way: try again later")
-            self._used += size
-            self._held[holder] = self._held.get(holder, 0) + size
+            self._reserved_bytes += size
+            self._bytes_by_holder[holder] = self._bytes_by_holder.get(holder, 0) + size
         try:
             yield
         finally:
-            with self._changed:
-                self._used -= size
-                self._held[holder] -= size
-                if not self._held[holder]:
-                    del self._held[holder]
-                self._changed.notify_all()
+            with self._condition:
+                self._reserved_bytes -= size
+                self._bytes_by_holder[holder] -= size
+                if not self._bytes_by_holder[holder]:
+                    del self._bytes_by_holder[holder]
+                self._condition.notify_all()
 
     def _has_room(self, holder: object, size: int) -> bool:
-        is_within_share = self._held.get(holder, 0) + size <= self._share
-        return is_within_share and self._used + size <= self._total
+        is_within_share = self._bytes_by_holder.get(holder, 0) + size <= self._share
+        return is_within_share and self._reserved_bytes + size <= self._total

@@ -11,7 +11,7 @@ from intercode.errors import UsageError
 from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, Table
 from intercode_sandbox.suggestions import hint_text
 
-_MOST_TOKENS = 1_000_000
+_MAX_REPLY_TOKENS = 1_000_000
 """The longest reply that counts: all clients wait for the rate of tokens that one asks for."""
 IMAGE_BYTES = 8192
 """Bytes of text that an image given as data is counted as: providers charge at most some thousand
@@ -19,7 +19,7 @@ tokens for it, whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GatewayPolicy:
     """The terms that the operator of a gate sets.
 
     Attributes:
@@ -68,17 +68,17 @@ class Terms:
 class Refusal(Exception):  # noqa: N818 - it is the client's error
     """A request that is not passed on."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
 
 
-def refused(why: str) -> Refusal:
+def bad_request(reason: str) -> Refusal:
     """Return the refusal of a request that is not as it must be."""
-    return Refusal(400, f"the gateway refuses it: {why}")
+    return Refusal(400, f"the gateway refuses it: {reason}")
 
 
-def parsed(body: bytes) -> dict[str, Any]:
+def parse_body(body: bytes) -> dict[str, Any]:
     """Read the JSON object of a request.
 
     Raises:
@@ -87,169 +87,183 @@ def parsed(body: bytes) -> dict[str, Any]:
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
-        raise refused("the body is not JSON") from None
+        raise bad_request("the body is not JSON") from None
     if not isinstance(data, dict):
-        raise refused("the body is not a JSON object")
+        raise bad_request("the body is not a JSON object")
     return data
 
 
-def admitted(name: Name, asked: Mapping[str, Any], terms: Terms) -> dict[str, Any]:
+def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy) -> dict[str, Any]:
     """Return the part of a request's body that is passed on; without its model.
 
     Raises:
         Refusal: It has something that no table and no term allows.
     """
     table = TABLES[name]
-    given = {key: value for key, value in asked.items() if value is not None and key != "model"}
-    if name == "chat" and given.get("n", 1) != 1:
-        raise refused("n: one reply a call")
-    if given.get("modalities", ["text"]) != ["text"]:
-        raise refused("modalities: text only")
-    known = {*table.dialogue, *table.limit, *table.passes}
-    sent: dict[str, Any] = {}
-    for key, value in given.items():
-        if key in known:
-            sent[key] = value
+    fields = {
+        key: value for key, value in client_body.items() if value is not None and key != "model"
+    }
+    if name == "chat" and fields.get("n", 1) != 1:
+        raise bad_request("n: one reply a call")
+    if fields.get("modalities", ["text"]) != ["text"]:
+        raise bad_request("modalities: text only")
+    allowed_fields = {*table.dialogue, *table.limit, *table.passes}
+    request_body: dict[str, Any] = {}
+    for key, value in fields.items():
+        if key in allowed_fields:
+            request_body[key] = value
         elif key in table.stored:
-            if not terms.stored and value is not False:
-                raise refused(f"{key}: the provider must store nothing")
-            sent[key] = value
+            if not policy.stored and value is not False:
+                raise bad_request(f"{key}: the provider must store nothing")
+            request_body[key] = value
         elif key in table.hosted:
-            if terms.hosted == "refuse":
-                raise refused(f"{key}: the provider must do nothing but answer")
-            if terms.hosted == "pass":
-                sent[key] = value
+            if policy.hosted == "refuse":
+                raise bad_request(f"{key}: the provider must do nothing but answer")
+            if policy.hosted == "pass":
+                request_body[key] = value
         elif key not in table.drops and key not in {"n", "modalities"}:
-            raise refused(f"{key} is not among the fields that pass{hint_text(key, known)}")
-    if "stream" in sent and not isinstance(sent["stream"], bool):
-        raise refused("stream is true or false")
-    if name == "responses" and not terms.stored:
-        sent["store"] = False  # OpenAI's default is to keep it
-    unknown = {*_texts(sent.get("include"))} - INCLUDES
-    if unknown and terms.hosted != "pass":
-        raise refused(f"include: {', '.join(sorted(unknown))}")
-    if "tools" in sent:
-        sent["tools"] = [*_tools(sent["tools"], table, terms)]
-    if not sent.get("tools"):
+            raise bad_request(
+                f"{key} is not among the fields that pass{hint_text(key, allowed_fields)}"
+            )
+    if "stream" in request_body and not isinstance(request_body["stream"], bool):
+        raise bad_request("stream is true or false")
+    if name == "responses" and not policy.stored:
+        request_body["store"] = False  # OpenAI's default is to keep it
+    unknown = {*_texts(request_body.get("include"))} - INCLUDES
+    if unknown and policy.hosted != "pass":
+        raise bad_request(f"include: {', '.join(sorted(unknown))}")
+    if "tools" in request_body:
+        request_body["tools"] = [*_filter_tools(request_body["tools"], table, policy)]
+    if not request_body.get("tools"):
         for key in ("tools", "tool_choice", "parallel_tool_calls"):
-            sent.pop(key, None)
-    _dialogue(sent, table, terms)
+            request_body.pop(key, None)
+    _check_dialogue(request_body, table, policy)
     for key in table.limit:
-        _limit(sent, key, terms)
-    if terms.reply_tokens is not None and not any(key in sent for key in table.limit):
-        sent[table.limit[0]] = terms.reply_tokens
-    if terms.max_context is not None and (size := context(sent)) > terms.max_context:
+        _lower_limit(request_body, key, policy)
+    if policy.reply_tokens is not None and not any(key in request_body for key in table.limit):
+        request_body[table.limit[0]] = policy.reply_tokens
+    if policy.max_context is not None and (size := context_size(request_body)) > policy.max_context:
         raise Refusal(
             400,
-            f"prompt is too long: {size} bytes > {terms.max_context} maximum "
+            f"prompt is too long: {size} bytes > {policy.max_context} maximum "
             "(context_length_exceeded at the gateway)",
         )
-    return sent
+    return request_body
 
 
-def most_tokens(name: Name, sent: Mapping[str, Any]) -> int | None:
+def max_reply_tokens(name: Name, request_body: Mapping[str, Any]) -> int | None:
     """Return the limit that a request sets for its reply."""
-    limits = [sent[key] for key in TABLES[name].limit if key in sent]
+    limits = [request_body[key] for key in TABLES[name].limit if key in request_body]
     return max(limits, default=None)
 
 
-def betas(values: list[str], terms: Terms) -> str:
+def betas(values: list[str], policy: GatewayPolicy) -> str:
     """Return the values of the header ``anthropic-beta`` that pass."""
-    given = [beta.strip() for value in values for beta in value.split(",")]
-    return ",".join(b for b in given if b.startswith(BETAS) or (b and terms.hosted == "pass"))
+    beta_names = [beta.strip() for value in values for beta in value.split(",")]
+    return ",".join(b for b in beta_names if b.startswith(BETAS) or (b and policy.hosted == "pass"))
 
 
-def context(sent: Mapping[str, Any]) -> int:
+def context_size(request_body: Mapping[str, Any]) -> int:
     """Return an upper bound of a request's tokens: its bytes, without images' data."""
     images = 0
 
-    def without(value: Any) -> Any:
+    def strip_images(value: Any) -> Any:
         nonlocal images
         if isinstance(value, list):
-            return [without(inner) for inner in value]
+            return [strip_images(item) for item in value]
         if not isinstance(value, dict) or value.get("type") == "tool_use":
             return value  # arguments are anything: what looks like an image there is text
         if value.get("type") in {"image_url", "input_image"} or value.get("type") == "base64":
             images += 1
             return {}
-        return {key: without(inner) for key, inner in value.items()}
+        return {key: strip_images(item) for key, item in value.items()}
 
-    kept = {key: value if key == "tools" else without(value) for key, value in sent.items()}
-    return len(json.dumps(kept, ensure_ascii=False).encode(errors="replace")) + images * IMAGE_BYTES
+    text_body = {
+        key: value if key == "tools" else strip_images(value) for key, value in request_body.items()
+    }
+    return (
+        len(json.dumps(text_body, ensure_ascii=False).encode(errors="replace"))
+        + images * IMAGE_BYTES
+    )
 
 
-def _limit(sent: dict[str, Any], key: str, terms: Terms) -> None:
-    if (value := sent.get(key)) is None:
+def _lower_limit(request_body: dict[str, Any], key: str, policy: GatewayPolicy) -> None:
+    if (value := request_body.get(key)) is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise refused(f"{key} is a number of tokens")
-    sent[key] = min(value, terms.reply_tokens or _MOST_TOKENS)
+        raise bad_request(f"{key} is a number of tokens")
+    request_body[key] = min(value, policy.reply_tokens or _MAX_REPLY_TOKENS)
 
 
-def _tools(tools: Any, table: Table, terms: Terms) -> Iterator[dict[str, Any]]:
+def _filter_tools(tools: Any, table: Table, policy: GatewayPolicy) -> Iterator[dict[str, Any]]:
     for tool in _items(tools, "tools"):
         kind = tool.get("type", table.tools[0])
         if kind == "namespace":
-            tool = {**tool, "tools": [*_tools(tool.get("tools", []), table, terms)]}
-        known = isinstance(kind, str) and any(
-            kind == own or (own.endswith("_") and kind.startswith(own)) for own in table.tools
+            tool = {**tool, "tools": [*_filter_tools(tool.get("tools", []), table, policy)]}
+        is_known = isinstance(kind, str) and any(
+            kind == tool_type or (tool_type.endswith("_") and kind.startswith(tool_type))
+            for tool_type in table.tools
         )
-        if known or terms.hosted == "pass":
+        if is_known or policy.hosted == "pass":
             yield {key: value for key, value in tool.items() if key not in table.tool_drops}
-        elif terms.hosted == "refuse":
-            raise refused(f"a tool of type {kind!r}, which the client does not carry out itself")
+        elif policy.hosted == "refuse":
+            raise bad_request(
+                f"a tool of type {kind!r}, which the client does not carry out itself"
+            )
 
 
-def _dialogue(sent: Mapping[str, Any], table: Table, terms: Terms) -> None:
+def _check_dialogue(request_body: Mapping[str, Any], table: Table, policy: GatewayPolicy) -> None:
     for key in table.dialogue:
-        value = sent.get(key)
+        value = request_body.get(key)
         if value is None or isinstance(value, str):
             continue
         for item in _items(value, key):
-            _part(item, "text" if key == "system" else "message", table, terms)
+            _check_part(item, "text" if key == "system" else "message", table, policy)
 
 
-def _part(part: dict[str, Any], usual: str, table: Table, terms: Terms) -> None:
+def _check_part(
+    part: dict[str, Any], default_type: str, table: Table, policy: GatewayPolicy
+) -> None:
     """Check a message, or a part of one, and the parts within."""
-    kind = part.get("type", usual)
+    kind = part.get("type", default_type)
     if not isinstance(kind, str) or kind not in table.parts:
-        if terms.hosted == "pass" and terms.remote and kind in table.unsupported_parts:
+        if policy.hosted == "pass" and policy.remote and kind in table.unsupported_parts:
             return
-        raise refused(f"a part of type {kind!r} in the dialogue")
+        raise bad_request(f"a part of type {kind!r} in the dialogue")
     if unknown := part.keys() - table.parts[kind] - {"type"}:
-        kept = {key for key in unknown if part[key] is not None}
-        if kept & {"file_id", "file_url"} and not terms.remote:
-            raise refused("a file that the provider keeps, or fetches")
-        if kept and not (kept <= {"file_id", "file_url"}):
-            raise refused(f"{', '.join(sorted(kept))} in a part of type {kind!r}")
-    _local(part, terms)
+        present_fields = {key for key in unknown if part[key] is not None}
+        if present_fields & {"file_id", "file_url"} and not policy.remote:
+            raise bad_request("a file that the provider keeps, or fetches")
+        if present_fields and not (present_fields <= {"file_id", "file_url"}):
+            raise bad_request(f"{', '.join(sorted(present_fields))} in a part of type {kind!r}")
+    _check_data_source(part, policy)
     for key in ("content", "output", "summary"):
         if isinstance(part.get(key), list):
-            for inner in _items(part[key], key):
-                _part(inner, "text", table, terms)
+            for nested_part in _items(part[key], key):
+                _check_part(nested_part, "text", table, policy)
 
 
-def _local(part: Mapping[str, Any], terms: Terms) -> None:
+def _check_data_source(part: Mapping[str, Any], policy: GatewayPolicy) -> None:
     """Check that an image or a document is there as data."""
-    if terms.remote:
+    if policy.remote:
         return
     if "image_url" in part:
         image = part["image_url"]
         url = image.get("url") if isinstance(image, dict) else image
         if not (isinstance(url, str) and url.startswith("data:")):
-            raise refused("an image at a URL: send its data (data:image/png;base64,…)")
+            raise bad_request("an image at a URL: send its data (data:image/png;base64,…)")
     if "source" in part:
         source = part["source"]
         kind = source.get("type") if isinstance(source, dict) else None
         if kind not in {"base64", "text", "content"}:
-            raise refused(f"a source of type {kind!r}: send the data")
+            raise bad_request(f"a source of type {kind!r}: send the data")
         if kind == "content" and not isinstance(source.get("content"), str):
-            raise refused("a source of parts")
+            raise bad_request("a source of parts")
 
 
-def _items(value: Any, where: str) -> list[dict[str, Any]]:
+def _items(value: Any, name: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise refused(f"{where} is not a list of objects")
+        raise bad_request(f"{name} is not a list of objects")
     return value
 
 
@@ -257,5 +271,5 @@ def _texts(value: Any) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise refused("include is a list of texts")
+        raise bad_request("include is a list of texts")
     return value

@@ -36,7 +36,7 @@ class Journal:
         self.path = path
         self._limit = limit
         self._redactor = Redactor()
-        self._hidden = {json.dumps(key)[1:-1]: "[key]", token: "[token]"}
+        self._replacements = {json.dumps(key)[1:-1]: "[key]", token: "[token]"}
         self._lock = threading.Lock()
         try:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -65,8 +65,8 @@ class Journal:
         Raises:
             OSError: The disk is full.
         """
-        line = json.dumps(self._redactor.dialogue(_plain(call)))
-        for secret, name in self._hidden.items():
+        line = json.dumps(self._redactor.dialogue(_call_record(call)))
+        for secret, name in self._replacements.items():
             line = line.replace(secret, name) if secret else line
         data = memoryview(f"{line}\n".encode())
         with self._lock:
@@ -79,10 +79,12 @@ class Journal:
         self._file.close()
 
 
-def _plain(call: Call) -> dict[str, Any]:
+def _call_record(call: Call) -> dict[str, Any]:
     """Return a call as JSON data, with the names that an episode's record has."""
-    answered = call.text or call.tool_calls
-    traced = {name: getattr(call, name) for name in ("token_ids", "prompt_token_ids", "logprobs")}
+    has_reply = call.text or call.tool_calls
+    token_data = {
+        name: getattr(call, name) for name in ("token_ids", "prompt_token_ids", "logprobs")
+    }
     return {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "protocol": call.protocol,
@@ -91,7 +93,7 @@ def _plain(call: Call) -> dict[str, Any]:
         "messages": [compact_message(message) for message in call.messages],
         "tools": list(call.tools),
         "reply": compact_message(Message("assistant", call.text, call.tool_calls))
-        if answered
+        if has_reply
         else None,
         **asdict(call.usage),
         "cost": call.cost,
@@ -102,11 +104,11 @@ def _plain(call: Call) -> dict[str, Any]:
         "status": call.status,
         "streamed": call.streamed,
         "error": call.error,
-        **{name: list(value) for name, value in traced.items() if value is not None},
+        **{name: list(value) for name, value in token_data.items() if value is not None},
     }
 
 
-class Ledger:
+class CallLedger:
     """Counts calls, and has them written."""
 
     def __init__(self, budget: Budget) -> None:
@@ -116,7 +118,7 @@ class Ledger:
         self.failed: Callable[[], None] = lambda: None
         """Called then."""
         self._budget = budget
-        self._calls = self._cached = self._errors = 0
+        self._calls = self._cached_calls = self._errors = 0
         self._usage = Usage()
         self._is_priced = True
         self._lock = threading.Lock()
@@ -129,7 +131,7 @@ class Ledger:
         """
         with self._lock:
             self._calls += not call.is_count
-            self._cached += call.cached
+            self._cached_calls += call.cached
             self._errors += bool(call.error) and not call.is_count
             if not call.cached:
                 self._usage += call.usage
@@ -150,13 +152,13 @@ class Ledger:
     def spent(self) -> dict[str, Any]:
         """Return what all calls took. Its cost is None where a price is not known."""
         with self._lock:
-            presumed = self._budget.presumed
+            presumed_spending = self._budget.presumed
             return {
                 "calls": self._calls,
-                "cached": self._cached,
+                "cached": self._cached_calls,
                 "errors": self._errors,
                 **asdict(self._usage),
                 "cost": self._budget.spent.cost if self._is_priced else None,
-                "presumed_tokens": presumed.tokens,
-                "presumed_cost": presumed.cost if self._is_priced else None,
+                "presumed_tokens": presumed_spending.tokens,
+                "presumed_cost": presumed_spending.cost if self._is_priced else None,
             }

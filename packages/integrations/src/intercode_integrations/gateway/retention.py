@@ -11,11 +11,11 @@ from intercode.errors import ModelError
 from intercode.models.base import Message
 from intercode.models.limits import Budget
 from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.connections import Open
+from intercode_integrations.gateway.connections import UpstreamResponse
 
 MAX_CHARACTERS = 64 * 1024**2
 """Characters of all distinct messages of a seat: each is held once, however often it is sent."""
-MAX_OF_FAILED = 1024**2
+MAX_FAILED_CHARACTERS = 1024**2
 """Characters of the dialogue of a call without an answer: agents make such calls for free."""
 
 
@@ -49,17 +49,17 @@ class Dialogues:
         is_repeated = self._has_failed and not call.is_answered
         self._has_failed = not call.is_answered
         if not call.is_answered and (
-            is_repeated or sum(map(_characters, call.messages)) > MAX_OF_FAILED
+            is_repeated or sum(map(_characters, call.messages)) > MAX_FAILED_CHARACTERS
         ):
             return replace(call, messages=())
-        return replace(call, messages=tuple(map(self._shared, call.messages)))
+        return replace(call, messages=tuple(map(self._intern_message, call.messages)))
 
-    def _shared(self, message: Message) -> Message:
+    def _intern_message(self, message: Message) -> Message:
         ids = tuple(call.call_id for call in message.tool_calls)
         key = message.role, message.content, message.call_id, ids
-        known = self._messages.get(key)
-        if known == message:
-            return known
+        stored_message = self._messages.get(key)
+        if stored_message == message:
+            return stored_message
         self._characters += _characters(message)
         self._messages[key] = message
         return message
@@ -69,7 +69,7 @@ def _characters(message: Message) -> int:
     return len(message.content) + sum(len(str(call.arguments)) for call in message.tool_calls)
 
 
-class CallUnderWay(Protocol):
+class PendingCall(Protocol):
     """A call without a record yet."""
 
     is_answered: bool
@@ -88,7 +88,7 @@ class EpisodeCalls:
         keep: Whether `calls` has the calls.
 
     Attributes:
-        failure: See `intercode_integrations.gateway.Seat`.
+        failure: See `intercode_integrations.gateway.GatewaySession`.
     """
 
     def __init__(
@@ -98,17 +98,17 @@ class EpisodeCalls:
         self.failure: ModelError | None = None
         self._calls: list[Call] = []
         self._record, self._keep = record, keep
-        self._changed = threading.Condition()
-        self._begun = self._ended_calls = 0
+        self._condition = threading.Condition()
+        self._started_calls = self._ended_calls = 0
         self._draining = self._closed = False
         self._dialogues = Dialogues()
-        self._open: set[Open] = set()
-        self._passing: set[CallUnderWay] = set()
+        self._open: set[UpstreamResponse] = set()
+        self._pending_calls: set[PendingCall] = set()
 
     @property
     def calls(self) -> Sequence[Call]:
         """Calls that have ended."""
-        with self._changed:
+        with self._condition:
             return tuple(self._calls)
 
     @property
@@ -117,10 +117,10 @@ class EpisodeCalls:
         return self._closed
 
     @property
-    def pending(self) -> int:
+    def pending_count(self) -> int:
         """The number of calls under way."""
-        with self._changed:
-            return self._begun - self._ended_calls
+        with self._condition:
+            return self._started_calls - self._ended_calls
 
     def drain(self, seconds: float) -> None:
         """Begin no further calls, and wait for those under way.
@@ -128,42 +128,42 @@ class EpisodeCalls:
         Args:
             seconds: The longest wait.
         """
-        with self._changed:
+        with self._condition:
             self._draining = True
-            self._changed.wait_for(lambda: self._ended_calls >= self._begun, seconds)
+            self._condition.wait_for(lambda: self._ended_calls >= self._started_calls, seconds)
 
-    def note(self, call: Call, passing: CallUnderWay | None = None) -> None:
+    def note(self, call: Call, forwarded_call: PendingCall | None = None) -> None:
         """Record a call, with its dialogue as far as that is retained.
 
         Args:
             call: The call.
-            passing: The call under way that it ends; one that `close` has ended is not noted again.
+            forwarded_call: The call under way that it ends; one that `close` has ended is not noted again.
         """
-        with self._changed:
-            if passing is not None:
-                if passing not in self._passing:
+        with self._condition:
+            if forwarded_call is not None:
+                if forwarded_call not in self._pending_calls:
                     return
-                self._passing.remove(passing)
+                self._pending_calls.remove(forwarded_call)
             call = self._dialogues.retain(call, share=self._keep)
         try:
             if self._record is not None:
                 self._record(call)
         finally:
-            with self._changed:
+            with self._condition:
                 self._ended_calls += not call.is_count
                 if self._keep:
                     self._calls.append(call)
-                self._changed.notify_all()
+                self._condition.notify_all()
 
-    def hold(self, answer: Open) -> None:
+    def hold(self, answer: UpstreamResponse) -> None:
         """Let `close` break off an answer."""
-        with self._changed:
+        with self._condition:
             self._open.add(answer)
             if self._closed:
                 answer.abort()
 
-    def drop(self, answer: Open) -> None:
+    def drop(self, answer: UpstreamResponse) -> None:
         """End what `hold` began."""
-        with self._changed:
+        with self._condition:
             self._open.discard(answer)
-            self._changed.notify_all()
+            self._condition.notify_all()

@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from intercode.known_secrets import MIN_SECRET_LENGTH, hide_in
-from intercode_integrations.gateway.streams import Event, rewritten
+from intercode_integrations.gateway.streams import Event, encode_event
 
-HIDDEN = "[key]"
-_PLACE = ("item_id", "output_index", "content_index", "summary_index", "index")
+REPLACEMENT = "[key]"
+_POSITION_FIELDS = ("item_id", "output_index", "content_index", "summary_index", "index")
 """Fields of an event that tell which text it continues."""
-_NO_TEXT = {"type", "role"}
-_PIECES = {"logprobs", "token_ids"}
+_NON_TEXT_FIELDS = {"type", "role"}
+_TOKEN_FIELDS = {"logprobs", "token_ids"}
 """Fields that tell a text by its tokens: an event that has a part of a secret loses them."""
-Place = tuple[object, ...]
+Position = tuple[object, ...]
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldEvent:
     """An event, and the number of its texts in which the secret may have begun."""
 
-    raw: bytes
+    raw_bytes: bytes
     data: dict[str, Any] | None
     changed: bool = False
     waits: int = 0
@@ -37,22 +37,22 @@ class _Held:
 class _Part:
     """The end of a text within one event, as far as the secret may have begun there."""
 
-    event: _Held
-    within: dict[str, Any]
+    event: _HeldEvent
+    container: dict[str, Any]
     key: str
     length: int
 
     def text(self) -> str:
-        found: str = self.within[self.key]
-        return found[len(found) - self.length :]
+        value: str = self.container[self.key]
+        return value[len(value) - self.length :]
 
     def cut(self) -> None:
-        found: str = self.within[self.key]
-        self.within[self.key] = found[: len(found) - self.length]
+        value: str = self.container[self.key]
+        self.container[self.key] = value[: len(value) - self.length]
 
 
 @dataclass(slots=True)
-class Veil:
+class SecretFilter:
     """Events of one stream in, the same events without the secret out.
 
     Attributes:
@@ -60,119 +60,127 @@ class Veil:
     """
 
     secret: str
-    _held: deque[_Held] = field(default_factory=deque)
-    _tails: dict[Place, list[_Part]] = field(default_factory=dict)
+    _held_events: deque[_HeldEvent] = field(default_factory=deque)
+    _tails: dict[Position, list[_Part]] = field(default_factory=dict)
 
-    def through(self, events: Iterable[Event]) -> bytes:
+    def filter_events(self, events: Iterable[Event]) -> bytes:
         """Take events; return those that can go on."""
         if len(self.secret) < MIN_SECRET_LENGTH:
-            return b"".join(event.raw for event in events)
-        return b"".join(out for event in events for out in self._take(event))
+            return b"".join(event.raw_bytes for event in events)
+        return b"".join(output for event in events for output in self._take(event))
 
-    def rest(self) -> bytes:
+    def flush(self) -> bytes:
         """Return the events that were held back, once the stream is at its end."""
-        found = b"".join(map(self._out, self._held))
-        self._held.clear()
-        return found
+        output = b"".join(map(self._encode_event, self._held_events))
+        self._held_events.clear()
+        return output
 
     def _take(self, event: Event) -> Iterator[bytes]:
-        held = _Held(event.raw, event.data)
-        self._held.append(held)
+        held_event = _HeldEvent(event.raw_bytes, event.data)
+        self._held_events.append(held_event)
         if event.data is not None:
-            if b"\\" in event.raw or self.secret.encode() in event.raw:  # by escapes, or as it is
-                held.data = hide_in(event.data, self.secret)
-                if held.data != event.data:
-                    _change(held)
-            for place, within, key in _texts(held.data or {}):
-                self._continue(place, _Part(held, within, key, len(within[key])))
+            if (
+                b"\\" in event.raw_bytes or self.secret.encode() in event.raw_bytes
+            ):  # by escapes, or as it is
+                held_event.data = hide_in(event.data, self.secret)
+                if held_event.data != event.data:
+                    _mark_changed(held_event)
+            for position, container, key in _texts(held_event.data or {}):
+                self._continue(position, _Part(held_event, container, key, len(container[key])))
             if str(event.data.get("type")).endswith(("_stop", ".done")):
-                self._end(_place(event.data))
-        while self._held and not self._held[0].waits:
-            yield self._out(self._held.popleft())
+                self._end(_position(event.data))
+        while self._held_events and not self._held_events[0].waits:
+            yield self._encode_event(self._held_events.popleft())
 
-    def _out(self, held: _Held) -> bytes:
-        raw = rewritten(held.raw, held.data) if held.changed else held.raw
-        return raw.replace(self.secret.encode(), HIDDEN.encode())
+    def _encode_event(self, held_event: _HeldEvent) -> bytes:
+        event_bytes = (
+            encode_event(held_event.raw_bytes, held_event.data)
+            if held_event.changed
+            else held_event.raw_bytes
+        )
+        return event_bytes.replace(self.secret.encode(), REPLACEMENT.encode())
 
-    def _continue(self, place: Place, part: _Part) -> None:
+    def _continue(self, position: Position, part: _Part) -> None:
         """Follow a text on; hide the secret that it completes."""
-        parts = [*self._tails.pop(place, ()), part]
-        for before in parts[:-1]:
-            before.event.waits -= 1
-        text = "".join(each.text() for each in parts)
+        parts = [*self._tails.pop(position, ()), part]
+        for previous_part in parts[:-1]:
+            previous_part.event.waits -= 1
+        text = "".join(text_part.text() for text_part in parts)
         if self.secret in text:
-            for each in parts:
-                each.cut()
-                _change(each.event)
-            said, _, text = text.rpartition(self.secret)
-            part.within[part.key] += said.replace(self.secret, HIDDEN) + HIDDEN + text
+            for text_part in parts:
+                text_part.cut()
+                _mark_changed(text_part.event)
+            prefix, _, text = text.rpartition(self.secret)
+            part.container[part.key] += (
+                prefix.replace(self.secret, REPLACEMENT) + REPLACEMENT + text
+            )
             part.length, parts = len(text), [part]
-        left, kept = self._begun(text), list[_Part]()
-        for each in reversed(parts):
-            if each.length and left:
-                each.length = min(each.length, left)
-                each.event.waits += 1
-                left -= each.length
-                kept.insert(0, each)
-        if kept:
-            self._tails[place] = kept
+        remaining_length, pending_parts = self._partial_secret_length(text), list[_Part]()
+        for text_part in reversed(parts):
+            if text_part.length and remaining_length:
+                text_part.length = min(text_part.length, remaining_length)
+                text_part.event.waits += 1
+                remaining_length -= text_part.length
+                pending_parts.insert(0, text_part)
+        if pending_parts:
+            self._tails[position] = pending_parts
 
-    def _begun(self, text: str) -> int:
+    def _partial_secret_length(self, text: str) -> int:
         """Return how much of a text's end is the beginning of the secret."""
-        at = max(0, len(text) - len(self.secret) + 1)
-        while (at := text.find(self.secret[0], at)) >= 0:
-            if self.secret.startswith(text[at:]):
-                return len(text) - at
-            at += 1
+        offset = max(0, len(text) - len(self.secret) + 1)
+        while (offset := text.find(self.secret[0], offset)) >= 0:
+            if self.secret.startswith(text[offset:]):
+                return len(text) - offset
+            offset += 1
         return 0
 
-    def _end(self, place: Place) -> None:
+    def _end(self, position: Position) -> None:
         """End the texts of a place: they do not go on."""
-        for key in [key for key in self._tails if key[: len(place)] == place]:
+        for key in [key for key in self._tails if key[: len(position)] == position]:
             for part in self._tails.pop(key):
                 part.event.waits -= 1
 
 
-def _place(data: dict[str, Any]) -> Place:
-    return tuple(data.get(key) for key in _PLACE)
+def _position(data: dict[str, Any]) -> Position:
+    return tuple(data.get(key) for key in _POSITION_FIELDS)
 
 
-def _texts(data: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any], str]]:
+def _texts(data: dict[str, Any]) -> Iterator[tuple[Position, dict[str, Any], str]]:
     """Find the texts that an event continues: where each belongs, and where it stands."""
     if isinstance(choices := data.get("choices"), list):
         for choice in choices:
             if isinstance(choice, dict):
-                yield from _below(choice.get("delta"), (choice.get("index"),))
+                yield from _find_texts(choice.get("delta"), (choice.get("index"),))
     elif isinstance(data.get("delta"), str):
-        yield (*_place(data), data.get("type")), data, "delta"
+        yield (*_position(data), data.get("type")), data, "delta"
     else:
-        yield from _below(data.get("delta"), (*_place(data), data.get("type")))
+        yield from _find_texts(data.get("delta"), (*_position(data), data.get("type")))
 
 
-def _below(value: Any, place: Place) -> Iterator[tuple[Place, dict[str, Any], str]]:
+def _find_texts(value: Any, position: Position) -> Iterator[tuple[Position, dict[str, Any], str]]:
     if isinstance(value, list):
-        for number, inner in enumerate(value):
-            index = inner.get("index", number) if isinstance(inner, dict) else number
-            yield from _below(inner, (*place, index))
+        for number, item in enumerate(value):
+            index = item.get("index", number) if isinstance(item, dict) else number
+            yield from _find_texts(item, (*position, index))
     elif isinstance(value, dict):
-        for key, inner in value.items():
-            if isinstance(inner, str) and key not in _NO_TEXT:
-                yield (*place, key), value, key
-            elif isinstance(inner, (dict, list)):
-                yield from _below(inner, (*place, key))
+        for key, item in value.items():
+            if isinstance(item, str) and key not in _NON_TEXT_FIELDS:
+                yield (*position, key), value, key
+            elif isinstance(item, (dict, list)):
+                yield from _find_texts(item, (*position, key))
 
 
-def _change(held: _Held) -> None:
-    held.changed = True
-    _forget(held.data)
+def _mark_changed(held_event: _HeldEvent) -> None:
+    held_event.changed = True
+    _clear_tokens(held_event.data)
 
 
-def _forget(value: Any) -> None:
+def _clear_tokens(value: Any) -> None:
     """Empty the fields that tell a text by its tokens."""
-    for key, inner in value.items() if isinstance(value, dict) else ():
-        if key in _PIECES:
-            value[key] = None if isinstance(inner, dict) else type(inner)()
+    for key, item in value.items() if isinstance(value, dict) else ():
+        if key in _TOKEN_FIELDS:
+            value[key] = None if isinstance(item, dict) else type(item)()
         else:
-            _forget(inner)
-    for inner in value if isinstance(value, list) else ():
-        _forget(inner)
+            _clear_tokens(item)
+    for item in value if isinstance(value, list) else ():
+        _clear_tokens(item)

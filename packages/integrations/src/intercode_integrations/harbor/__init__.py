@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from intercode_integrations import needing
+from intercode_integrations import require_framework
 
 if TYPE_CHECKING:
     from intercode_integrations.harbor.backend import InterCodeEnvironment, InterCodeVerifier
@@ -18,7 +18,7 @@ __all__ = ["InterCodeEnvironment", "InterCodeVerifier"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needing("Harbor", "intercode-gym[harbor]"):
+    with require_framework("Harbor", "intercode-gym[harbor]"):
         from intercode_integrations.harbor import backend
 
     return getattr(backend, name)

@@ -29,9 +29,9 @@ from harbor.verifier.base import BaseVerifier
 
 from intercode.episode import Score, decode
 from intercode.errors import SandboxError, UsageError
-from intercode_integrations.harbor.commands import on_thread, run
-from intercode_integrations.harbor.task_env import OwnTask
-from intercode_integrations.harbor.writer import OWN
+from intercode_integrations.harbor.commands import run, run_on_thread
+from intercode_integrations.harbor.task_env import SourceTask
+from intercode_integrations.harbor.writer import HARBOR_FOLDERS
 from intercode_sandbox import AsyncSandbox, Limits, SandboxBackend, get_provider
 from intercode_sandbox.network import Network
 from intercode_sandbox.units import MIB
@@ -47,9 +47,9 @@ _LIMITS = Limits(
     output=16 * MIB,
     capabilities=ROOT,
 )
-_FOLDERS, _LOGS = ("/logs", *OWN), ("agent", "verifier", "artifacts")
+_FOLDERS, _LOGS = ("/logs", *HARBOR_FOLDERS), ("agent", "verifier", "artifacts")
 _TRANSFER = 1024 * MIB
-_LATE, _CANNOT = 124, 126
+_TIMEOUT_CODE, _CANNOT_RUN_CODE = 124, 126
 
 
 class InterCodeEnvironment(BaseEnvironment):
@@ -62,13 +62,15 @@ class InterCodeEnvironment(BaseEnvironment):
         **named: See Harbor's class.
     """
 
-    def __init__(self, *args: Any, sandbox: str = "native", tasks: str = "", **named: Any) -> None:
+    def __init__(
+        self, *args: Any, sandbox: str = "native", tasks: str = "", **keywords: Any
+    ) -> None:
         self._provider = sandbox
         self._tasks = tasks
         self._box: AsyncSandbox | None = None
-        self._own: OwnTask | None = None
-        self._new: list[str] = []
-        super().__init__(*args, **named)
+        self._source_task: SourceTask | None = None
+        self._created_folders: list[str] = []
+        super().__init__(*args, **keywords)
 
     @staticmethod
     def type() -> str:
@@ -117,25 +119,27 @@ class InterCodeEnvironment(BaseEnvironment):
 
     async def start(self, force_build: bool) -> None:
         """Start the sandbox, with Harbor's folders in it."""
-        starting = on_thread(partial(self._open, force_build))
+        start_future = run_on_thread(partial(self._open, force_build))
         try:
-            self._box = AsyncSandbox.from_backend(await asyncio.shield(starting))
+            self._box = AsyncSandbox.from_backend(await asyncio.shield(start_future))
         except asyncio.CancelledError:
-            starting.add_done_callback(_close_late)
+            start_future.add_done_callback(_close_late)
             raise
-        there = await self.exec(f"ls -d {' '.join(_FOLDERS)} 2>/dev/null", user="root")
-        self._new = [name for name in _FOLDERS if name not in (there.stdout or "").split()]
+        listing = await self.exec(f"ls -d {' '.join(_FOLDERS)} 2>/dev/null", user="root")
+        self._created_folders = [
+            name for name in _FOLDERS if name not in (listing.stdout or "").split()
+        ]
         folders = [f"/logs/{name}" for name in _LOGS]
-        done = await self.ensure_dirs([*folders, *OWN, *self._mount_targets()])
-        if done is not None and done.return_code:
-            raise SandboxError(f"Harbor's folders cannot be made: {done.stderr}")
+        creation = await self.ensure_dirs([*folders, *HARBOR_FOLDERS, *self._mount_targets()])
+        if creation is not None and creation.return_code:
+            raise SandboxError(f"Harbor's folders cannot be made: {creation.stderr}")
         await self._upload_environment_dir_after_start()
 
     def _open(self, force_build: bool) -> SandboxBackend:
         if self._tasks:
-            self._own = OwnTask(Path(self.environment_dir).parent, self._tasks)
-            if (place := self._own.open()) is not None:
-                return place
+            self._source_task = SourceTask(Path(self.environment_dir).parent, self._tasks)
+            if (workspace := self._source_task.open()) is not None:
+                return workspace
         prebuilt = should_use_prebuilt_docker_image(
             self.environment_dir,
             docker_image=self.task_env_config.docker_image,
@@ -145,8 +149,8 @@ class InterCodeEnvironment(BaseEnvironment):
         if not prebuilt:  # which Harbor lets reach the network, whatever its task may
             image = f"dockerfile:{self._dockerfile.absolute()}[--network=default]"
         sizes = {"memory": self._effective_memory_mb, "disk": self._effective_storage_mb}
-        given = {name: size * MIB for name, size in sizes.items() if size is not None}
-        limits = Limits.of(_LIMITS, **given)
+        limit_values = {name: size * MIB for name, size in sizes.items() if size is not None}
+        limits = Limits.of(_LIMITS, **limit_values)
         return get_provider(self._provider).start(image, limits, self._reach())
 
     def _reach(self) -> Network:
@@ -158,8 +162,8 @@ class InterCodeEnvironment(BaseEnvironment):
         """End everything in the sandbox, and free it."""
         if self._box is not None:
             await self._box.close()
-        if self._own is not None:
-            await on_thread(self._own.close)
+        if self._source_task is not None:
+            await run_on_thread(self._source_task.close)
 
     async def exec(
         self,
@@ -171,18 +175,20 @@ class InterCodeEnvironment(BaseEnvironment):
     ) -> ExecResult:
         """Run a command. If it is late, or no longer awaited, all of its process group is ended."""
         user = self._resolve_user(user)
-        where = {
+        exec_options = {
             "cwd": cwd or self.task_env_config.workdir,
             "env": self._merge_env(env),
             "user": "0:0" if user in ("root", 0) else None if user is None else str(user),
         }
         try:
-            done = await run(self.box, command, timeout_sec, _LIMITS.output, **where)
+            result = await run(self.box, command, timeout_sec, _LIMITS.output, **exec_options)
         except (FileNotFoundError, NotADirectoryError, PermissionError, LookupError) as error:
-            return ExecResult(stdout="", stderr=f"{error}\n", return_code=_CANNOT)
-        code = _LATE if done.timed_out else done.exit_code
-        out, err = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr))
-        return ExecResult(stdout=out, stderr=err, return_code=code)
+            return ExecResult(stdout="", stderr=f"{error}\n", return_code=_CANNOT_RUN_CODE)
+        code = _TIMEOUT_CODE if result.timed_out else result.exit_code
+        stdout, stderr = (
+            data.decode("utf-8", "replace") for data in (result.stdout, result.stderr)
+        )
+        return ExecResult(stdout=stdout, stderr=stderr, return_code=code)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         """Copy a file into the sandbox, as root's."""
@@ -195,10 +201,10 @@ class InterCodeEnvironment(BaseEnvironment):
         await self._unpack(files, target_dir)
 
     async def _unpack(self, files: dict[str, Path], folder: str) -> None:
-        data = await on_thread(partial(_packed, files))
-        place = shlex.quote(folder)
-        argv = ["/bin/sh", "-c", f"mkdir -p {place} && exec tar -C {place} -xf -"]
-        await self._must(argv, stdin=data, user="0:0")
+        data = await run_on_thread(partial(_pack_files, files))
+        quoted_folder = shlex.quote(folder)
+        argv = ["/bin/sh", "-c", f"mkdir -p {quoted_folder} && exec tar -C {quoted_folder} -xf -"]
+        await self._run_checked(argv, stdin=data, user="0:0")
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         """Copy a file out of the sandbox."""
@@ -210,16 +216,16 @@ class InterCodeEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy the content of a folder out of the sandbox."""
         argv = ["tar", "-C", source_dir, "-cf", "-", "."]
-        data = await self._must(argv, user="0:0", output_limit=_TRANSFER)
+        data = await self._run_checked(argv, user="0:0", output_limit=_TRANSFER)
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             archive.extractall(target_dir, filter=transfer_tar_filter)
 
-    async def _must(self, argv: list[str], **options: Any) -> bytes:
-        done = await self.box.exec(argv, **options)
-        if not done.ok or done.truncated:
-            why = decode(done.stderr).strip() or f"exit code {done.exit_code}"
-            raise SandboxError(f"{shlex.join(argv)}: {why}")
-        return done.stdout
+    async def _run_checked(self, argv: list[str], **options: Any) -> bytes:
+        result = await self.box.exec(argv, **options)
+        if not result.ok or result.truncated:
+            reason = decode(result.stderr).strip() or f"exit code {result.exit_code}"
+            raise SandboxError(f"{shlex.join(argv)}: {reason}")
+        return result.stdout
 
     async def score(self) -> Score:
         """Score what the agent has left, by the environment that the task is of.
@@ -228,9 +234,9 @@ class InterCodeEnvironment(BaseEnvironment):
             UsageError: The tasks were not named.
             RewardError: It cannot be scored.
         """
-        if self._own is None:
+        if self._source_task is None:
             raise UsageError("name the tasks that the folders were exported from: --ek tasks=NAME")
-        score = await self._own.score(self.box, self._new)
+        score = await self._source_task.score(self.box, self._created_folders)
         await self.ensure_dirs([f"/logs/{name}" for name in _LOGS])
         return score
 
@@ -253,13 +259,13 @@ class InterCodeVerifier(BaseVerifier):
         return VerifierResult(rewards={"reward": float(score.value)})
 
 
-def _close_late(starting: asyncio.Future[SandboxBackend]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        starting.result().close()
+def _close_late(start_future: asyncio.Future[SandboxBackend]) -> None:
+    if not start_future.cancelled() and start_future.exception() is None:
+        start_future.result().close()
 
 
-def _packed(files: dict[str, Path]) -> bytes:
-    def of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _pack_files(files: dict[str, Path]) -> bytes:
+    def set_root_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = 0
         member.uname = member.gname = ""
         return member
@@ -267,5 +273,5 @@ def _packed(files: dict[str, Path]) -> bytes:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         for name, path in files.items():
-            archive.add(path, name, filter=of_root)
+            archive.add(path, name, filter=set_root_owner)
     return data.getvalue()

@@ -23,24 +23,28 @@ from intercode_sandbox.native.process import run_to_end
 from intercode_sandbox.scripts import END, script
 
 T = TypeVar("T")
-Started = tuple[Process, int]
+ProcessGroup = tuple[Process, int]
 
 # It tells its process group, by which all that it started can be ended, and becomes the command.
 _SHELL = ("/bin/bash", "-c", 'echo $$ >&3; exec /bin/bash -c "$0" 3>&-')
 
 
-def on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+def run_on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Do something on a thread."""
     return asyncio.get_running_loop().run_in_executor(threads(os.getpid()), work)
 
 
 async def run(
-    box: AsyncSandbox, command: str, seconds: float | None, output: int, **where: Any
+    async_sandbox: AsyncSandbox,
+    command: str,
+    seconds: float | None,
+    output: int,
+    **popen_options: Any,
 ) -> Completed:
     """Run a command of Bash. All of its process group ends with it if it is late or cancelled.
 
     Args:
-        box: The sandbox.
+        async_sandbox: The sandbox.
         command: The command.
         seconds: The time limit; None: the sandbox's.
         output: Bytes kept of each stream.
@@ -50,29 +54,31 @@ async def run(
         OSError, LookupError: It cannot be started there, or by that user.
         SandboxError: The sandbox failed.
     """
-    limit = box.sandbox.limits.seconds(seconds)
-    starting = asyncio.ensure_future(box.run(partial(_start, command, **where)))
+    limit = async_sandbox.sandbox.limits.seconds(seconds)
+    start_future = asyncio.ensure_future(
+        async_sandbox.run(partial(_start, command, **popen_options))
+    )
     try:
-        process, group = await asyncio.shield(starting)
+        process, group = await asyncio.shield(start_future)
     except asyncio.CancelledError:
-        await _end(box, *await starting)
+        await _end(async_sandbox, *await start_future)
         raise
-    waiting = on_thread(lambda: run_to_end(process, limit, output, lambda: None))
+    exit_future = run_on_thread(lambda: run_to_end(process, limit, output, lambda: None))
     try:
-        done = await asyncio.shield(waiting)
+        result = await asyncio.shield(exit_future)
     finally:
-        await _end(box, process, group, waiting)
+        await _end(async_sandbox, process, group, exit_future)
     if getattr(process, "lost", False):
         raise SandboxError("the sandbox ended while a command ran in it")
-    return done
+    return result
 
 
-def _start(command: str, sandbox: Sandbox, **where: Any) -> Started:
+def _start(command: str, sandbox: Sandbox, **popen_options: Any) -> ProcessGroup:
     argv, text = script(command, shell=_SHELL)
     channels: dict[int, Channel] = {2: "w", 3: "w"}
     if text is not None:
         channels[0] = "r"
-    process = sandbox.popen(argv, channels=channels, merge_stderr=False, **where)
+    process = sandbox.popen(argv, channels=channels, merge_stderr=False, **popen_options)
     poll = select.poll()  # takes any descriptor
     for fd in (process.fds[3], process.exit_fd):
         poll.register(fd, select.POLLIN)
@@ -84,7 +90,10 @@ def _start(command: str, sandbox: Sandbox, **where: Any) -> Started:
 
 
 async def _end(
-    box: AsyncSandbox, process: Process, group: int, waiting: asyncio.Future[Any] | None = None
+    async_sandbox: AsyncSandbox,
+    process: Process,
+    group: int,
+    exit_future: asyncio.Future[Any] | None = None,
 ) -> None:
     """End it, if it runs, and let go of it when its streams are no longer read."""
 
@@ -94,7 +103,7 @@ async def _end(
         process.signal(signal.SIGKILL)
 
     if process.poll() is None:
-        await box.run(kill)
-    if waiting is not None:
-        await waiting
-    await box.run(lambda _: process.close())
+        await async_sandbox.run(kill)
+    if exit_future is not None:
+        await exit_future
+    await async_sandbox.run(lambda _: process.close())

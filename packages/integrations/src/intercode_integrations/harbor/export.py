@@ -23,8 +23,8 @@ from intercode.rewards.python_plan import has_tests, make_plan, stdio_cases
 from intercode.rewards.sql_run import Grader
 from intercode.task import Task
 from intercode_integrations.harbor.checks import query
-from intercode_integrations.harbor.files import Files
-from intercode_integrations.harbor.writer import ANSWER, Judged, check, name_of, write
+from intercode_integrations.harbor.files import FileChecks
+from intercode_integrations.harbor.writer import ANSWER, TaskChecks, folder_name, read_check, write
 from intercode_sandbox import Limits
 from intercode_sandbox.files import sha256
 from intercode_sandbox.images.base import parse
@@ -39,15 +39,15 @@ class Exporter:
 
     Args:
         env: The environment.
-        out: The folder for the tasks' folders.
+        output_folder: The folder for the tasks' folders.
         base: The image after ``FROM`` where a task has this machine's programs for one.
     """
 
-    def __init__(self, env: InterCodeEnv[Any], out: Path, base: str = HOST) -> None:
+    def __init__(self, env: InterCodeEnv[Any], output_folder: Path, base: str = HOST) -> None:
         self._env = env
-        self._out = out
+        self._output_folder = output_folder
         self._base = base
-        self._files = Files(env)
+        self._files = FileChecks(env)
 
     def export(self, task: Task) -> Path:
         """Write a task's folder; return its path.
@@ -62,109 +62,116 @@ class Exporter:
                 f"task {task.task_id!r} depends on the clock: its gold runs at each score, and a "
                 "folder carries the result of one run"
             )
-        folder = self._out / name_of(task)
+        folder = self._output_folder / folder_name(task)
         recipe = self._recipe(task)
-        write(folder, self._env.name, task, recipe, self._judged(task, recipe))
+        write(folder, self._env.name, task, recipe, self._make_checks(task, recipe))
         return folder
 
     def _recipe(self, task: Task) -> Recipe:
         if isinstance(stage := self._env.stage, SandboxStage):
-            own = parse(stage.image(task)).scheme != HOST
-            return stage.recipe(task, None if own else self._base)
+            has_own_image = parse(stage.image(task)).scheme != HOST
+            return stage.recipe(task, None if has_own_image else self._base)
         writer = Writer(HOST, Start(workdir=_FOLDER), self._base)
-        copied = {f"{task.db}.sqlite": _database(self._env, task)}
-        return writer.finish(".", copied, None, Limits(), False, None)
+        database_files = {f"{task.db}.sqlite": _database(self._env, task)}
+        return writer.finish(".", database_files, None, Limits(), False, None)
 
-    def _judged(self, task: Task, recipe: Recipe) -> Judged:
+    def _make_checks(self, task: Task, recipe: Recipe) -> TaskChecks:
         name = self._env.name
         if task.verification is not None and not (name == "python" and has_tests(task)):
-            return _by_command(self._env, task, recipe)
+            return _command_checks(self._env, task, recipe)
         if name == "bash":
-            return self._files.judged(task)
-        if name not in _JUDGED:
+            return self._files.make_checks(task)
+        if name not in _CHECK_MAKERS:
             raise TaskError(
                 f"task {task.task_id!r} is judged by a reward of its environment's own: give it a "
                 "'verification', which a folder can carry"
             )
-        return _JUDGED[name](self._env, task, recipe)
+        return _CHECK_MAKERS[name](self._env, task, recipe)
 
 
-def _by_command(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Judged:
-    solve = _steps(env, task)
+def _command_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChecks:
+    solution_script = _steps(env, task)
     if env.name == "python":
-        solve = f"cd {shlex.quote(recipe.workdir)} && python3 - {_quoted(solve)}"
+        solution_script = (
+            f"cd {shlex.quote(recipe.workdir)} && python3 - {_here_document(solution_script)}"
+        )
     tests = {
-        "test.sh": check("command.sh"),
+        "test.sh": read_check("command.sh"),
         "verify.sh": encode(f"{task.verification}\n"),
         "folder": encode(recipe.workdir),
     }
-    return Judged(tests, solve)
+    return TaskChecks(tests, solution_script)
 
 
-def _program(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Judged:
+def _program_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChecks:
     facts, cases = task.metadata, stdio_cases(task)
     if facts.get("cases"):
         raise TaskError(f"task {task.task_id!r}: only InterCode's own grader reads its 'cases'")
     imports = () if cases else make_plan(task).imports
-    before, setup = (facts.get(name) for name in ("setup_code", "test_setup_code"))
+    setup_code, setup = (facts.get(name) for name in ("setup_code", "test_setup_code"))
     plan = {
-        "before": [before] if before else [],
+        "before": [setup_code] if setup_code else [],
         "setup": [*([setup] if setup else []), *imports],
         "tests": task.tests,
         "stdio": [dict(case) for case in cases],
         "seconds": task.timeout or _SECONDS,
     }
     tests = {
-        "test.sh": check("python.sh"),
-        "check.py": check("program.py"),
+        "test.sh": read_check("python.sh"),
+        "check.py": read_check("program.py"),
         "plan.json": json.dumps(plan).encode(),
         "folder": encode(recipe.workdir),
     }
-    ask = f"Write the Python source that solves it, and nothing else, to {ANSWER}."
-    return Judged(tests, f"cat > {ANSWER} {_quoted(_steps(env, task))}", ask)
+    prompt = f"Write the Python source that solves it, and nothing else, to {ANSWER}."
+    return TaskChecks(tests, f"cat > {ANSWER} {_here_document(_steps(env, task))}", prompt)
 
 
-def _flag(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Judged:
+def _flag_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChecks:
     flags = [sha256("".join(flag.split())) for flag in task.gold]
-    tests = {"test.sh": check("flag.sh"), "flags": "".join(f"{f}\n" for f in flags).encode()}
-    said = f"printf '%s\\n' {shlex.quote(task.gold[0])} > {ANSWER}"
-    ask = f"Write the flag, and nothing else, to {ANSWER}."
-    return Judged(tests, f"{_steps(env, task)}\n{said}", ask)
+    tests = {"test.sh": read_check("flag.sh"), "flags": "".join(f"{f}\n" for f in flags).encode()}
+    answer_command = f"printf '%s\\n' {shlex.quote(task.gold[0])} > {ANSWER}"
+    prompt = f"Write the flag, and nothing else, to {ANSWER}."
+    return TaskChecks(tests, f"{_steps(env, task)}\n{answer_command}", prompt)
 
 
-def _statements(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Judged:
+def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChecks:
     stage: Any = env.stage
     grader, source = Grader(stage), stage.source(task)
     golds: list[dict[str, Any]] = []
     for gold in task.gold:
         if grader.facts(task, gold).changes:
-            after = grader.change(task, gold, source).gold_state
-            golds.append({"tables": {name: query.state_of(t.rows) for name, t in after.items()}})
+            changed_tables = grader.change(task, gold, source).gold_state
+            golds.append(
+                {"tables": {name: query.hash_rows(t.rows) for name, t in changed_tables.items()}}
+            )
             continue
-        found = grader.gold(task, gold, source)
-        rows = found.result.rows
+        gold_result = grader.gold(task, gold, source)
+        rows = gold_result.result.rows
         groups = [(rows, len(rows))]
-        if found.groups is not None:
-            groups = [(group.rows, group.take) for group in found.groups]
-        elif found.ordered:
+        if gold_result.groups is not None:
+            groups = [(group.rows, group.take) for group in gold_result.groups]
+        elif gold_result.ordered:
             groups = [([row], 1) for row in rows]
-        plain = [
-            {"take": take, "rows": [[query.plain(value) for value in row] for row in some]}
-            for some, take in groups
+        row_groups = [
+            {
+                "take": take,
+                "rows": [[query.to_json_value(value) for value in row] for row in group_rows],
+            }
+            for group_rows, take in groups
         ]
-        golds.append({"columns": len(found.result.columns), "groups": plain})
+        golds.append({"columns": len(gold_result.result.columns), "groups": row_groups})
     tests = {
-        "test.sh": check("python.sh"),
-        "check.py": check("query.py"),
+        "test.sh": read_check("python.sh"),
+        "check.py": read_check("query.py"),
         "golds.json": json.dumps(golds).encode(),
         "database.sqlite": _database(env, task),
         "folder": encode(recipe.workdir),
     }
-    ask = (
+    prompt = (
         f"The database is {_FOLDER}/{task.db}.sqlite, of SQLite. Write the SQL that solves it, and "
         f"nothing else, to {ANSWER}: it is run on a fresh copy."
     )
-    return Judged(tests, f"cat > {ANSWER} {_quoted(task.gold[0])}", ask)
+    return TaskChecks(tests, f"cat > {ANSWER} {_here_document(task.gold[0])}", prompt)
 
 
 def _database(env: InterCodeEnv[Any], task: Task) -> bytes:
@@ -177,19 +184,21 @@ def _database(env: InterCodeEnv[Any], task: Task) -> bytes:
     return as_sqlite(stage.source(task)).read_bytes()
 
 
-def _repository(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Judged:
+def _repository_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChecks:
     stage: Any = env.stage
     plan = stage.plan(task)
-    with closing(stage.open(task)) as place:
-        told = [
-            place.exec(["git", *words], cwd=plan.directory)
+    with closing(stage.open(task)) as workspace:
+        results = [
+            workspace.exec(["git", *words], cwd=plan.directory)
             for words in (["rev-parse", "HEAD"], ["ls-files", "-z"])
         ]
-    if not all(done.ok for done in told):
+    if not all(result.ok for result in results):
         raise TaskError(f"task {task.task_id!r}: {plan.directory} is not a repository of git")
-    tracked = [name.decode("utf-8", "surrogateescape") for name in told[1].stdout.split(b"\0")]
-    fixed = [path for path in tracked if path and not plan.takes(path)]
-    absent = sorted(plan.fixed_paths - {*tracked})
+    tracked_paths = [
+        name.decode("utf-8", "surrogateescape") for name in results[1].stdout.split(b"\0")
+    ]
+    fixed_paths = [path for path in tracked_paths if path and not plan.takes(path)]
+    absent_paths = sorted(plan.fixed_paths - {*tracked_paths})
     python, names = shlex.quote(plan.python), shlex.join(plan.tests)
     run = {
         "unittest": f"exec {python} -m unittest {names}\n",
@@ -201,22 +210,22 @@ def _repository(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Judged:
         ),
     }
     tests = {
-        "test.sh": check("repository.sh"),
+        "test.sh": read_check("repository.sh"),
         "run.sh": encode(run[plan.runner]),
         "test.patch": encode(plan.test_patch and f"{plan.test_patch.rstrip()}\n"),
-        "commit": told[0].stdout.strip(),
-        "fixed": encode("".join(f"{path}\0" for path in fixed)),
-        "absent": encode("".join(f"{path}\0" for path in absent)),
+        "commit": results[0].stdout.strip(),
+        "fixed": encode("".join(f"{path}\0" for path in fixed_paths)),
+        "absent": encode("".join(f"{path}\0" for path in absent_paths)),
         "folder": encode(plan.directory),
     }
-    return Judged(tests, f"cd {shlex.quote(plan.directory)}\n{_steps(env, task)}")
+    return TaskChecks(tests, f"cd {shlex.quote(plan.directory)}\n{_steps(env, task)}")
 
 
-_JUDGED: Mapping[str, Callable[[InterCodeEnv[Any], Task, Recipe], Judged]] = {
-    "python": _program,
-    "ctf": _flag,
-    "sql": _statements,
-    "swe": _repository,
+_CHECK_MAKERS: Mapping[str, Callable[[InterCodeEnv[Any], Task, Recipe], TaskChecks]] = {
+    "python": _program_checks,
+    "ctf": _flag_checks,
+    "sql": _query_checks,
+    "swe": _repository_checks,
 }
 
 
@@ -227,7 +236,7 @@ def _steps(env: InterCodeEnv[Any], task: Task) -> str:
     return "\n".join(env.solution(task)[:-1])
 
 
-def _quoted(text: str) -> str:
+def _here_document(text: str) -> str:
     """Return a here-document."""
     end = "END"
     while end in text.split("\n"):

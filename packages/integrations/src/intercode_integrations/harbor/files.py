@@ -19,15 +19,15 @@ from intercode.episode import decode, encode
 from intercode.errors import SandboxError, TaskError
 from intercode.rewards.answer import Answer, normalise
 from intercode.task import Task
-from intercode_integrations.harbor.writer import ANSWER, TESTS, Judged, check
+from intercode_integrations.harbor.writer import ANSWER, TESTS, TaskChecks, read_check
 from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.files import sha256
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.units import MIB
 
 _SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
-_ALL = "find / -xdev ( -path /proc -o -path /sys -o -path /dev ) -prune -o -printf %y%p\\0"
-_MOST = 256 * MIB
+_LIST_COMMAND = "find / -xdev ( -path /proc -o -path /sys -o -path /dev ) -prune -o -printf %y%p\\0"
+_MAX_LISTING_BYTES = 256 * MIB
 _LINE = re.compile(r"(?:[0-9a-f]+ \d+ \d+ |[0-9a-f]{64}  |.* <- )(?P<path>/.*)")
 _TYPES = {
     "file": stat.S_IFREG,
@@ -38,7 +38,7 @@ _TYPES = {
 }
 
 
-class Files:
+class FileChecks:
     """Makes the checks of files.
 
     Args:
@@ -47,9 +47,9 @@ class Files:
 
     def __init__(self, env: InterCodeEnv[Any]) -> None:
         self._env = env
-        self._made: dict[str, dict[str, bool]] = {}
+        self._added_paths: dict[str, dict[str, bool]] = {}
 
-    def judged(self, task: Task) -> Judged:
+    def make_checks(self, task: Task) -> TaskChecks:
         """Return the check of a task.
 
         Raises:
@@ -57,54 +57,58 @@ class Files:
             RewardError: Gold could not be run.
         """
         outcomes = [self._env.outcome(replace(task, gold=(gold,))) for gold in task.gold]
-        counts = [_counts(task, outcome) for outcome in outcomes]
-        tests = {"test.sh": check("files.sh"), "list.sh": check("list.sh")}
-        with closing(self._env.stage.open(task)) as place:
-            own = {c.path: c.type == "dir" for c in place.changes() if c.kind == "added"}
-            scope = _scope(task, {**self._of_image(task), **own}, outcomes)
-            place.write_file(f"{TESTS}/list.sh", tests["list.sh"])
-            listed = _listed(task, place, scope)
+        counts = [_is_output_counted(task, outcome) for outcome in outcomes]
+        tests = {"test.sh": read_check("files.sh"), "list.sh": read_check("list.sh")}
+        with closing(self._env.stage.open(task)) as workspace:
+            setup_paths = {
+                c.path: c.type == "dir" for c in workspace.changes() if c.kind == "added"
+            }
+            scope = _scope(task, {**self._image_paths(task), **setup_paths}, outcomes)
+            workspace.write_file(f"{TESTS}/list.sh", tests["list.sh"])
+            listing = _list_files(task, workspace, scope)
         for number, (outcome, answer) in enumerate(zip(outcomes, counts, strict=True)):
-            tests[f"gold-{number}/files"] = _left(task, listed, outcome)
+            tests[f"gold-{number}/files"] = _gold_listing(task, listing, outcome)
             if answer:
                 tests[f"gold-{number}/answer"] = sha256(encode(normalise(outcome.output))).encode()
         tests |= scope
         *actions, _ = self._env.solution(task)
-        solve, ask = "\n".join(actions), ""
+        solution_script, prompt = "\n".join(actions), ""
         if any(counts):
-            ask = (
+            prompt = (
                 "Write the answer, exactly as a command that finds it prints it, and nothing else, "
                 f"to {ANSWER}."
             )
         if counts[0]:
-            solve = f"{{\n{solve}\n}} 2>&1 | tee {ANSWER}"
-        return Judged(tests, solve, ask)
+            solution_script = f"{{\n{solution_script}\n}} 2>&1 | tee {ANSWER}"
+        return TaskChecks(tests, solution_script, prompt)
 
-    def _of_image(self, task: Task) -> dict[str, bool]:
+    def _image_paths(self, task: Task) -> dict[str, bool]:
         """Find the paths that were laid over the image's base, and whether each is a folder."""
         stage: Any = self._env.stage
         image = stage.image(task)
         if not (spec := parse(image)).additions:
             return {}
-        if image not in self._made:
+        if image not in self._added_paths:
             base = str(replace(spec, additions=()))
-            with closing(stage.provider.start(base)) as below:
-                there = _paths(below)
-            with closing(stage.provider.start(image)) as whole:
-                paths = _paths(whole)
-            self._made[image] = {path: paths[path] for path in paths.keys() - there}
-        return self._made[image]
+            with closing(stage.provider.start(base)) as base_sandbox:
+                base_paths = _paths(base_sandbox)
+            with closing(stage.provider.start(image)) as full_sandbox:
+                paths = _paths(full_sandbox)
+            self._added_paths[image] = {path: paths[path] for path in paths.keys() - base_paths}
+        return self._added_paths[image]
 
 
 def _paths(sandbox: SandboxBackend) -> dict[str, bool]:
-    done = sandbox.exec(_ALL.split(), output_limit=_MOST, timeout=120)
-    if done.timed_out or done.truncated or not done.stdout:
-        raise SandboxError(f"the files of a sandbox cannot be listed: {decode(done.stderr[:500])}")
-    rows = decode(done.stdout).split("\0")[:-1]
+    result = sandbox.exec(_LIST_COMMAND.split(), output_limit=_MAX_LISTING_BYTES, timeout=120)
+    if result.timed_out or result.truncated or not result.stdout:
+        raise SandboxError(
+            f"the files of a sandbox cannot be listed: {decode(result.stderr[:500])}"
+        )
+    rows = decode(result.stdout).split("\0")[:-1]
     return {row[1:]: row[0] == "d" for row in rows}
 
 
-def _counts(task: Task, outcome: GoldOutcome) -> bool:
+def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
     """Tell whether the output counts, as `intercode.rewards.bash` has it."""
     if (answer := Answer.parse(task)) is not None:
         return answer.is_printed
@@ -112,15 +116,17 @@ def _counts(task: Task, outcome: GoldOutcome) -> bool:
 
 
 def _scope(
-    task: Task, made: Mapping[str, bool], outcomes: Iterable[GoldOutcome]
+    task: Task, created_paths: Mapping[str, bool], outcomes: Iterable[GoldOutcome]
 ) -> dict[str, bytes]:
     """Return the lists for ``list.sh``: of the places that count, and of what does not there."""
-    known = {path: folder for path, folder in made.items() if not _scratch(path)}
+    counted_paths = {
+        path: folder for path, folder in created_paths.items() if not _scratch_folder(path)
+    }
     changes = [c for outcome in outcomes for c in outcome.changes if _is_asked_for(task, c.path)]
-    known |= {c.path: c.type == "dir" for c in changes if c.kind == "added"}
-    trees = _tops(path for path, folder in known.items() if folder)
-    every = known.keys() | {change.path for change in changes}
-    paths = sorted(path for path in every if not _below(path, trees))
+    counted_paths |= {c.path: c.type == "dir" for c in changes if c.kind == "added"}
+    trees = _top_folders(path for path, folder in counted_paths.items() if folder)
+    all_paths = counted_paths.keys() | {change.path for change in changes}
+    paths = sorted(path for path in all_paths if not _is_below(path, trees))
     for path in (*trees, *paths):
         if "\n" in path or "\\" in path:
             raise TaskError(f"task {task.task_id!r}: the name {path!r} cannot be written as a line")
@@ -128,25 +134,27 @@ def _scope(
     return {name: encode("".join(f"{row}\n" for row in rows)) for name, rows in lists.items()}
 
 
-def _listed(task: Task, place: SandboxBackend, scope: Mapping[str, bytes]) -> dict[str, set[str]]:
+def _list_files(
+    task: Task, workspace: SandboxBackend, scope: Mapping[str, bytes]
+) -> dict[str, set[str]]:
     """List what an agent is given: path → its lines."""
     for name, rows in scope.items():
-        place.write_file(f"{TESTS}/{name}", rows)
+        workspace.write_file(f"{TESTS}/{name}", rows)
     argv = ["/bin/bash", f"{TESTS}/list.sh", TESTS]
-    done = place.exec(argv, output_limit=_MOST, timeout=120)
-    if not done.ok or done.truncated:
-        raise SandboxError(f"the files of a task cannot be listed: {decode(done.stderr)}")
-    found: dict[str, set[str]] = {}
-    for line in decode(done.stdout).split("\n")[:-1]:
+    result = workspace.exec(argv, output_limit=_MAX_LISTING_BYTES, timeout=120)
+    if not result.ok or result.truncated:
+        raise SandboxError(f"the files of a task cannot be listed: {decode(result.stderr)}")
+    lines_by_path: dict[str, set[str]] = {}
+    for line in decode(result.stdout).split("\n")[:-1]:
         if (match := _LINE.fullmatch(line)) is None:
             raise TaskError(f"task {task.task_id!r}: a name cannot be written as a line: {line!r}")
-        found.setdefault(match["path"], set()).add(line)
-    return found
+        lines_by_path.setdefault(match["path"], set()).add(line)
+    return lines_by_path
 
 
-def _left(task: Task, listed: Mapping[str, set[str]], outcome: GoldOutcome) -> bytes:
+def _gold_listing(task: Task, listing: Mapping[str, set[str]], outcome: GoldOutcome) -> bytes:
     """Return the list as it is when gold has run."""
-    lines = dict(listed)
+    lines = dict(listing)
     for change in outcome.changes:
         if _is_asked_for(task, change.path) and not task.expects(change.path):
             lines[change.path] = set(_lines(task, change, outcome))
@@ -170,23 +178,23 @@ def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
 
 def _is_asked_for(task: Task, path: str) -> bool:
     """Tell whether a path counts that gold changed: scratch does if the task speaks of it."""
-    if not (top := _scratch(path)):
+    if not (top := _scratch_folder(path)):
         return True
     return "/".join(path.split("/")[: top.count("/") + 2]) in task.query
 
 
-def _scratch(path: str) -> str:
+def _scratch_folder(path: str) -> str:
     return next((top for top in _SCRATCH if path.startswith(f"{top}/")), "")
 
 
-def _tops(paths: Iterable[str]) -> set[str]:
-    found: set[str] = set()
+def _top_folders(paths: Iterable[str]) -> set[str]:
+    top_paths: set[str] = set()
     for path in sorted(paths):
-        if not _below(path, found):
-            found.add(path)
-    return found
+        if not _is_below(path, top_paths):
+            top_paths.add(path)
+    return top_paths
 
 
-def _below(path: str, trees: Iterable[str]) -> bool:
+def _is_below(path: str, trees: Iterable[str]) -> bool:
     parts = path.split("/")
     return any("/".join(parts[:depth]) in trees for depth in range(2, len(parts) + 1))

@@ -54,7 +54,7 @@ class Verifier(Phase):
     collect: list[Any] = []
 
 
-class Health(msgspec.Struct):
+class HealthCheck(msgspec.Struct):
     """A command that succeeds as soon as the place is ready."""
 
     command: str
@@ -65,7 +65,7 @@ class Health(msgspec.Struct):
     retries: int = 3
 
 
-class Place(msgspec.Struct):
+class EnvironmentConfig(msgspec.Struct):
     """The environment of a task."""
 
     docker_image: str | None = None
@@ -81,7 +81,7 @@ class Place(msgspec.Struct):
     allowed_hosts: list[str] = []
     allow_internet: bool | None = None
     workdir: str | None = None
-    healthcheck: Health | None = None
+    healthcheck: HealthCheck | None = None
     mcp_servers: list[Any] = []
 
 
@@ -98,17 +98,17 @@ class Config(msgspec.Struct):
     metadata: dict[str, Any] = {}
     agent: Phase = msgspec.field(default_factory=Phase)
     verifier: Verifier = msgspec.field(default_factory=Verifier)
-    environment: Place = msgspec.field(default_factory=Place)
+    environment: EnvironmentConfig = msgspec.field(default_factory=EnvironmentConfig)
     solution: Solution = msgspec.field(default_factory=Solution)
     steps: list[Any] = []
 
     def network(self, phase: Phase) -> tuple[Mode, list[str]]:
         """Return what a phase may reach, by the task: its own policy, or the environment's."""
-        place = self.environment
+        environment = self.environment
         if phase.network_mode is not None:
             return phase.network_mode, phase.allowed_hosts
-        old: Mode = "no-network" if place.allow_internet is False else "public"
-        return place.network_mode or old, place.allowed_hosts
+        default_mode: Mode = "no-network" if environment.allow_internet is False else "public"
+        return environment.network_mode or default_mode, environment.allowed_hosts
 
 
 def read_config(folder: Path) -> Config:
@@ -134,14 +134,14 @@ def load(folder: Path) -> Dataset:
         TaskError: There are none, or one is malformed.
     """
     folder = folder.expanduser().absolute()
-    found = [path.parent for path in sorted(folder.glob(f"*/{CONFIG}"))]
-    folders = [folder] if (folder / CONFIG).is_file() else found
+    task_folders = [path.parent for path in sorted(folder.glob(f"*/{CONFIG}"))]
+    folders = [folder] if (folder / CONFIG).is_file() else task_folders
     if not folders:
         raise TaskError(f"{folder}: neither a task folder of Harbor's nor a folder of such folders")
     return Dataset(map(_task, folders), folder.name, source=str(folder))
 
 
-def folder_of(source: Path, task: Task) -> Path:
+def find_folder(source: Path, task: Task) -> Path:
     """Return a task's folder."""
     return source if (source / CONFIG).is_file() else source / task.task_id
 
@@ -159,24 +159,24 @@ def files(folder: Path) -> Iterator[tuple[str, Path]]:
             yield path.relative_to(folder).as_posix(), path
 
 
-def resolved(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+def resolve_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """Replace ``${NAME}`` and ``${NAME:-default}``, as whole values, by variables.
 
     Raises:
         TaskError: There is no such variable, or the task may not have it.
     """
-    found = {}
+    values = {}
     for name, value in env.items():
         match = _TEMPLATE.fullmatch(value)
-        known = value if match is None else variables.get(match[1], match[2])
-        if known is None:
+        resolved_value = value if match is None else variables.get(match[1], match[2])
+        if resolved_value is None:
             raise TaskError(
                 f"the variable {name!r} is to be {value}, which is not set here, or not named: a "
                 f"task has no variable of this machine's that the command does not give it "
                 f"(variables: {match[1]!r})"
             )
-        found[name] = known
-    return found
+        values[name] = resolved_value
+    return values
 
 
 def _task(folder: Path) -> Task:
@@ -184,56 +184,56 @@ def _task(folder: Path) -> Task:
     try:
         text = (folder / "instruction.md").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        text, missing = "", f"its instruction.md cannot be read: {error}"
+        text, instruction_error = "", f"its instruction.md cannot be read: {error}"
     else:
-        missing = ""
-    place, about = config.environment, config.metadata
+        instruction_error = ""
+    environment, task_facts = config.environment, config.metadata
     parts: list[str | bytes] = [(folder / CONFIG).read_bytes()]
     for part in (TESTS, SOLUTION):
         for name, path in files(folder / part):
             parts += [f"{part}/{name}", path.read_bytes()]
-    tags = [*config.task.get("keywords", ()), *about.get("tags", ())]
-    tags += [about.get("category"), about.get("difficulty")]
+    tags = [*config.task.get("keywords", ()), *task_facts.get("tags", ())]
+    tags += [task_facts.get("category"), task_facts.get("difficulty")]
     metadata = {"digest": joint_digest(*parts)}
-    if why := missing or _why_not(folder, config):
-        metadata[CANNOT] = why
+    if reason := instruction_error or _find_obstacle(folder, config):
+        metadata[CANNOT] = reason
     return Task(
         folder.name,
-        _without_canary(text) or "(no instruction)",
+        _strip_canary(text) or "(no instruction)",
         gold=_gold(folder, config),
         verification="/tests/test.sh",
-        image=f"docker://{place.docker_image}" if place.docker_image else None,
+        image=f"docker://{environment.docker_image}" if environment.docker_image else None,
         timeout=config.agent.timeout_sec or AGENT_SECONDS,
         tags=tuple(dict.fromkeys(tag for tag in tags if isinstance(tag, str) and tag)),
         metadata=metadata,
-        memory=_bytes(folder, place.memory_mb, place.memory),
-        disk=_bytes(folder, place.storage_mb, place.storage),
+        memory=_bytes(folder, environment.memory_mb, environment.memory),
+        disk=_bytes(folder, environment.storage_mb, environment.storage),
     )
 
 
-def _why_not(folder: Path, config: Config) -> str:
+def _find_obstacle(folder: Path, config: Config) -> str:
     """Say why a task cannot be tried here; empty: it can."""
-    place, verifier = config.environment, config.verifier
-    given = folder / "environment"
+    environment, verifier = config.environment, config.verifier
+    environment_folder = folder / "environment"
     separate = verifier.environment_mode == "separate" or verifier.environment is not None
-    composed = [given / f"docker-compose.{end}" for end in ("yaml", "yml")]
+    compose_files = [environment_folder / f"docker-compose.{end}" for end in ("yaml", "yml")]
     reasons = {
         "it has several steps": bool(config.steps),
-        f"it is for {place.os}": place.os.lower() != "linux",
-        "it needs a GPU or TPU": bool(place.gpus or place.tpu),
-        "it needs several containers (docker-compose)": any(map(Path.is_file, composed)),
+        f"it is for {environment.os}": environment.os.lower() != "linux",
+        "it needs a GPU or TPU": bool(environment.gpus or environment.tpu),
+        "it needs several containers (docker-compose)": any(map(Path.is_file, compose_files)),
         "its tests need a container of their own": separate or bool(verifier.collect),
-        "it brings tools by MCP": bool(place.mcp_servers),
+        "it brings tools by MCP": bool(environment.mcp_servers),
         "it has no tests/test.sh": not (folder / TESTS / "test.sh").is_file(),
-        "it has neither environment/Dockerfile nor docker_image": not place.docker_image
-        and not (given / "Dockerfile").is_file(),
+        "it has neither environment/Dockerfile nor docker_image": not environment.docker_image
+        and not (environment_folder / "Dockerfile").is_file(),
     }
     try:
         for phase in (config.agent, verifier):
             Policy.of(config.network(phase)[1])
     except UsageError as error:
         reasons[f"its allowed_hosts: {error}"] = True
-    return next((why for why, holds in reasons.items() if holds), "")
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _gold(folder: Path, config: Config) -> tuple[str, ...]:
@@ -244,25 +244,25 @@ def _gold(folder: Path, config: Config) -> tuple[str, ...]:
     if not (folder / SOLUTION / "solve.sh").is_file():
         return ()
     try:
-        env = {"DEBIAN_FRONTEND": "noninteractive", **resolved(config.solution.env, {})}
+        env = {"DEBIAN_FRONTEND": "noninteractive", **resolve_variables(config.solution.env, {})}
     except TaskError:
         return ()
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
+    archive_buffer = io.BytesIO()
+    with tarfile.open(fileobj=archive_buffer, mode="w") as archive:
         for name, path in files(folder / SOLUTION):
             member = tarfile.TarInfo(name)
             member.size, member.mode = path.stat().st_size, 0o755
             with path.open("rb") as file:
                 archive.addfile(member, file)
-    packed = base64.encodebytes(gzip.compress(out.getvalue(), mtime=0)).decode()
+    encoded_archive = base64.encodebytes(gzip.compress(archive_buffer.getvalue(), mtime=0)).decode()
     variables = " ".join(shlex.quote(f"{name}={value}") for name, value in env.items())
     return (
         "mkdir -p /solution && base64 -d <<'END' | tar -xzf - -C /solution && "
-        f"env {variables} /solution/solve.sh\n{packed}END",
+        f"env {variables} /solution/solve.sh\n{encoded_archive}END",
     )
 
 
-def _without_canary(text: str) -> str:
+def _strip_canary(text: str) -> str:
     """Leave out the lines before an instruction that mark a benchmark's data."""
     lines = text.split("\n")
     while lines and (not lines[0].strip() or _CANARY.fullmatch(lines[0].strip())):

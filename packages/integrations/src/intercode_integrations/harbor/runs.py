@@ -19,7 +19,7 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.own import choose_reward
 from intercode.task import Dataset
 from intercode_integrations.harbor.folders import load
-from intercode_integrations.harbor.stage import HarborStage, home
+from intercode_integrations.harbor.stage import HarborStage, home_variables
 from intercode_integrations.harbor.verifier import HarborReward
 from intercode_sandbox import SandboxBackend
 
@@ -79,23 +79,23 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
         super().__init__(tasks, stage, self._open_shell, reward, options=options)
 
     @classmethod
-    def tasks(cls, rest: str) -> Dataset:
+    def tasks(cls, address: str) -> Dataset:
         """Load the tasks of an address ``harbor:FOLDER``.
 
         Args:
-            rest: The folder of a task, or of tasks.
+            address: The folder of a task, or of tasks.
 
         Raises:
             TaskError: There are none, or one is malformed.
         """
-        return load(Path(rest))
+        return load(Path(address))
 
     def _open_shell(self, sandbox: SandboxBackend) -> Interpreter:
         stage, task = self._stage, self.episode_state.task
         user = stage.config(task).agent.account
         try:
             shell = BashInterpreter(sandbox, user)
-            named = {**home(sandbox, user), **stage.variables(task)}.items()
+            named = {**home_variables(sandbox, user), **stage.variables(task)}.items()
         except LookupError as error:
             raise TaskError(f"task {task.task_id!r}: its agent's user: {error}") from error
         lines = [f"export {name}={shlex.quote(value)}" for name, value in named]

@@ -17,12 +17,12 @@ from intercode.errors import TaskError
 from intercode.task import CANNOT, Task
 from intercode_integrations.harbor.folders import (
     Config,
-    Health,
+    HealthCheck,
     Phase,
     files,
-    folder_of,
+    find_folder,
     read_config,
-    resolved,
+    resolve_variables,
 )
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, resolve_account
@@ -57,13 +57,13 @@ class HarborStage(SandboxStage):
         variables: Sequence[str] = (),
     ) -> None:
         super().__init__(provider, image, limits, network, default_image)
-        self._named = frozenset(variables)
+        self._variable_names = frozenset(variables)
         self._source = source
         self._read = lru_cache(read_config)
 
     def folder(self, task: Task) -> Path:
         """Return the task's folder."""
-        return folder_of(self._source, task)
+        return find_folder(self._source, task)
 
     def config(self, task: Task) -> Config:
         """Return what its ``task.toml`` says."""
@@ -74,8 +74,8 @@ class HarborStage(SandboxStage):
         if task.image is None:
             # As with Docker, a build reaches what it needs: but only if the caller allows it.
             network = "[--network=default]" if Policy.of(self.network).shared else ""
-            own = f"{self.folder(task)}/environment/Dockerfile{network}"
-            task = replace(task, image=own, folder=self.folder(task))
+            dockerfile = f"{self.folder(task)}/environment/Dockerfile{network}"
+            task = replace(task, image=dockerfile, folder=self.folder(task))
         return super().image(task)
 
     def limits(self, task: Task) -> Limits:
@@ -87,10 +87,12 @@ class HarborStage(SandboxStage):
         limits, provider = super().limits(task), self.provider
         if limits.capabilities or not isinstance(provider, GrantsSome):
             return limits
-        granted = [
-            one for one in CAPABILITIES if not provider.capability_problem([one], self.network)
+        granted_capabilities = [
+            capability
+            for capability in CAPABILITIES
+            if not provider.capability_problem([capability], self.network)
         ]
-        return replace(limits, capabilities=tuple(granted))
+        return replace(limits, capabilities=tuple(granted_capabilities))
 
     def check(self, task: Task) -> None:
         """Refuse a task that cannot be tried.
@@ -99,8 +101,8 @@ class HarborStage(SandboxStage):
             TaskError: It asks for what there is not here, or needs a variable that is not set.
             ImageError: Its image's name means nothing, or names a file that is not there.
         """
-        if (why := task.metadata.get(CANNOT)) is not None:
-            raise TaskError(f"task {task.task_id!r} cannot be tried here: {why}")
+        if (reason := task.metadata.get(CANNOT)) is not None:
+            raise TaskError(f"task {task.task_id!r} cannot be tried here: {reason}")
         self.variables(task, self.config(task).verifier.env)
         super().check(task)
 
@@ -108,16 +110,22 @@ class HarborStage(SandboxStage):
         """Return where the agent begins."""
         return self.config(task).environment.workdir or "."
 
-    def variables(self, task: Task, *more: dict[str, str]) -> dict[str, str]:
+    def variables(self, task: Task, *extra_variables: dict[str, str]) -> dict[str, str]:
         """Return the task's environment variables.
 
         Raises:
             TaskError: One is to come from this machine, and is not set or not named.
         """
-        ours = {name: os.environ[name] for name in self._named & os.environ.keys()}
+        machine_variables = {
+            name: os.environ[name] for name in self._variable_names & os.environ.keys()
+        }
         try:
-            found = [self.config(task).environment.env, *more]
-            return {k: v for env in found for k, v in resolved(env, ours).items()}
+            environments = [self.config(task).environment.env, *extra_variables]
+            return {
+                k: v
+                for env in environments
+                for k, v in resolve_variables(env, machine_variables).items()
+            }
         except TaskError as error:
             raise TaskError(f"task {task.task_id!r}: {error}") from None
 
@@ -131,15 +139,17 @@ class HarborStage(SandboxStage):
             return self.network
         if self.network is True:
             return hosts
-        allowed = Policy.of(self.network).hosts
-        return [host for host in hosts if any(one.admits(host, 443) for one in allowed)]
+        allowed_hosts = Policy.of(self.network).hosts
+        return [host for host in hosts if any(rule.admits(host, 443) for rule in allowed_hosts)]
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
         config, folder = self.config(task), self.folder(task) / "environment"
-        shared = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
-        made = as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *shared])
-        if not made.ok:
-            raise TaskError(f"task {task.task_id!r}: no /logs in its image: {decode(made.stderr)}")
+        shared_folders = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
+        result = run_as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *shared_folders])
+        if not result.ok:
+            raise TaskError(
+                f"task {task.task_id!r}: no /logs in its image: {decode(result.stderr)}"
+            )
         if task.image is not None and not (folder / "Dockerfile").is_file():
             for name, path in files(folder):
                 target = f"{self.directory(task)}/{name}"
@@ -151,21 +161,21 @@ class HarborStage(SandboxStage):
         if (health := self.config(task).environment.healthcheck) is not None:
             self._await(sandbox, task, health)
 
-    def _await(self, sandbox: SandboxBackend, task: Task, health: Health) -> None:
+    def _await(self, sandbox: SandboxBackend, task: Task, health: HealthCheck) -> None:
         """Wait until a place is healthy, as Docker does."""
-        began, failures = time.monotonic(), 0
+        start_time, failures = time.monotonic(), 0
         argv, stdin = script(health.command)
         env, seconds = self.variables(task), health.timeout_sec
-        while not (done := sandbox.exec(argv, stdin=stdin, env=env, timeout=seconds)).ok:
-            starting = time.monotonic() - began < health.start_period_sec
+        while not (result := sandbox.exec(argv, stdin=stdin, env=env, timeout=seconds)).ok:
+            starting = time.monotonic() - start_time < health.start_period_sec
             failures += not starting
             if failures >= max(1, health.retries):
-                said = decode(done.stderr or done.stdout).strip()[-500:]
-                raise TaskError(f"task {task.task_id!r}: its healthcheck fails: {said}")
+                error_text = decode(result.stderr or result.stdout).strip()[-500:]
+                raise TaskError(f"task {task.task_id!r}: its healthcheck fails: {error_text}")
             time.sleep(health.start_interval_sec if starting else health.interval_sec)
 
 
-def home(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
+def home_variables(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
     """Return the variables that say who and where a user is, as a container's engine sets them.
 
     Raises:
@@ -184,7 +194,7 @@ def home(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
     return {"USER": account.name, **({} if is_set else {"HOME": account.home})}
 
 
-def as_root(sandbox: SandboxBackend, argv: list[str], **options: Any) -> Completed:
+def run_as_root(sandbox: SandboxBackend, argv: list[str], **options: Any) -> Completed:
     """Run a program as root, where the sandbox has more users than one."""
     try:
         return sandbox.exec(argv, cwd="/", user="0", **options)

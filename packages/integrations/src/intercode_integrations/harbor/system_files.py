@@ -19,8 +19,8 @@ from intercode.rewards.leftovers import variables
 from intercode_sandbox.base import Change, SandboxBackend
 
 _FOLDERS = frozenset(
-    f"{above}/{name}".rstrip("/")
-    for above in ("", "/usr", "/usr/local")
+    f"{prefix}/{name}".rstrip("/")
+    for prefix in ("", "/usr", "/usr/local")
     for name in ("", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc")
 )
 _PROGRAM = re.compile(r"/(usr/)?(local/)?s?bin/[^/]+")
@@ -31,7 +31,7 @@ _NAMES = (
     'ls -A /bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin "$@" 2>/dev/null; '
     "ls -A /lib* /usr/lib* /usr/local/lib /usr/lib/*-linux-* /lib/*-linux-* 2>/dev/null"
 )
-_SHOWN = 20
+_MAX_SHOWN_PATHS = 20
 _NAMES_BYTES = 1 << 24
 
 
@@ -44,64 +44,77 @@ class TamperedError(Exception):
 
     def __init__(self, paths: Collection[str]) -> None:
         super().__init__("these files decide how any program runs, and cannot be put back")
-        self.paths = sorted(paths)[:_SHOWN]
+        self.paths = sorted(paths)[:_MAX_SHOWN_PATHS]
 
 
-def as_before(
-    place: SandboxBackend,
+def restore_system_files(
+    workspace: SandboxBackend,
     changes: Sequence[Change],
     start: Callable[[], SandboxBackend],
-    expected: Callable[[], Collection[str]],
+    expected_paths: Callable[[], Collection[str]],
 ) -> None:
     """Put back what an agent has changed in the files that decide how programs run.
 
     Args:
-        place: The place that it has left, in which nothing runs.
+        workspace: The place that it has left, in which nothing runs.
         changes: All that differs from the image there.
         start: Starts a place as the agent got it.
-        expected: Tells which paths an honest solution changes.
+        expected_paths: Tells which paths an honest solution changes.
 
     Raises:
         TamperedError: They cannot be put back.
     """
-    folders = _searched(place)
-    suspects = [change for change in changes if _decides(change, folders)]
+    folders = _search_folders(workspace)
+    suspects = [change for change in changes if _is_suspect(change, folders)]
     if not suspects:
         return
-    env = variables(place)
+    env = variables(workspace)
     with closing(start()) as original:
-        is_new = any(one.kind == "added" for one in suspects)
-        known = _names(original, folders) if is_new else frozenset()
-        found = {
-            one.path: one
-            for one in suspects
-            if one.kind != "added" or _hides(one, known) or _replaces(one, folders)
+        is_new = any(suspect.kind == "added" for suspect in suspects)
+        original_names = _names(original, folders) if is_new else frozenset()
+        changes_by_path = {
+            suspect.path: suspect
+            for suspect in suspects
+            if suspect.kind != "added"
+            or _hides(suspect, original_names)
+            or _replaces(suspect, folders)
         }
-        if found.keys() - {_CACHE}:
-            found = {path: found[path] for path in found.keys() - set(expected())}
-        whole = (*_FOLDERS, *(one.path for one in suspects if _replaces(one, folders)))
-        if any(path in whole or one.type == "dir" for path, one in found.items()):
-            raise TamperedError(found)
+        if changes_by_path.keys() - {_CACHE}:
+            changes_by_path = {
+                path: changes_by_path[path]
+                for path in changes_by_path.keys() - set(expected_paths())
+            }
+        protected_folders = (
+            *_FOLDERS,
+            *(suspect.path for suspect in suspects if _replaces(suspect, folders)),
+        )
+        if any(
+            path in protected_folders or suspect.type == "dir"
+            for path, suspect in changes_by_path.items()
+        ):
+            raise TamperedError(changes_by_path)
         # First without any program: those that put back the rest may be among them.
-        for path, one in found.items():
-            if one.kind != "added" or _LOADER.fullmatch(path):
+        for path, suspect in changes_by_path.items():
+            if suspect.kind != "added" or _LOADER.fullmatch(path):
                 data = b""
                 with suppress(FileNotFoundError, IsADirectoryError):
                     data = original.read_file(path)
-                _write(place, path, data, found)
-        if found and not restore_paths(place, original, sorted(found), found, {}, env):
-            raise TamperedError(found)
-    if any(map(_LOADER.fullmatch, found)):
-        place.exec(["ldconfig"], cwd="/", env=env)  # new libraries stay known
+                _write(workspace, path, data, changes_by_path)
+        if changes_by_path and not restore_paths(
+            workspace, original, sorted(changes_by_path), changes_by_path, {}, env
+        ):
+            raise TamperedError(changes_by_path)
+    if any(map(_LOADER.fullmatch, changes_by_path)):
+        workspace.exec(["ldconfig"], cwd="/", env=env)  # new libraries stay known
 
 
-def _searched(place: SandboxBackend) -> frozenset[str]:
+def _search_folders(workspace: SandboxBackend) -> frozenset[str]:
     """Return the folders in which programs are looked for."""
-    named = place.env.get("PATH", "").split(":")
-    return frozenset(normpath(folder) for folder in named if folder.startswith("/"))
+    entries = workspace.env.get("PATH", "").split(":")
+    return frozenset(normpath(folder) for folder in entries if folder.startswith("/"))
 
 
-def _decides(change: Change, folders: Collection[str]) -> bool:
+def _is_suspect(change: Change, folders: Collection[str]) -> bool:
     """Return whether a change may decide how programs run that the agent did not make."""
     path = change.path
     if _LOADER.fullmatch(path):
@@ -120,8 +133,8 @@ def _names(original: SandboxBackend, folders: Collection[str]) -> frozenset[str]
     """Return the names of the image's programs and libraries."""
     argv = ["/bin/sh", "-c", _NAMES, "sh", *sorted(folders)]
     env = variables(original)
-    listed = original.exec(argv, cwd="/", env=env, output_limit=_NAMES_BYTES)
-    return frozenset(listed.stdout.decode("utf-8", "surrogateescape").split("\n"))
+    result = original.exec(argv, cwd="/", env=env, output_limit=_NAMES_BYTES)
+    return frozenset(result.stdout.decode("utf-8", "surrogateescape").split("\n"))
 
 
 def _hides(change: Change, names: Collection[str]) -> bool:
@@ -139,8 +152,10 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _write(place: SandboxBackend, path: str, data: bytes, found: Collection[str]) -> None:
+def _write(
+    workspace: SandboxBackend, path: str, data: bytes, tampered_paths: Collection[str]
+) -> None:
     try:
-        place.write_file(path, data, 0o755)
+        workspace.write_file(path, data, 0o755)
     except OSError as error:
-        raise TamperedError(found) from error
+        raise TamperedError(tampered_paths) from error

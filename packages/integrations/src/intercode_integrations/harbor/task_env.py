@@ -15,12 +15,12 @@ from intercode.episode import Score, decode
 from intercode.errors import CausedInsideError, OutputLimitError, SandboxError, UsageError
 from intercode.project import create, is_project
 from intercode.registry import ENVS
-from intercode_integrations.harbor.commands import on_thread
+from intercode_integrations.harbor.commands import run_on_thread
 from intercode_integrations.harbor.writer import ANSWER, task_id
 from intercode_sandbox import AsyncSandbox, SandboxBackend
 
 
-class OwnTask:
+class SourceTask:
     """The task that a folder was exported from, in an environment of its own.
 
     Args:
@@ -34,46 +34,46 @@ class OwnTask:
 
     def __init__(self, folder: Path, tasks: str) -> None:
         file = folder / "task.toml"
-        name, wanted = task_id(TaskConfig.model_validate_toml(file.read_text()).metadata, file)
+        name, source_id = task_id(TaskConfig.model_validate_toml(file.read_text()).metadata, file)
         if not is_project(tasks) and name not in ENVS:  # nor a folder, which may be a stranger's
             raise UsageError(f"{file}: there is no environment {name!r}")
-        made: Any = create(tasks) if is_project(tasks) else create(name, data=tasks)
-        self._env: InterCodeEnv[Any] = made
-        self._task = self._env.dataset.by_id(wanted)
+        environment: Any = create(tasks) if is_project(tasks) else create(name, data=tasks)
+        self._env: InterCodeEnv[Any] = environment
+        self._task = self._env.dataset.by_id(source_id)
 
     def open(self) -> SandboxBackend | None:
         """Open its place; None if that is not a sandbox, but a session with a database."""
         stage = self._env.stage
         return stage.open(self._task) if isinstance(stage, SandboxStage) else None
 
-    async def score(self, box: AsyncSandbox, new: list[str]) -> Score:
+    async def score(self, async_sandbox: AsyncSandbox, created_folders: list[str]) -> Score:
         """Score what the agent has left, as at the end of an episode of ours.
 
         Args:
-            box: Its sandbox.
-            new: Folders that the agent's work is not in.
+            async_sandbox: Its sandbox.
+            created_folders: Folders that the agent's work is not in.
 
         Raises:
             RewardError: It cannot be scored.
         """
-        await box.kill()
+        await async_sandbox.kill()
         try:
-            answer = decode(await box.read_file(ANSWER))
+            answer = decode(await async_sandbox.read_file(ANSWER))
         except (OSError, OutputLimitError) as error:  # it gave none, or none that could be right
             if isinstance(error, SandboxError) and not isinstance(error, CausedInsideError):
                 raise
             answer = None
         if not isinstance(self._env.stage, SandboxStage):
-            return await on_thread(partial(self._score_answer, answer))
+            return await run_on_thread(partial(self._score_answer, answer))
         # If they stay, the agent has broken rm, and they count as its changes.
-        await box.exec(["rm", "-rf", *new], user="0:0")
-        return await box.run(
-            lambda place: self._env.score(self._task, place.backend, output=answer)
+        await async_sandbox.exec(["rm", "-rf", *created_folders], user="0:0")
+        return await async_sandbox.run(
+            lambda workspace: self._env.score(self._task, workspace.backend, output=answer)
         )
 
     def _score_answer(self, answer: str | None) -> Score:
-        with closing(self._env.stage.open(self._task)) as place:
-            return self._env.score(self._task, place, output=answer)
+        with closing(self._env.stage.open(self._task)) as workspace:
+            return self._env.score(self._task, workspace, output=answer)
 
     def close(self) -> None:
         """Free the environment. Idempotent."""

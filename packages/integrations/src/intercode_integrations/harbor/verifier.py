@@ -23,8 +23,8 @@ from intercode.rewards.base import quiesce_sandbox, start_copy
 from intercode.rewards.leftovers import variables
 from intercode.task import Task
 from intercode_integrations.harbor.folders import TESTS, files
-from intercode_integrations.harbor.stage import HarborStage, as_root, home
-from intercode_integrations.harbor.system_files import TamperedError, as_before
+from intercode_integrations.harbor.stage import HarborStage, home_variables, run_as_root
+from intercode_integrations.harbor.system_files import TamperedError, restore_system_files
 from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.scripts import SHELL, script
 from intercode_sandbox.units import MIB
@@ -34,7 +34,7 @@ _CLEAN = """
 [ -d /logs ] && [ ! -L /logs ] || rm -rf /logs
 rm -rf /tests /logs/verifier && mkdir -p /logs && mkdir -m 777 /tests /logs/verifier
 """
-_SHOWN = 2000
+_MAX_OUTPUT_CHARACTERS = 2000
 
 
 class NoRewardError(Exception):
@@ -53,7 +53,7 @@ class HarborReward:
 
     def __init__(self, stage: HarborStage) -> None:
         self._stage = stage
-        self._solved: dict[str, frozenset[str]] = {}
+        self._gold_paths: dict[str, frozenset[str]] = {}
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score: ``reward`` of the rewards, the only one, or their mean.
@@ -62,20 +62,24 @@ class HarborReward:
             RewardError: The tests leave no reward, also where no agent has been.
             SandboxError: The sandbox died.
         """
-        found: list[Change] = []
+        changes: list[Change] = []
         network = self._stage.reach(task, self._stage.config(task).verifier)
         provider = self._stage.provider
 
-        def look() -> None:
-            found[:] = sandbox.changes()
+        def read_changes() -> None:
+            changes[:] = sandbox.changes()
 
         with (
-            quiesce_sandbox(provider, network, episode, sandbox, look) as quiet,
-            self._connected(task, quiet, episode.status != "running") as place,
+            quiesce_sandbox(provider, network, episode, sandbox, read_changes) as quiesced_sandbox,
+            self._verifier_workspace(
+                task, quiesced_sandbox, episode.status != "running"
+            ) as workspace,
         ):
             try:
-                as_before(place, found, lambda: self._stage.open(task), self._by_gold(task))
-                return self._test(task, place)
+                restore_system_files(
+                    workspace, changes, lambda: self._stage.open(task), self._gold_path_finder(task)
+                )
+                return self._test(task, workspace)
             except TamperedError as error:
                 detail: dict[str, Any] = {"reason": str(error), "tampered": error.paths}
             except NoRewardError as error:
@@ -84,36 +88,36 @@ class HarborReward:
         return Score(0.0, {}, detail)
 
     @contextmanager
-    def _connected(
-        self, task: Task, place: SandboxBackend, agents: bool = True
+    def _verifier_workspace(
+        self, task: Task, workspace: SandboxBackend, agents: bool = True
     ) -> Iterator[SandboxBackend]:
         """Yield a place with the verifier's network: a copy, where it has another agent's."""
         stage = self._stage
         network = stage.reach(task, stage.config(task).verifier)
         if not agents or network == stage.reach(task):
-            yield place
+            yield workspace
             return
-        with start_copy(stage.provider, network, place.limits, place.snapshot()) as copy:
+        with start_copy(stage.provider, network, workspace.limits, workspace.snapshot()) as copy:
             yield copy
 
-    def _by_gold(self, task: Task) -> Callable[[], frozenset[str]]:
+    def _gold_path_finder(self, task: Task) -> Callable[[], frozenset[str]]:
         """Return a function that tells which paths the task's own solution changes, if any."""
 
         def paths() -> frozenset[str]:
-            if task.task_id not in self._solved:
-                with closing(self._stage.open(task)) as place:
+            if task.task_id not in self._gold_paths:
+                with closing(self._stage.open(task)) as workspace:
                     for command in task.gold[:1]:
                         user = self._stage.config(task).agent.account
-                        env = {**home(place, user), **self._stage.variables(task)}
+                        env = {**home_variables(workspace, user), **self._stage.variables(task)}
                         argv, stdin = script(command)
                         seconds = task.timeout
-                        place.exec(argv, stdin=stdin, env=env, user=user, timeout=seconds)
-                    self._solved[task.task_id] = frozenset(c.path for c in place.changes())
-            return self._solved[task.task_id]
+                        workspace.exec(argv, stdin=stdin, env=env, user=user, timeout=seconds)
+                    self._gold_paths[task.task_id] = frozenset(c.path for c in workspace.changes())
+            return self._gold_paths[task.task_id]
 
         return paths
 
-    def _test(self, task: Task, place: SandboxBackend) -> Score:
+    def _test(self, task: Task, workspace: SandboxBackend) -> Score:
         """Run the tests.
 
         Raises:
@@ -122,13 +126,18 @@ class HarborReward:
         stage, verifier = self._stage, self._stage.config(task).verifier
         seconds = verifier.timeout_sec or VERIFIER_SECONDS
         try:
-            env = {**home(place, verifier.account), **stage.variables(task, verifier.env)}
-            cleaned = as_root(place, [*SHELL, _CLEAN], env=variables(place))
-            if not cleaned.ok:
-                raise NoRewardError(f"/tests cannot be made: {decode(cleaned.stderr)[-_SHOWN:]}")
+            env = {
+                **home_variables(workspace, verifier.account),
+                **stage.variables(task, verifier.env),
+            }
+            cleanup = run_as_root(workspace, [*SHELL, _CLEAN], env=variables(workspace))
+            if not cleanup.ok:
+                raise NoRewardError(
+                    f"/tests cannot be made: {decode(cleanup.stderr)[-_MAX_OUTPUT_CHARACTERS:]}"
+                )
             for name, path in files(stage.folder(task) / TESTS):
-                place.write_file(f"/{TESTS}/{name}", path.read_bytes(), 0o755)
-            done = place.exec(
+                workspace.write_file(f"/{TESTS}/{name}", path.read_bytes(), 0o755)
+            result = workspace.exec(
                 [*SHELL, "/tests/test.sh"],
                 cwd=stage.directory(task),
                 env=env,
@@ -136,9 +145,9 @@ class HarborReward:
                 timeout=seconds,
                 merge_stderr=True,
             )
-            if done.timed_out:
+            if result.timed_out:
                 raise NoRewardError(f"they ran into their time limit of {seconds:g} s")
-            parts = _rewards(place)
+            parts = _rewards(workspace)
         except CausedInsideError as error:  # no agent's program runs here: the tests did it
             raise NoRewardError(str(error)) from error
         except (OSError, LookupError, ValueError) as error:  # also: no such user any more
@@ -146,9 +155,9 @@ class HarborReward:
                 raise
             raise NoRewardError(str(error)) from error
         value = parts["reward"] if "reward" in parts else sum(parts.values()) / len(parts)
-        return Score(value, parts, {"output": decode(done.stdout[-_SHOWN:])})
+        return Score(value, parts, {"output": decode(result.stdout[-_MAX_OUTPUT_CHARACTERS:])})
 
-    def _refuse_broken(self, task: Task, why: NoRewardError) -> None:
+    def _refuse_broken(self, task: Task, error: NoRewardError) -> None:
         """Refuse tests that leave no reward where no agent has been, either.
 
         They run again each time: a server that they need may have gone since.
@@ -157,13 +166,18 @@ class HarborReward:
             RewardError: So it is.
         """
         try:
-            with closing(self._stage.open(task)) as fresh, self._connected(task, fresh) as place:
-                self._test(task, place)
+            with (
+                closing(self._stage.open(task)) as fresh_place,
+                self._verifier_workspace(task, fresh_place) as workspace,
+            ):
+                self._test(task, workspace)
         except NoRewardError:
-            raise RewardError(f"task {task.task_id!r}: its tests left no reward: {why}") from why
+            raise RewardError(
+                f"task {task.task_id!r}: its tests left no reward: {error}"
+            ) from error
 
 
-def _rewards(place: SandboxBackend) -> dict[str, float]:
+def _rewards(workspace: SandboxBackend) -> dict[str, float]:
     """Read the rewards that tests have left.
 
     Raises:
@@ -172,16 +186,16 @@ def _rewards(place: SandboxBackend) -> dict[str, float]:
     for name in ("reward.json", "reward.txt"):
         path = f"/logs/verifier/{name}"
         try:
-            text = place.read_file(path, MIB).decode()
-            given: Any = load_record(text) if name.endswith("json") else float(text)
+            text = workspace.read_file(path, MIB).decode()
+            reward_value: Any = load_record(text) if name.endswith("json") else float(text)
         except FileNotFoundError:
             continue
         except ValueError as error:
             raise NoRewardError(f"{path}: {error}") from error
-        parts = given if isinstance(given, dict) else {"reward": given}
+        parts = reward_value if isinstance(reward_value, dict) else {"reward": reward_value}
         try:
             numbers = {
-                key: float(one) for key, one in parts.items() if isinstance(one, int | float)
+                key: float(value) for key, value in parts.items() if isinstance(value, int | float)
             }
         except OverflowError:
             numbers = {}

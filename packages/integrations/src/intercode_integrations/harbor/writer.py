@@ -21,36 +21,36 @@ from intercode_sandbox.units import MIB
 
 ANSWER = "/logs/agent/answer.txt"
 """The file into which an agent writes the answer of a task that asks for one."""
-OWN = ("/tests", "/solution")
+HARBOR_FOLDERS = ("/tests", "/solution")
 """Folders of a sandbox that are Harbor's."""
-TESTS, SOLUTION = OWN
+TESTS, SOLUTION = HARBOR_FOLDERS
 _ORGANISATION = "intercode"
 _CHECKS = Path(__file__).parent / "checks"
 _AGENT_SECONDS, _VERIFIER_SECONDS = 900.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class TaskChecks:
     """The part of a folder that an environment's reward decides."""
 
     tests: Mapping[str, bytes]
     """The files of ``tests``, with a ``test.sh`` among them."""
-    solve: str
+    solution_script: str
     """The commands of the oracle."""
-    ask: str = ""
+    prompt: str = ""
     """The request for an answer, if the task has one."""
     data: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def check(name: str) -> bytes:
+def read_check(name: str) -> bytes:
     """Return one of the scripts that judge in the sandbox."""
     return (_CHECKS / name).read_bytes()
 
 
-def name_of(task: Task) -> str:
+def folder_name(task: Task) -> str:
     """Return a folder's name, which Harbor takes; no two tasks have the same."""
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", task.task_id).strip("-_")
-    return plain if plain == task.task_id else f"{plain or 'task'}-{sha256(task.task_id)[:8]}"
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", task.task_id).strip("-_")
+    return slug if slug == task.task_id else f"{slug or 'task'}-{sha256(task.task_id)[:8]}"
 
 
 def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
@@ -63,16 +63,16 @@ def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
     Raises:
         UsageError: It was not exported from any. The folder may be a stranger's: it names no code.
     """
-    told = metadata.get(_ORGANISATION)
-    if not isinstance(told, Mapping) or not {"environment", "task_id"} <= told.keys():
+    origin = metadata.get(_ORGANISATION)
+    if not isinstance(origin, Mapping) or not {"environment", "task_id"} <= origin.keys():
         raise UsageError(f"{file} does not name a task of InterCode's: export it with 'intercode "
                          "datasets export', or leave out --ek tasks=…")  # fmt: skip
-    if not re.fullmatch(r"[\w-]+", name := str(told["environment"])):  # a file, or a folder
+    if not re.fullmatch(r"[\w-]+", name := str(origin["environment"])):  # a file, or a folder
         raise UsageError(f"{file} names no environment, but {name!r}")
-    return name, str(told["task_id"])
+    return name, str(origin["task_id"])
 
 
-def write(folder: Path, environment: str, task: Task, recipe: Recipe, judged: Judged) -> None:
+def write(folder: Path, environment: str, task: Task, recipe: Recipe, checks: TaskChecks) -> None:
     """Write a task folder.
 
     Raises:
@@ -87,12 +87,12 @@ def write(folder: Path, environment: str, task: Task, recipe: Recipe, judged: Ju
     if folder.exists():
         raise UsageError(f"{folder} exists already: export to another folder, or remove it")
     files = {
-        "instruction.md": f"{task.query}\n{judged.ask and f'{chr(10)}{judged.ask}{chr(10)}'}",
+        "instruction.md": f"{task.query}\n{checks.prompt and f'{chr(10)}{checks.prompt}{chr(10)}'}",
         "task.toml": _toml(environment, task, recipe),
-        "solution/solve.sh": f"#!/bin/bash\n{judged.solve}\n",
+        "solution/solve.sh": f"#!/bin/bash\n{checks.solution_script}\n",
     }
     contents = {name: text.encode("utf-8", "surrogateescape") for name, text in files.items()}
-    contents |= {f"tests/{name}": data for name, data in judged.tests.items()}
+    contents |= {f"tests/{name}": data for name, data in checks.tests.items()}
     for name, data in contents.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def write(folder: Path, environment: str, task: Task, recipe: Recipe, judged: Ju
 def _toml(environment: str, task: Task, recipe: Recipe) -> str:
     """Return the text of ``task.toml``; JSON's texts, numbers and lists are TOML's, too."""
     sections: dict[str, dict[str, Any]] = {
-        "task": {"name": f"{_ORGANISATION}/{name_of(task)}", "keywords": list(task.tags)},
+        "task": {"name": f"{_ORGANISATION}/{folder_name(task)}", "keywords": list(task.tags)},
         f"metadata.{_ORGANISATION}": {"environment": environment, "task_id": task.task_id},
         "agent": {"timeout_sec": _AGENT_SECONDS},
         "verifier": {"timeout_sec": _VERIFIER_SECONDS},

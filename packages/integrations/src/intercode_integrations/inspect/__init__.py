@@ -4,9 +4,9 @@ Inspect imports this package by its entry point, for everybody who has both: imp
 nothing but register names. `intercode_integrations.inspect.runs` is imported only by our own runs.
 """
 
-from intercode_integrations import needing
+from intercode_integrations import require_framework
 
-with needing("Inspect AI", "intercode-gym[inspect]"):
+with require_framework("Inspect AI", "intercode-gym[inspect]"):
     from intercode_integrations.inspect.sandbox import InterCodeSandbox, SandboxConfig
     from intercode_integrations.inspect.tasks import (
         TaskSandbox,

@@ -66,40 +66,44 @@ class InspectEnv(InterCodeEnv[SandboxBackend]):
         super().__init__(data, None, "bash", _reward, options=options, **changes)
 
     @classmethod
-    def tasks(cls, rest: str) -> Dataset:
+    def tasks(cls, address: str) -> Dataset:
         """Load the samples of a task.
 
         Args:
-            rest: The task as for ``inspect eval``: ``FILE.py@TASK``, or ``PACKAGE/TASK``.
+            address: The task as for ``inspect eval``: ``FILE.py@TASK``, or ``PACKAGE/TASK``.
 
         Raises:
             TaskError: A sample needs more than a request and a sandbox.
             UsageError: There is no such task, or there are several.
         """
-        task = _loaded(rest)
+        task = _load_task(address)
         with chdir(task_run_dir(task)):
-            rows = [_task(rest, task, index) for index in range(len(task.dataset))]
-        return Dataset(rows, f"inspect:{rest}")
+            rows = [_task(address, task, index) for index in range(len(task.dataset))]
+        return Dataset(rows, f"inspect:{address}")
 
 
 @cache
-def _loaded(rest: str) -> InspectTask:
+def _load_task(address: str) -> InspectTask:
     try:
-        found = load_tasks([rest])
+        tasks = load_tasks([address])
     except (OSError, PrerequisiteError) as error:
-        raise UsageError(f"inspect:{rest}: there is no such task: {error}") from None
-    if len(found) != 1:
-        raise UsageError(f"inspect:{rest}: {len(found)} tasks are found there: name one, FILE@TASK")
-    if not found[0].scorer:
-        raise UsageError(f"inspect:{rest}: the task has no scorer, which would give the reward")
-    return found[0]
+        raise UsageError(f"inspect:{address}: there is no such task: {error}") from None
+    if len(tasks) != 1:
+        raise UsageError(
+            f"inspect:{address}: {len(tasks)} tasks are found there: name one, FILE@TASK"
+        )
+    if not tasks[0].scorer:
+        raise UsageError(f"inspect:{address}: the task has no scorer, which would give the reward")
+    return tasks[0]
 
 
-def _task(rest: str, of: InspectTask, index: int) -> Task:
-    sample = of.dataset[index]
+def _task(address: str, inspect_task: InspectTask, index: int) -> Task:
+    sample = inspect_task.dataset[index]
     task_id = str(index + 1 if sample.id is None else sample.id)
     if sample.choices:
-        raise TaskError(f"inspect:{rest}: sample {task_id!r}: choices are for a solver of its own")
+        raise TaskError(
+            f"inspect:{address}: sample {task_id!r}: choices are for a solver of its own"
+        )
     sources = resolve_sample_files(sample.files or {})
     files = {path: _content(text) for path, text in sources.items()}
     setup = None
@@ -112,14 +116,14 @@ def _task(rest: str, of: InspectTask, index: int) -> Task:
         "\n\n".join(_texts(sample)),
         files=files,
         setup=setup,
-        image=_image(sample.sandbox or of.sandbox),
-        metadata={"inspect": [rest, index]},
+        image=_image(sample.sandbox or inspect_task.sandbox),
+        metadata={"inspect": [address, index]},
     )
 
 
 def _content(source: str) -> str:
     """Read a text, a file, a URL or a data URL, as Inspect does."""
-    return decode(_awaited(partial(read_sandboxenv_file, source)))
+    return decode(_run_coroutine(partial(read_sandboxenv_file, source)))
 
 
 def _texts(sample: Sample) -> list[str]:
@@ -138,35 +142,35 @@ def _image(spec: SandboxEnvironmentSpec | None) -> str | None:
     raise TaskError(f"a sandbox {spec.type!r} with {config!r}: only a Dockerfile is understood")
 
 
-def _reward(task: Task, episode: Episode, place: SandboxBackend) -> Score:
+def _reward(task: Task, episode: Episode, workspace: SandboxBackend) -> Score:
     """Score an episode by the task's first scorer."""
-    rest, index = task.metadata["inspect"]
-    of = _loaded(rest)
-    sample, answer = of.dataset[index], episode.answer or ""
-    said = [ChatMessageUser(content=task.query), ChatMessageAssistant(content=answer)]
+    address, index = task.metadata["inspect"]
+    inspect_task = _load_task(address)
+    sample, answer = inspect_task.dataset[index], episode.answer or ""
+    messages = [ChatMessageUser(content=task.query), ChatMessageAssistant(content=answer)]
     state = TaskState(
         ModelName("none/none"),
         task.task_id,
         epoch=1,
         input=sample.input,
-        messages=said,
+        messages=messages,
         target=Target(sample.target),
         output=ModelOutput.from_content("none", answer),
         metadata=sample.metadata,
     )
 
     async def score() -> Any:
-        context.sandbox_environments_context_var.set({"default": InterCodeSandbox(place)})
+        context.sandbox_environments_context_var.set({"default": InterCodeSandbox(workspace)})
         context.sandbox_with_environments_context_var.set({})
         context.sandbox_default_context_var.set("default")
-        assert of.scorer
-        return await of.scorer[0](state, Target(sample.target))
+        assert inspect_task.scorer
+        return await inspect_task.scorer[0](state, Target(sample.target))
 
-    found = _awaited(score)
-    value = math.nan if found is None else _number(found.value)
+    result = _run_coroutine(score)
+    value = math.nan if result is None else _number(result.value)
     if not math.isfinite(value):
-        raise RewardError(f"task {task.task_id!r}: its scorer gives {found!r}, not one value")
-    return Score(value, detail={"explanation": found.explanation or ""})
+        raise RewardError(f"task {task.task_id!r}: its scorer gives {result!r}, not one value")
+    return Score(value, detail={"explanation": result.explanation or ""})
 
 
 def _number(value: Any) -> float:
@@ -185,7 +189,7 @@ def _number(value: Any) -> float:
         return math.nan
 
 
-def _awaited(call: Any) -> Any:
+def _run_coroutine(call: Any) -> Any:
     """Call a coroutine function, on a thread without an event loop, and return its result."""
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(lambda: asyncio.run(call())).result()

@@ -79,11 +79,15 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
         import tomllib
 
         try:
-            found = cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+            parsed_config = cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:  # not to be read, no TOML, or with other keys
             raise UsageError(f"{path}: {error}") from None
-        beside = path.parent / found.image
-        return found.model_copy(update={"image": str(beside)}) if beside.is_file() else found
+        local_image = path.parent / parsed_config.image
+        return (
+            parsed_config.model_copy(update={"image": str(local_image)})
+            if local_image.is_file()
+            else parsed_config
+        )
 
     def start(self) -> SandboxBackend:
         """Start a sandbox."""
@@ -99,7 +103,7 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
         get_provider(self.sandbox).digest(self.image)
 
 
-async def in_thread(call: Callable[[], T], *, abandon: bool = False) -> T:
+async def run_in_thread(call: Callable[[], T], *, abandon: bool = False) -> T:
     """Call a function on a thread of its own: no call waits for another one's.
 
     Args:
@@ -137,14 +141,14 @@ class InterCodeSandbox(SandboxEnvironment):
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
         """Build the image before there are samples."""
-        await in_thread(SandboxConfig.of(config).build)
+        await run_in_thread(SandboxConfig.of(config).build)
 
     @classmethod
     async def sample_init(
         cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
         """Start a sample's sandbox."""
-        return {"default": cls(await in_thread(SandboxConfig.of(config).start))}
+        return {"default": cls(await run_in_thread(SandboxConfig.of(config).start))}
 
     @classmethod
     async def sample_cleanup(
@@ -156,8 +160,8 @@ class InterCodeSandbox(SandboxEnvironment):
     ) -> None:
         """End a sample's sandbox, with all that runs in it."""
         with anyio.CancelScope(shield=True):
-            for one in environments.values():
-                await in_thread(one.as_type(InterCodeSandbox).close)
+            for environment in environments.values():
+                await run_in_thread(environment.as_type(InterCodeSandbox).close)
 
     def close(self) -> None:
         """End the sandbox."""
@@ -186,12 +190,12 @@ class InterCodeSandbox(SandboxEnvironment):
         """
         limits = SandboxEnvironmentLimits
         stdin = input.encode() if isinstance(input, str) else input
-        most = LONGEST_SECONDS if timeout is None else timeout
-        options = {"cwd": cwd, "env": env, "user": user, "timeout": most, "stdin": stdin}
+        max_seconds = LONGEST_SECONDS if timeout is None else timeout
+        options = {"cwd": cwd, "env": env, "user": user, "timeout": max_seconds, "stdin": stdin}
         if self._had_shell is None:
             self._had_shell = await self._has_shell()
         try:
-            done = await self._call(
+            result = await self._call(
                 "exec", cmd, **options, output_limit=limits.MAX_EXEC_OUTPUT_SIZE
             )
         except ActionError as error:  # by this text Inspect tells the model
@@ -201,18 +205,20 @@ class InterCodeSandbox(SandboxEnvironment):
         except OSError:
             await self._end_without_shell()
             raise
-        out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
-        if done.timed_out:
-            late = TimeoutError(f"the command took more than {timeout} s")
-            late.truncated_output = out + err  # type: ignore[attr-defined]
-            raise late
-        if done.truncated:
-            raise OutputLimitExceededError(limits.MAX_EXEC_OUTPUT_SIZE_STR, out + err)
-        if done.exit_code in _NOT_RUN:
+        stdout, stderr = (
+            text.decode("utf-8", "replace") for text in (result.stdout, result.stderr)
+        )
+        if result.timed_out:
+            timeout_error = TimeoutError(f"the command took more than {timeout} s")
+            timeout_error.truncated_output = stdout + stderr  # type: ignore[attr-defined]
+            raise timeout_error
+        if result.truncated:
+            raise OutputLimitExceededError(limits.MAX_EXEC_OUTPUT_SIZE_STR, stdout + stderr)
+        if result.exit_code in _NOT_RUN:
             await self._end_without_shell()
-        if done.exit_code == 126 and "permission denied" in err.casefold():
-            raise PermissionError(err.strip())
-        return ExecResult(done.ok, done.exit_code, out, err)
+        if result.exit_code == 126 and "permission denied" in stderr.casefold():
+            raise PermissionError(stderr.strip())
+        return ExecResult(result.ok, result.exit_code, stdout, stderr)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Write a file; see `SandboxEnvironment.write_file`."""
@@ -237,8 +243,8 @@ class InterCodeSandbox(SandboxEnvironment):
         container = getattr(self.box, "container", None)
         if container is None:
             raise NotImplementedError("no other process can enter a native sandbox")
-        named = f"--user {user} " if user else ""
-        command = f"docker exec -it {named}{container.id} /bin/bash"
+        user_option = f"--user {user} " if user else ""
+        command = f"docker exec -it {user_option}{container.id} /bin/bash"
         return SandboxConnection(type="intercode", command=command, container=container.id)
 
     async def _end_without_shell(self) -> None:
@@ -250,12 +256,12 @@ class InterCodeSandbox(SandboxEnvironment):
         """Tell whether a shell starts, as far as the sandbox's files decide that."""
         for shell in _SHELLS:
             try:
-                done = await self._call("exec", [shell, "-c", ":"], cwd="/")
+                result = await self._call("exec", [shell, "-c", ":"], cwd="/")
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.ENOMEM):  # it may start later
                     return True
             else:
-                if done.exit_code not in _NOT_RUN:
+                if result.exit_code not in _NOT_RUN:
                     return True
         return False
 
@@ -264,7 +270,7 @@ class InterCodeSandbox(SandboxEnvironment):
         if call is None:
             raise SandboxUnavailableError("there are no commands here, only a database: see `sql`")
         try:  # a sandbox answers requests in turn, but runs programs at the same time
-            return await in_thread(partial(call, *arguments, **options), abandon=True)
+            return await run_in_thread(partial(call, *arguments, **options), abandon=True)
         except OutputLimitError:
             raise
         except SandboxEndedError as error:

@@ -24,11 +24,11 @@ from inspect_ai.util import (
 from pydantic import BaseModel
 
 import intercode
-from intercode.calls import Tool as Described
+from intercode.calls import Tool as ToolDescription
 from intercode.episode import NoAction
 from intercode.errors import RewardError, UsageError
 from intercode.evaluate.exclusion import ungradable_tasks
-from intercode_integrations.inspect.sandbox import InterCodeSandbox, in_thread
+from intercode_integrations.inspect.sandbox import InterCodeSandbox, run_in_thread
 
 if TYPE_CHECKING:
     from intercode.envs.base import InterCodeEnv
@@ -56,11 +56,11 @@ class TaskConfig(BaseModel, frozen=True, extra="forbid"):
 @cache
 def _environment(config: TaskConfig) -> InterCodeEnv[Any]:
     """Make the environment with all tasks, from which each sample's own is made."""
-    told: dict[str, Any] = {"observations": "utf-8", "errors": "value", **config.options}
-    made: Any = intercode.make(config.env, split=config.split, **told).unwrapped
-    if not isinstance(made, intercode.InterCodeEnv):
+    env_options: dict[str, Any] = {"observations": "utf-8", "errors": "value", **config.options}
+    environment: Any = intercode.make(config.env, split=config.split, **env_options).unwrapped
+    if not isinstance(environment, intercode.InterCodeEnv):
         raise UsageError(f"{config.env!r}: its tasks are tried elsewhere, and not by Inspect")
-    return made
+    return environment
 
 
 @sandboxenv(name="intercode-task")
@@ -76,9 +76,9 @@ class TaskSandbox(InterCodeSandbox):
     """
 
     def __init__(self, config: TaskConfig, task_id: str) -> None:
-        known = _environment(config)
-        self.env = known.recreate(known.dataset)
-        self.task = known.dataset.by_id(task_id)
+        template = _environment(config)
+        self.env = template.recreate(template.dataset)
+        self.task = template.dataset.by_id(task_id)
         self.plays = config.tools == "intercode"
         try:
             if self.plays:
@@ -102,7 +102,7 @@ class TaskSandbox(InterCodeSandbox):
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
         """Make the environment before there are samples."""
-        await in_thread(partial(_environment, TaskConfig.model_validate(config)))
+        await run_in_thread(partial(_environment, TaskConfig.model_validate(config)))
 
     @classmethod
     async def sample_init(
@@ -110,7 +110,7 @@ class TaskSandbox(InterCodeSandbox):
     ) -> dict[str, SandboxEnvironment]:
         """Begin a sample's episode, or open its place."""
         begin = partial(cls, TaskConfig.model_validate(config), metadata["task_id"])
-        return {"default": await in_thread(begin)}
+        return {"default": await run_in_thread(begin)}
 
     def close(self) -> None:
         """End the place, with a call that runs in it."""
@@ -126,7 +126,7 @@ class TaskSandbox(InterCodeSandbox):
     def tools(self) -> list[Tool]:
         """Make the environment's tools, which act in the episode."""
         return [
-            _tool(*each) for each in zip(self.env.tools, intercode.tools(self.env), strict=True)
+            _tool(*pair) for pair in zip(self.env.tools, intercode.tools(self.env), strict=True)
         ]
 
     def score(self, answer: str) -> intercode.Score:
@@ -152,41 +152,43 @@ class TaskSandbox(InterCodeSandbox):
             raise RewardError(f"task {self.task.task_id!r} has no score: {episode.error}")
 
 
-def _tool(told: Described, function: Callable[..., str]) -> Tool:
+def _tool(tool: ToolDescription, function: Callable[..., str]) -> Tool:
     """Make a tool for Inspect of a function of ours."""
 
     async def execute(**kwargs: Any) -> str:
-        return await in_thread(partial(function, **kwargs), abandon=True)
+        return await run_in_thread(partial(function, **kwargs), abandon=True)
 
-    parameters = ToolParams.model_validate(told.parameters)
-    return ToolDef(execute, told.name, told.description, parameters).as_tool()
+    parameters = ToolParams.model_validate(tool.parameters)
+    return ToolDef(execute, tool.name, tool.description, parameters).as_tool()
 
 
-def _of_intercode(function: Function) -> Function:
+def _name_as_intercode(function: Function) -> Function:
     """Let Inspect name what a function makes ``intercode/…``, by the first part of its module."""
     function.__module__ = intercode.__name__
     return function
 
 
 @solver
-@_of_intercode
+@_name_as_intercode
 def play() -> Solver:
     """Let the model play the episode by calls of our tools, in our prompts' words."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         from intercode.agents.strategies import NO_CALL  # those that do not play need no agents
 
-        place = sandbox().as_type(TaskSandbox)
-        system, asked = place.env.messages("tools")
+        workspace = sandbox().as_type(TaskSandbox)
+        system, user_message = workspace.env.messages("tools")
         state.messages = [
             ChatMessageSystem(content=system["content"]),
-            ChatMessageUser(content=asked["content"]),
+            ChatMessageUser(content=user_message["content"]),
         ]
-        state.tools = place.tools()
-        while not place.done and not state.completed:
+        state.tools = workspace.tools()
+        while not workspace.done and not state.completed:
             state = await generate(state, tool_calls="single")
             if not state.output.message.tool_calls:  # a turn, too, as for our own agents
-                note, *_ = await in_thread(partial(place.env.step, NoAction(NO_CALL)), abandon=True)
+                note, *_ = await run_in_thread(
+                    partial(workspace.env.step, NoAction(NO_CALL)), abandon=True
+                )
                 state.messages.append(ChatMessageUser(content=note))
         return state
 
@@ -194,14 +196,14 @@ def play() -> Solver:
 
 
 @scorer(metrics=[mean(), stderr()])
-@_of_intercode
+@_name_as_intercode
 def reward() -> Scorer:
     """Score by the environment's reward. An infrastructure's failure is an error of the sample."""
 
     async def score(state: TaskState, target: Target) -> Score:
         answer = state.output.completion
-        found = await in_thread(partial(sandbox().as_type(TaskSandbox).score, answer))
-        return Score(value=found.value, answer=answer, metadata=dict(found.parts))
+        result = await run_in_thread(partial(sandbox().as_type(TaskSandbox).score, answer))
+        return Score(value=result.value, answer=answer, metadata=dict(result.parts))
 
     return score
 
@@ -212,37 +214,41 @@ def _task(env: str, tools: Tools, split: str | None, options: dict[str, Any]) ->
     if is_project(env):
         env = str(Path(env).absolute())  # wherever Inspect goes
     config = TaskConfig(env=env, tools=tools, split=split, options=options)
-    known = _environment(config)
-    if tools == "inspect" and known.language != "bash":
-        raise UsageError(f"{env!r}: Inspect's tool bash is for shells, not for {known.language}")
+    template = _environment(config)
+    if tools == "inspect" and template.language != "bash":
+        raise UsageError(f"{env!r}: Inspect's tool bash is for shells, not for {template.language}")
     inspects = inspects_bash(timeout=TIMEOUT)
-    excluded = ungradable_tasks(known.dataset)
+    excluded_ids = ungradable_tasks(template.dataset)
     samples = [
-        Sample(one.query, id=one.task_id, metadata={"task_id": one.task_id, "tags": [*one.tags]})
-        for one in known.dataset
-        if one.task_id not in excluded
+        Sample(
+            entry.query,
+            id=entry.task_id,
+            metadata={"task_id": entry.task_id, "tags": [*entry.tags]},
+        )
+        for entry in template.dataset
+        if entry.task_id not in excluded_ids
     ]
     return Task(
-        MemoryDataset(samples, name=known.dataset.name),
+        MemoryDataset(samples, name=template.dataset.name),
         solver=play() if tools == "intercode" else react(tools=[inspects], submit=ONLY_ANSWER),
         scorer=reward(),
         sandbox=SandboxEnvironmentSpec("intercode-task", config),
     )
 
 
-def _named(name: str, make: Callable[..., Task]) -> Callable[..., Task]:
+def _register_task(name: str, make: Callable[..., Task]) -> Callable[..., Task]:
     """Register a task as ``intercode/NAME``, which Inspect does not do for a package's checkout."""
-    made: Callable[..., Task] = task(name=name)(_of_intercode(make))
-    if "/" not in registry_info(made).name:
-        made = task(name=f"intercode/{name}")(make)
-    return made
+    factory: Callable[..., Task] = task(name=name)(_name_as_intercode(make))
+    if "/" not in registry_info(factory).name:
+        factory = task(name=f"intercode/{name}")(make)
+    return factory
 
 
-def _of(env: str) -> Callable[..., Task]:
+def _task_factory(env: str) -> Callable[..., Task]:
     def make(tools: Tools = "intercode", split: str | None = None, **options: Any) -> Task:
         return _task(env, tools, split, options)
 
-    return _named(env, make)
+    return _register_task(env, make)
 
 
 def _benchmark(
@@ -251,7 +257,7 @@ def _benchmark(
     return _task(env, tools, split, options)
 
 
-benchmark = _named("benchmark", _benchmark)
+benchmark = _register_task("benchmark", _benchmark)
 """The tasks of an environment or of a benchmark's folder.
 
 Args:
@@ -260,4 +266,4 @@ Args:
     split: A split of the data.
     **options: Options of the environment.
 """
-bash, ctf, python, sql, swe = map(_of, ("bash", "ctf", "python", "sql", "swe"))
+bash, ctf, python, sql, swe = map(_task_factory, ("bash", "ctf", "python", "sql", "swe"))

@@ -29,7 +29,7 @@ from intercode.json_limits import count_tokens
 
 if TYPE_CHECKING:
     from intercode.calls import Tool
-    from intercode_integrations.mcp.sessions import Answer, Seat, Seats
+    from intercode_integrations.mcp.sessions import Answer, EpisodeSession, EpisodeSessions
 
 log = logging.getLogger(__name__)
 
@@ -49,31 +49,35 @@ BODY_SECONDS = 30.0
 """Time for a whole body."""
 
 
-def server(seat_of: Callable[[Any], Seat]) -> Server[Any]:
+def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
     """Make a server of both eras of the protocol.
 
     Args:
-        seat_of: Finds the seat that a request is for, from the SDK's context.
+        find_session: Finds the seat that a request is for, from the SDK's context.
     """
 
     async def list_tools(context: Any, params: Any) -> Any:
-        begun = await asyncio.shield(asyncio.wrap_future(seat_of(context).begun))
+        episode_start = await asyncio.shield(
+            asyncio.wrap_future(find_session(context).episode_start)
+        )
         return types.ListToolsResult(
             tools=[
                 types.Tool(
                     name=tool.name,
-                    description=tool.description if at else _with_task(tool, begun.query),
+                    description=tool.description
+                    if index
+                    else _task_description(tool, episode_start.query),
                     input_schema=dict(tool.parameters),
                 )
-                for at, tool in enumerate(begun.tools)
+                for index, tool in enumerate(episode_start.tools)
             ]
         )
 
     async def call_tool(context: Any, params: Any) -> Any:
-        call = seat_of(context).call(params.name, params.arguments or {}, context.request_id)
-        text, failed = await _reporting(context.session, call)
+        call = find_session(context).call(params.name, params.arguments or {}, context.request_id)
+        text, has_failed = await _reporting(context.session, call)
         return types.CallToolResult(
-            content=[types.TextContent(type="text", text=text)], is_error=failed
+            content=[types.TextContent(type="text", text=text)], is_error=has_failed
         )
 
     return Server(
@@ -97,7 +101,7 @@ async def _reporting(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
         task.cancel()  # its action, too, where the client has cancelled the request
 
 
-def _with_task(tool: Tool, query: str) -> str:
+def _task_description(tool: Tool, query: str) -> str:
     return f"{tool.description}\n\nThe task: {sendable(query)}"
 
 
@@ -108,13 +112,13 @@ class Stdio(threading.Thread):
     ending, as a read of standard input cannot be ended.
 
     Args:
-        seats: The run's.
-        seat: The client's.
+        sessions: The run's.
+        session: The client's.
     """
 
-    def __init__(self, seats: Seats, seat: Seat) -> None:
+    def __init__(self, sessions: EpisodeSessions, session: EpisodeSession) -> None:
         super().__init__(name="intercode-mcp", daemon=True)
-        self._seats, self._seat = seats, seat
+        self._sessions, self._session = sessions, session
 
     def run(self) -> None:
         """Serve; then the client has left."""
@@ -123,19 +127,19 @@ class Stdio(threading.Thread):
         except Exception:  # a client that was killed does not read its answer
             log.info("the connection has ended", exc_info=True)
         finally:
-            self._seats.leave()
+            self._sessions.leave()
 
     async def _serve(self) -> None:
-        made = server(lambda context: self._seat)
+        mcp_server = server(lambda context: self._session)
         async with stdio_server() as streams:
-            await made.run(*streams, made.create_initialization_options())
+            await mcp_server.run(*streams, mcp_server.create_initialization_options())
 
 
 class Http(threading.Thread):
     """Serves the seats of a run over HTTP, each at a URL that cannot be guessed.
 
     Args:
-        seats: The run's.
+        sessions: The run's.
         host: The address to listen on.
         port: The port; 0: any that is free.
         token: Asked for in each request, as ``Authorization: Bearer TOKEN``.
@@ -147,7 +151,7 @@ class Http(threading.Thread):
 
     def __init__(
         self,
-        seats: Seats,
+        sessions: EpisodeSessions,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
@@ -163,23 +167,23 @@ class Http(threading.Thread):
             raise UsageError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
         # asyncio does so only for sockets that it makes; without it, answers wait for 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        shown = f"[{host}]" if ":" in host else host
-        self._url = f"http://{shown}:{self._socket.getsockname()[1]}/mcp"
-        made = server(lambda context: context.request.scope["seat"])
-        app = made.streamable_http_app(stateless_http=True, host=host)  # which checks Host
+        display_host = f"[{host}]" if ":" in host else host
+        self._url = f"http://{display_host}:{self._socket.getsockname()[1]}/mcp"
+        mcp_server = server(lambda context: context.request.scope["seat"])
+        app = mcp_server.streamable_http_app(stateless_http=True, host=host)  # which checks Host
         admission = admission or Admission()
         config = uvicorn.Config(
-            _Gate(app, seats, token, admission),
-            http=_admitting(admission),
+            _Gate(app, sessions, token, admission),
+            http=_admission_protocol(admission),
             log_config=None,
             access_log=False,  # it would have the secrets
             timeout_graceful_shutdown=PATIENCE,
         )
         self._server = uvicorn.Server(config)
 
-    def url(self, seat: Seat) -> str:
+    def url(self, session: EpisodeSession) -> str:
         """Return the URL of a seat."""
-        return f"{self._url}/{seat.secret}"
+        return f"{self._url}/{session.secret}"
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -191,7 +195,7 @@ class Http(threading.Thread):
         self.join()
 
 
-def _admitting(admission: Admission) -> type[H11Protocol]:
+def _admission_protocol(admission: Admission) -> type[H11Protocol]:
     """Make the protocol of connections that wait for their admission."""
 
     class Protocol(H11Protocol):
@@ -215,7 +219,7 @@ class _Gate:
     """Lets requests pass that come from no web page, name a seat, and are not too large."""
 
     app: Any
-    seats: Seats
+    sessions: EpisodeSessions
     token: str | None
     admission: Admission
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
@@ -224,27 +228,27 @@ class _Gate:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             start, _, secret = scope["path"].rpartition("/")
-            seat = self.seats.find(secret) if start == "/mcp" else None
+            session = self.sessions.find(secret) if start == "/mcp" else None
             if "origin" in headers:
-                refused = PlainTextResponse("web pages may not call this", 403)
-            elif self.token and (denied := token_refusal(_texts(headers), self.token.encode())):
-                refused = PlainTextResponse(denied[1], denied[0])
-            elif seat is None:
-                refused = PlainTextResponse("there is no such episode", 404)
+                rejection = PlainTextResponse("web pages may not call this", 403)
+            elif self.token and (denial := token_refusal(_texts(headers), self.token.encode())):
+                rejection = PlainTextResponse(denial[1], denial[0])
+            elif session is None:
+                rejection = PlainTextResponse("there is no such episode", 404)
             else:
                 self.admission.leave(scope["client"])
                 try:
                     async with self.reading, asyncio.timeout(BODY_SECONDS):
                         receive, body = await _read(receive)
                     # A server without sessions knows of no other request than this one.
-                    seat.cancel(_cancelled_request(body))
-                    refused = None
+                    session.cancel(_cancelled_request(body))
+                    rejection = None
                 except (UsageError, TimeoutError) as error:
-                    said = str(error) or "the body took too long"
-                    refused = PlainTextResponse(said, 413, {"connection": "close"})
-                scope = {**scope, "path": start, "raw_path": start.encode(), "seat": seat}
-            if refused is not None:
-                await refused(scope, receive, send)
+                    message = str(error) or "the body took too long"
+                    rejection = PlainTextResponse(message, 413, {"connection": "close"})
+                scope = {**scope, "path": start, "raw_path": start.encode(), "seat": session}
+            if rejection is not None:
+                await rejection(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 

@@ -33,7 +33,7 @@ Answer = tuple[str, bool]
 """Text for the model, and whether the call has failed."""
 _AGAIN_SECONDS = 0.1
 """Time between two requests to stop an action, the first of which may have come too early."""
-MOST_CALLS = 64
+MAX_WAITING_CALLS = 64
 """Calls of an episode that wait, at most."""
 CANCELLED: Answer = "[cancelled: this call did nothing]", True
 FAILED = "[the episode has failed, by no fault of yours: it has no result]"
@@ -56,31 +56,31 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _EpisodeStart:
     """The request and the tools of an episode that has begun: its client may know them."""
 
     query: str
     tools: list[Tool]
 
 
-class Seat:
+class EpisodeSession:
     """The place of a client in an episode, and so the episode's agent.
 
     Args:
-        idle: Seconds without a call after which the client is taken to have left; None: no limit.
+        idle_seconds: Seconds without a call after which the client is taken to have left; None: no limit.
     """
 
-    def __init__(self, idle: float | None = None) -> None:
+    def __init__(self, idle_seconds: float | None = None) -> None:
         self.secret = secrets.token_urlsafe(24)
         """The name of the seat, which cannot be guessed."""
-        self.begun: Future[_Begun] = Future()
-        self._idle = idle
+        self.episode_start: Future[_EpisodeStart] = Future()
+        self._idle_seconds = idle_seconds
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._open: dict[str | int, _Call] = {}
-        self._left: str | None = None
-        self._taken: _Call | None = None
+        self._leave_reason: str | None = None
+        self._current_call: _Call | None = None
         self._observation = ""
-        self._over: Answer | None = None
+        self._final_answer: Answer | None = None
         self._lock = threading.Lock()
 
     async def call(
@@ -97,9 +97,9 @@ class Seat:
             request_id: The id of the request, for `cancel`.
         """
         with self._lock:
-            if self._over is not None:
-                return self._over
-            if self._calls.qsize() >= MOST_CALLS:
+            if self._final_answer is not None:
+                return self._final_answer
+            if self._calls.qsize() >= MAX_WAITING_CALLS:
                 return "[too many calls wait: this one did nothing]", True
             call = _Call(name, arguments)
             self._calls.put(call)
@@ -121,18 +121,18 @@ class Seat:
 
     def run(self, env: HeldEnv) -> None:
         """Play the episode with the client's calls; hand in what a client leaves behind."""
-        self.begun.set_result(_Begun(env.observation, env.tools))
-        while env.running and (call := self._next(env.episode)) is not None:
-            self._taken = call
-            before = CANCELLATION.set(call.cancellation)
+        self.episode_start.set_result(_EpisodeStart(env.observation, env.tools))
+        while env.running and (call := self._next_call(env.episode)) is not None:
+            self._current_call = call
+            cancellation_token = CANCELLATION.set(call.cancellation)
             try:
                 self._observation = sendable(env.call(call.name, call.arguments)[0])
             finally:
-                CANCELLATION.reset(before)
+                CANCELLATION.reset(cancellation_token)
             if env.running:
                 call.answer.set_result((self._observation, False))
 
-    def _next(self, episode: Episode) -> _Call | None:
+    def _next_call(self, episode: Episode) -> _Call | None:
         """Wait for a call; None: the client has left.
 
         Raises:
@@ -140,16 +140,18 @@ class Seat:
         """
         while True:
             try:
-                call = self._calls.get(timeout=self._idle)
+                call = self._calls.get(timeout=self._idle_seconds)
             except Empty:
                 if not episode.turns:
-                    raise ModelError(f"no client has called a tool in {self._idle:g} s") from None
-                self._left = f"no call in {self._idle:g} s"
+                    raise ModelError(
+                        f"no client has called a tool in {self._idle_seconds:g} s"
+                    ) from None
+                self._leave_reason = f"no call in {self._idle_seconds:g} s"
                 return None
             if call is None:
                 if not episode.turns:
                     raise Stopped
-                self._left = "disconnected"
+                self._leave_reason = "disconnected"
                 return None
             if call.answer.set_running_or_notify_cancel():
                 if not call.cancellation.requested:
@@ -158,92 +160,92 @@ class Seat:
 
     def episode_metadata(self) -> Mapping[str, Any]:
         """Say why the episode was handed in, if not by the client."""
-        if self._left is None:
+        if self._leave_reason is None:
             return {}
-        return {"ended_by": "client", "mcp": {"left": self._left}}
+        return {"ended_by": "client", "mcp": {"left": self._leave_reason}}
 
     def leave(self) -> None:
         """Hand in the episode as it stands, after the calls that wait."""
         self._calls.put(None)
 
-    def end(self, said: str, failed: bool) -> None:
+    def end(self, message: str, failed: bool) -> None:
         """Answer the call that has ended the episode, and all after it."""
         with self._lock:
-            self._over = ALREADY_ENDED if not failed else said, failed
-        if not self.begun.done():
-            self.begun.set_exception(Stopped())
-        if self._taken is not None and not self._taken.answer.done():
-            text = said if failed else f"{self._observation.rstrip()}\n{said}".lstrip()
-            self._taken.answer.set_result((text, failed))
-        self._taken, self._observation = None, ""  # a run may have many seats
+            self._final_answer = ALREADY_ENDED if not failed else message, failed
+        if not self.episode_start.done():
+            self.episode_start.set_exception(Stopped())
+        if self._current_call is not None and not self._current_call.answer.done():
+            text = message if failed else f"{self._observation.rstrip()}\n{message}".lstrip()
+            self._current_call.answer.set_result((text, failed))
+        self._current_call, self._observation = None, ""  # a run may have many seats
         while not self._calls.empty():
             call = self._calls.get()
             if call is not None and call.answer.set_running_or_notify_cancel():
-                call.answer.set_result(self._over)
+                call.answer.set_result(self._final_answer)
 
 
-class Seats:
+class EpisodeSessions:
     """The clients of a run, as the factory of its agents.
 
     Args:
-        idle: Seconds without a call after which a client is taken to have left; None: no limit.
+        idle_seconds: Seconds without a call after which a client is taken to have left; None: no limit.
         show_score: Whether the answer to the last call tells the reward.
 
     Attributes:
         announce: Called with each episode that begins, and its seat.
-        left: Set when all clients have left.
+        leave_event: Set when all clients have left.
     """
 
-    def __init__(self, *, idle: float | None = None, show_score: bool = False) -> None:
+    def __init__(self, *, idle_seconds: float | None = None, show_score: bool = False) -> None:
         self.__name__ = "mcp"  # the agent's name in the record
-        self.left = threading.Event()
-        self.announce: Callable[[Seat, Episode], object] = lambda seat, episode: None
-        self._idle, self._show_score = idle, show_score
-        self._seats: dict[Key, Seat] = {}
+        self.leave_event = threading.Event()
+        self.announce: Callable[[EpisodeSession, Episode], object] = lambda session, episode: None
+        self._idle_seconds, self._show_score = idle_seconds, show_score
+        self._sessions: dict[Key, EpisodeSession] = {}
 
-    def seat(self, task_id: str, epoch: int = 0) -> Seat:
+    def session(self, task_id: str, epoch: int = 0) -> EpisodeSession:
         """Return the seat of an episode, which may begin later."""
-        return self._seats.setdefault((epoch, task_id, ()), Seat(self._idle))
+        return self._sessions.setdefault((epoch, task_id, ()), EpisodeSession(self._idle_seconds))
 
-    def find(self, secret: str) -> Seat | None:
+    def find(self, secret: str) -> EpisodeSession | None:
         """Find a seat by its secret, in a time that does not tell how much of it is right."""
-        given, found = secret.encode(), None
-        for seat in list(self._seats.values()):
-            if hmac.compare_digest(seat.secret.encode(), given):
-                found = seat
-        return found
+        secret_bytes, match = secret.encode(), None
+        for session in list(self._sessions.values()):
+            if hmac.compare_digest(session.secret.encode(), secret_bytes):
+                match = session
+        return match
 
-    def __call__(self, task: Task) -> Seat:
+    def __call__(self, task: Task) -> EpisodeSession:
         """Make the agent of a first attempt."""
-        return self.seat(task.task_id)
+        return self.session(task.task_id)
 
-    def within(self, env: Surroundings, task: Task) -> Seat:
+    def within(self, env: Surroundings, task: Task) -> EpisodeSession:
         """Make the agent of an episode that has begun."""
-        seat = self.seat(task.task_id, env.episode.epoch)
-        if self.left.is_set():
-            seat.leave()
-        self.announce(seat, env.episode)
-        return seat
+        session = self.session(task.task_id, env.episode.epoch)
+        if self.leave_event.is_set():
+            session.leave()
+        self.announce(session, env.episode)
+        return session
 
-    def ended(self, episode: Episode) -> None:
+    def finish_episode(self, episode: Episode) -> None:
         """Tell the client that its episode has ended, and is recorded."""
-        seat = self._seats.get(episode_key(episode))
-        if seat is None:
+        session = self._sessions.get(episode_key(episode))
+        if session is None:
             return
         if episode.status == "error":
-            seat.end(FAILED, failed=True)
+            session.end(FAILED, failed=True)
         else:
             score = f"\n[reward: {episode.reward}]" if self._show_score else ""
             is_last_turn = episode.status == "truncated" and "ended_by" not in episode.metadata
-            seat.end(f"{TURN_LIMIT if is_last_turn else ENDED}{score}", failed=False)
+            session.end(f"{TURN_LIMIT if is_last_turn else ENDED}{score}", failed=False)
 
     def leave(self) -> None:
         """Hand in all episodes as they stand, now and later."""
-        self.left.set()
-        for seat in list(self._seats.values()):
-            seat.leave()
+        self.leave_event.set()
+        for session in list(self._sessions.values()):
+            session.leave()
 
     def close(self) -> None:
         """Answer all calls that still wait: there will be no result."""
-        for seat in list(self._seats.values()):
-            seat.end(FAILED, failed=True)
+        for session in list(self._sessions.values()):
+            session.end(FAILED, failed=True)

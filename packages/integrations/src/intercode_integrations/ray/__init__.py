@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from intercode_integrations.ray.cluster import library, refuse_passwords
+from intercode_integrations.ray.cluster import import_ray, refuse_passwords
 
 if TYPE_CHECKING:
     from intercode.evaluate.executor import Work
     from intercode.evaluate.worker import Job
     from intercode.spec import RunSpec
-    from intercode_integrations.ray.driver import Spread
+    from intercode_integrations.ray.driver import RayExecutor
 
 
 class Ray:
@@ -41,10 +41,10 @@ class Ray:
             UsageError: Ray is not installed, or an option has a password.
         """
         refuse_passwords(spec.flat())
-        library()
+        import_ray()
 
-    def start(self, jobs: Sequence[Job], work: Work) -> Spread:
+    def start(self, jobs: Sequence[Job], work: Work) -> RayExecutor:
         """See `intercode.evaluate.executor.Executor`."""
-        from intercode_integrations.ray.driver import Spread
+        from intercode_integrations.ray.driver import RayExecutor
 
-        return Spread(jobs, work, self.address, self.cpus)
+        return RayExecutor(jobs, work, self.address, self.cpus)

@@ -33,7 +33,7 @@ def refuse_passwords(options: Mapping[str, Any]) -> None:
             )
 
 
-def library() -> Any:
+def import_ray() -> Any:
     """Import Ray, whose usage statistics stay off unless they were asked for.
 
     Raises:
@@ -49,15 +49,15 @@ def library() -> Any:
 
 
 @contextmanager
-def connected(address: str | None = None) -> Iterator[Any]:
+def cluster_connection(address: str | None = None) -> Iterator[Any]:
     """Connect to a cluster, unless this process is connected; yield the package ``ray``."""
-    ray, was = library(), library().is_initialized()
-    if not was:
+    ray, was_connected = import_ray(), import_ray().is_initialized()
+    if not was_connected:
         connect(address)
     try:
         yield ray
     finally:
-        if not was:
+        if not was_connected:
             ray.shutdown()
 
 
@@ -69,19 +69,19 @@ def connect(address: str | None = None) -> None:
     """
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     options |= {"log_to_driver": False, "configure_logging": False, "logging_level": "error"}
-    where = address or os.environ.get("RAY_ADDRESS", "this machine")
-    ray = library()
-    _reach(where)
+    target = address or os.environ.get("RAY_ADDRESS", "this machine")
+    ray = import_ray()
+    _check_address(target)
     try:
-        _begin(lambda: ray.init(address, **options))
+        _connect_with_retries(lambda: ray.init(address, **options))
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"no Ray cluster answers at {where}: {error} (one that uses tokens needs "
+            f"no Ray cluster answers at {target}: {error} (one that uses tokens needs "
             "RAY_AUTH_MODE=token and the token here, too)"
         ) from error
 
 
-def _begin(connecting: Callable[[], object]) -> None:
+def _connect_with_retries(attempt: Callable[[], object]) -> None:
     """Connect, and again where the cluster breaks off.
 
     Ray's server forks a process for each client while its threads use gRPC, and at times that
@@ -92,40 +92,44 @@ def _begin(connecting: Callable[[], object]) -> None:
     """
     for _ in range(_TRIES - 1):
         with suppress(ConnectionAbortedError):
-            connecting()
+            attempt()
             return
-    connecting()
+    attempt()
 
 
-def _reach(where: str) -> None:
+def _check_address(target: str) -> None:
     """Refuse an address at which no one listens; Ray would try for minutes."""
-    host, _, port = where.removeprefix("ray://").rpartition(":")
+    host, _, port = target.removeprefix("ray://").rpartition(":")
     if not (host and port.isdecimal()):
         return
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
     except (OSError, OverflowError) as error:
-        raise UsageError(f"there is no Ray cluster at {where}: {error}") from error
+        raise UsageError(f"there is no Ray cluster at {target}: {error}") from error
 
 
-def nodes_with_room(most: int, cpus: float = 1.0, without: Collection[str] = ()) -> Counter[str]:
+def allocate_nodes(
+    max_processes: int, cpus: float = 1.0, excluded_nodes: Collection[str] = ()
+) -> Counter[str]:
     """Return how many processes each living node gets: one for each reserved processor, in turn.
 
     Args:
-        most: The number of all of them, at the most.
+        max_processes: The number of all of them, at the most.
         cpus: The processors that each reserves.
-        without: Nodes that get none.
+        excluded_nodes: Nodes that get none.
     """
-    room = {
+    capacities = {
         node["NodeID"]: int(node["Resources"].get("CPU", 0) / cpus)
-        for node in library().nodes()
-        if node["Alive"] and node["NodeID"] not in without
+        for node in import_ray().nodes()
+        if node["Alive"] and node["NodeID"] not in excluded_nodes
     }
-    turns = sorted((turn, node) for node, places in room.items() for turn in range(places))
-    return Counter(node for _, node in turns[:most])
+    turns = sorted(
+        (turn, node) for node, slot_count in capacities.items() for turn in range(slot_count)
+    )
+    return Counter(node for _, node in turns[:max_processes])
 
 
-def on_node(node: str) -> Any:
+def node_affinity(node: str) -> Any:
     """Return the strategy that places an actor on a node, and nowhere else."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

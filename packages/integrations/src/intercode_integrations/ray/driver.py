@@ -27,10 +27,10 @@ from intercode.evaluate.loop import failed_episode
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import FATAL_ERROR_NAMES, PATIENCE, TICK, Interrupts, Job
 from intercode.registry import ENVS
-from intercode_integrations.ray.cluster import connected, nodes_with_room, on_node
-from intercode_integrations.ray.shared_limits import Ledger
-from intercode_integrations.ray.worker import Assignment, Opened, Played, Station
-from intercode_integrations.serve.client import raised
+from intercode_integrations.ray.cluster import allocate_nodes, cluster_connection, node_affinity
+from intercode_integrations.ray.shared_limits import SharedLedger
+from intercode_integrations.ray.worker import Assignment, BatchResult, OpenResult, RayWorker
+from intercode_integrations.serve.client import rebuild_error
 from intercode_sandbox.images.resolve import resolve
 from intercode_sandbox.images.transfer import export_image
 from intercode_sandbox.units import format_count
@@ -40,37 +40,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK = 1.0
+NODE_POLL_SECONDS = 1.0
 """Seconds between looks at the cluster's nodes."""
-BATCH = 1.0
+BATCH_SECONDS = 1.0
 """Seconds that a batch is to take: so much is lost with a station, at the most twice."""
-LARGEST = 64
+MAX_BATCH_JOBS = 64
 """Jobs of a batch."""
-UNDER_WAY = 30.0
+WAIT_NOTICE_SECONDS = 30.0
 """Seconds without any station after which it is said what is waited for."""
 
 
 @dataclass(eq=False)
-class _Post:
+class _WorkerHandle:
     """A station, as the driver knows it."""
 
     name: str
     node: str
     actor: Any
     is_open: bool = False
-    busy: int = 0
+    batch_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
     """A call of a station that is under way."""
 
-    post: _Post
+    worker: _WorkerHandle
     batch: list[Job] = field(default_factory=list)
     """Empty: it is being opened."""
 
 
-class Spread:
+class RayExecutor:
     """See `intercode.evaluate.worker.Runs`.
 
     Args:
@@ -82,14 +82,14 @@ class Spread:
 
     def __init__(self, jobs: Sequence[Job], work: Work, address: str | None, cpus: float) -> None:
         self.stopped: str | None = None
-        self._left = deque(jobs)
-        self._lost: Counter[Key] = Counter()
+        self._remaining_jobs = deque(jobs)
+        self._loss_counts: Counter[Key] = Counter()
         """How often a job was lost, alone in its batch after the first time."""
         self._work, self._address, self._cpus = work, address, cpus
         self._workers = min(work.plan.spec.how.workers, max(1, len(jobs)))
-        self._posts: list[_Post] = []
+        self._worker_handles: list[_WorkerHandle] = []
         self._calls: dict[Any, _Call] = {}
-        self._refused: dict[str, str] = {}
+        self._refusals: dict[str, str] = {}
         """Node → why it takes no part."""
         self._failures: Counter[str] = Counter()
         self._numbers = count(1)
@@ -97,23 +97,23 @@ class Spread:
         """The time of an episode, of late."""
         self._draining = False
         self._failure: BaseException | None = None
-        self._told: set[str] = set()
-        self._waiting = time.monotonic()
+        self._announced_nodes: set[str] = set()
+        self._wait_start = time.monotonic()
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
         """Yield the episodes, each as soon as it is recorded."""
-        if not self._left:
+        if not self._remaining_jobs:
             return
-        with connected(self._address) as self._ray:
+        with cluster_connection(self._address) as self._ray:
             self._begin()
             try:
                 yield from self._loop(interrupts, progress)
                 self._close()
             finally:
-                for post in self._posts:
-                    self._ray.kill(post.actor)
+                for worker in self._worker_handles:
+                    self._ray.kill(worker.actor)
                 if self._ledger is not None:
-                    self._settle()
+                    self._settle_budget()
                     self._ray.kill(self._ledger)
         if self._failure is not None:
             raise self._failure
@@ -126,152 +126,159 @@ class Spread:
         if spec.model.name or spec.env.judge_model or spec.how.max_connections:
             budget = self._work.budget
             assert budget is not None  # a run of a spec has one
-            self._before = budget.spent.cost, budget.spent.tokens
+            self._prior_spending = budget.spent.cost, budget.spent.tokens
             self._ledger = (
-                ray.remote(Ledger)
+                ray.remote(SharedLedger)
                 .options(
                     num_cpus=0,
                     max_concurrency=2 * self._workers + 8,
-                    scheduling_strategy=on_node(ray.get_runtime_context().get_node_id()),
+                    scheduling_strategy=node_affinity(ray.get_runtime_context().get_node_id()),
                 )
                 .remote(budget.max_cost, budget.max_tokens, budget.spent, spec.how.max_connections)
             )
-        carried = {n: d for n, d in images.items() if not self._image(n).host}
-        hidden = [spec.how.out, plan.dataset.source]
-        given = Assignment(
+        image_digests = {n: d for n, d in images.items() if not self._image(n).host}
+        hidden_paths = [spec.how.out, plan.dataset.source]
+        assignment = Assignment(
             plan,
             facts,
-            carried,
+            image_digests,
             folder=str(Path.cwd()),
-            hidden=tuple(str(Path(one).absolute()) for one in hidden if one is not None),
-            own=ENVS.file_reference(spec.env.name),
+            hidden_folders=tuple(
+                str(Path(path).absolute()) for path in hidden_paths if path is not None
+            ),
+            env_location=ENVS.file_reference(spec.env.name),
             ledger=self._ledger,
         )
-        self._given = ray.put(given)
+        self._assignment_ref = ray.put(assignment)
         self._files: dict[str, Any] = {}
-        self._looked = 0.0
+        self._last_poll = 0.0
 
     def _loop(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
-        heard = 0
+        handled_count = 0
         while True:
             if interrupts.count > 1:
                 raise KeyboardInterrupt
-            if interrupts.count > heard:
-                heard = interrupts.count
+            if interrupts.count > handled_count:
+                handled_count = interrupts.count
                 self._drain()
                 progress.stopping(sum(len(call.batch) for call in self._calls.values()))
             playing = any(call.batch for call in self._calls.values())
-            if not playing and (self._draining or not self._left):
+            if not playing and (self._draining or not self._remaining_jobs):
                 return
             if not self._draining:
-                self._look(progress)
-                self._hand_out()
-            yield from self._received(progress, interrupts)
+                self._start_missing_workers(progress)
+                self._assign_batches()
+            yield from self._receive_episodes(progress, interrupts)
             progress.tick()
 
     # Stations
 
-    def _look(self, progress: Progress) -> None:
+    def _start_missing_workers(self, progress: Progress) -> None:
         """Start stations on nodes that have too few; at first, and on nodes that have joined."""
         now = time.monotonic()
-        if now - self._looked < LOOK:
+        if now - self._last_poll < NODE_POLL_SECONDS:
             return
-        self._looked = now
+        self._last_poll = now
         nodes = {n["NodeID"]: n for n in self._ray.nodes() if n["Alive"]}
         self._names = {i: f"{n['NodeName']} ({i[:8]})" for i, n in nodes.items()}
-        wanted = nodes_with_room(self._workers, self._cpus, without=self._refused)
-        share = ceil(self._workers / (wanted.total() or 1))
-        there = Counter(post.node for post in self._posts)
-        for node, number in wanted.items():
-            for _ in range(number - there[node]):
+        process_counts = allocate_nodes(self._workers, self._cpus, excluded_nodes=self._refusals)
+        share = ceil(self._workers / (process_counts.total() or 1))
+        worker_counts = Counter(worker.node for worker in self._worker_handles)
+        for node, number in process_counts.items():
+            for _ in range(number - worker_counts[node]):
                 self._start(node, share, nodes[node]["Resources"])
-        if any(post.is_open for post in self._posts):
-            self._waiting = now
-        elif now - self._waiting > UNDER_WAY:
-            self._waiting = now
-            reasons = "; ".join(f"{n}: {why}" for n, why in self._refused.items())
+        if any(worker.is_open for worker in self._worker_handles):
+            self._wait_start = now
+        elif now - self._wait_start > WAIT_NOTICE_SECONDS:
+            self._wait_start = now
+            reasons = "; ".join(f"{n}: {reason}" for n, reason in self._refusals.items())
             text = "no node has room for a process with environments yet"
             progress.nodes(0, f"{text} ({reasons})" if reasons else text)
 
-    def _start(self, node: str, share: int, has: dict[str, float]) -> None:
+    def _start(self, node: str, share: int, resources: dict[str, float]) -> None:
         # What the sandboxes of its environments may take is reserved, as far as it is there at all.
-        each = self._work.setting.facts.get("limits", {}).get("memory", 0)
-        memory = min(share * each, int(has.get("memory", 0) * 0.9 / max(1, int(has["CPU"]))))
+        env_memory = self._work.setting.facts.get("limits", {}).get("memory", 0)
+        memory = min(
+            share * env_memory,
+            int(resources.get("memory", 0) * 0.9 / max(1, int(resources["CPU"]))),
+        )
         name = f"station-{next(self._numbers)}"
         actor = (
-            self._ray.remote(Station)
+            self._ray.remote(RayWorker)
             .options(
                 num_cpus=self._cpus,
                 memory=memory or None,
                 max_concurrency=self._workers + 2,
-                scheduling_strategy=on_node(node),
+                scheduling_strategy=node_affinity(node),
             )
             .remote(name)
         )
-        post = _Post(name, node, actor)
-        self._posts.append(post)
-        self._open(post)
+        worker = _WorkerHandle(name, node, actor)
+        self._worker_handles.append(worker)
+        self._open(worker)
 
-    def _open(self, post: _Post) -> None:
-        self._calls[post.actor.open.remote(self._given, {})] = _Call(post)
+    def _open(self, worker: _WorkerHandle) -> None:
+        self._calls[worker.actor.open.remote(self._assignment_ref, {})] = _Call(worker)
 
-    def _opened(self, post: _Post, opened: Opened, progress: Progress) -> None:
-        if opened.missing:
-            for name in opened.missing:
-                self._ship(name)
-            files = {name: self._files[name] for name in opened.missing}
-            self._calls[post.actor.open.remote(self._given, files)] = _Call(post)
+    def _finish_open(
+        self, worker: _WorkerHandle, open_result: OpenResult, progress: Progress
+    ) -> None:
+        if open_result.missing_images:
+            for name in open_result.missing_images:
+                self._store_image(name)
+            files = {name: self._files[name] for name in open_result.missing_images}
+            self._calls[worker.actor.open.remote(self._assignment_ref, files)] = _Call(worker)
             return
-        if opened.refusal:
-            self._refuse(post.node, opened.refusal, progress)
+        if open_result.refusal:
+            self._refuse(worker.node, open_result.refusal, progress)
             return
-        post.is_open = True
-        if post.node not in self._told:
-            self._told.add(post.node)
-            progress.nodes(self._count(), f"{self._names[post.node]} takes part")
+        worker.is_open = True
+        if worker.node not in self._announced_nodes:
+            self._announced_nodes.add(worker.node)
+            progress.nodes(self._count(), f"{self._names[worker.node]} takes part")
 
-    def _refuse(self, node: str, why: str, progress: Progress) -> None:
+    def _refuse(self, node: str, reason: str, progress: Progress) -> None:
         """Leave a node out."""
-        if node in self._refused:
+        if node in self._refusals:
             return
-        self._refused[node] = why
-        for post in [post for post in self._posts if post.node == node]:
-            self._let_go(post)
-        progress.nodes(self._count(), f"{self._names[node]} is left out: {why}")
-        if not nodes_with_room(1, self._cpus, without=self._refused):
-            said = f"no node of the cluster can take part; the last one: {why}"
-            self._failure = raised(SandboxUnavailableError.__name__, said)
+        self._refusals[node] = reason
+        for worker in [worker for worker in self._worker_handles if worker.node == node]:
+            self._remove_worker(worker)
+        progress.nodes(self._count(), f"{self._names[node]} is left out: {reason}")
+        if not allocate_nodes(1, self._cpus, excluded_nodes=self._refusals):
+            message = f"no node of the cluster can take part; the last one: {reason}"
+            self._failure = rebuild_error(SandboxUnavailableError.__name__, message)
             self._drain()
 
     def _count(self) -> int:
-        return len({post.node for post in self._posts if post.is_open})
+        return len({worker.node for worker in self._worker_handles if worker.is_open})
 
-    def _lose(self, post: _Post, why: Exception, progress: Progress) -> None:
+    def _lose(self, worker: _WorkerHandle, error: Exception, progress: Progress) -> None:
         """Begin again elsewhere what a lost station had."""
-        self._let_go(post)
-        self._failures[post.node] += 1
-        if not post.is_open and self._failures[post.node] > 2:
-            self._refuse(post.node, f"its processes end at once: {why}", progress)
+        self._remove_worker(worker)
+        self._failures[worker.node] += 1
+        if not worker.is_open and self._failures[worker.node] > 2:
+            self._refuse(worker.node, f"its processes end at once: {error}", progress)
             return
-        self._told.discard(post.node)
-        name = self._names.get(post.node, post.node[:8])
+        self._announced_nodes.discard(worker.node)
+        name = self._names.get(worker.node, worker.node[:8])
         progress.nodes(self._count(), f"{name}: a process was lost; its episodes begin again")
-        log.info("%s on %s was lost: %s", post.name, name, why)
+        log.info("%s on %s was lost: %s", worker.name, name, error)
 
-    def _let_go(self, post: _Post) -> None:
-        if post not in self._posts:
+    def _remove_worker(self, worker: _WorkerHandle) -> None:
+        if worker not in self._worker_handles:
             return
-        self._posts.remove(post)
-        self._ray.kill(post.actor)
+        self._worker_handles.remove(worker)
+        self._ray.kill(worker.actor)
         if self._ledger is not None:
-            self._ledger.lost.remote(post.name)
-        for call in [ref for ref, call in self._calls.items() if call.post is post]:
+            self._ledger.lost.remote(worker.name)
+        for call in [ref for ref, call in self._calls.items() if call.worker is worker]:
             batch = self._calls.pop(call).batch
             if len(batch) == 1:  # else it may be any other's fault
-                self._lost[batch[0].key] += 1
+                self._loss_counts[batch[0].key] += 1
             for job in reversed(batch):
-                self._lost.setdefault(job.key, 0)
-                self._left.appendleft(job)
+                self._loss_counts.setdefault(job.key, 0)
+                self._remaining_jobs.appendleft(job)
 
     # Images
 
@@ -279,7 +286,7 @@ class Spread:
         provider: Any = self._work.setting.provider
         return provider.image(name) if hasattr(provider, "image") else resolve(name)
 
-    def _ship(self, name: str) -> None:
+    def _store_image(self, name: str) -> None:
         """Put an image into the object store, once."""
         if name not in self._files:
             with tempfile.TemporaryDirectory() as folder:
@@ -289,32 +296,39 @@ class Spread:
 
     # Jobs
 
-    def _hand_out(self) -> None:
-        free = self._workers - sum(post.busy for post in self._posts)
-        ready = [(post.busy, n, post) for n, post in enumerate(self._posts) if post.is_open]
-        heapify(ready)
-        while self._left and ready and free > 0:
-            _, n, post = ready[0]
+    def _assign_batches(self) -> None:
+        free_slots = self._workers - sum(worker.batch_count for worker in self._worker_handles)
+        worker_heap = [
+            (worker.batch_count, n, worker)
+            for n, worker in enumerate(self._worker_handles)
+            if worker.is_open
+        ]
+        heapify(worker_heap)
+        while self._remaining_jobs and worker_heap and free_slots > 0:
+            _, n, worker = worker_heap[0]
             batch = self._batch()
             keys = [(job.epoch, job.task.task_id) for job in batch]
-            call = _Call(post, batch)
-            self._calls[post.actor.play.remote(keys)] = call
-            post.busy += 1
-            free -= 1
-            heapreplace(ready, (post.busy, n, post))
+            call = _Call(worker, batch)
+            self._calls[worker.actor.play.remote(keys)] = call
+            worker.batch_count += 1
+            free_slots -= 1
+            heapreplace(worker_heap, (worker.batch_count, n, worker))
 
     def _batch(self) -> list[Job]:
         """Take jobs for a batch; one that was lost before goes alone."""
-        fair = len(self._left) // (2 * self._workers)
-        size = int(BATCH / self._seconds) if self._seconds else 1
-        batch = [self._left.popleft()]
-        while len(batch) < min(size, fair, LARGEST) and self._left:
-            if batch[-1].key in self._lost or self._left[0].key in self._lost:
+        fair_share = len(self._remaining_jobs) // (2 * self._workers)
+        size = int(BATCH_SECONDS / self._seconds) if self._seconds else 1
+        batch = [self._remaining_jobs.popleft()]
+        while len(batch) < min(size, fair_share, MAX_BATCH_JOBS) and self._remaining_jobs:
+            if (
+                batch[-1].key in self._loss_counts
+                or self._remaining_jobs[0].key in self._loss_counts
+            ):
                 break
-            batch.append(self._left.popleft())
+            batch.append(self._remaining_jobs.popleft())
         return batch
 
-    def _received(
+    def _receive_episodes(
         self, progress: Progress, interrupts: Interrupts
     ) -> Generator[Episode, None, None]:
         """Wait a little for answers; yield their episodes."""
@@ -323,11 +337,11 @@ class Spread:
                 interrupts.messages.get(timeout=TICK)
             return
         refs = list(self._calls)
-        ready, _ = self._ray.wait(refs, timeout=TICK)
-        if ready:
-            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+        ready_refs, _ = self._ray.wait(refs, timeout=TICK)
+        if ready_refs:
+            ready_refs, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
         episodes: list[Episode] = []
-        for ref in ready:
+        for ref in ready_refs:
             if (call := self._calls.pop(ref, None)) is None:
                 continue  # of a station that was lost meanwhile
             try:
@@ -336,23 +350,27 @@ class Spread:
                 raise  # a defect of ours
             except self._ray.exceptions.RayError as error:
                 self._calls[ref] = call
-                self._lose(call.post, error, progress)
-                episodes += self._given_up()
+                self._lose(call.worker, error, progress)
+                episodes += self._abandon_jobs()
                 continue
-            if isinstance(answer, Opened):
-                self._opened(call.post, answer, progress)
+            if isinstance(answer, OpenResult):
+                self._finish_open(call.worker, answer, progress)
             else:
-                episodes += self._played(call, answer, progress)
+                episodes += self._finish_batch(call, answer, progress)
         if episodes:
             self._work.record(*episodes)
             yield from episodes
 
-    def _played(self, call: _Call, answer: Played, progress: Progress) -> list[Episode]:
-        call.post.busy -= 1
-        if done := len(answer.episodes):
-            each = answer.seconds / done  # without the wait for this thread, if that is the limit
-            self._seconds = 0.8 * self._seconds + 0.2 * each if self._seconds else each
-        self._left.extendleft(reversed(call.batch[done:]))
+    def _finish_batch(self, call: _Call, answer: BatchResult, progress: Progress) -> list[Episode]:
+        call.worker.batch_count -= 1
+        if episode_count := len(answer.episodes):
+            episode_seconds = (
+                answer.seconds / episode_count
+            )  # without the wait for this thread, if that is the limit
+            self._seconds = (
+                0.8 * self._seconds + 0.2 * episode_seconds if self._seconds else episode_seconds
+            )
+        self._remaining_jobs.extendleft(reversed(call.batch[episode_count:]))
         for episode in answer.episodes:
             if episode.metadata.get("error_type") in FATAL_ERROR_NAMES:
                 self.stopped = self.stopped or episode.error
@@ -360,19 +378,21 @@ class Spread:
         if answer.error is not None:
             name, text = answer.error
             if name == SandboxUnavailableError.__name__:
-                self._refuse(call.post.node, text, progress)
+                self._refuse(call.worker.node, text, progress)
             else:
-                self._failure = self._failure or raised(name, text)
+                self._failure = self._failure or rebuild_error(name, text)
                 self._drain()
         return answer.episodes
 
-    def _given_up(self) -> Iterable[Episode]:
+    def _abandon_jobs(self) -> Iterable[Episode]:
         """Return the episodes of jobs with which stations were lost again and again."""
-        most = self._work.plan.spec.how.retries
-        for job in [job for job in self._left if self._lost[job.key] > most]:
-            self._left.remove(job)
-            del self._lost[job.key]
-            times = format_count(most + 1, "time")
+        max_retries = self._work.plan.spec.how.retries
+        for job in [
+            job for job in self._remaining_jobs if self._loss_counts[job.key] > max_retries
+        ]:
+            self._remaining_jobs.remove(job)
+            del self._loss_counts[job.key]
+            times = format_count(max_retries + 1, "time")
             error = SandboxError(f"the process that ran the episode was lost {times}")
             env = str(self._work.setting.facts.get("env", ""))
             partial = Episode(job.task.task_id, job.task.query, env, epoch=job.epoch)
@@ -383,24 +403,28 @@ class Spread:
 
     def _drain(self) -> None:
         self._draining = True
-        for post in self._posts:
-            post.actor.drain.remote()
+        for worker in self._worker_handles:
+            worker.actor.drain.remote()
 
     def _close(self) -> None:
         """Let stations close their environments: that leaves less behind than an end by force."""
-        ends = [post.actor.close.remote() for post in self._posts if post.is_open]
-        if ends:
-            self._ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
+        close_refs = [
+            worker.actor.close.remote() for worker in self._worker_handles if worker.is_open
+        ]
+        if close_refs:
+            self._ray.wait(close_refs, num_returns=len(close_refs), timeout=PATIENCE)
 
-    def _settle(self) -> None:
+    def _settle_budget(self) -> None:
         """Take what was spent into the budget, which further runs may share."""
         budget = self._work.budget
         try:
-            spent, presumed = self._ray.get(self._ledger.spending.remote(), timeout=PATIENCE)
+            current_spending, presumed_spending = self._ray.get(
+                self._ledger.read_spending.remote(), timeout=PATIENCE
+            )
         except (self._ray.exceptions.RayError, TimeoutError) as error:
             log.warning("what was spent is not known: %s", error)
             return
         if budget is not None:
-            cost, tokens = self._before
-            budget.spent.add(spent.cost - cost, spent.tokens - tokens)
-            budget.presumed.add(presumed.cost, presumed.tokens)
+            cost, tokens = self._prior_spending
+            budget.spent.add(current_spending.cost - cost, current_spending.tokens - tokens)
+            budget.presumed.add(presumed_spending.cost, presumed_spending.tokens)

@@ -18,27 +18,27 @@ from intercode.evaluate.loop import Semaphore
 from intercode.models.drain import Drain, current_drain
 from intercode.models.limits import Budget, Hold, RateLimit, Spending
 
-_LONGEST = 0.05
+_MAX_POST_DELAY = 0.05
 """Seconds after which posts are sent without a question."""
 
 
 @dataclass
-class _Held:
+class _ProcessState:
     """The reservations, the calls under way and the permits of one process."""
 
-    reserved: Counter[tuple[int, float]] = field(default_factory=Counter)
-    started: Counter[float] = field(default_factory=Counter)
+    reservations: Counter[tuple[int, float]] = field(default_factory=Counter)
+    start_time: Counter[float] = field(default_factory=Counter)
     permits: int = 0
     lost: bool = False
 
 
-class Ledger:
+class SharedLedger:
     """The actor. Each call waits in a thread of its own.
 
     Args:
         max_cost: US dollars that models may take.
         max_tokens: Tokens that they may take.
-        before: What was spent before.
+        prior_spending: What was spent before.
         connections: Calls at a time.
     """
 
@@ -46,122 +46,129 @@ class Ledger:
         self,
         max_cost: float | None,
         max_tokens: int | None,
-        before: Spending,
+        prior_spending: Spending,
         connections: int | None,
     ) -> None:
-        self._budget = Budget(max_cost, max_tokens, before=before)
+        self._budget = Budget(max_cost, max_tokens, before=prior_spending)
         self._pace = RateLimit()
         self._calls = Semaphore(connections)
         self._lock = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._states: dict[str, _ProcessState] = {}
 
     def tell(
-        self, who: str, posts: Sequence[tuple[Any, ...]], name: str = "", *arguments: Any
+        self, process_name: str, posts: Sequence[tuple[Any, ...]], name: str = "", *arguments: Any
     ) -> Any:
         """Do what a process has posted; then answer its question, if it has one.
 
         Args:
-            who: The process.
+            process_name: The process.
             posts: Names of methods that do not wait, with their arguments.
             name: That of a method.
             arguments: Its arguments.
         """
-        for post, *given in posts:
-            getattr(self, post)(who, *given)
-        return getattr(self, name)(who, *arguments) if name else None
+        for post, *call_arguments in posts:
+            getattr(self, post)(process_name, *call_arguments)
+        return getattr(self, name)(process_name, *arguments) if name else None
 
-    def _of(self, who: str) -> _Held:
-        return self._held.setdefault(who, _Held())
+    def _process_state(self, process_name: str) -> _ProcessState:
+        return self._states.setdefault(process_name, _ProcessState())
 
-    def reserve(self, who: str, tokens: int, cost: float) -> None:
+    def reserve(self, process_name: str, tokens: int, cost: float) -> None:
         """Set a part of the budget aside: `Budget.reserve`."""
         hold = self._budget.reserve(tokens, cost)
         with self._lock:
-            if not self._of(who).lost:
-                self._of(who).reserved[tokens, cost] += 1
+            if not self._process_state(process_name).lost:
+                self._process_state(process_name).reservations[tokens, cost] += 1
                 return
         hold.release()
 
-    def end(self, who: str, tokens: int, cost: float, to: str, paid: tuple[float, int]) -> None:
-        """End a part that was set aside: count `paid` as ``spent`` or ``presumed``, or nothing."""
+    def end(
+        self,
+        process_name: str,
+        tokens: int,
+        cost: float,
+        account_name: str,
+        costs: tuple[float, int],
+    ) -> None:
+        """End a part that was set aside: count `costs` as ``spent`` or ``presumed``, or nothing."""
         with self._lock:
-            if self._of(who).lost:
+            if self._process_state(process_name).lost:
                 return  # all that it held has ended
-            _less(self._of(who).reserved, (tokens, cost))
-        account = getattr(self._budget, to) if to else None
-        self._budget._end(Hold(self._budget, tokens, cost), account, *paid)
+            _decrement(self._process_state(process_name).reservations, (tokens, cost))
+        account = getattr(self._budget, account_name) if account_name else None
+        self._budget._end(Hold(self._budget, tokens, cost), account, *costs)
 
-    def acquire(self, who: str, tokens: int, ticket: int | None) -> tuple[float, int]:
+    def acquire(self, process_name: str, tokens: int, ticket: int | None) -> tuple[float, int]:
         """Wait until a call may start: `RateLimit.acquire`; return its ticket, too.
 
         Args:
-            who: The process.
+            process_name: The process.
             tokens: The estimated tokens of the call.
             ticket: That of its first try; None: this is the first.
         """
-        own = self._pace.ticket() if ticket is None else ticket
-        started = self._pace.acquire(tokens, own)
+        pace_ticket = self._pace.ticket() if ticket is None else ticket
+        start_time = self._pace.acquire(tokens, pace_ticket)
         with self._lock:
-            if not self._of(who).lost:
-                self._of(who).started[started] += 1
-                return started, own
-        self._pace.release(started, succeeded=False)
-        return started, own
+            if not self._process_state(process_name).lost:
+                self._process_state(process_name).start_time[start_time] += 1
+                return start_time, pace_ticket
+        self._pace.release(start_time, succeeded=False)
+        return start_time, pace_ticket
 
-    def release(self, who: str, started: float, unused: float, succeeded: bool) -> None:
+    def release(self, process_name: str, start_time: float, unused: float, succeeded: bool) -> None:
         """End a call: `RateLimit.release`."""
-        if self._ended(who, started):
-            self._pace.release(started, unused=unused, succeeded=succeeded)
+        if self._end_call(process_name, start_time):
+            self._pace.release(start_time, unused=unused, succeeded=succeeded)
 
-    def refuse(self, who: str, started: float, retry_after: float | None) -> None:
+    def refuse(self, process_name: str, start_time: float, retry_after: float | None) -> None:
         """End a call that was refused: `RateLimit.refuse`."""
-        if self._ended(who, started):
+        if self._end_call(process_name, start_time):
             self._pace.refuse(retry_after)
 
-    def _ended(self, who: str, started: float) -> bool:
+    def _end_call(self, process_name: str, start_time: float) -> bool:
         with self._lock:
-            held = self._of(who)
-            _less(held.started, started)
-            return not held.lost
+            state = self._process_state(process_name)
+            _decrement(state.start_time, start_time)
+            return not state.lost
 
-    def enter(self, who: str) -> float:
+    def enter(self, process_name: str) -> float:
         """Wait for one of the calls at a time; return the seconds."""
-        waited = self._calls.__enter__()
+        wait_seconds = self._calls.__enter__()
         with self._lock:
-            if not self._of(who).lost:
-                self._of(who).permits += 1
-                return waited
+            if not self._process_state(process_name).lost:
+                self._process_state(process_name).permits += 1
+                return wait_seconds
         self._calls.__exit__(None, None, None)
-        return waited
+        return wait_seconds
 
-    def leave(self, who: str) -> None:
+    def leave(self, process_name: str) -> None:
         """Give it back."""
         with self._lock:
-            if self._of(who).lost:
+            if self._process_state(process_name).lost:
                 return
-            self._of(who).permits -= 1
+            self._process_state(process_name).permits -= 1
         self._calls.__exit__(None, None, None)
 
-    def lost(self, who: str) -> None:
+    def lost(self, process_name: str) -> None:
         """Give back what a process holds that was lost. Its calls may have been charged."""
         with self._lock:
-            held = self._of(who)
-            if held.lost:
+            state = self._process_state(process_name)
+            if state.lost:
                 return
-            held.lost = True
-        for tokens, cost in held.reserved.elements():
+            state.lost = True
+        for tokens, cost in state.reservations.elements():
             Hold(self._budget, tokens, cost).presume()
-        for started in held.started.elements():
-            self._pace.release(started, succeeded=False)
-        for _ in range(held.permits):
+        for start_time in state.start_time.elements():
+            self._pace.release(start_time, succeeded=False)
+        for _ in range(state.permits):
             self._calls.__exit__(None, None, None)
 
-    def spending(self) -> tuple[Spending, Spending]:
+    def read_spending(self) -> tuple[Spending, Spending]:
         """Return what was spent, and what was presumed."""
         return self._budget.spent, self._budget.presumed
 
 
-def _less(counter: Counter[Any], key: Any) -> None:
+def _decrement(counter: Counter[Any], key: Any) -> None:
     """Count one less, and keep no zeros: a run may have millions of calls."""
     counter[key] -= 1
     if not counter[key]:
@@ -173,11 +180,11 @@ class Outbox:
 
     Args:
         ledger: The actor.
-        who: This process's name.
+        process_name: This process's name.
     """
 
-    def __init__(self, ledger: Any, who: str) -> None:
-        self._ledger, self._who = ledger, who
+    def __init__(self, ledger: Any, process_name: str) -> None:
+        self._ledger, self._process_name = ledger, process_name
         self._lock = threading.Lock()
         self._posts: list[tuple[Any, ...]] = []
 
@@ -186,7 +193,9 @@ class Outbox:
         import ray
 
         try:
-            return ray.get(self._ledger.tell.remote(self._who, self._taken(), name, *arguments))
+            return ray.get(
+                self._ledger.tell.remote(self._process_name, self._take_posts(), name, *arguments)
+            )
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
 
@@ -194,18 +203,18 @@ class Outbox:
         """Call one that does not wait, soon."""
         with self._lock:
             self._posts.append((name, *arguments))
-            first = len(self._posts) == 1
-        if first:
-            timer = threading.Timer(_LONGEST, self.flush)
+            is_first = len(self._posts) == 1
+        if is_first:
+            timer = threading.Timer(_MAX_POST_DELAY, self.flush)
             timer.daemon = True
             timer.start()
 
     def flush(self) -> None:
         """Send what was posted."""
-        if posts := self._taken():
-            self._ledger.tell.remote(self._who, posts)
+        if posts := self._take_posts():
+            self._ledger.tell.remote(self._process_name, posts)
 
-    def _taken(self) -> list[tuple[Any, ...]]:
+    def _take_posts(self) -> list[tuple[Any, ...]]:
         with self._lock:
             posts, self._posts = self._posts, []
         return posts
@@ -242,9 +251,9 @@ class _Call(threading.local):
 
     ticket: int | None = None
     """The one that this process gave it."""
-    place: int | None = None
+    ledger_ticket: int | None = None
     """The ticket of the call in the ledger."""
-    started = 0.0
+    start_time = 0.0
 
 
 class SharedPace(RateLimit):
@@ -253,16 +262,16 @@ class SharedPace(RateLimit):
     def __init__(self, outbox: Outbox) -> None:
         super().__init__()
         self._outbox = outbox
-        self._mine = _Call()
+        self._thread_call = _Call()
 
     def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
         """See `RateLimit.acquire`."""
         (drain or current_drain()).check()
-        mine = self._mine
-        place = mine.place if ticket is not None and ticket == mine.ticket else None
-        mine.started, mine.place = self._outbox.ask("acquire", tokens, place)
-        mine.ticket = ticket
-        return mine.started
+        call = self._thread_call
+        ledger_ticket = call.ledger_ticket if ticket is not None and ticket == call.ticket else None
+        call.start_time, call.ledger_ticket = self._outbox.ask("acquire", tokens, ledger_ticket)
+        call.ticket = ticket
+        return call.start_time
 
     def release(self, started: float, *, unused: float = 0, succeeded: bool = True) -> None:
         """See `RateLimit.release`."""
@@ -270,7 +279,7 @@ class SharedPace(RateLimit):
 
     def refuse(self, retry_after: float | None) -> None:
         """See `RateLimit.refuse`."""
-        self._outbox.post("refuse", self._mine.started, retry_after)
+        self._outbox.post("refuse", self._thread_call.start_time, retry_after)
         self._outbox.flush()  # others are about to ask
 
 
@@ -282,9 +291,9 @@ class SharedCalls(Semaphore):
         self._outbox = outbox
 
     def __enter__(self) -> float:
-        began = time.monotonic()
+        start_time = time.monotonic()
         self._outbox.ask("enter")
-        return time.monotonic() - began
+        return time.monotonic() - start_time
 
     def __exit__(self, *exception: object) -> None:
         self._outbox.post("leave")

@@ -30,23 +30,23 @@ from intercode.errors import (
 from intercode.evaluate.worker import PATIENCE
 from intercode.project import create, is_project, share_gold
 from intercode_integrations.ray.cluster import (
+    allocate_nodes,
     connect,
-    library,
-    nodes_with_room,
-    on_node,
+    import_ray,
+    node_affinity,
     refuse_passwords,
 )
-from intercode_integrations.serve.client import raised
+from intercode_integrations.serve.client import rebuild_error
 
 log = logging.getLogger(__name__)
 
-LONG = 30.0
+WAIT_NOTICE_SECONDS = 30.0
 """Seconds after which it is said what is waited for."""
 _STATIC = ("dataset", "name", "traits", "max_turns", "reward_every_turn", "tools", "prompt")
 """Attributes that all environments of a vector have alike."""
 
 
-class Room:
+class EnvironmentActor:
     """The actor: a process with environments, by number.
 
     Args:
@@ -66,7 +66,7 @@ class Room:
 
     def check(self) -> Any:
         """Find out whether this machine permits sandboxes."""
-        return _told(self._check)
+        return _capture_error(self._check)
 
     def _check(self) -> None:
         env = create(self._env, **self._options).unwrapped
@@ -76,7 +76,7 @@ class Room:
 
     def make(self) -> Any:
         """Make an environment; return its number."""
-        return _told(self._make)
+        return _capture_error(self._make)
 
     def _make(self) -> int:
         env: Any = create(self._env, **self._options)
@@ -86,22 +86,24 @@ class Room:
         self._envs[number] = env
         return number
 
-    def call(self, number: int, name: str, *args: Any, **named: Any) -> Any:
+    def call(self, number: int, name: str, *args: Any, **keywords: Any) -> Any:
         """Call a method of an environment, or return an attribute."""
 
         def call() -> Any:
-            found = self._envs[number].get_wrapper_attr(name)
-            return found(*args, **named) if callable(found) else found
+            attribute = self._envs[number].get_wrapper_attr(name)
+            return attribute(*args, **keywords) if callable(attribute) else attribute
 
-        return _told(call)
+        return _capture_error(call)
 
-    def save(self, number: int, how: How, lossy: bool) -> Any:
+    def save(self, number: int, mode: How, lossy: bool) -> Any:
         """Take a snapshot; return its number."""
-        return _told(lambda: self._keep(self._envs[number].unwrapped.snapshot(how, lossy)))
+        return _capture_error(
+            lambda: self._keep(self._envs[number].unwrapped.snapshot(mode, lossy))
+        )
 
-    def one(self, snapshot: int) -> Any:
+    def single_fork(self, snapshot: int) -> Any:
         """Return the number of a snapshot for a single fork: see `EpisodeSnapshot.of_one`."""
-        return _told(lambda: self._keep(self._snapshots[snapshot].reserve_fork()))
+        return _capture_error(lambda: self._keep(self._snapshots[snapshot].reserve_fork()))
 
     def _keep(self, snapshot: EpisodeSnapshot) -> int:
         number = next(self._numbers)
@@ -110,14 +112,16 @@ class Room:
 
     def restore(self, number: int, snapshot: int) -> Any:
         """Begin a fork in an environment."""
-        return _told(lambda: self._envs[number].unwrapped.restore(self._snapshots[snapshot]))
+        return _capture_error(
+            lambda: self._envs[number].unwrapped.restore(self._snapshots[snapshot])
+        )
 
     def forget(self, snapshot: int) -> None:
         """Free a snapshot."""
-        if (found := self._snapshots.pop(snapshot, None)) is not None:
-            found.close()
+        if (saved_snapshot := self._snapshots.pop(snapshot, None)) is not None:
+            saved_snapshot.close()
 
-    def free(self, number: int) -> None:
+    def close_env(self, number: int) -> None:
         """Close an environment."""
         if (env := self._envs.pop(number, None)) is not None:
             env.close()
@@ -125,7 +129,7 @@ class Room:
     def close(self) -> None:
         """Close all."""
         for number in list(self._envs):
-            self.free(number)
+            self.close_env(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +137,17 @@ class _Error:
     """An error, told by its class's name and its message: it may not be one that is pickled."""
 
     name: str
-    said: str
+    message: str
 
 
-def _told(work: Callable[[], Any]) -> Any:
+def _capture_error(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except InterCodeError as error:
         return _Error(type(error).__name__, str(error))
 
 
-def _failure(call: Any) -> SandboxError | None:
+def _sandbox_failure(call: Any) -> SandboxError | None:
     """Return what keeps a machine from having sandboxes, if anything does."""
     try:
         _answer(call)
@@ -158,7 +162,7 @@ def _answer(call: Any) -> Any:
     Raises:
         SandboxClosedError: Its process was lost.
     """
-    ray = library()
+    ray = import_ray()
     try:
         answer = ray.get(call)
     except ray.exceptions.RayTaskError:
@@ -169,16 +173,16 @@ def _answer(call: Any) -> Any:
             f"reset begins another one elsewhere ({type(error).__name__})"
         ) from error
     if isinstance(answer, _Error):
-        raise raised(answer.name, answer.said)
+        raise rebuild_error(answer.name, answer.message)
     return answer
 
 
-class Rooms:
+class EnvironmentActors:
     """The processes of a vector; lost ones are replaced when an environment needs one.
 
     Args:
         count: The number of environments.
-        arguments: Those of `Room`.
+        arguments: Those of `EnvironmentActor`.
 
     Raises:
         SandboxUnavailableError: No node permits sandboxes.
@@ -187,75 +191,85 @@ class Rooms:
     def __init__(self, count: int, *arguments: Any) -> None:
         self._count, self._arguments = count, arguments
         self._lock = threading.Lock()
-        self._refused: set[str] = set()
-        self._next = itertools.count()
+        self._excluded_nodes: set[str] = set()
+        self._turn_counter = itertools.count()
         self._users = count
-        self._rooms: list[Any] = []
+        self._actors: list[Any] = []
         self._open()
 
     def _open(self) -> None:
-        why: Exception | None = None
-        while not self._rooms:
-            places = nodes_with_room(self._count, without=self._refused)
-            if not places:
-                raise why or SandboxUnavailableError("no node of the cluster has a processor")
-            started = [(self._start(node), node) for node in places.elements()]
-            checks = [(room, node, room.check.remote()) for room, node in started]
+        error: Exception | None = None
+        while not self._actors:
+            process_counts = allocate_nodes(self._count, excluded_nodes=self._excluded_nodes)
+            if not process_counts:
+                raise error or SandboxUnavailableError("no node of the cluster has a processor")
+            started_actors = [(self._start(node), node) for node in process_counts.elements()]
+            checks = [(actor, node, actor.check.remote()) for actor, node in started_actors]
             calls = [check for *_, check in checks]
-            if len(library().wait(calls, num_returns=len(calls), timeout=LONG)[0]) < len(calls):
+            if len(
+                import_ray().wait(calls, num_returns=len(calls), timeout=WAIT_NOTICE_SECONDS)[0]
+            ) < len(calls):
                 log.warning("waiting for free processors of the cluster, %d in all", len(calls))
-            for room, node, check in checks:
-                if (refused := _failure(check)) is None:
-                    self._rooms.append(room)
+            for actor, node, check in checks:
+                if (failure := _sandbox_failure(check)) is None:
+                    self._actors.append(actor)
                     continue
-                why = refused
-                self._refused.add(node)
-                log.warning("node %s is left out: %s", node[:8], why)
+                error = failure
+                self._excluded_nodes.add(node)
+                log.warning("node %s is left out: %s", node[:8], error)
 
     def _start(self, node: str) -> Any:
-        how = {"max_concurrency": self._count + 2, "scheduling_strategy": on_node(node)}
-        return library().remote(Room).options(num_cpus=1, **how).remote(*self._arguments)
+        actor_options = {
+            "max_concurrency": self._count + 2,
+            "scheduling_strategy": node_affinity(node),
+        }
+        return (
+            import_ray()
+            .remote(EnvironmentActor)
+            .options(num_cpus=1, **actor_options)
+            .remote(*self._arguments)
+        )
 
-    def place(self) -> Any:
+    def next_actor(self) -> Any:
         """Return the process for another environment: each in turn."""
         with self._lock:
-            if not self._rooms:
+            if not self._actors:
                 self._open()
-            return self._rooms[next(self._next) % len(self._rooms)]
+            return self._actors[next(self._turn_counter) % len(self._actors)]
 
-    def lose(self, room: Any) -> None:
+    def lose(self, actor: Any) -> None:
         """Use a process no more."""
         with self._lock:
-            if room in self._rooms:
-                self._rooms.remove(room)
-                library().kill(room)
+            if actor in self._actors:
+                self._actors.remove(actor)
+                import_ray().kill(actor)
 
     def leave(self) -> None:
         """Say that an environment is closed; the last one closes all."""
         with self._lock:
             self._users -= 1
-            if self._users or not (ray := library()).is_initialized():
+            if self._users or not (ray := import_ray()).is_initialized():
                 return
-            if ends := [room.close.remote() for room in self._rooms]:
-                ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
-            for room in self._rooms:
-                ray.kill(room)
-            self._rooms.clear()
+            if close_refs := [actor.close.remote() for actor in self._actors]:
+                ray.wait(close_refs, num_returns=len(close_refs), timeout=PATIENCE)
+            for actor in self._actors:
+                ray.kill(actor)
+            self._actors.clear()
 
 
 class RemoteSnapshot:
     """A snapshot in a process of the cluster: see `EpisodeSnapshot`."""
 
-    def __init__(self, room: Any, number: int) -> None:
-        self.room, self.number = room, number
+    def __init__(self, actor: Any, number: int) -> None:
+        self.actor, self.number = actor, number
 
     def reserve_fork(self) -> RemoteSnapshot:
         """See `EpisodeSnapshot.of_one`."""
-        return RemoteSnapshot(self.room, _answer(self.room.one.remote(self.number)))
+        return RemoteSnapshot(self.actor, _answer(self.actor.single_fork.remote(self.number)))
 
     def close(self) -> None:
         """Free the snapshot. Idempotent."""
-        self.room.forget.remote(self.number)
+        self.actor.forget.remote(self.number)
 
     def __enter__(self) -> RemoteSnapshot:
         return self
@@ -268,14 +282,14 @@ class ClusterEnv(StandIn):
     """The stand-in of one environment.
 
     Args:
-        rooms: The vector's processes.
+        actors: The vector's processes.
         template: An environment of the same arguments, of which nothing is started.
     """
 
-    def __init__(self, rooms: Rooms, template: Any) -> None:
-        self._rooms, self._template = rooms, template
-        self._home: tuple[Any, int] | None = None
-        self._away: tuple[Any, int] | None = None
+    def __init__(self, actors: EnvironmentActors, template: Any) -> None:
+        self._actors, self._template = actors, template
+        self._home_slot: tuple[Any, int] | None = None
+        self._fork_slot: tuple[Any, int] | None = None
         self._closed = False
         self.metadata = template.metadata
         self.render_mode = template.render_mode
@@ -289,7 +303,7 @@ class ClusterEnv(StandIn):
         if name in _STATIC:
             return getattr(self._template.unwrapped, name)
         if callable(getattr(self._template.unwrapped, name)):
-            return lambda *args, **named: self._call(name, *args, **named)
+            return lambda *args, **keywords: self._call(name, *args, **keywords)
         return self._call(name)
 
     @property
@@ -306,72 +320,76 @@ class ClusterEnv(StandIn):
     ) -> tuple[str, dict[str, Any]]:
         """Begin an episode, at home."""
         self._go_home()
-        if self._home is None:
-            self._home = self._made(self._rooms.place())
-        return self._told(self._call("reset", seed=seed, options=options))
+        if self._home_slot is None:
+            self._home_slot = self._make_env(self._actors.next_actor())
+        return self._reset_result(self._call("reset", seed=seed, options=options))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action."""
-        found: tuple[str, float, bool, bool, dict[str, Any]] = self._call("step", action)
-        return found
+        result: tuple[str, float, bool, bool, dict[str, Any]] = self._call("step", action)
+        return result
 
     def snapshot(self, how: How = "auto", lossy: bool = False) -> RemoteSnapshot:
         """See `InterCodeEnv.snapshot`; it is restored in stand-ins of this vector only."""
-        room, number = self._now()
-        return RemoteSnapshot(room, self._in(room, room.save, number, how, lossy))
+        actor, number = self._current_slot()
+        return RemoteSnapshot(actor, self._call_actor(actor, actor.save, number, how, lossy))
 
     def restore(self, snapshot: RemoteSnapshot) -> tuple[str, dict[str, Any]]:
         """Begin a fork, on the machine where its origin is."""
-        room = snapshot.room
-        if self._home is not None and self._home[0] is room:
+        actor = snapshot.actor
+        if self._home_slot is not None and self._home_slot[0] is actor:
             self._go_home()
-        elif self._away is None or self._away[0] is not room:
+        elif self._fork_slot is None or self._fork_slot[0] is not actor:
             self._go_home()
-            self._away = self._made(room)
-        number = self._now()[1]
-        return self._told(self._in(room, room.restore, number, snapshot.number))
+            self._fork_slot = self._make_env(actor)
+        number = self._current_slot()[1]
+        return self._reset_result(self._call_actor(actor, actor.restore, number, snapshot.number))
 
     def _go_home(self) -> None:
         """Leave the environment that a fork was in."""
-        if self._away is not None:
-            room, number = self._away
-            self._away = None
-            room.free.remote(number)
+        if self._fork_slot is not None:
+            actor, number = self._fork_slot
+            self._fork_slot = None
+            actor.close_env.remote(number)
 
-    def _made(self, room: Any) -> tuple[Any, int]:
-        return room, self._in(room, room.make)
+    def _make_env(self, actor: Any) -> tuple[Any, int]:
+        return actor, self._call_actor(actor, actor.make)
 
-    def _now(self) -> tuple[Any, int]:
-        if (found := self._away or self._home) is None:
+    def _current_slot(self) -> tuple[Any, int]:
+        if (slot := self._fork_slot or self._home_slot) is None:
             raise EnvironmentStateError("there is no episode yet: call reset() first")
-        return found
+        return slot
 
-    def _call(self, name: str, *args: Any, **named: Any) -> Any:
-        room, number = self._now()
-        return self._in(room, room.call, number, name, *args, **named)
+    def _call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        actor, number = self._current_slot()
+        return self._call_actor(actor, actor.call, number, name, *args, **keywords)
 
-    def _in(self, room: Any, method: Any, *args: Any, **named: Any) -> Any:
+    def _call_actor(self, actor: Any, method: Any, *args: Any, **keywords: Any) -> Any:
         try:
-            return _answer(method.remote(*args, **named))
+            return _answer(method.remote(*args, **keywords))
         except SandboxClosedError as error:
             if error.__cause__ is not None:  # the process, and not a sandbox in it
-                self._rooms.lose(room)
-                self._home = None if self._home and self._home[0] is room else self._home
-                self._away = None if self._away and self._away[0] is room else self._away
+                self._actors.lose(actor)
+                self._home_slot = (
+                    None if self._home_slot and self._home_slot[0] is actor else self._home_slot
+                )
+                self._fork_slot = (
+                    None if self._fork_slot and self._fork_slot[0] is actor else self._fork_slot
+                )
             raise
 
     @staticmethod
-    def _told(found: Any) -> tuple[str, dict[str, Any]]:
-        observation, info = found
+    def _reset_result(result: Any) -> tuple[str, dict[str, Any]]:
+        observation, info = result
         return observation, info
 
     def close(self) -> None:
         """Close the environment. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._rooms.leave()
+            self._actors.leave()
 
-    def fork(self, *args: Any, **named: Any) -> NoReturn:
+    def fork(self, *args: Any, **keywords: Any) -> NoReturn:
         """Refuse: a vector's forks are in the vector.
 
         Raises:
@@ -391,13 +409,13 @@ def make(
 ) -> ThreadVectorEnv:
     """Make a vector on the cluster; see `intercode.project.create_vec`."""
     refuse_passwords(options)
-    if not library().is_initialized():
+    if not import_ray().is_initialized():
         connect()
     env = str(Path(env).absolute()) if is_project(env) else env
     template: Any = create(env, **options)
     template.close()
     for wrap in wrappers:
         template = wrap(template)
-    rooms = Rooms(num_envs, env, tuple(wrappers), options)
-    envs = [ClusterEnv(rooms, template) for _ in range(num_envs)]
+    actors = EnvironmentActors(num_envs, env, tuple(wrappers), options)
+    envs = [ClusterEnv(actors, template) for _ in range(num_envs)]
     return ThreadVectorEnv(envs, autoreset_mode, seed)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from intercode.evaluate.actors import Actors
     from intercode.evaluate.prepare import Setting
 
-Said = tuple[str, str]
+ErrorText = tuple[str, str]
 """The name of an error's class, and its message: errors are not pickled, as theirs may not be."""
 
 
@@ -45,42 +45,42 @@ class Assignment:
     plan: Plan
     facts: Mapping[str, Any]
     """The facts of the environment at the driver."""
-    carried: Mapping[str, str]
+    image_digests: Mapping[str, str]
     """Image → digest, of those that can be shipped."""
     folder: str
     """The driver's working directory, from which relative paths start if it is there."""
-    hidden: tuple[str, ...]
+    hidden_folders: tuple[str, ...]
     """Folders that no sandbox may see."""
     versions: Mapping[str, str] = field(default_factory=package_versions)
-    own: str = ""
+    env_location: str = ""
     """The place of the environment's class, ``file.py:Class``, if it is not a package's."""
     ledger: Any = None
     """The actor that keeps what all share, if a model is asked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenResult:
     """How a station was opened."""
 
-    missing: tuple[str, ...] = ()
+    missing_images: tuple[str, ...] = ()
     """Images that have to be shipped first."""
     refusal: str = ""
     """The reason for which this machine cannot take part."""
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class BatchResult:
     """The result of a batch."""
 
     episodes: list[Episode]
     """Of its first jobs, without secrets."""
     seconds: float = 0.0
     """The time that they took here, all together."""
-    error: Said | None = None
+    error: ErrorText | None = None
     """The error that every other episode would meet, too."""
 
 
-class Station:
+class RayWorker:
     """The actor. `play` may be called from as many threads as it is to have environments.
 
     Args:
@@ -89,77 +89,95 @@ class Station:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._idle: list[Worker] = []
+        self._idle_workers: list[Worker] = []
         self._lock = threading.Lock()
         self._draining = False
-        self._held = ExitStack()
-        self._drain = self._held.enter_context(run_drain())
-        self._who: Actors | None = None
-        self._where: Setting | None = None
+        self._exit_stack = ExitStack()
+        self._drain = self._exit_stack.enter_context(run_drain())
+        self._actors: Actors | None = None
+        self._setting: Setting | None = None
         self._outbox: Outbox | None = None
         self._orders: Orders
 
-    def open(self, assignment: Assignment, images: Mapping[str, Any]) -> Opened:
+    def open(self, assignment: Assignment, images: Mapping[str, Any]) -> OpenResult:
         """Prepare for a run, on this machine.
 
         Args:
             assignment: The run.
             images: Image that was missing here → its file, in the object store.
         """
-        given = assignment
-        if (versions := package_versions()).get("code") != given.versions.get("code"):
-            mine, theirs = (
-                f"{one['intercode']} ({one['code'][:8]})" for one in (versions, given.versions)
+        run_assignment = assignment
+        if (versions := package_versions()).get("code") != run_assignment.versions.get("code"):
+            local_version, driver_version = (
+                f"{entry['intercode']} ({entry['code'][:8]})"
+                for entry in (versions, run_assignment.versions)
             )
-            return Opened(refusal=f"it has InterCode {mine}, and the driver has {theirs}")
+            return OpenResult(
+                refusal=f"it has InterCode {local_version}, and the driver has {driver_version}"
+            )
         with suppress(OSError):
-            os.chdir(given.folder)
-        hide(*given.hidden)
-        name = given.plan.spec.env.name
+            os.chdir(run_assignment.folder)
+        hide(*run_assignment.hidden_folders)
+        name = run_assignment.plan.spec.env.name
         cache = ImageCache.default()
         try:
-            if given.own:
-                admit(given.own)
-            admit_protocol(name, given.plan.spec.env.protocol)
-            missing = [n for n, digest in given.carried.items() if cache.lookup(digest) is None]
-            if untold := [name for name in missing if name not in images]:
-                return Opened(missing=tuple(untold))
-            for name in missing:
-                _take(images[name], cache)
-            for name, digest in given.carried.items():
+            if run_assignment.env_location:
+                admit(run_assignment.env_location)
+            admit_protocol(name, run_assignment.plan.spec.env.protocol)
+            missing_images = [
+                n
+                for n, digest in run_assignment.image_digests.items()
+                if cache.lookup(digest) is None
+            ]
+            if unsent_images := [name for name in missing_images if name not in images]:
+                return OpenResult(missing_images=tuple(unsent_images))
+            for name in missing_images:
+                _import_image(images[name], cache)
+            for name, digest in run_assignment.image_digests.items():
                 carried(name, digest)
-            self._prepare(given)
+            self._prepare(run_assignment)
         except InterCodeError as error:
-            return Opened(refusal=Redactor().text(str(error)))
-        return Opened(refusal=_difference(given.facts, self._where.facts if self._where else {}))
+            return OpenResult(refusal=Redactor().text(str(error)))
+        return OpenResult(
+            refusal=_difference(run_assignment.facts, self._setting.facts if self._setting else {})
+        )
 
-    def _prepare(self, given: Assignment) -> None:
-        spec = given.plan.spec
+    def _prepare(self, assignment: Assignment) -> None:
+        spec = assignment.plan.spec
         budget = pace = None
-        if given.ledger is not None:
-            self._outbox = outbox = Outbox(given.ledger, self._name)
+        if assignment.ledger is not None:
+            self._outbox = outbox = Outbox(assignment.ledger, self._name)
             budget = SharedBudget(outbox, spec.model.max_cost, spec.model.max_tokens)
             pace = SharedPace(outbox)
-        self._who = actors(spec, budget, pace)
-        self._who.start()
-        self._where = setting(
-            given.plan, Progress(), required_options=self._who.required_options, budget=budget
+        self._actors = actors(spec, budget, pace)
+        self._actors.start()
+        self._setting = setting(
+            assignment.plan,
+            Progress(),
+            required_options=self._actors.required_options,
+            budget=budget,
         )
-        self._where.make().close()
-        getattr(self._where.provider, "facts", dict)()  # asks whether this machine permits them
-        how = spec.how
-        calls = SharedCalls(self._outbox) if self._outbox and how.max_connections else Semaphore()
-        shared = Shared(calls, Semaphore(how.max_sandboxes or default_sandboxes()))
-        self._orders = Work(given.plan, self._who, self._where, Progress()).orders(shared)
-        self._tasks = {task.task_id: task for task in given.plan.tasks}
+        self._setting.make().close()
+        getattr(self._setting.provider, "facts", dict)()  # asks whether this machine permits them
+        run_options = spec.how
+        calls = (
+            SharedCalls(self._outbox)
+            if self._outbox and run_options.max_connections
+            else Semaphore()
+        )
+        shared_limits = Shared(calls, Semaphore(run_options.max_sandboxes or default_sandboxes()))
+        self._orders = Work(assignment.plan, self._actors, self._setting, Progress()).orders(
+            shared_limits
+        )
+        self._tasks = {task.task_id: task for task in assignment.plan.tasks}
         self._redactor = Redactor()
 
-    def play(self, keys: Sequence[tuple[int, str]]) -> Played:
+    def play(self, keys: Sequence[tuple[int, str]]) -> BatchResult:
         """Run jobs, by epoch and task, one after the other, in a warm environment."""
         with self._lock:
-            worker = self._idle.pop() if self._idle else Worker(self._orders)
+            worker = self._idle_workers.pop() if self._idle_workers else Worker(self._orders)
         episodes: list[Episode] = []
-        began = time.monotonic()
+        start_time = time.monotonic()
         try:
             for epoch, task_id in keys:
                 if self._draining:
@@ -171,13 +189,13 @@ class Station:
         except Exception as error:  # noqa: BLE001 - handed to the driver, raised there
             worker.close()
             text = self._redactor.text(str(error))
-            return Played(episodes, error=(type(error).__name__, text))
+            return BatchResult(episodes, error=(type(error).__name__, text))
         finally:
             if self._outbox is not None:  # what was spent for these is known when they are
                 self._outbox.flush()
         with self._lock:
-            self._idle.append(worker)
-        return Played(episodes, time.monotonic() - began)
+            self._idle_workers.append(worker)
+        return BatchResult(episodes, time.monotonic() - start_time)
 
     def drain(self) -> None:
         """Begin no more jobs, and repeat no call of a model."""
@@ -187,31 +205,35 @@ class Station:
     def close(self) -> None:
         """Close the environments."""
         self._draining = True
-        self._held.close()
+        self._exit_stack.close()
         with self._lock:
-            idle, self._idle = self._idle, []
-        for worker in idle:
+            idle_workers, self._idle_workers = self._idle_workers, []
+        for worker in idle_workers:
             worker.close()
-        if self._where is not None:
-            self._where.close()
-        if self._who is not None:
-            self._who.close()
+        if self._setting is not None:
+            self._setting.close()
+        if self._actors is not None:
+            self._actors.close()
 
 
-def _take(stored: Any, cache: ImageCache) -> None:
+def _import_image(image_ref: Any, cache: ImageCache) -> None:
     """Put an image that was shipped into the cache; its files' digest is checked."""
     import ray
 
     with TemporaryDirectory() as folder:
         file = Path(folder, "image.tar")
-        file.write_bytes(ray.get(stored))
+        file.write_bytes(ray.get(image_ref))
         import_image(file, (), cache, lambda text: None)
 
 
-def _difference(driver: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def _difference(driver_facts: Mapping[str, Any], local_facts: Mapping[str, Any]) -> str:
     """Say in what this machine's environment is another than the driver's; empty if it is not."""
-    names = sorted(n for n in {*driver, *here} if driver.get(n) != here.get(n))
+    names = sorted(
+        n for n in {*driver_facts, *local_facts} if driver_facts.get(n) != local_facts.get(n)
+    )
     if not names:
         return ""
-    found = "; ".join(f"{n} is {driver.get(n)!r} there, and here {here.get(n)!r}" for n in names)
-    return f"its environment is another than the driver's: {found}"
+    differences = "; ".join(
+        f"{n} is {driver_facts.get(n)!r} there, and here {local_facts.get(n)!r}" for n in names
+    )
+    return f"its environment is another than the driver's: {differences}"

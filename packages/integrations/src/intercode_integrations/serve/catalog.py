@@ -18,11 +18,11 @@ from intercode.task import Dataset
 from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import MIB
 
-ALL = "all"
+ALL_TASKS = "all"
 """The split of all tasks, where tasks name none: clients of OpenEnv name one always."""
 
 
-class Offer:
+class EnvironmentEntry:
     """An environment that is offered to clients.
 
     Args:
@@ -38,10 +38,10 @@ class Offer:
         self._max_message = max_message
         self._address, self._data, name = address, address, address
         self._options: dict[str, Any] = {"observations": "utf-8", "errors": "value"}
-        given: dict[str, Any] = {}
+        project_options: dict[str, Any] = {}
         if is_project(address):
             project = read_project(address)
-            name, self._data, given = project.name, project.tasks, dict(project.options)
+            name, self._data, project_options = project.name, project.tasks, dict(project.options)
             self._split = project.split
         else:
             self._split = None
@@ -53,10 +53,10 @@ class Offer:
             raise UsageError(f"{address}: only environments of InterCode's own can be served")
         self._kind, self.env = type(env), env
         """One that never begins an episode, for its traits."""
-        self._given = given
+        self._project_options = project_options
         if (
             "cache_gold" in list_constructor_options(self._kind)
-            and given.get("cache_gold", True) is True
+            and project_options.get("cache_gold", True) is True
         ):
             self._options["cache_gold"] = GoldCache()  # one for all sessions
         self.tasks(None)
@@ -74,7 +74,7 @@ class Offer:
     @cached_property
     def splits(self) -> list[str]:
         """The splits of its tasks."""
-        return datasets.splits(self._data) or [ALL]
+        return datasets.splits(self._data) or [ALL_TASKS]
 
     def tasks(self, split: str | None) -> Dataset:
         """Load the tasks of a split that can be tried; None: those of its default.
@@ -84,26 +84,26 @@ class Offer:
         """
         if split is not None and split not in self.splits:
             raise TaskError(f"there is no split {split!r}{hint_text(split, self.splits)}")
-        if split is None or (split == ALL and not datasets.splits(self._data)):
+        if split is None or (split == ALL_TASKS and not datasets.splits(self._data)):
             split = self._split
         if split not in self._sets:
-            found = datasets.load(self._data, split)
-            self._sets[split], _ = self._kind.narrowed(found, self._given)
+            dataset = datasets.load(self._data, split)
+            self._sets[split], _ = self._kind.narrowed(dataset, self._project_options)
         return self._sets[split]
 
-    def told(
+    def task_facts(
         self, split: str | None, start: int | None = None, stop: int | None = None
     ) -> list[dict[str, Any]]:
         """Tell of tasks what an agent is told."""
-        found = self.tasks(split)
+        dataset = self.tasks(split)
         return [
             {
-                "id": plain(found[index].task_id),
+                "id": plain(dataset[index].task_id),
                 "index": index,
                 "tags": [],
-                **plain(found[index].shown().to_dict()),
+                **plain(dataset[index].shown().to_dict()),
             }
-            for index in range(len(found))[start:stop]
+            for index in range(len(dataset))[start:stop]
         ]
 
     def metadata(self) -> dict[str, Any]:
@@ -138,17 +138,17 @@ class Offer:
         }
 
 
-def named(offers: Iterable[Offer]) -> dict[str, Offer]:
+def index_entries(entries: Iterable[EnvironmentEntry]) -> dict[str, EnvironmentEntry]:
     """Return environments by their names.
 
     Raises:
         UsageError: Two have the same name.
     """
-    found: dict[str, Offer] = {}
-    for offer in offers:
-        if found.setdefault(offer.name, offer) is not offer:
-            raise UsageError(f"two of the environments have the name {offer.name!r}")
-    return found
+    entries_by_name: dict[str, EnvironmentEntry] = {}
+    for entry in entries:
+        if entries_by_name.setdefault(entry.name, entry) is not entry:
+            raise UsageError(f"two of the environments have the name {entry.name!r}")
+    return entries_by_name
 
 
 def _object(title: str, **properties: Any) -> dict[str, Any]:

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0
 """Seconds for what a server has at hand: everything but actions and resets."""
-LARGEST = 64 * 2**20
+MAX_MESSAGE_BYTES = 64 * 2**20
 """Bytes of a message."""
 
 
-class Server:
+class RemoteServer:
     """An environment of a server, by its address; only its HTTP routes are used.
 
     Args:
@@ -73,7 +73,7 @@ class Server:
         scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
         if scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{url!r} cannot be a server: write http://HOST:PORT/ENVIRONMENT")
-        above, _, name = parts.path.rstrip("/").rpartition("/")
+        path_prefix, _, name = parts.path.rstrip("/").rpartition("/")
         self.url = url
         token = (token or os.environ.get(TOKEN) or "").strip()  # a file's ends with a line's end
         if not token.isascii() or not token.isprintable():
@@ -82,16 +82,16 @@ class Server:
         self._is_near = is_loopback(parts.hostname)
         proxies = [urllib.request.ProxyHandler({})] if self._is_near else []
         self._opener = urllib.request.build_opener(_NoRedirects, *proxies)
-        self._base = f"{scheme}://{parts.netloc}{above}"
+        self._base = f"{scheme}://{parts.netloc}{path_prefix}"
         names = self.fetch("list_environments")
         if not names or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise self._other("its answer is not a list of environments")
+            raise self._foreign_server_error("its answer is not a list of environments")
         if name and name not in names:
             raise UsageError(
                 f"{url}: there is no environment {name!r} there{hint_text(name, names)}"
             )
         self.name = name or names[0]
-        self._at = "" if self.name == names[0] else f"/{self.name}"
+        self._route_prefix = "" if self.name == names[0] else f"/{self.name}"
 
     def fetch(self, route: str, **body: Any) -> Any:
         """Fetch a route's JSON: by GET, or with a body by POST."""
@@ -103,61 +103,63 @@ class Server:
                 return msgspec.json.decode(answer.read())
         except HTTPError as error:
             with error:
-                raise self.refused(error.code, error.read()) from None
+                raise self.refusal_error(error.code, error.read()) from None
         except msgspec.MsgspecError:
-            raise self._other("its answer is not JSON") from None
+            raise self._foreign_server_error("its answer is not JSON") from None
         except (OSError, HTTPException) as error:
-            raise self.unreachable(error) from error
+            raise self.unreachable_error(error) from error
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """The facts that it states of the environment."""
-        found: dict[str, Any] = self.fetch(f"{self._at}/metadata".lstrip("/"))
-        return found
+        facts: dict[str, Any] = self.fetch(f"{self._route_prefix}/metadata".lstrip("/"))
+        return facts
 
     def tasks(self, split: str | None) -> list[dict[str, Any]]:
         """List the tasks of a split; None: of its default, which servers of ours have."""
-        found: list[dict[str, Any]] = self.fetch(f"{self.name}/tasks", split=split)["tasks"]
-        return found
+        rows: list[dict[str, Any]] = self.fetch(f"{self.name}/tasks", split=split)["tasks"]
+        return rows
 
     def open(self) -> ClientConnection:
         """Open a WebSocket: a session with an environment of its own."""
         from websockets.exceptions import InvalidStatus, WebSocketException
         from websockets.sync.client import connect
 
-        address = f"ws{self._base.removeprefix('http')}{self._at}/ws"
+        address = f"ws{self._base.removeprefix('http')}{self._route_prefix}/ws"
         try:
             return connect(
                 address,
                 additional_headers=self.headers,
                 compression=None,
                 proxy=None if self._is_near else True,
-                max_size=LARGEST,
+                max_size=MAX_MESSAGE_BYTES,
                 open_timeout=PATIENCE,
                 close_timeout=1,
             )
         except InvalidStatus as error:
             answer = error.response
-            raise self.refused(answer.status_code, bytes(answer.body or b"")) from None
+            raise self.refusal_error(answer.status_code, bytes(answer.body or b"")) from None
         except (OSError, WebSocketException) as error:
-            raise self.unreachable(error) from error
+            raise self.unreachable_error(error) from error
 
-    def refused(self, status: int, body: bytes) -> InterCodeError:
+    def refusal_error(self, status: int, body: bytes) -> InterCodeError:
         """Make the error of a refused request."""
         try:
-            told = msgspec.json.decode(body, type=dict[str, Any])
+            details = msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError:
             text = body[:1000].decode(errors="replace").strip()
             if not text.isprintable() or text.startswith("<") or len(text) > 200:  # a page
-                return self._other(f"status {status}", is_final=status in (501, *range(500)))
-            told = {"detail": text}
-        said = f"{self.url}: the server refuses: {told.get('detail') or status}"
+                return self._foreign_server_error(
+                    f"status {status}", is_final=status in (501, *range(500))
+                )
+            details = {"detail": text}
+        error_text = f"{self.url}: the server refuses: {details.get('detail') or status}"
         if status == 401:
-            said = f"{said}; give its token, by token=… or ${TOKEN}"
-        otherwise = UsageError if status in (501, *range(500)) else SandboxError
-        return raised(told.get("error", ""), said, otherwise)
+            error_text = f"{error_text}; give its token, by token=… or ${TOKEN}"
+        fallback = UsageError if status in (501, *range(500)) else SandboxError
+        return rebuild_error(details.get("error", ""), error_text, fallback)
 
-    def _other(self, answer: str, *, is_final: bool = True) -> InterCodeError:
+    def _foreign_server_error(self, answer: str, *, is_final: bool = True) -> InterCodeError:
         """Make the error of an answer that no server of InterCode's gives."""
         kind = UsageError if is_final else SandboxError
         return kind(
@@ -165,7 +167,7 @@ class Server:
             f"({answer}): give the address of 'intercode serve'"
         )
 
-    def unreachable(self, error: Exception) -> SandboxError:
+    def unreachable_error(self, error: Exception) -> SandboxError:
         """Make the error of a server that is not there."""
         return SandboxError(
             f"{self.url}: the server cannot be reached ({type(error).__name__}: {error}): is "
@@ -178,7 +180,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow none: the token is for this server alone."""
 
 
-class Session:
+class ClientSession:
     """A session with an environment of a server.
 
     It is opened by the first reset, and by the next one after it was lost.
@@ -187,7 +189,7 @@ class Session:
         server: The server.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: RemoteServer) -> None:
         self.server = server
         self._connection: ClientConnection | None = None
         self._end: Any = None
@@ -200,10 +202,10 @@ class Session:
             CapacityError: It has no place for another client.
             SandboxError: It cannot be reached.
         """
-        given = {name: one for name, one in data.items() if one is not None}
+        fields = {name: value for name, value in data.items() if value is not None}
         if self._connection is not None:
             try:
-                return self.ask("reset", given)
+                return self.ask("reset", fields)
             except InterCodeError:
                 if self._connection is not None:
                     raise
@@ -212,7 +214,7 @@ class Session:
         stack.enter_context(connection)
         self._end = weakref.finalize(self, stack.close)
         self._end.atexit = False  # the kernel does it, and a fork of this process must not
-        return self.ask("reset", given)
+        return self.ask("reset", fields)
 
     def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         """Send a message; return the answer's data.
@@ -224,7 +226,7 @@ class Session:
         from websockets.exceptions import ConnectionClosed
 
         if self._connection is None:
-            raise self._lost("it has ended")
+            raise self._loss_error("it has ended")
         try:
             with suppress(ConnectionClosed):  # it may have had a last word
                 self._connection.send(message(kind, data), text=True)
@@ -234,24 +236,28 @@ class Session:
             is_loss = isinstance(error, ConnectionClosed | OSError | msgspec.DecodeError)
             if is_callers(error) or not is_loss:
                 raise
-            raise self._lost(str(error)) from error
-        told: dict[str, Any] = answer["data"]
+            raise self._loss_error(str(error)) from error
+        reply_data: dict[str, Any] = answer["data"]
         if answer["type"] != "error":
-            return told
-        code, said = told.get("code", ""), str(told.get("message"))
-        if wrong := told.get("errors"):  # OpenEnv's own
-            said = f"{said}: {msgspec.json.encode(wrong).decode()}"
-        if code in _LAST:
+            return reply_data
+        code, error_text = reply_data.get("code", ""), str(reply_data.get("message"))
+        if schema_errors := reply_data.get("errors"):  # OpenEnv's own
+            error_text = f"{error_text}: {msgspec.json.encode(schema_errors).decode()}"
+        if code in _FINAL_CODES:
             self.close()
             is_full = code == "CAPACITY_REACHED" and kind == "reset"
-            raise CapacityError(f"{self.server.url}: {said}") if is_full else self._lost(said)
-        otherwise = ActionError if code == "VALIDATION_ERROR" else SandboxError
-        raise raised(told.get("error", code), said, otherwise)
+            raise (
+                CapacityError(f"{self.server.url}: {error_text}")
+                if is_full
+                else self._loss_error(error_text)
+            )
+        fallback = ActionError if code == "VALIDATION_ERROR" else SandboxError
+        raise rebuild_error(reply_data.get("error", code), error_text, fallback)
 
-    def _lost(self, why: str) -> SandboxClosedError:
+    def _loss_error(self, reason: str) -> SandboxClosedError:
         return SandboxClosedError(
             f"{self.server.url}: the session with the server was lost, and with it the episode "
-            f"({why}); the next reset begins another one"
+            f"({reason}); the next reset begins another one"
         )
 
     def close(self) -> None:
@@ -261,7 +267,7 @@ class Session:
             self._end()
 
 
-_LAST = ("CAPACITY_REACHED", "SESSION_ERROR")
+_FINAL_CODES = ("CAPACITY_REACHED", "SESSION_ERROR")
 """The codes of errors that are a session's last words."""
 
 
@@ -270,12 +276,14 @@ def message(kind: str, data: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"type": kind, "data": data})
 
 
-def raised(name: str, said: str, otherwise: type[InterCodeError] = SandboxError) -> InterCodeError:
+def rebuild_error(
+    name: str, text: str, fallback: type[InterCodeError] = SandboxError
+) -> InterCodeError:
     """Make an error of its class's name and its message; of no name of ours, another one."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, InterCodeError):
-        return kind.__new__(kind, said)  # the message is whole: no constructor adds to it
-    return otherwise(f"{name}: {said}" if name else said)
+        return kind.__new__(kind, text)  # the message is whole: no constructor adds to it
+    return fallback(f"{name}: {text}" if name else text)
 
 
 def refuse_failure(info: Mapping[str, Any]) -> None:
@@ -285,7 +293,7 @@ def refuse_failure(info: Mapping[str, Any]) -> None:
         InterCodeError: By its class's name the error that was raised there.
     """
     if (failure := info.get("error")) is not None:
-        raise raised(failure["type"], failure["message"])
+        raise rebuild_error(failure["type"], failure["message"])
 
 
 def sandbox_end(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,54 +315,60 @@ class RemoteEnv(Elsewhere):
     unsupported_options = (*Elsewhere.unsupported_options, "max_turns", "reward_every_turn")
 
     def __init__(
-        self, server: Server, split: str | None = None, data: Dataset | None = None, **changes: Any
+        self,
+        server: RemoteServer,
+        split: str | None = None,
+        data: Dataset | None = None,
+        **changes: Any,
     ) -> None:
-        about = server.metadata.get("intercode")
-        if about is None:
+        env_facts = server.metadata.get("intercode")
+        if env_facts is None:
             raise UsageError(
                 f"{server.url} is not our kind of server: try intercode.make('openenv:URL')"
             )
         super().__init__(tasks(server, split) if data is None else data, **changes)
-        self.max_turns = about["max_turns"]
-        self.name = about["env"]  # type: ignore[misc]  # each server's own
-        self.traits = language_traits(about["language"])
+        self.max_turns = env_facts["max_turns"]
+        self.name = env_facts["env"]  # type: ignore[misc]  # each server's own
+        self.traits = language_traits(env_facts["language"])
         if self.name in ENVS:
             self.traits = find_traits(self.name)
-        self._most = about["max_message"]
+        self._max_bytes = env_facts["max_message"]
         self._split = split
-        self._session = Session(server)
+        self._session = ClientSession(server)
         self._is_wire = self.options.observations == "utf-8"
 
     def _begin(self, task: Task, seed: int | None) -> str:
         task_id = plain(task.task_id)
-        told = self._session.reset(task_id=task_id, seed=seed, split=self._split)
-        return self._reply(told).observation
+        reply_data = self._session.reset(task_id=task_id, seed=seed, split=self._split)
+        return self._reply(reply_data).observation
 
     def _take(self, action: str) -> Reply:
-        said = {"action": action if self._is_wire else plain(action)}
-        if (size := len(message("step", said))) > self._most:
-            note = f"[not executed: {size} bytes are more than the server takes: {self._most}]"
+        action_data = {"action": action if self._is_wire else plain(action)}
+        if (size := len(message("step", action_data))) > self._max_bytes:
+            note = f"[not executed: {size} bytes are more than the server takes: {self._max_bytes}]"
             return Reply(note, goes_on=True, ok=False, info={"executed": False})
-        return self._reply(self._session.ask("step", said))
+        return self._reply(self._session.ask("step", action_data))
 
     def _submit(self, answer: str | None) -> Reply:
         return self._take("submit" if answer is None else f"submit {answer}")
 
-    def _reply(self, told: dict[str, Any]) -> Reply:
+    def _reply(self, reply_data: dict[str, Any]) -> Reply:
         """Read an observation.
 
         Raises:
             InterCodeError: It tells of a failure there.
         """
-        seen = told["observation"] if self._is_wire else exact(told["observation"])
-        info, done = seen["info"], told["done"]
+        observation = (
+            reply_data["observation"] if self._is_wire else exact(reply_data["observation"])
+        )
+        info, is_done = observation["info"], reply_data["done"]
         refuse_failure(info)
         return Reply(
-            seen["text"],
-            told["reward"],
-            ended=done and not seen["truncated"],
-            truncated=seen["truncated"],
-            goes_on=not done,
+            observation["text"],
+            reply_data["reward"],
+            ended=is_done and not observation["truncated"],
+            truncated=observation["truncated"],
+            goes_on=not is_done,
             ok=info.get("ok", True),
             exit_code=info.get("exit_code"),
             parts=info.get("parts", {}),
@@ -368,7 +382,7 @@ class RemoteEnv(Elsewhere):
             self._session.close()
 
 
-def tasks(server: Server, split: str | None = None) -> Dataset:
+def tasks(server: RemoteServer, split: str | None = None) -> Dataset:
     """Load the tasks of a server's environment, as far as they are told."""
     rows = [{name: row[name] for name in FIELDS & row.keys()} for row in server.tasks(split)]
     return Dataset(map(Task.from_dict, exact(rows)), server.name, source=server.url)
@@ -395,7 +409,7 @@ def connect(
         UsageError: The address is malformed, there is no such environment, or the token is wrong.
         SandboxError: The server cannot be reached.
     """
-    return RemoteEnv(Server(url, token), split, **options)
+    return RemoteEnv(RemoteServer(url, token), split, **options)
 
 
 def connect_vec(
@@ -424,11 +438,11 @@ def connect_vec(
     """
     from intercode.envs.vector import ThreadVectorEnv
 
-    servers = [Server(url, token) for url in ([urls] if isinstance(urls, str) else urls)]
+    servers = [RemoteServer(url, token) for url in ([urls] if isinstance(urls, str) else urls)]
     count = len(servers) if num_envs is None else num_envs
     if count < 1 or not servers:
         raise UsageError(f"there must be an address and an environment, not {count}")
     data = {server.url: tasks(server, split) for server in servers[:count]}
-    chosen = [servers[number % len(servers)] for number in range(count)]
-    envs = [RemoteEnv(server, split, data[server.url], **options) for server in chosen]
+    assigned_servers = [servers[number % len(servers)] for number in range(count)]
+    envs = [RemoteEnv(server, split, data[server.url], **options) for server in assigned_servers]
     return ThreadVectorEnv(envs, autoreset_mode, seed)

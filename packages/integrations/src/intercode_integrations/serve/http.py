@@ -1,6 +1,6 @@
 """Requests other than those of WebSockets, which are all that websockets itself reads.
 
-A `Front` reads the body of a request that has one, and passes it on as a GET without. Until a
+A `RequestConnection` reads the body of a request that has one, and passes it on as a GET without. Until a
 request has brought the token, it is one of few, and for a short time: see `intercode.admission`.
 """
 
@@ -19,20 +19,20 @@ from websockets.http11 import Response
 from intercode.admission import Admission
 from intercode_integrations.serve import wire
 
-LONGEST_HEAD = 32 * 1024
-LONGEST_BODY = 64 * 1024
+MAX_HEAD_BYTES = 32 * 1024
+MAX_BODY_BYTES = 64 * 1024
 
 
-class Front(ServerConnection):
+class RequestConnection(ServerConnection):
     """A connection that takes requests of any method."""
 
-    def __init__(self, *args: Any, admission: Admission, **named: Any) -> None:
-        super().__init__(*args, **named)
+    def __init__(self, *args: Any, admission: Admission, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
         self._admission = admission
         self.method = "GET"
         self.body: bytes | None = b""
         """None: it is too long, or of unknown length."""
-        self._early: bytes | None = b""
+        self._early_data: bytes | None = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the admission."""
@@ -55,20 +55,20 @@ class Front(ServerConnection):
 
     def data_received(self, data: bytes) -> None:
         """Pass on what is received, once it is known to be a GET or has been made one."""
-        if self._early is None:
+        if self._early_data is None:
             super().data_received(data)
             return
-        self._early += data
-        head, end, body = self._early.partition(b"\r\n\r\n")
-        if not end and len(head) <= LONGEST_HEAD:
+        self._early_data += data
+        head, end, body = self._early_data.partition(b"\r\n\r\n")
+        if not end and len(head) <= MAX_HEAD_BYTES:
             return
-        method, _, rest = head.partition(b" ")
+        method, _, target_and_headers = head.partition(b" ")
         if not end or method == b"GET":
-            self._pass_on(self._early)
+            self._forward(self._early_data)
             return
-        line, *lines = rest.split(b"\r\n")
-        fields = [(one.partition(b":")[0].strip().lower(), one) for one in lines]
-        length = _length([one for name, one in fields if name in _OF_A_BODY])
+        line, *lines = target_and_headers.split(b"\r\n")
+        fields = [(field.partition(b":")[0].strip().lower(), field) for field in lines]
+        length = _length([field for name, field in fields if name in _BODY_FIELDS])
         if length is None:
             self.body = None
         elif len(body) < length:
@@ -76,15 +76,15 @@ class Front(ServerConnection):
         else:
             self.body = body[:length]
         self.method = method.decode("latin-1")
-        kept = [one for name, one in fields if name not in _OF_A_BODY]
-        self._pass_on(b"GET " + b"\r\n".join([line, *kept]) + b"\r\n\r\n")
+        header_lines = [field for name, field in fields if name not in _BODY_FIELDS]
+        self._forward(b"GET " + b"\r\n".join([line, *header_lines]) + b"\r\n\r\n")
 
-    def _pass_on(self, data: bytes) -> None:
-        self._early = None
+    def _forward(self, data: bytes) -> None:
+        self._early_data = None
         super().data_received(data)
 
 
-_OF_A_BODY = (b"content-length", b"transfer-encoding")
+_BODY_FIELDS = (b"content-length", b"transfer-encoding")
 _LENGTH = re.compile(rb"content-length[ \t]*:[ \t]*(\d{1,9})[ \t]*", re.IGNORECASE)
 
 
@@ -92,9 +92,9 @@ def _length(fields: list[bytes]) -> int | None:
     """Return the length that header fields give a body; None: it is not read."""
     if not fields:
         return 0
-    found = _LENGTH.fullmatch(fields[0])
-    length = None if found is None or len(fields) > 1 else int(found[1])
-    return None if length is None or length > LONGEST_BODY else length
+    match = _LENGTH.fullmatch(fields[0])
+    length = None if match is None or len(fields) > 1 else int(match[1])
+    return None if length is None or length > MAX_BODY_BYTES else length
 
 
 def response(status: HTTPStatus, body: bytes, kind: str = "application/json") -> Response:
@@ -111,6 +111,6 @@ def response(status: HTTPStatus, body: bytes, kind: str = "application/json") ->
     return Response(status.value, status.phrase, headers, body)
 
 
-def refusal(status: HTTPStatus, why: str, **facts: str) -> Response:
+def refusal(status: HTTPStatus, reason: str, **facts: str) -> Response:
     """Make a response that says why there is nothing else."""
-    return response(status, wire.json({"detail": why, **facts}))
+    return response(status, wire.json({"detail": reason, **facts}))

@@ -31,15 +31,15 @@ _FIELDS = (
     "sessions",
     "serving",
     *_SUMS,
-    *(f"ended {why}" for why in ENDS),
+    *(f"ended {reason}" for reason in ENDS),
     *(f"error {code}" for code in CODES),
     *(f"step {number}" for number in range(len(BUCKETS) + 1)),
     "seconds",
 )
-_PLACES = {name: place for place, name in enumerate(_FIELDS)}
+_POSITIONS = {name: position for position, name in enumerate(_FIELDS)}
 
 
-class Counts:
+class ServerMetrics:
     """The numbers of all workers, and a worker's own row.
 
     Args:
@@ -48,13 +48,13 @@ class Counts:
 
     def __init__(self, workers: int = 1) -> None:
         self.workers, self.worker = workers, 0
-        shared = mmap.mmap(-1, workers * len(_FIELDS) * 8)
-        self._numbers = memoryview(shared).cast("d")
+        memory = mmap.mmap(-1, workers * len(_FIELDS) * 8)
+        self._numbers = memoryview(memory).cast("d")
         self._lock = os.memfd_create("intercode-serve")
 
     def add(self, name: str, amount: float = 1) -> None:
         """Add to a number of this worker."""
-        self._numbers[self.worker * len(_FIELDS) + _PLACES[name]] += amount
+        self._numbers[self.worker * len(_FIELDS) + _POSITIONS[name]] += amount
 
     def step(self, seconds: float) -> None:
         """Count an action."""
@@ -63,12 +63,12 @@ class Counts:
 
     def total(self, name: str) -> float:
         """Return a number of all workers together."""
-        return sum(self._numbers[_PLACES[name] :: len(_FIELDS)].tolist())
+        return sum(self._numbers[_POSITIONS[name] :: len(_FIELDS)].tolist())
 
-    def admit(self, most: int) -> bool:
+    def admit(self, max_sessions: int) -> bool:
         """Count a session, unless there are so many of all workers."""
-        with self._locked():
-            free = self.total("sessions") < most
+        with self._hold_lock():
+            free = self.total("sessions") < max_sessions
             self.add("sessions", free)
         return free
 
@@ -79,13 +79,16 @@ class Counts:
             Whether it had begun to serve.
         """
         row = worker * len(_FIELDS)
-        self._numbers[row + _PLACES["restarts"]] += 1
-        served, self._numbers[row + _PLACES["serving"]] = self._numbers[row + _PLACES["serving"]], 0
-        self._numbers[row + _PLACES["sessions"]] = 0
-        return bool(served)
+        self._numbers[row + _POSITIONS["restarts"]] += 1
+        has_served, self._numbers[row + _POSITIONS["serving"]] = (
+            self._numbers[row + _POSITIONS["serving"]],
+            0,
+        )
+        self._numbers[row + _POSITIONS["sessions"]] = 0
+        return bool(has_served)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         """Hold the lock of all workers, which the kernel takes from one that dies."""
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
         try:
@@ -97,24 +100,24 @@ class Counts:
         """Write the numbers as Prometheus reads them."""
         lines: list[str] = []
 
-        def told(name: str, kind: str, about: str, values: dict[str, float]) -> None:
-            lines.append(f"# HELP intercode_{name} {about}")
+        def add_metric(name: str, kind: str, description: str, values: dict[str, float]) -> None:
+            lines.append(f"# HELP intercode_{name} {description}")
             lines.append(f"# TYPE intercode_{name} {kind}")
             lines.extend(f"intercode_{name}{label} {value:g}" for label, value in values.items())
 
-        told("sessions", "gauge", "Open sessions.", {"": self.total("sessions")})
-        told("workers", "gauge", "Workers that serve.", {"": self.total("serving")})
-        told("sessions_limit", "gauge", "Sessions that may be open.", {"": capacity})
-        for name, about in _SUMS.items():
-            told(f"{name}_total", "counter", about, {"": self.total(name)})
-        ends = {f'{{why="{why}"}}': self.total(f"ended {why}") for why in ENDS}
-        told("ended_total", "counter", "Sessions ended.", ends)
+        add_metric("sessions", "gauge", "Open sessions.", {"": self.total("sessions")})
+        add_metric("workers", "gauge", "Workers that serve.", {"": self.total("serving")})
+        add_metric("sessions_limit", "gauge", "Sessions that may be open.", {"": capacity})
+        for name, description in _SUMS.items():
+            add_metric(f"{name}_total", "counter", description, {"": self.total(name)})
+        ends = {f'{{why="{reason}"}}': self.total(f"ended {reason}") for reason in ENDS}
+        add_metric("ended_total", "counter", "Sessions ended.", ends)
         codes = {f'{{code="{code}"}}': self.total(f"error {code}") for code in CODES}
-        told("errors_total", "counter", "Errors told to clients.", codes)
-        below, steps = 0.0, {}
+        add_metric("errors_total", "counter", "Errors told to clients.", codes)
+        cumulative_count, steps = 0.0, {}
         for number, limit in enumerate((*BUCKETS, "+Inf")):
-            below += self.total(f"step {number}")
-            steps[f'_bucket{{le="{limit}"}}'] = below
-        steps |= {"_sum": self.total("seconds"), "_count": below}
-        told("step_seconds", "histogram", "Seconds that actions took.", steps)
+            cumulative_count += self.total(f"step {number}")
+            steps[f'_bucket{{le="{limit}"}}'] = cumulative_count
+        steps |= {"_sum": self.total("seconds"), "_count": cumulative_count}
+        add_metric("step_seconds", "histogram", "Seconds that actions took.", steps)
         return "\n".join(lines) + "\n"

@@ -16,7 +16,7 @@ from websockets.http11 import Response
 from intercode import __version__
 from intercode.errors import InterCodeError
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import Offer
+from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.http import refusal, response
 from intercode_integrations.serve.wire import TaskQuery
 
@@ -25,21 +25,21 @@ class Routes:
     """Answers requests.
 
     Args:
-        offers: The environments by their names; the first is that of addresses that name none.
+        entries: The environments by their names; the first is that of addresses that name none.
     """
 
-    def __init__(self, offers: Mapping[str, Offer]) -> None:
-        self._offers = offers
+    def __init__(self, entries: Mapping[str, EnvironmentEntry]) -> None:
+        self._entries = entries
 
-    def offer(self, words: Sequence[str]) -> Offer | None:
+    def find_entry(self, words: Sequence[str]) -> EnvironmentEntry | None:
         """Find the environment that an address names; None: there is none of that name.
 
         Args:
             words: The address, without slashes.
         """
         if len(words) == 1:
-            return next(iter(self._offers.values()))
-        return self._offers.get(words[0]) if len(words) == 2 else None
+            return next(iter(self._entries.values()))
+        return self._entries.get(words[0]) if len(words) == 2 else None
 
     async def answer(self, method: str, words: Sequence[str], body: bytes | None) -> Response:
         """Answer a request.
@@ -49,72 +49,78 @@ class Routes:
             words: The address, without slashes.
             body: None: it is too long.
         """
-        offer, last = self.offer(words), words[-1]
-        takes, answer = "GET", self._of_all().get(last) if len(words) == 1 else None
-        if offer is not None and last in _GET:
-            answer = partial(_GET[last], offer)
-        elif offer is not None and last in _POST and len(words) == 2:
-            takes, answer = "POST", lambda: _POST[last](offer, wire.read(body or b"{}", TaskQuery))
+        entry, route_name = self.find_entry(words), words[-1]
+        expected_method, answer = (
+            "GET",
+            self._global_routes().get(route_name) if len(words) == 1 else None,
+        )
+        if entry is not None and route_name in _GET:
+            answer = partial(_GET[route_name], entry)
+        elif entry is not None and route_name in _POST and len(words) == 2:
+            expected_method, answer = (
+                "POST",
+                lambda: _POST[route_name](entry, wire.read(body or b"{}", TaskQuery)),
+            )
         elif words == ["mcp"]:
-            takes, answer = "POST", lambda: _NO_MCP
+            expected_method, answer = "POST", lambda: _NO_MCP
         if answer is None:
             return refusal(HTTPStatus.NOT_FOUND, "there is nothing at this address")
-        if method != takes:
-            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"the method here is {takes}")
+        if method != expected_method:
+            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"the method here is {expected_method}")
         if body is None:
             return refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
         try:  # on a thread, as a split may have to be read
             return response(HTTPStatus.OK, wire.json(await asyncio.to_thread(answer)))
-        except (wire.Fault, InterCodeError) as fault:
-            error = fault.error if isinstance(fault, wire.Fault) else fault
+        except (wire.MessageFault, InterCodeError) as fault:
+            error = fault.error if isinstance(fault, wire.MessageFault) else fault
             return refusal(HTTPStatus.BAD_REQUEST, str(error), error=type(error).__name__)
 
-    def _of_all(self) -> dict[str, Callable[[], Any]]:
-        return {"list_environments": lambda: [*self._offers], "openapi.json": self._openapi}
+    def _global_routes(self) -> dict[str, Callable[[], Any]]:
+        return {"list_environments": lambda: [*self._entries], "openapi.json": self._openapi}
 
     def _openapi(self) -> dict[str, Any]:
         """Describe the addresses, as far as OpenEnv's validator asks."""
         paths: dict[str, Any] = {
             f"/{name}": {"get": {}}
-            for name in ("health", "metrics", "metadata", "schema", *self._of_all())
+            for name in ("health", "metrics", "metadata", "schema", *self._global_routes())
         }
-        for name in self._offers:
-            paths |= {f"/{name}/{last}": {"get": {}} for last in _GET}
-            paths |= {f"/{name}/{last}": {"post": {}} for last in _POST}
-        about = {"title": "InterCode", "version": __version__}
-        return {"openapi": "3.1.0", "info": about, "paths": {**paths, "/mcp": {"post": {}}}}
+        for name in self._entries:
+            paths |= {f"/{name}/{route_name}": {"get": {}} for route_name in _GET}
+            paths |= {f"/{name}/{route_name}": {"post": {}} for route_name in _POST}
+        api_info = {"title": "InterCode", "version": __version__}
+        return {"openapi": "3.1.0", "info": api_info, "paths": {**paths, "/mcp": {"post": {}}}}
 
 
-def _splits(offer: Offer) -> list[dict[str, str]]:
+def _splits(entry: EnvironmentEntry) -> list[dict[str, str]]:
     return [
         {"name": name, "type": name if name in ("train", "test") else "validation"}
-        for name in offer.splits
+        for name in entry.splits
     ]
 
 
-def _tasks(offer: Offer, query: TaskQuery) -> dict[str, Any]:
-    return {"tasks": offer.told(query.split), "env_name": offer.name}
+def _tasks(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+    return {"tasks": entry.task_facts(query.split), "env_name": entry.name}
 
 
-def _num_tasks(offer: Offer, query: TaskQuery) -> dict[str, Any]:
-    return {"num_tasks": len(offer.tasks(query.split))}
+def _num_tasks(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+    return {"num_tasks": len(entry.tasks(query.split))}
 
 
-def _task(offer: Offer, query: TaskQuery) -> dict[str, Any]:
-    offer.tasks(query.split).at(query.index)  # refuses a number that no task has
-    return {"task": offer.told(query.split, query.index, query.index + 1)[0]}
+def _task(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+    entry.tasks(query.split).at(query.index)  # refuses a number that no task has
+    return {"task": entry.task_facts(query.split, query.index, query.index + 1)[0]}
 
 
-def _task_range(offer: Offer, query: TaskQuery) -> dict[str, Any]:
-    return {"tasks": offer.told(query.split, query.start, query.stop)}
+def _task_range(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+    return {"tasks": entry.task_facts(query.split, query.start, query.stop)}
 
 
-_GET: Mapping[str, Callable[[Offer], Any]] = {
-    "metadata": Offer.metadata,
-    "schema": Offer.schema,
+_GET: Mapping[str, Callable[[EnvironmentEntry], Any]] = {
+    "metadata": EnvironmentEntry.metadata,
+    "schema": EnvironmentEntry.schema,
     "splits": _splits,
 }
-_POST: Mapping[str, Callable[[Offer, TaskQuery], Any]] = {
+_POST: Mapping[str, Callable[[EnvironmentEntry, TaskQuery], Any]] = {
     "tasks": _tasks,
     "num_tasks": _num_tasks,
     "task": _task,

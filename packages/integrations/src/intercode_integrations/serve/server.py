@@ -21,28 +21,33 @@ from intercode.admission import Admission
 from intercode.errors import CapacityError
 from intercode.guard import Guard
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import Offer
-from intercode_integrations.serve.http import Front, refusal, response
+from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve.http import RequestConnection, refusal, response
 from intercode_integrations.serve.log import log
-from intercode_integrations.serve.metrics import Counts
+from intercode_integrations.serve.metrics import ServerMetrics
 from intercode_integrations.serve.routes import Routes
-from intercode_integrations.serve.session import CLOSING, Ended, Session, Terms
+from intercode_integrations.serve.session import (
+    CLOSE_SECONDS,
+    ServerSession,
+    SessionEnd,
+    SessionLimits,
+)
 
 _TRY_AGAIN_LATER = 1013
-_OPENING = 30.0
+_OPEN_SECONDS = 30.0
 """Seconds for a client that was admitted to be answered."""
-_ENDING = 10.0
+_END_SECONDS = 10.0
 """Seconds for sessions to free what they have, once the server ends."""
-_STARTS = 16
+_MAX_STARTS = 16
 """Sandboxes of an environment that start at a time."""
 
 
-class Server:
+class EnvironmentServer:
     """Serves environments.
 
     Args:
-        offers: The environments; the first one is also that of addresses that name none.
-        terms: The terms on which clients have sessions.
+        entries: The environments; the first one is also that of addresses that name none.
+        limits: The terms on which clients have sessions.
         guard: Refuses requests.
         counts: The numbers to keep.
         admission: Has the connections that have not shown the token yet.
@@ -50,27 +55,27 @@ class Server:
 
     def __init__(
         self,
-        offers: Sequence[Offer],
-        terms: Terms,
+        entries: Sequence[EnvironmentEntry],
+        limits: SessionLimits,
         guard: Guard,
-        counts: Counts,
+        counts: ServerMetrics,
         admission: Admission | None = None,
     ) -> None:
         self._admission = admission or Admission()
-        self._routes = Routes({offer.name: offer for offer in offers})
-        self._terms, self._guard, self._counts = terms, guard, counts
-        self._sessions: dict[Session, asyncio.Task[Any]] = {}
+        self._routes = Routes({entry.name: entry for entry in entries})
+        self._limits, self._guard, self._counts = limits, guard, counts
+        self._sessions: dict[ServerSession, asyncio.Task[Any]] = {}
         """The open ones, each with the task that serves it."""
-        self._starts = {offer: asyncio.Semaphore(_STARTS) for offer in offers}
-        self._freed = asyncio.Event()
+        self._starts = {entry: asyncio.Semaphore(_MAX_STARTS) for entry in entries}
+        self._freed_event = asyncio.Event()
         self._draining = False
-        self._stopped = asyncio.Event()
+        self._stop_event = asyncio.Event()
 
     async def run(
         self,
         listener: socket.socket,
         ending: Iterable[signal.Signals],
-        alive: int | None = None,
+        parent_fd: int | None = None,
     ) -> None:
         """Serve until a signal ends it.
 
@@ -79,72 +84,72 @@ class Server:
         Args:
             listener: Where clients connect.
             ending: The signals.
-            alive: A descriptor; once it is readable, the server ends at once.
+            parent_fd: A descriptor; once it is readable, the server ends at once.
         """
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda loop, what: log("error", error=str(what)))
+        loop.set_exception_handler(lambda loop, context: log("error", error=str(context)))
         for number in ending:
             loop.add_signal_handler(number, self.end)
-        if alive is not None:
-            loop.add_reader(alive, self._stopped.set)
-        quiet = logging.getLogger("intercode_integrations.serve.connections")
-        quiet.setLevel(logging.CRITICAL)  # what clients do wrong is counted
+        if parent_fd is not None:
+            loop.add_reader(parent_fd, self._stop_event.set)
+        connection_logger = logging.getLogger("intercode_integrations.serve.connections")
+        connection_logger.setLevel(logging.CRITICAL)  # what clients do wrong is counted
         # asyncio warns of each message to a client that has gone: pings would fill the log.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         async with serve(
             self._handle,
             sock=listener,
             create_connection=cast(
-                "type[ServerConnection]", partial(Front, admission=self._admission)
+                "type[ServerConnection]", partial(RequestConnection, admission=self._admission)
             ),
             process_request=self._request,
             compression=None,
-            max_size=self._terms.max_message,
+            max_size=self._limits.max_message,
             max_queue=4,
-            open_timeout=_OPENING,
+            open_timeout=_OPEN_SECONDS,
             ping_timeout=None,  # a client may be busy; of a dead one the kernel tells
-            close_timeout=CLOSING,
-            logger=quiet,
+            close_timeout=CLOSE_SECONDS,
+            logger=connection_logger,
             server_header=None,
         ):
             self._counts.add("serving")
-            await self._stopped.wait()
+            await self._stop_event.wait()
             for session in self._sessions:
                 session.stop()
             if self._sessions:
-                await asyncio.wait([*self._sessions.values()], timeout=_ENDING)
+                await asyncio.wait([*self._sessions.values()], timeout=_END_SECONDS)
 
     def end(self) -> None:
         """Begin to end, or end at once if it has begun."""
         if self._draining:
-            self._stopped.set()
+            self._stop_event.set()
             return
         self._draining = True
         log("draining", sessions=len(self._sessions))
-        asyncio.get_running_loop().call_later(self._terms.drain, self._stopped.set)
+        asyncio.get_running_loop().call_later(self._limits.drain, self._stop_event.set)
         for session in self._sessions:
             session.drain()
         if not self._sessions:
-            self._stopped.set()
+            self._stop_event.set()
 
     async def _request(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answer a request; None: a session is to begin."""
-        assert isinstance(connection, Front)
+        assert isinstance(connection, RequestConnection)
         path = unquote(request.path.partition("?")[0])
         words = path.strip("/").split("/")
-        refused = self._guard.refusal(request.headers, free=path == "/health")
-        if refused is not None:
+        denial = self._guard.refusal(request.headers, free=path == "/health")
+        if denial is not None:
             self._counts.add("forbidden")
-            return refusal(*refused)
+            return refusal(*denial)
         if path != "/health":  # which needs no token
             connection.admit()
         is_session = words[-1] == "ws" and connection.method == "GET"
-        if is_session and self._routes.offer(words) is not None:
+        if is_session and self._routes.find_entry(words) is not None:
             return None
         if path == "/health":
             return self._health()
         if path == "/metrics":
-            text = self._counts.metrics(self._terms.max_sessions)
+            text = self._counts.metrics(self._limits.max_sessions)
             return response(HTTPStatus.OK, text.encode(), "text/plain; version=0.0.4")
         return await self._routes.answer(connection.method, words, connection.body)
 
@@ -157,50 +162,54 @@ class Server:
         """Have a session with a client, or refuse it."""
         assert connection.request is not None  # it was answered
         path = unquote(connection.request.path.partition("?")[0])
-        offer = self._routes.offer(path.strip("/").split("/"))
-        assert offer is not None  # else it was refused
-        if not await self._admitted():
+        entry = self._routes.find_entry(path.strip("/").split("/"))
+        assert entry is not None  # else it was refused
+        if not await self._admit_session():
             await self._refuse(connection)
             return
-        session = Session(offer, self._terms, self._counts, self._starts[offer])
+        session = ServerSession(entry, self._limits, self._counts, self._starts[entry])
         self._sessions[session] = cast("asyncio.Task[Any]", asyncio.current_task())
         self._counts.add("opened")
-        log("opened", session=session.id, env=offer.name, client=_name(connection))
-        end = Ended("failed", 1011)
+        log("opened", session=session.id, env=entry.name, client=_name(connection))
+        end = SessionEnd("failed", 1011)
         try:
             end = await session.serve(connection)
         finally:
             del self._sessions[session]
             self._counts.add("sessions", -1)
-            self._counts.add(f"ended {end.why}")
-            log("ended", session=session.id, why=end.why)
-            self._freed.set()
+            self._counts.add(f"ended {end.reason}")
+            log("ended", session=session.id, why=end.reason)
+            self._freed_event.set()
             if self._draining and not self._sessions:
-                self._stopped.set()
+                self._stop_event.set()
 
-    async def _admitted(self) -> bool:
+    async def _admit_session(self) -> bool:
         """Tell whether there is room for a session, which is taken then.
 
         A session of which the client has gone, and which is being freed, is waited for.
         """
         while not self._draining:
-            if self._counts.admit(self._terms.max_sessions):
+            if self._counts.admit(self._limits.max_sessions):
                 return True
             if not any(session.closing for session in self._sessions):
                 return False
-            self._freed.clear()
-            await self._freed.wait()
+            self._freed_event.clear()
+            await self._freed_event.wait()
         return False
 
     async def _refuse(self, connection: ServerConnection) -> None:
         self._counts.add("refused")
         log("refused", client=_name(connection))
-        most = self._terms.max_sessions
-        why = "is ending" if self._draining else f"has all of its {most} sessions: try again later"
-        said = wire.error("CAPACITY_REACHED", CapacityError(f"the server {why}"))
+        max_sessions = self._limits.max_sessions
+        reason = (
+            "is ending"
+            if self._draining
+            else f"has all of its {max_sessions} sessions: try again later"
+        )
+        message = wire.error("CAPACITY_REACHED", CapacityError(f"the server {reason}"))
         self._counts.add("error CAPACITY_REACHED")
         with suppress(ConnectionClosed):
-            await connection.send(said, text=True)
+            await connection.send(message, text=True)
             await connection.close(_TRY_AGAIN_LATER)
 
 

@@ -17,17 +17,17 @@ from websockets.exceptions import ConnectionClosed
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
 from intercode_integrations.asynchronous import AsyncEnv
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import Offer
+from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.log import log
-from intercode_integrations.serve.metrics import Counts
+from intercode_integrations.serve.metrics import ServerMetrics
 
-_FIRST = asyncio.FIRST_COMPLETED
-CLOSING = 2.0
+_WAIT_MODE = asyncio.FIRST_COMPLETED
+CLOSE_SECONDS = 2.0
 """Seconds for a client to take the last word."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SessionLimits:
     """The terms on which clients have sessions."""
 
     max_sessions: int = 64
@@ -46,11 +46,11 @@ class Terms:
     """Seconds for episodes to end, once the server is to end."""
 
 
-class Ended(Exception):  # noqa: N818 - mostly it is not an error
+class SessionEnd(Exception):  # noqa: N818 - mostly it is not an error
     """The session ends.
 
     Args:
-        why: One of `intercode_integrations.serve.metrics.ENDS`.
+        reason: One of `intercode_integrations.serve.metrics.ENDS`.
         code: The close code of the WebSocket.
         error: Told to the client; None: it knows.
         kind: The error's code, of `wire.CODES`.
@@ -58,21 +58,21 @@ class Ended(Exception):  # noqa: N818 - mostly it is not an error
 
     def __init__(
         self,
-        why: str,
+        reason: str,
         code: int,
         error: InterCodeError | None = None,
         kind: str = "SESSION_ERROR",
     ) -> None:
-        super().__init__(why)
-        self.why, self.code, self.error, self.kind = why, code, error, kind
+        super().__init__(reason)
+        self.reason, self.code, self.error, self.kind = reason, code, error, kind
 
 
-def _draining() -> Ended:
-    said = CapacityError("the server is ending: connect to another one, or later")
-    return Ended("draining", 1001, said, "CAPACITY_REACHED")
+def _draining_end() -> SessionEnd:
+    error = CapacityError("the server is ending: connect to another one, or later")
+    return SessionEnd("draining", 1001, error, "CAPACITY_REACHED")
 
 
-class Pace:
+class MessageRate:
     """Lets so many messages a second pass, and at once those that were not sent before.
 
     Args:
@@ -81,29 +81,35 @@ class Pace:
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
-        self._free, self._last = rate, time.monotonic()
+        self._allowance, self._last_turn = rate, time.monotonic()
 
     async def turn(self) -> None:
         """Wait for the turn of a message."""
         now = time.monotonic()
-        self._free = min(self._rate, self._free + (now - self._last) * self._rate) - 1
-        self._last = now
-        if self._free < 0:
-            await asyncio.sleep(-self._free / self._rate)
+        self._allowance = (
+            min(self._rate, self._allowance + (now - self._last_turn) * self._rate) - 1
+        )
+        self._last_turn = now
+        if self._allowance < 0:
+            await asyncio.sleep(-self._allowance / self._rate)
 
 
-class Session:
+class ServerSession:
     """A client's session.
 
     Args:
-        offer: The environment that it is for.
-        terms: The terms.
+        entry: The environment that it is for.
+        limits: The terms.
         counts: The numbers to keep.
         starts: Held by those that start a sandbox: many at once would all be late.
     """
 
     def __init__(
-        self, offer: Offer, terms: Terms, counts: Counts, starts: asyncio.Semaphore
+        self,
+        entry: EnvironmentEntry,
+        limits: SessionLimits,
+        counts: ServerMetrics,
+        starts: asyncio.Semaphore,
     ) -> None:
         self.id = uuid.uuid4().hex
         self.closing = False
@@ -112,28 +118,28 @@ class Session:
         """Whether no further episode may begin."""
         self._busy = False
         """Whether an episode is running, or being begun."""
-        self._end: Ended | None = None
-        self._over = asyncio.Event()
-        self._offer, self._terms, self._counts, self._starts = offer, terms, counts, starts
-        self._pace = Pace(terms.rate)
+        self._end: SessionEnd | None = None
+        self._end_event = asyncio.Event()
+        self._entry, self._limits, self._counts, self._starts = entry, limits, counts, starts
+        self._pace = MessageRate(limits.rate)
         self._split: str | None = None
         self._env: AsyncEnv | None = None
         self._episode_id = ""
         self._steps = 0
 
-    async def serve(self, connection: ServerConnection) -> Ended:
+    async def serve(self, connection: ServerConnection) -> SessionEnd:
         """Answer a client until its session ends; then free what it had, and close the connection.
 
         Returns:
             Why it has ended.
         """
         work = asyncio.create_task(self._answer(connection))
-        gone = asyncio.create_task(connection.wait_closed())
-        over = asyncio.create_task(self._over.wait())
-        tasks: set[asyncio.Task[Any]] = {work, gone, over}
+        disconnect_task = asyncio.create_task(connection.wait_closed())
+        end_task = asyncio.create_task(self._end_event.wait())
+        tasks: set[asyncio.Task[Any]] = {work, disconnect_task, end_task}
         try:
-            await asyncio.wait(tasks, timeout=self._terms.lifetime, return_when=_FIRST)
-            end = self._end_of(work, gone)
+            await asyncio.wait(tasks, timeout=self._limits.lifetime, return_when=_WAIT_MODE)
+            end = self._session_end(work, disconnect_task)
         finally:
             self.closing = True
             for task in tasks:
@@ -141,72 +147,76 @@ class Session:
             await asyncio.wait(tasks)
             if self._env is not None:
                 await self._env.close()
-        if end.why == "stalled":
+        if end.reason == "stalled":
             connection.transport.abort()
         with suppress(ConnectionClosed, TimeoutError):
             if end.error is not None:
-                told = connection.send(self._told(end.kind, end.error), text=True)
-                await asyncio.wait_for(told, CLOSING)
+                send_task = connection.send(self._error_reply(end.kind, end.error), text=True)
+                await asyncio.wait_for(send_task, CLOSE_SECONDS)
             await connection.close(end.code)
         return end
 
-    def _end_of(self, work: asyncio.Task[None], gone: asyncio.Task[None]) -> Ended:
+    def _session_end(
+        self, work: asyncio.Task[None], disconnect_task: asyncio.Task[None]
+    ) -> SessionEnd:
         """Tell why a session has ended."""
         if self._end is not None:
             return self._end
-        if gone.done():
-            return Ended("gone", 1001)
+        if disconnect_task.done():
+            return SessionEnd("gone", 1001)
         if not work.done():
-            return Ended("aged", 1001, LeaseError(f"older than {self._terms.lifetime:g} s"))
+            return SessionEnd("aged", 1001, LeaseError(f"older than {self._limits.lifetime:g} s"))
         error = work.exception()
-        if isinstance(error, Ended):
+        if isinstance(error, SessionEnd):
             return error
         if not isinstance(error, ConnectionClosed):
             log("error", session=self.id, error=repr(error))
-            return Ended("failed", 1011, InterCodeError("the server has failed: its log says why"))
-        return Ended("gone", 1001)
+            return SessionEnd(
+                "failed", 1011, InterCodeError("the server has failed: its log says why")
+            )
+        return SessionEnd("gone", 1001)
 
-    def end(self, end: Ended) -> None:
+    def end(self, end: SessionEnd) -> None:
         """End the session, whatever it does."""
         self._end = self._end or end
-        self._over.set()
+        self._end_event.set()
 
     def stop(self) -> None:
         """End the session, and the episode that runs."""
-        self.end(_draining())
+        self.end(_draining_end())
 
     def drain(self) -> None:
         """End the session as soon as no episode runs."""
         self._draining = True
         if not self._busy:
-            self.end(_draining())
+            self.end(_draining_end())
 
     async def _answer(self, connection: ServerConnection) -> None:
         """Answer a client's messages, in their order.
 
         Raises:
-            Ended: The session is over.
+            SessionEnd: The session is over.
             ConnectionClosed: The client has gone.
         """
-        said = f"idle for {self._terms.idle:g} s: connect again for another session"
-        idle = Ended("idle", 1001, LeaseError(said))
+        idle_text = f"idle for {self._limits.idle:g} s: connect again for another session"
+        idle_end = SessionEnd("idle", 1001, LeaseError(idle_text))
         try:
-            self._env = await self._made(None)
+            self._env = await self._make_env(None)
         except InterCodeError as error:
-            raise Ended("failed", 1011, error, "FACTORY_ERROR") from None
+            raise SessionEnd("failed", 1011, error, "FACTORY_ERROR") from None
         while True:
-            with self._within(self._terms.idle, idle):
+            with self._end_after(self._limits.idle, idle_end):
                 text = await connection.recv()
             self._counts.add("received")
             await self._pace.turn()
             reply = await self._reply(text)
-            with self._within(self._terms.patience, Ended("stalled", 1008)):
+            with self._end_after(self._limits.patience, SessionEnd("stalled", 1008)):
                 await connection.send(reply, text=True)
             if self._draining and not self._busy:
-                raise _draining()
+                raise _draining_end()
 
     @contextmanager
-    def _within(self, seconds: float, end: Ended) -> Iterator[None]:
+    def _end_after(self, seconds: float, end: SessionEnd) -> Iterator[None]:
         """End the session if the context lasts longer."""
         timer = asyncio.get_running_loop().call_later(seconds, self.end, end)
         try:
@@ -218,72 +228,72 @@ class Session:
         """Take a message, and return the reply to it.
 
         Raises:
-            Ended: The client closes the session, or the server has failed it.
+            SessionEnd: The client closes the session, or the server has failed it.
         """
         try:
-            found = wire.read(text, wire.Message)
-            if found.type == "reset":
-                return await self._reset(wire.read(found.data, wire.Reset))
-            if found.type == "step":
-                return await self._step(wire.read(found.data, wire.Step).action)
-            if found.type == "state":
-                return wire.written("state", self._state())
-            if found.type == "close":
-                raise Ended("closed", 1000)
-            unknown = f"there is no message {found.type!r}: reset, step, state and close"
-            raise wire.Fault("UNKNOWN_TYPE", UsageError(unknown))
-        except wire.Fault as fault:
-            return self._told(fault.code, fault.error)
+            message = wire.read(text, wire.Message)
+            if message.type == "reset":
+                return await self._reset(wire.read(message.data, wire.Reset))
+            if message.type == "step":
+                return await self._step(wire.read(message.data, wire.Step).action)
+            if message.type == "state":
+                return wire.encode_message("state", self._state())
+            if message.type == "close":
+                raise SessionEnd("closed", 1000)
+            unknown = f"there is no message {message.type!r}: reset, step, state and close"
+            raise wire.MessageFault("UNKNOWN_TYPE", UsageError(unknown))
+        except wire.MessageFault as fault:
+            return self._error_reply(fault.code, fault.error)
         except InterCodeError as error:
-            return self._told("EXECUTION_ERROR", error)
-        except Ended:
+            return self._error_reply("EXECUTION_ERROR", error)
+        except SessionEnd:
             raise
         except Exception as error:  # noqa: BLE001 - the server goes on, and its log has it
             log("error", session=self.id, error=repr(error), traceback=traceback.format_exc())
-            said = InterCodeError("the server has failed: its log says why")
-            raise Ended("failed", 1011, said) from None
+            failure = InterCodeError("the server has failed: its log says why")
+            raise SessionEnd("failed", 1011, failure) from None
 
-    def _told(self, code: str, error: InterCodeError) -> bytes:
+    def _error_reply(self, code: str, error: InterCodeError) -> bytes:
         self._counts.add(f"error {code}")
         return wire.error(code, error)
 
-    async def _reset(self, wish: wire.Reset) -> bytes:
+    async def _reset(self, request: wire.Reset) -> bytes:
         if self._draining:
-            raise _draining()
+            raise _draining_end()
         self._busy = True
         try:
-            env = await self._of(wish.split)
-            chosen: dict[str, Any] = {"task_id": wish.task_id, "index": wish.index}
+            env = await self._env_for_split(request.split)
+            task_choice: dict[str, Any] = {"task_id": request.task_id, "index": request.index}
             async with self._starts:
-                text, info = await env.reset(seed=wish.seed, **chosen)
+                text, info = await env.reset(seed=request.seed, **task_choice)
         finally:
             self._busy = self._is_running()
-        self._episode_id, self._steps = wish.episode_id or uuid.uuid4().hex, 0
+        self._episode_id, self._steps = request.episode_id or uuid.uuid4().hex, 0
         return self._observation(text, float("nan"), False, False, info)
 
-    async def _of(self, split: str | None) -> AsyncEnv:
+    async def _env_for_split(self, split: str | None) -> AsyncEnv:
         """Return an environment with the tasks of a split: another one, if it was of another."""
         assert self._env is not None  # `_answer` has made it
         if split != self._split:
-            before, self._env = self._env, await self._made(split)
+            previous_env, self._env = self._env, await self._make_env(split)
             self._split = split
-            await before.close()
+            await previous_env.close()
         return self._env
 
-    async def _made(self, split: str | None) -> AsyncEnv:
+    async def _make_env(self, split: str | None) -> AsyncEnv:
         loop = asyncio.get_running_loop()
-        return AsyncEnv(await loop.run_in_executor(None, self._offer.make, split))
+        return AsyncEnv(await loop.run_in_executor(None, self._entry.make, split))
 
     async def _step(self, action: str) -> bytes:
         assert self._env is not None  # `_answer` has made it
-        began = time.monotonic()
+        start_time = time.monotonic()
         try:
-            taken = await self._env.step(action)
+            step_result = await self._env.step(action)
         finally:
             self._busy = self._is_running()
         self._steps += 1
-        self._counts.step(time.monotonic() - began)
-        return self._observation(*taken)
+        self._counts.step(time.monotonic() - start_time)
+        return self._observation(*step_result)
 
     def _is_running(self) -> bool:
         try:
@@ -295,11 +305,11 @@ class Session:
         self, text: str, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]
     ) -> bytes:
         failed = "error" in info
-        done = terminated or truncated or failed
-        if done:
+        is_done = terminated or truncated or failed
+        if is_done:
             self._note(failed)
-        known = reward if "parts" in info else None  # before the end there is none
-        return wire.observation(text, known, truncated or failed, done, info)
+        reported_reward = reward if "parts" in info else None  # before the end there is none
+        return wire.observation(text, reported_reward, truncated or failed, is_done, info)
 
     def _note(self, failed: bool) -> None:
         """Keep the record of an episode that has ended."""
@@ -310,7 +320,7 @@ class Session:
             "episode",
             session=self.id,
             episode=self._episode_id,
-            env=self._offer.name,
+            env=self._entry.name,
             task=episode.task_id,
             status=episode.status,
             outcome=episode.outcome,

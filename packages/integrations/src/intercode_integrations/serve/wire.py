@@ -65,7 +65,7 @@ class TaskQuery(msgspec.Struct, forbid_unknown_fields=True):
     stop: int | None = None
 
 
-class Fault(Exception):  # noqa: N818 - it holds one, with its code
+class MessageFault(Exception):  # noqa: N818 - it holds one, with its code
     """The fault in a client's message, as it is told.
 
     Args:
@@ -82,32 +82,36 @@ def read(text: str | bytes | msgspec.Raw, kind: type[_T]) -> _T:
     """Read JSON of a kind.
 
     Raises:
-        Fault: It is something else.
+        MessageFault: It is something else.
     """
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
-        wrong = ActionError if kind is Step else UsageError
-        raise Fault("VALIDATION_ERROR", wrong(f"the message cannot be: {error}")) from None
+        error_class = ActionError if kind is Step else UsageError
+        raise MessageFault(
+            "VALIDATION_ERROR", error_class(f"the message cannot be: {error}")
+        ) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise Fault("INVALID_JSON", UsageError(f"the message is not JSON: {error}")) from None
+        raise MessageFault(
+            "INVALID_JSON", UsageError(f"the message is not JSON: {error}")
+        ) from None
 
 
 def observation(
     text: str, reward: float | None, truncated: bool, done: bool, info: dict[str, Any]
 ) -> bytes:
     """Write what came of a reset or an action."""
-    seen = {"text": text, "truncated": truncated, "info": info}
-    return written("observation", {"observation": seen, "reward": reward, "done": done})
+    fields = {"text": text, "truncated": truncated, "info": info}
+    return encode_message("observation", {"observation": fields, "reward": reward, "done": done})
 
 
 def error(code: str, error: InterCodeError) -> bytes:
     """Write an error; by its class's name a client of ours raises the same."""
-    said = {"message": str(error), "code": code, "error": type(error).__name__}
-    return written("error", said)
+    fields = {"message": str(error), "code": code, "error": type(error).__name__}
+    return encode_message("error", fields)
 
 
-def written(kind: str, data: dict[str, Any]) -> bytes:
+def encode_message(kind: str, data: dict[str, Any]) -> bytes:
     """Write a message."""
     return json({"type": kind, "data": data})
 

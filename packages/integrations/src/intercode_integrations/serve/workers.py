@@ -12,17 +12,17 @@ from typing import Any
 
 from intercode.errors import InterCodeError, UsageError
 from intercode.guard import Guard
-from intercode_integrations.serve.catalog import Offer
+from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.log import log
-from intercode_integrations.serve.metrics import Counts
-from intercode_integrations.serve.server import Server
-from intercode_integrations.serve.session import Terms
+from intercode_integrations.serve.metrics import ServerMetrics
+from intercode_integrations.serve.server import EnvironmentServer
+from intercode_integrations.serve.session import SessionLimits
 
 _BACKLOG = 1024
 """Clients that wait to be accepted."""
-_ENDING = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS = (*_ENDING, signal.SIGCHLD)
-_SILENCE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (*_END_SIGNALS, signal.SIGCHLD)
+_KEEPALIVE_OPTIONS = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 """The seconds and the times of questions whether the machine of a client is still there."""
 
 
@@ -40,12 +40,12 @@ def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if workers > 1:  # which would share the port with another server's
-            _bound(family, address).close()
+            _bind_socket(family, address).close()
         listeners = []
         for _ in range(workers):
-            listener = _bound(family, address, is_shared=workers > 1)
+            listener = _bind_socket(family, address, is_shared=workers > 1)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _SILENCE.items():
+            for option, value in _KEEPALIVE_OPTIONS.items():
                 listener.setsockopt(socket.IPPROTO_TCP, option, value)
             listener.listen(_BACKLOG)
             listeners.append(listener)
@@ -55,54 +55,56 @@ def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
     return listeners
 
 
-def _bound(family: int, address: Any, *, is_shared: bool = False) -> socket.socket:
+def _bind_socket(family: int, address: Any, *, is_shared: bool = False) -> socket.socket:
     """Take an address, for ourselves or for all workers."""
-    found = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
-        found.bind(address)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
+        listener.bind(address)
     except OSError:
-        found.close()
+        listener.close()
         raise
-    return found
+    return listener
 
 
 def run(
-    offers: Sequence[Offer],
-    terms: Terms,
+    entries: Sequence[EnvironmentEntry],
+    limits: SessionLimits,
     guard: Guard,
     listeners: Sequence[socket.socket],
-    ready: Callable[[], None],
+    on_ready: Callable[[], None],
 ) -> None:
     """Serve until a signal ends it; in a worker, too, this returns then.
 
     Args:
-        offers: The environments.
-        terms: The terms on which clients have sessions.
+        entries: The environments.
+        limits: The terms on which clients have sessions.
         guard: Refuses requests.
         listeners: One for each worker.
-        ready: Called once the server is there.
+        on_ready: Called once the server is there.
 
     Raises:
         InterCodeError: A worker did not start.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    counts = Counts(len(listeners))
+    _, descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit, descriptor_limit))
+    counts = ServerMetrics(len(listeners))
     if len(listeners) == 1:
-        ready()
-        asyncio.run(Server(offers, terms, guard, counts).run(listeners[0], _ENDING))
+        on_ready()
+        asyncio.run(
+            EnvironmentServer(entries, limits, guard, counts).run(listeners[0], _END_SIGNALS)
+        )
         return
-    worker = _supervise(counts, listeners, ready)
+    worker = _supervise(counts, listeners, on_ready)
     if worker is not None:
-        alive, counts.worker = worker
-        server = Server(offers, terms, guard, counts)
-        asyncio.run(server.run(listeners[counts.worker], (signal.SIGTERM,), alive))
+        parent_fd, counts.worker = worker
+        server = EnvironmentServer(entries, limits, guard, counts)
+        asyncio.run(server.run(listeners[counts.worker], (signal.SIGTERM,), parent_fd))
 
 
 def _supervise(
-    counts: Counts, listeners: Sequence[socket.socket], ready: Callable[[], None]
+    counts: ServerMetrics, listeners: Sequence[socket.socket], on_ready: Callable[[], None]
 ) -> tuple[int, int] | None:
     """Start workers, and others for those that die, until a signal ends all.
 
@@ -114,18 +116,18 @@ def _supervise(
         InterCodeError: A worker did not start.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    alive, life = os.pipe()  # `life` is this process's alone, and closed by its death
-    running: dict[int, int] = {}
+    parent_fd, life_fd = os.pipe()  # `life` is this process's alone, and closed by its death
+    workers_by_pid: dict[int, int] = {}
 
     def is_worker(number: int) -> bool:
         """Start a worker; in the worker, say so."""
         if pid := os.fork():
-            running[pid] = number
+            workers_by_pid[pid] = number
             log("worker", number=number, process=pid)
             return False
-        os.close(life)
-        for other, listener in enumerate(listeners):
-            if other != number:
+        os.close(life_fd)
+        for other_number, listener in enumerate(listeners):
+            if other_number != number:
                 listener.close()
         # A terminal sends it to all processes. Ignored, it would be so in sandboxes, too.
         signal.signal(signal.SIGINT, lambda number, frame: None)
@@ -134,33 +136,33 @@ def _supervise(
 
     for number in range(len(listeners)):
         if is_worker(number):
-            return alive, number
-    ready()
+            return parent_fd, number
+    on_ready()
     is_ending = failed = False
-    while running:
+    while workers_by_pid:
         if signal.sigwait(_SIGNALS) != signal.SIGCHLD:
             is_ending = True
-            _end(running, listeners)
-        for pid, number in [*running.items()]:
+            _end(workers_by_pid, listeners)
+        for pid, number in [*workers_by_pid.items()]:
             if not os.waitpid(pid, os.WNOHANG)[0]:
                 continue
-            del running[pid]
+            del workers_by_pid[pid]
             has_served = counts.forget(number)
             if is_ending:
                 continue
             if has_served and is_worker(number):
-                return alive, number
+                return parent_fd, number
             if not has_served:
                 is_ending = failed = True
-                _end(running, listeners)
+                _end(workers_by_pid, listeners)
     if failed:
         raise InterCodeError("a worker ended before it had served: it says why, above")
     return None
 
 
-def _end(running: Iterable[int], listeners: Iterable[socket.socket]) -> None:
+def _end(pids: Iterable[int], listeners: Iterable[socket.socket]) -> None:
     """Have workers end; clients that none of them has accepted yet are let go."""
     for listener in listeners:
         listener.close()
-    for pid in running:
+    for pid in pids:
         os.kill(pid, signal.SIGTERM)

@@ -24,10 +24,10 @@ def chat(answer: Answer, turn: int = 1) -> Payload:
         turn: The number of the model's earlier messages in the dialogue, for ids: agents take two
             answers with one id for parts of one answer.
     """
-    sent = as_openai(Message("assistant", answer.text, answer.tool_calls))
+    openai_message = as_openai(Message("assistant", answer.text, answer.tool_calls))
     message: Payload = {"role": "assistant", "content": answer.text, "refusal": None}
     if answer.tool_calls:
-        message |= {"tool_calls": sent["tool_calls"], "content": answer.text or None}
+        message |= {"tool_calls": openai_message["tool_calls"], "content": answer.text or None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
     return _envelope(answer, turn, "chat.completion", choice)
 
@@ -73,8 +73,8 @@ def responses(answer: Answer, turn: int = 1) -> Payload:
     output: list[Payload] = []
     if answer.text:
         part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
-        said = {"type": "message", "role": "assistant", "content": [part]}
-        output.append({"id": f"msg_{turn}", "status": status, **said})
+        message_item = {"type": "message", "role": "assistant", "content": [part]}
+        output.append({"id": f"msg_{turn}", "status": status, **message_item})
     output += [
         {
             "id": f"fc_{turn}_{number}",
@@ -143,12 +143,12 @@ def _envelope(answer: Answer, turn: int, kind: str, choice: Payload) -> Payload:
     }
 
 
-def openai(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+def openai(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Return the answer unchanged."""
     return payload
 
 
-def vllm(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+def vllm(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Add vLLM's own fields and null details of the usage; say ``stop`` where tools are called."""
     choice = payload["choices"][0]
     choice |= {"stop_reason": None, "token_ids": None}
@@ -161,7 +161,7 @@ def vllm(payload: Payload, asked: Mapping[str, Any]) -> Payload:
     return payload | {"prompt_logprobs": None, "kv_transfer_params": None, "service_tier": None}
 
 
-def ollama(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+def ollama(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Write arguments as objects, calls without an id, and ``stop`` where tools are called."""
     choice = payload["choices"][0]
     for call in choice.get("message", {}).get("tool_calls", ()):
@@ -173,7 +173,7 @@ def ollama(payload: Payload, asked: Mapping[str, Any]) -> Payload:
     return payload | {"system_fingerprint": "fp_ollama"}
 
 
-def llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+def llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Add timings, and leave out nulls, as ``llama-server`` b1-0c1e570 does."""
     choice = payload["choices"][0]
     if "message" in choice:
@@ -184,9 +184,9 @@ def llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
     return payload | {"system_fingerprint": "b1-0c1e570", "timings": timings}
 
 
-def old_llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+def old_llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Write an old build's answer: no usage, null content and reasons."""
-    payload = llama_cpp(payload, asked)
+    payload = llama_cpp(payload, request_body)
     choice = payload["choices"][0]
     if "message" in choice:
         choice["message"]["content"] = choice["message"]["content"] or None
@@ -195,7 +195,7 @@ def old_llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
     return payload | {"__verbose": {"stop": True}}
 
 
-def llama_cpp_python(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Put raw line ends into arguments, repeat calls, and call no tools unless ``auto``.
 
     So does version 0.3.36, with the chat format ``chatml-function-calling``.
@@ -204,7 +204,7 @@ def llama_cpp_python(payload: Payload, asked: Mapping[str, Any]) -> Payload:
     payload["usage"].pop("prompt_tokens_details")
     message = choice.get("message", {})
     message.pop("refusal", None)
-    if asked.get("tool_choice") != "auto" and message.pop("tool_calls", None):
+    if request_body.get("tool_choice") != "auto" and message.pop("tool_calls", None):
         choice |= {"finish_reason": "stop"}
     for number, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
@@ -214,55 +214,61 @@ def llama_cpp_python(payload: Payload, asked: Mapping[str, Any]) -> Payload:
     return payload
 
 
-def calls_in_text(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+def calls_in_text(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Leave calls in the text, as servers do that do not know the model's form of calls."""
     message = payload["choices"][0]["message"]
-    said = [message["content"] or ""]
+    texts = [message["content"] or ""]
     for call in message.pop("tool_calls", ()):
         function = call["function"]
         body = {"name": function["name"], "arguments": json.loads(function["arguments"])}
-        said.append(f"<tool_call>\n{json.dumps(body)}\n</tool_call>")
-    message["content"] = "\n".join(said)
+        texts.append(f"<tool_call>\n{json.dumps(body)}\n</tool_call>")
+    message["content"] = "\n".join(texts)
     payload["choices"][0]["finish_reason"] = "stop"
     return payload
 
 
-def no_json(asked: Mapping[str, Any]) -> tuple[int, Payload] | None:
+def no_json(request_body: Mapping[str, Any]) -> tuple[int, Payload] | None:
     """Return llama.cpp's refusal of arguments that are not JSON; None if all are."""
     calls = [
-        call for message in asked.get("messages", ()) for call in message.get("tool_calls", ())
+        call
+        for message in request_body.get("messages", ())
+        for call in message.get("tool_calls", ())
     ]
     try:
         for call in calls:
             json.loads(call["function"]["arguments"])
     except ValueError as error:
-        said = f"Failed to parse tool call arguments as JSON: {error}"
-        return 500, {"error": {"code": 500, "message": said, "type": "server_error"}}
+        error_text = f"Failed to parse tool call arguments as JSON: {error}"
+        return 500, {"error": {"code": 500, "message": error_text, "type": "server_error"}}
     return None
 
 
-def traced(payload: Payload, asked: Mapping[str, Any], read: Iterable[Message]) -> Payload:
+def add_token_data(
+    payload: Payload, request_body: Mapping[str, Any], read: Iterable[Message]
+) -> Payload:
     """Add log-probabilities and vLLM's token ids to an answer of OpenAI's, where it is asked to.
 
     There is one of each for each token of the usage: a call has one for its name, and those of its
     arguments. They depend on nothing but the token.
     """
-    if not asked.get("return_token_ids") and asked.get("logprobs") in {None, False}:
+    if not request_body.get("return_token_ids") and request_body.get("logprobs") in {None, False}:
         return payload
     choice = payload["choices"][0]
     parts = tokens(choice["text"] if "text" in choice else choice["message"]["content"] or "")
     for call in choice.get("message", {}).get("tool_calls") or ():
-        given = call["function"]["arguments"]
+        call_arguments = call["function"]["arguments"]
         parts += [call["function"]["name"]]
-        parts += tokens(given if isinstance(given, str) else json.dumps(given))
-    if asked.get("logprobs") not in {None, False} and "text" in choice:
+        parts += tokens(
+            call_arguments if isinstance(call_arguments, str) else json.dumps(call_arguments)
+        )
+    if request_body.get("logprobs") not in {None, False} and "text" in choice:
         choice["logprobs"] = {
             "tokens": parts,
             "token_logprobs": [_logprob(part) for part in parts],
             "top_logprobs": None,
-            "text_offset": [len("".join(parts[:at])) for at in range(len(parts))],
+            "text_offset": [len("".join(parts[:index])) for index in range(len(parts))],
         }
-    elif asked.get("logprobs"):
+    elif request_body.get("logprobs"):
         choice["logprobs"] = {
             "content": [
                 {
@@ -275,7 +281,7 @@ def traced(payload: Payload, asked: Mapping[str, Any], read: Iterable[Message]) 
             ],
             "refusal": None,
         }
-    if asked.get("return_token_ids"):
+    if request_body.get("return_token_ids"):
         words = [word for message in read for word in message.content.split()]
         payload["prompt_token_ids"] = [token_id(word) for word in words]
         choice["token_ids"] = [token_id(part) for part in parts]

@@ -26,7 +26,7 @@ _SHELLS |= {SHELL, "run_shell_command", "shell_command", "terminal"}
 """Names of shell tools, in lower case: of Claude Code, Codex, OpenHands, Gemini CLI and others."""
 _COMMANDS = ("command", "cmd", "code", "script")
 """Parameters for the command."""
-_FILLING: dict[object, object] = {"boolean": False, "integer": 1, "number": 1, "array": []}
+_DEFAULT_VALUES: dict[object, object] = {"boolean": False, "integer": 1, "number": 1, "array": []}
 """Values of parameters that a tool demands apart from the command."""
 
 Body = Mapping[str, Any]
@@ -52,36 +52,36 @@ def turn(messages: Iterable[Message]) -> int:
     return sum(message.role == "assistant" for message in messages)
 
 
-def fitted(say: Script, tools: Sequence[Tool]) -> Script:
+def fit_script(say: Script, tools: Sequence[Tool]) -> Script:
     """Return a script whose calls of `SHELL` are calls of the shell tool among these tools."""
 
     def fit(messages: Sequence[Message]) -> Line:
-        line, spoken = say(messages), turn(messages)
-        found: list[ToolCall] = []
+        line, turn_count = say(messages), turn(messages)
+        calls: list[ToolCall] = []
         for number, call in enumerate(line.calls):
             # No two calls of a dialogue may have the same id.
-            own = replace(call, call_id=call.call_id or f"call_{spoken}_{number}")
+            identified_call = replace(call, call_id=call.call_id or f"call_{turn_count}_{number}")
             if call.name != SHELL:
-                found.append(own)
+                calls.append(identified_call)
             elif (tool := _shell(tools)) is not None:
                 values = _values(tool, str(call.arguments.get("command", "")))
-                found.append(replace(own, name=tool.name, arguments=values))
-        if line.calls and not found:
+                calls.append(replace(identified_call, name=tool.name, arguments=values))
+        if line.calls and not calls:
             return Line(line.text or "ok")
-        return replace(line, calls=tuple(found))
+        return replace(line, calls=tuple(calls))
 
     return fit
 
 
 def _shell(tools: Sequence[Tool]) -> Tool | None:
-    named = (tool for tool in tools if tool.name.lower() in _SHELLS)
-    alike = (tool for tool in tools if {"command", "cmd"} & _properties(tool).keys())
-    return next(named, None) or next(alike, None)
+    name_matches = (tool for tool in tools if tool.name.lower() in _SHELLS)
+    parameter_matches = (tool for tool in tools if {"command", "cmd"} & _properties(tool).keys())
+    return next(name_matches, None) or next(parameter_matches, None)
 
 
 def _properties(tool: Tool) -> dict[str, Any]:
-    found: dict[str, Any] = tool.parameters.get("properties") or {}
-    return found
+    properties: dict[str, Any] = tool.parameters.get("properties") or {}
+    return properties
 
 
 def _values(tool: Tool, command: str) -> dict[str, Any]:
@@ -89,17 +89,17 @@ def _values(tool: Tool, command: str) -> dict[str, Any]:
     name = next((name for name in _COMMANDS if name in properties), "command")
     listed = properties.get(name, {}).get("type") == "array"
     values: dict[str, Any] = {name: ["bash", "-lc", command] if listed else command}
-    for other in tool.parameters.get("required", ()):
-        schema = properties.get(other, {})
-        choices = schema.get("enum") or [_FILLING.get(schema.get("type"), "act")]
-        values.setdefault(other, choices[0])
+    for parameter in tool.parameters.get("required", ()):
+        schema = properties.get(parameter, {})
+        choices = schema.get("enum") or [_DEFAULT_VALUES.get(schema.get("type"), "act")]
+        values.setdefault(parameter, choices[0])
     return values
 
 
 def _tools(path: str, body: Body) -> Iterable[Tool]:
     """Return the tools that have names; those that a provider runs itself may have none."""
-    for given in body.get("tools") or ():
-        tool = given.get("function", given) if path == "chat/completions" else given
+    for entry in body.get("tools") or ():
+        tool = entry.get("function", entry) if path == "chat/completions" else entry
         schema = tool.get("input_schema") or tool.get("parameters") or {}
         if "name" in tool:
             yield Tool(tool["name"], tool.get("description") or "", schema)
@@ -109,10 +109,10 @@ def _settings(path: str, body: Body) -> Settings:
     """Return the settings of a request, as far as a script can follow them."""
     names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
     limits = [body[name] for name in names if body.get(name) is not None]
-    unasked = COMPLETION if path == "completions" else None
+    default_limit = COMPLETION if path == "completions" else None
     stop = body.get("stop") or body.get("stop_sequences") or ()
     return Settings(
-        max_tokens=limits[0] if limits else unasked,
+        max_tokens=limits[0] if limits else default_limit,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
     )
 
@@ -122,10 +122,10 @@ def _messages(path: str, body: Body) -> list[Message]:
     if path == "completions":
         return [Message("user", str(body.get("prompt", "")))]
     if path == "responses":
-        return _at_once(_items(body))
+        return _join_assistant_messages(_items(body))
     system = [Message("system", extract_text(body["system"]))] if body.get("system") else []
-    found = [*system, *map(_message, body.get("messages", ()))]
-    return _at_once(found) if path == "messages" else found
+    dialogue = [*system, *map(_message, body.get("messages", ()))]
+    return _join_assistant_messages(dialogue) if path == "messages" else dialogue
 
 
 def _message(data: Body) -> Message:
@@ -141,36 +141,38 @@ def _message(data: Body) -> Message:
         for block in blocks
         if block.get("type") == "tool_use"
     ]
-    return Message(_role(data), _said(content), tuple(calls), data.get("tool_call_id"))
+    return Message(_role(data), _message_text(content), tuple(calls), data.get("tool_call_id"))
 
 
 def _items(body: Body) -> Iterable[Message]:
     """Return the dialogue in the items of ``responses``."""
     if body.get("instructions"):
         yield Message("system", extract_text(body["instructions"]))
-    given = body.get("input") or ()
-    for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
+    input_items = body.get("input") or ()
+    for item in (
+        [{"role": "user", "content": input_items}] if isinstance(input_items, str) else input_items
+    ):
         kind = item.get("type", "message")
         if kind == "message":
-            yield Message(_role(item), _said(item.get("content")))
+            yield Message(_role(item), _message_text(item.get("content")))
         elif kind.endswith("_output"):
-            yield Message("tool", _said(item.get("output")), (), item.get("call_id"))
+            yield Message("tool", _message_text(item.get("output")), (), item.get("call_id"))
         elif kind.endswith("_call"):
             yield Message("assistant", "", (responses.call(item),))
         elif kind == "reasoning":
             yield Message("assistant", "")
 
 
-def _at_once(messages: Iterable[Message]) -> list[Message]:
+def _join_assistant_messages(messages: Iterable[Message]) -> list[Message]:
     """Join what an assistant said without an answer in between."""
-    found: list[Message] = []
+    joined_messages: list[Message] = []
     for message in messages:
-        if found and message.role == found[-1].role == "assistant":
-            last = found.pop()
-            said = "\n".join(filter(None, (last.content, message.content)))
-            message = Message("assistant", said, last.tool_calls + message.tool_calls)
-        found.append(message)
-    return found
+        if joined_messages and message.role == joined_messages[-1].role == "assistant":
+            last_message = joined_messages.pop()
+            text = "\n".join(filter(None, (last_message.content, message.content)))
+            message = Message("assistant", text, last_message.tool_calls + message.tool_calls)
+        joined_messages.append(message)
+    return joined_messages
 
 
 def _role(data: Body) -> Role:
@@ -178,9 +180,9 @@ def _role(data: Body) -> Role:
     return "system" if role == "developer" else role  # type: ignore[comparison-overlap]
 
 
-def _said(content: Any) -> str:
+def _message_text(content: Any) -> str:
     """Return a message's text; in Anthropic's blocks the results of tools are text, too."""
     if not isinstance(content, list):
         return extract_text(content) if isinstance(content, str | None) else json.dumps(content)
     parts = (part if isinstance(part, dict) else {"text": part} for part in content)
-    return " ".join(_said(part.get("text", part.get("content", ""))) for part in parts)
+    return " ".join(_message_text(part.get("text", part.get("content", ""))) for part in parts)

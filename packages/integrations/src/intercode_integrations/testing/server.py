@@ -35,15 +35,15 @@ from intercode.models.scripted import Line, Script, answer, count
 from intercode_integrations.testing.dialects import (
     DIALECTS,
     TOO_LONG,
+    add_token_data,
     chat,
     completion,
     error,
     messages,
     no_json,
     responses,
-    traced,
 )
-from intercode_integrations.testing.requests import fitted, request, turn
+from intercode_integrations.testing.requests import fit_script, request, turn
 from intercode_integrations.testing.streams import STREAMS, failure, frame
 
 FORMS: dict[str, Callable[[Answer, int], dict[str, Any]]] = {
@@ -54,7 +54,7 @@ FORMS: dict[str, Callable[[Answer, int], dict[str, Any]]] = {
 }
 """Answer and turn → the answer in the protocol's form, by the endpoint's path."""
 COUNT = "messages/count_tokens"
-_CHARGED = {None, "malformed", "truncated", "slow", "empty", "unfinished"}
+_CHARGED_KINDS = {None, "malformed", "truncated", "slow", "empty", "unfinished"}
 """Faults that befall an answer: the model has worked for it."""
 
 Kind = Literal[
@@ -189,7 +189,7 @@ class ScriptedServer:
         self.exchanges: list[Exchange] = []
         self._requests = 0
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
+        self._stop_event = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
@@ -200,7 +200,7 @@ class ScriptedServer:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._stopped.set()
+        self._stop_event.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -218,8 +218,8 @@ class ScriptedServer:
     @property
     def usage(self) -> Usage:
         """The tokens of all whole answers: those that callers can know of."""
-        taken = (e.usage for e in self.exchanges if e.answered and e.usage is not None)
-        return sum(taken, Usage())
+        usages = (e.usage for e in self.exchanges if e.answered and e.usage is not None)
+        return sum(usages, Usage())
 
     def number(self) -> int:
         """Return the next request's number."""
@@ -229,11 +229,11 @@ class ScriptedServer:
 
     def wait(self, seconds: float) -> None:
         """Wait, but not beyond the server's end."""
-        self._stopped.wait(seconds)
+        self._stop_event.wait(seconds)
 
-    def hold(self, until: threading.Event | None) -> None:
+    def hold(self, event: threading.Event | None) -> None:
         """Wait for an event, but not beyond the server's end."""
-        while until is not None and not until.wait(0.02) and not self._stopped.is_set():
+        while event is not None and not event.wait(0.02) and not self._stop_event.is_set():
             pass
 
     def note(self, exchange: Exchange) -> None:
@@ -251,9 +251,9 @@ class _Server(ThreadingHTTPServer):
         """Print nothing: callers hang up when their patience ends."""
 
 
-def _handler(scripted: ScriptedServer) -> type[BaseHTTPRequestHandler]:
+def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
     class Handler(_Handler):
-        owner = scripted
+        owner = server
 
     return Handler
 
@@ -283,14 +283,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         owner, path = self.owner, self._path()
-        self.raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.request_bytes = self.rfile.read(int(self.headers.get("content-length", 0)))
         body = self._body()
         # Agents count tokens whenever they like, so that faults of it would shift those of calls.
         fault = None if path == COUNT else owner.plan(owner.number())
         status, reply, usage = self._reply(path, body)
         kind = fault.kind if fault else None
-        charged = usage if kind in _CHARGED and status == HTTPStatus.OK else None
-        self._note(path, body, fault, charged)
+        charged_usage = usage if kind in _CHARGED_KINDS and status == HTTPStatus.OK else None
+        self._note(path, body, fault, charged_usage)
         if fault is not None:
             owner.wait(fault.delay)
             if self._refused(fault, path, body):
@@ -314,7 +314,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict[str, Any]:
         try:
-            body = json.loads(self.raw)
+            body = json.loads(self.request_bytes)
         except ValueError:
             return {}
         return body if isinstance(body, dict) else {}
@@ -325,33 +325,43 @@ class _Handler(BaseHTTPRequestHandler):
             return 404, error(path, 404, "there is no such endpoint", "not_found"), None
         key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
         if owner.key is not None and key.removeprefix("Bearer ") != owner.key:
-            said = f"Incorrect API key provided: {key}"
-            return 401, error(path, 401, said, "invalid_api_key"), None
+            message = f"Incorrect API key provided: {key}"
+            return 401, error(path, 401, message, "invalid_api_key"), None
         if "llama.cpp" in owner.dialect and (refusal := no_json(body)):
             return *refusal, None
-        if earlier := body.get("previous_response_id"):
-            said = f"Previous response with id '{earlier}' not found."  # nothing is stored here
-            return 400, error(path, 400, said, "previous_response_not_found"), None
-        asked = request(path.removesuffix("/count_tokens"), body)
+        if previous_id := body.get("previous_response_id"):
+            message = (
+                f"Previous response with id '{previous_id}' not found."  # nothing is stored here
+            )
+            return 400, error(path, 400, message, "previous_response_not_found"), None
+        model_request = request(path.removesuffix("/count_tokens"), body)
         if path == COUNT:
-            return 200, {"input_tokens": sum(count(m.content) for m in asked.messages)}, None
-        found = answer(asked, fitted(owner.script, asked.tools), str(body.get("model", "")))
-        usage = found.usage or Usage()
+            return (
+                200,
+                {"input_tokens": sum(count(m.content) for m in model_request.messages)},
+                None,
+            )
+        model_answer = answer(
+            model_request, fit_script(owner.script, model_request.tools), str(body.get("model", ""))
+        )
+        usage = model_answer.usage or Usage()
         if owner.context is not None and usage.input_tokens > owner.context:
             name = "anthropic" if path == "messages" else owner.dialect
             return 400, TOO_LONG.get(name, TOO_LONG["openai"]), None
-        reply = FORMS[path](found, turn(asked.messages))
+        reply = FORMS[path](model_answer, turn(model_request.messages))
         if "choices" in reply:
-            reply = traced(DIALECTS[owner.dialect](reply, body), body, asked.messages)
+            reply = add_token_data(
+                DIALECTS[owner.dialect](reply, body), body, model_request.messages
+            )
         return 200, reply, usage
 
     def _refused(self, fault: Fault, path: str, body: Mapping[str, Any]) -> bool:
         """Fail before anything of an answer is sent, where the fault is such a one."""
-        late = fault.kind == "overloaded" and body.get("stream")
-        if fault.kind in {"status", "overloaded"} and not late:
+        is_in_stream = fault.kind == "overloaded" and body.get("stream")
+        if fault.kind in {"status", "overloaded"} and not is_in_stream:
             status = 529 if fault.kind == "overloaded" else fault.status
-            said = json.dumps(error(path, status, "on purpose", None))
-            self._send(status, said if fault.body is None else fault.body, fault.headers)
+            error_text = json.dumps(error(path, status, "on purpose", None))
+            self._send(status, error_text if fault.body is None else fault.body, fault.headers)
             return True
         if fault.kind == "disconnect":
             self._hang_up()
@@ -386,15 +396,15 @@ class _Handler(BaseHTTPRequestHandler):
         elif kind == "malformed":
             events.insert(half, (events[half][0], '{"half'))
         elif kind == "overloaded":
-            said = error(path, 529, "Overloaded", "server_is_overloaded")
-            events[half:] = [failure(path, reply, said)]
+            error_payload = error(path, 529, "Overloaded", "server_is_overloaded")
+            events[half:] = [failure(path, reply, error_payload)]
         self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
         for number, event in enumerate(events):
             if fault is not None and number:
                 self.owner.wait(fault.pause)
                 self.owner.hold(fault.until if number == half else None)
-            sent = frame(event)
-            chunk = b"%x\r\n%b\r\n" % (len(sent), sent)
+            event_bytes = frame(event)
+            chunk = b"%x\r\n%b\r\n" % (len(event_bytes), event_bytes)
             if kind == "truncated" and number == half:
                 self.wfile.write(chunk[: len(chunk) // 2])
                 self._hang_up()

@@ -28,125 +28,142 @@ def tokens(text: str) -> list[str]:
     return re.findall(r"\s*\S+(?:\s+\Z)?|\A\s+\Z", text)
 
 
-def chat(answer: Payload, asked: Mapping[str, Any]) -> Iterator[Event]:
+def chat(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
     """Stream an answer of ``chat/completions``."""
     choice = answer["choices"][0]
     message = choice.get("message", {})
     calls = message.get("tool_calls") or ()
-    spent = _Spent(choice)
+    token_fields = _TokenFields(choice)
     yield _chunk(
-        answer, asked, {"role": message.get("role", "assistant"), "content": ""}, first=True
+        answer,
+        request_body,
+        {"role": message.get("role", "assistant"), "content": ""},
+        is_first=True,
     )
     if message.get("reasoning_content"):
-        yield _chunk(answer, asked, {"reasoning_content": message["reasoning_content"]})
+        yield _chunk(answer, request_body, {"reasoning_content": message["reasoning_content"]})
     for part in tokens(message.get("content") or ""):
-        yield _chunk(answer, asked, {"content": part}, spent.next())
+        yield _chunk(answer, request_body, {"content": part}, token_fields.next_fields())
     for index, call in enumerate(calls):
         function = call["function"]
         # Ollama sends objects, and so whole.
-        whole = not isinstance(function["arguments"], str)
-        begun = {**function, "arguments": json.dumps(function["arguments"]) if whole else ""}
-        head = {"index": index, **call, "function": begun}
-        yield _chunk(answer, asked, {"tool_calls": [head]}, spent.next())
-        for part in () if whole else tokens(function["arguments"]):
+        is_object = not isinstance(function["arguments"], str)
+        function_start = {
+            **function,
+            "arguments": json.dumps(function["arguments"]) if is_object else "",
+        }
+        head = {"index": index, **call, "function": function_start}
+        yield _chunk(answer, request_body, {"tool_calls": [head]}, token_fields.next_fields())
+        for part in () if is_object else tokens(function["arguments"]):
             delta = {"index": index, "function": {"arguments": part}}
-            yield _chunk(answer, asked, {"tool_calls": [delta]}, spent.next())
-    yield _chunk(answer, asked, {}, {}, choice["finish_reason"])
-    yield from _end(answer, asked)
+            yield _chunk(answer, request_body, {"tool_calls": [delta]}, token_fields.next_fields())
+    yield _chunk(answer, request_body, {}, {}, choice["finish_reason"])
+    yield from _end(answer, request_body)
 
 
-class _Spent:
+class _TokenFields:
     """Token ids and log-probabilities of an answer, one token after the other."""
 
     def __init__(self, choice: Payload) -> None:
         self._choice = choice
-        self._next = 0
+        self._position = 0
 
-    def next(self) -> Payload:
+    def next_fields(self) -> Payload:
         """Return the fields of the choice in the next token's chunk."""
-        at, self._next = self._next, self._next + 1
-        found: Payload = {}
+        position, self._position = self._position, self._position + 1
+        fields: Payload = {}
         if self._choice.get("token_ids") is not None:
-            found["token_ids"] = self._choice["token_ids"][at : at + 1]
+            fields["token_ids"] = self._choice["token_ids"][position : position + 1]
         if isinstance(logprobs := self._choice.get("logprobs"), dict):
-            found["logprobs"] = {
-                name: part and part[at : at + 1] for name, part in logprobs.items()
+            fields["logprobs"] = {
+                name: part and part[position : position + 1] for name, part in logprobs.items()
             }
-        return found
+        return fields
 
 
 def _chunk(
     answer: Payload,
-    asked: Mapping[str, Any],
+    request_body: Mapping[str, Any],
     delta: Payload,
     fields: Payload | None = None,
     finish: str | None = None,
-    first: bool = False,
+    is_first: bool = False,
 ) -> Event:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    data = {**_head(answer, asked), "choices": [choice | (fields or {})]}
-    if first and answer.get("prompt_token_ids") is not None:
+    data = {**_head(answer, request_body), "choices": [choice | (fields or {})]}
+    if is_first and answer.get("prompt_token_ids") is not None:
         data["prompt_token_ids"] = answer["prompt_token_ids"]
     return None, data
 
 
-def _head(answer: Payload, asked: Mapping[str, Any]) -> Payload:
-    found = {name: answer[name] for name in ("id", "created", "model")}
+def _head(answer: Payload, request_body: Mapping[str, Any]) -> Payload:
+    fields = {name: answer[name] for name in ("id", "created", "model")}
     kinds = {"chat.completion": "chat.completion.chunk"}
-    found["object"] = kinds.get(answer["object"], answer["object"])
-    return found | ({"usage": None} if _with_usage(asked) else {})
+    fields["object"] = kinds.get(answer["object"], answer["object"])
+    return fields | ({"usage": None} if _has_usage(request_body) else {})
 
 
-def _end(answer: Payload, asked: Mapping[str, Any]) -> Iterator[Event]:
-    if _with_usage(asked) and "usage" in answer:
-        yield None, {**_head(answer, asked), "choices": [], "usage": answer["usage"]}
+def _end(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
+    if _has_usage(request_body) and "usage" in answer:
+        yield None, {**_head(answer, request_body), "choices": [], "usage": answer["usage"]}
     yield None, "[DONE]"
 
 
-def _with_usage(asked: Mapping[str, Any]) -> bool:
-    return bool((asked.get("stream_options") or {}).get("include_usage"))
+def _has_usage(request_body: Mapping[str, Any]) -> bool:
+    return bool((request_body.get("stream_options") or {}).get("include_usage"))
 
 
-def completion(answer: Payload, asked: Mapping[str, Any]) -> Iterator[Event]:
+def completion(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
     """Stream an answer of ``completions``."""
     choice = answer["choices"][0]
-    spent = _Spent(choice)
+    token_fields = _TokenFields(choice)
     for part in tokens(choice["text"]):
-        one = {"index": 0, "text": part, "logprobs": None, "finish_reason": None, **spent.next()}
-        yield None, {**_head(answer, asked), "choices": [one]}
-    last = {"index": 0, "text": "", "logprobs": None, "finish_reason": choice["finish_reason"]}
-    yield None, {**_head(answer, asked), "choices": [last]}
-    yield from _end(answer, asked)
+        chunk_choice = {
+            "index": 0,
+            "text": part,
+            "logprobs": None,
+            "finish_reason": None,
+            **token_fields.next_fields(),
+        }
+        yield None, {**_head(answer, request_body), "choices": [chunk_choice]}
+    final_choice = {
+        "index": 0,
+        "text": "",
+        "logprobs": None,
+        "finish_reason": choice["finish_reason"],
+    }
+    yield None, {**_head(answer, request_body), "choices": [final_choice]}
+    yield from _end(answer, request_body)
 
 
-def messages(answer: Payload, asked: Mapping[str, Any]) -> Iterator[Event]:
+def messages(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
     """Stream an answer of Anthropic's ``messages``."""
-    begun = {**answer, "content": [], "stop_reason": None}
-    begun["usage"] = {**answer["usage"], "output_tokens": 1}
-    yield _named("message_start", message=begun)
+    start_message = {**answer, "content": [], "stop_reason": None}
+    start_message["usage"] = {**answer["usage"], "output_tokens": 1}
+    yield _named_event("message_start", message=start_message)
     for index, block in enumerate(answer["content"]):
         if block["type"] == "text":
-            empty, text, kind = {**block, "text": ""}, block["text"], ("text_delta", "text")
+            start_block, text, kind = {**block, "text": ""}, block["text"], ("text_delta", "text")
         else:
-            empty, text = {**block, "input": {}}, json.dumps(block["input"])
+            start_block, text = {**block, "input": {}}, json.dumps(block["input"])
             kind = ("input_json_delta", "partial_json")
-        yield _named("content_block_start", index=index, content_block=empty)
+        yield _named_event("content_block_start", index=index, content_block=start_block)
         if not index:
-            yield _named("ping")
+            yield _named_event("ping")
         for part in tokens(text):
             delta = {"type": kind[0], kind[1]: part}
-            yield _named("content_block_delta", index=index, delta=delta)
-        yield _named("content_block_stop", index=index)
+            yield _named_event("content_block_delta", index=index, delta=delta)
+        yield _named_event("content_block_stop", index=index)
     end = {name: answer[name] for name in ("stop_reason", "stop_sequence")}
-    yield _named("message_delta", delta=end, usage=answer["usage"])
-    yield _named("message_stop")
+    yield _named_event("message_delta", delta=end, usage=answer["usage"])
+    yield _named_event("message_stop")
 
 
-def _named(kind: str, **fields: Any) -> Event:
+def _named_event(kind: str, **fields: Any) -> Event:
     return kind, {"type": kind, **fields}
 
 
-def responses(answer: Payload, asked: Mapping[str, Any]) -> Iterator[Event]:
+def responses(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
     """Stream an answer of ``responses``. Its events are numbered."""
     for number, (kind, data) in enumerate(_responses(answer)):
         assert isinstance(data, dict)
@@ -154,39 +171,43 @@ def responses(answer: Payload, asked: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _responses(answer: Payload) -> Iterator[Event]:
-    begun = {**answer, "status": "in_progress", "output": [], "usage": None}
-    begun["incomplete_details"] = None
-    yield _named("response.created", response=begun)
-    yield _named("response.in_progress", response=begun)
+    start_response = {**answer, "status": "in_progress", "output": [], "usage": None}
+    start_response["incomplete_details"] = None
+    yield _named_event("response.created", response=start_response)
+    yield _named_event("response.in_progress", response=start_response)
     for index, item in enumerate(answer["output"]):
-        place = {"item_id": item["id"], "output_index": index}
+        position = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
-            yield from _text(item, place)
+            yield from _text(item, position)
         else:
-            yield from _call(item, place)
-        yield _named("response.output_item.done", output_index=index, item=item)
-    yield _named(f"response.{answer['status']}", response=answer)
+            yield from _call(item, position)
+        yield _named_event("response.output_item.done", output_index=index, item=item)
+    yield _named_event(f"response.{answer['status']}", response=answer)
 
 
-def _text(item: Payload, place: Payload) -> Iterator[Event]:
-    empty = {**item, "status": "in_progress", "content": []}
-    yield _named("response.output_item.added", output_index=place["output_index"], item=empty)
+def _text(item: Payload, position: Payload) -> Iterator[Event]:
+    start_item = {**item, "status": "in_progress", "content": []}
+    yield _named_event(
+        "response.output_item.added", output_index=position["output_index"], item=start_item
+    )
     part = item["content"][0]
-    place = {**place, "content_index": 0}
-    yield _named("response.content_part.added", **place, part={**part, "text": ""})
+    position = {**position, "content_index": 0}
+    yield _named_event("response.content_part.added", **position, part={**part, "text": ""})
     for word in tokens(part["text"]):
-        yield _named("response.output_text.delta", **place, delta=word, logprobs=[])
-    yield _named("response.output_text.done", **place, text=part["text"], logprobs=[])
-    yield _named("response.content_part.done", **place, part=part)
+        yield _named_event("response.output_text.delta", **position, delta=word, logprobs=[])
+    yield _named_event("response.output_text.done", **position, text=part["text"], logprobs=[])
+    yield _named_event("response.content_part.done", **position, part=part)
 
 
-def _call(item: Payload, place: Payload) -> Iterator[Event]:
-    empty = {**item, "status": "in_progress", "arguments": ""}
-    yield _named("response.output_item.added", output_index=place["output_index"], item=empty)
+def _call(item: Payload, position: Payload) -> Iterator[Event]:
+    start_item = {**item, "status": "in_progress", "arguments": ""}
+    yield _named_event(
+        "response.output_item.added", output_index=position["output_index"], item=start_item
+    )
     name = "response.function_call_arguments"
     for word in tokens(item["arguments"]):
-        yield _named(f"{name}.delta", **place, delta=word)
-    yield _named(f"{name}.done", **place, name=item["name"], arguments=item["arguments"])
+        yield _named_event(f"{name}.delta", **position, delta=word)
+    yield _named_event(f"{name}.done", **position, name=item["name"], arguments=item["arguments"])
 
 
 STREAMS: dict[str, Callable[[Payload, Mapping[str, Any]], Iterator[Event]]] = {
@@ -204,6 +225,12 @@ def failure(path: str, answer: Payload, error: Payload) -> Event:
         return "error", error
     if path == "responses":
         cause = {"code": "server_is_overloaded", "message": error["error"]["message"]}
-        failed = {**answer, "status": "failed", "output": [], "usage": None, "error": cause}
-        return _named("response.failed", response=failed, sequence_number=2)
+        failed_response = {
+            **answer,
+            "status": "failed",
+            "output": [],
+            "usage": None,
+            "error": cause,
+        }
+        return _named_event("response.failed", response=failed_response, sequence_number=2)
     return None, error

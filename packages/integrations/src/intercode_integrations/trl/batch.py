@@ -54,16 +54,16 @@ class Attempt:
         if logprobs is not None:
             call["logprobs"] = list(logprobs)
         self.calls.append(call)
-        self.add(ids, logprobs, mine=1)
+        self.add(ids, logprobs, mask_value=1)
 
-    def add(self, ids: Sequence[int], logprobs: Sequence[float] | None, mine: int) -> None:
+    def add(self, ids: Sequence[int], logprobs: Sequence[float] | None, mask_value: int) -> None:
         """Add tokens to the completion."""
         self.completion += ids
-        self.mask += [mine] * len(ids)
+        self.mask += [mask_value] * len(ids)
         if self.logprobs is not None:
             self.logprobs = None if logprobs is None else [*self.logprobs, *logprobs]
 
-    def at_the_fork(self, number: int) -> Attempt:
+    def continuation(self, number: int) -> Attempt:
         """Return the attempt that begins where this one is, in another environment."""
         return replace(
             self,
@@ -94,98 +94,112 @@ class Batch:
     def play(self, shared_turns: int) -> None:
         """Play all episodes to their ends; groups have so many first turns in common."""
         groups = [
-            [one.number for one in group]
-            for _, group in groupby(self.attempts, lambda one: one.task)
+            [member.number for member in group]
+            for _, group in groupby(self.attempts, lambda member: member.task)
         ]
         firsts = [group[0] for group in groups]
         self._begin(firsts)
         for _ in range(shared_turns):
-            self._turn(firsts)
-        alone = [
-            one for group in groups if not (shared_turns and self._fork(group)) for one in group[1:]
+            self._play_turn(firsts)
+        remaining_numbers = [
+            member
+            for group in groups
+            if not (shared_turns and self._fork(group))
+            for member in group[1:]
         ]
-        self._begin(alone)
-        while any(one.running for one in self.attempts):
-            self._turn(range(len(self.attempts)))
+        self._begin(remaining_numbers)
+        while any(member.running for member in self.attempts):
+            self._play_turn(range(len(self.attempts)))
 
     def _begin(self, numbers: Sequence[int]) -> None:
         if not numbers:
             return
-        chosen = np.zeros(self._envs.num_envs, dtype=np.bool_)
-        chosen[list(numbers)] = True
+        reset_mask = np.zeros(self._envs.num_envs, dtype=np.bool_)
+        reset_mask[list(numbers)] = True
         tasks: list[str | None] = [None] * self._envs.num_envs
         for number in numbers:
             tasks[number] = self.attempts[number].task
             self.attempts[number].running = True
-        self._envs.reset(options={"task_id": tasks, "reset_mask": chosen})
+        self._envs.reset(options={"task_id": tasks, "reset_mask": reset_mask})
 
     def _fork(self, group: Sequence[int]) -> bool:
         """Fork a group's first episode into its others; False: it has ended, or cannot be."""
-        first, *others = group
-        if not self.attempts[first].running:
+        leader, *followers = group
+        if not self.attempts[leader].running:
             return False
         try:
-            self._envs.fork(first, into=others)
+            self._envs.fork(leader, into=followers)
         except (ForkError, SandboxError):  # of a lost one, the next step says so
             return False
-        source = self.attempts[first]
+        source = self.attempts[leader]
         for number in group:
-            self.attempts[number] = source.at_the_fork(number)
+            self.attempts[number] = source.continuation(number)
         return True
 
-    def _turn(self, numbers: Sequence[int]) -> None:
+    def _play_turn(self, numbers: Sequence[int]) -> None:
         """Let the model reply, and the environments take its actions."""
-        playing = [self.attempts[n] for n in numbers if self.attempts[n].running]
-        if not playing:
+        active_attempts = [self.attempts[n] for n in numbers if self.attempts[n].running]
+        if not active_attempts:
             return
-        trainer, longest = self._trainer, self._trainer.max_completion_length
-        replies, told = trainer._generate_single_turn(
-            [one.prompt + one.completion for one in playing], None, {}, num_generations=1
+        trainer, max_tokens = self._trainer, self._trainer.max_completion_length
+        replies, token_logprobs = trainer._generate_single_turn(
+            [attempt.prompt + attempt.completion for attempt in active_attempts],
+            None,
+            {},
+            num_generations=1,
         )
         actions = []
-        for one, ids, logprobs in zip(playing, replies, told or [None] * len(replies), strict=True):
-            room = longest - len(one.completion)
-            one.reply(ids[:room], None if logprobs is None else logprobs[:room])
-            text = trainer.processing_class.decode(ids[:room], skip_special_tokens=True)
-            whole = len(ids) <= room and ids[-1] in trainer.eos_token_ids
-            actions.append(find_action(text, self._language, cut_off=not whole))
-        self._step(playing, actions)
-        full = [one for one in playing if one.running and not self._show(one, longest)]
-        for one in full:
-            env: Any = self._envs.envs[one.number].unwrapped
+        for attempt, ids, logprobs in zip(
+            active_attempts, replies, token_logprobs or [None] * len(replies), strict=True
+        ):
+            remaining_tokens = max_tokens - len(attempt.completion)
+            attempt.reply(
+                ids[:remaining_tokens], None if logprobs is None else logprobs[:remaining_tokens]
+            )
+            text = trainer.processing_class.decode(ids[:remaining_tokens], skip_special_tokens=True)
+            is_complete = len(ids) <= remaining_tokens and ids[-1] in trainer.eos_token_ids
+            actions.append(find_action(text, self._language, cut_off=not is_complete))
+        self._step(active_attempts, actions)
+        full_attempts = [
+            attempt
+            for attempt in active_attempts
+            if attempt.running and not self._add_observation(attempt, max_tokens)
+        ]
+        for attempt in full_attempts:
+            env: Any = self._envs.envs[attempt.number].unwrapped
             env.episode.metadata["ended_by"] = "tokens"
-        self._step(full, ["submit"] * len(full))
+        self._step(full_attempts, ["submit"] * len(full_attempts))
 
     def _step(self, attempts: Sequence[Attempt], actions: Sequence[str]) -> None:
         if not attempts:
             return
-        self._envs.send(actions, [one.number for one in attempts])
+        self._envs.send(actions, [attempt.number for attempt in attempts])
         _, rewards, terminated, truncated, infos = self._envs.recv(len(attempts))
-        for number, reward, *ended in zip(
+        for number, reward, *end_flags in zip(
             infos["env_id"], rewards, terminated, truncated, strict=True
         ):
-            if any(ended):
-                one = self.attempts[number]
-                one.running, one.reward = False, float(reward)
+            if any(end_flags):
+                attempt = self.attempts[number]
+                attempt.running, attempt.reward = False, float(reward)
 
-    def _show(self, one: Attempt, longest: int) -> bool:
+    def _add_observation(self, attempt: Attempt, max_tokens: int) -> bool:
         """Add the observation to the completion; False: there is no room for it and a reply."""
-        env: Any = self._envs.envs[one.number].unwrapped
-        ids = self._following(env.messages("chat")[-1], one.completion[-1])
-        if len(one.completion) + len(ids) >= longest:
+        env: Any = self._envs.envs[attempt.number].unwrapped
+        ids = self._observation_tokens(env.messages("chat")[-1], attempt.completion[-1])
+        if len(attempt.completion) + len(ids) >= max_tokens:
             return False
-        one.add(ids, [0.0] * len(ids), mine=0)
+        attempt.add(ids, [0.0] * len(ids), mask_value=0)
         return True
 
-    def _following(self, message: dict[str, Any], last: int) -> list[int]:
-        """Return the tokens between a reply that ended with the token `last` and the next one."""
+    def _observation_tokens(self, message: dict[str, Any], last_token: int) -> list[int]:
+        """Return the tokens between a reply that ended with the token `last_token` and the next one."""
         trainer, tokenizer = self._trainer, self._trainer.processing_class
         reply = {"role": "assistant", "content": _REPLY}
         content = str(message["content"])
         has_tokens = len(pieces(content, added_tokens(tokenizer))) > 1
-        shown = {**message, "content": _DATA} if has_tokens else message
+        shown_message = {**message, "content": _DATA} if has_tokens else message
         text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": ""}, reply, shown],
+            [{"role": "user", "content": ""}, reply, shown_message],
             add_generation_prompt=True,
             tokenize=False,
             chat_template=trainer.chat_template,
@@ -193,9 +207,9 @@ class Batch:
         )
         text = text.partition(_REPLY)[2]
         if has_tokens:
-            before, _, after = text.partition(_DATA)
-            ids = encode(tokenizer, before) + encode_data(tokenizer, content)
-            ids += encode(tokenizer, after)
+            prefix, _, suffix = text.partition(_DATA)
+            ids = encode(tokenizer, prefix) + encode_data(tokenizer, content)
+            ids += encode(tokenizer, suffix)
         else:
             ids = encode(tokenizer, text)
-        return ids[1:] if ids[0] == last else ids
+        return ids[1:] if ids[0] == last_token else ids

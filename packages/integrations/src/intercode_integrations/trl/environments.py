@@ -22,7 +22,7 @@ from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.project import create, share_gold
 from intercode_integrations.trl.rows import as_dataset, dialogues
-from intercode_integrations.trl.tokens import without_tokens
+from intercode_integrations.trl.tokens import break_tokens
 
 if TYPE_CHECKING:
     import datasets
@@ -57,26 +57,26 @@ class Environments:
     """
 
     def __init__(self, env: str | Path, *, tokenizer: Any = None, **options: Any) -> None:
-        self._given = env, options
+        self._arguments = env, options
         self._tokenizer = tokenizer
-        self._made: weakref.WeakSet[_Environment] = weakref.WeakSet()
+        self._environments: weakref.WeakSet[_Environment] = weakref.WeakSet()
 
     def __reduce__(self) -> tuple[Callable[[], Environments], tuple[()]]:
-        env, options = self._given
+        env, options = self._arguments
         return partial(Environments, env, tokenizer=self._tokenizer, **options), ()
 
     def __call__(self) -> _Environment:
         """Make an environment. Nothing is started for it before its `reset`."""
-        made = self._kind(self._create(), self._tokenizer)
-        self._made.add(made)
-        return made
+        environment = self._kind(self._create(), self._tokenizer)
+        self._environments.add(environment)
+        return environment
 
     def rows(self) -> list[dict[str, Any]]:
         """List the tasks as rows; TRL adds the text of `reset` to the last message of a prompt."""
-        told = dialogues(self._first, retelling.tools)
+        task_dialogues = dialogues(self._template, retelling.tools)
         return [
             {"prompt": [system, {**user, "content": ""}], "task_id": task.task_id}
-            for task, (system, user) in told
+            for task, (system, user) in task_dialogues
         ]
 
     def dataset(self) -> datasets.Dataset:
@@ -85,12 +85,12 @@ class Environments:
 
     def close(self) -> None:
         """Close all environments that it has made. Idempotent."""
-        for one in list(self._made):
-            one._close()
+        for environment in list(self._environments):
+            environment._close()
 
     @cached_property
     def _options(self) -> tuple[str | Path, dict[str, Any]]:
-        env, options = self._given
+        env, options = self._arguments
         return share_gold(env, options)
 
     def _create(self) -> Any:
@@ -98,15 +98,17 @@ class Environments:
         return create(env, errors="value", **options)
 
     @cached_property
-    def _first(self) -> Any:
+    def _template(self) -> Any:
         """An environment that is only looked at."""
         return self._create()
 
     @cached_property
     def _kind(self) -> type[_Environment]:
-        name = str(self._first.name).capitalize()  # the name of the reward in TRL's logs
+        name = str(self._template.name).capitalize()  # the name of the reward in TRL's logs
         return type(
-            name, (_Environment,), {one.__name__: _method(one) for one in Tools(self._first)}
+            name,
+            (_Environment,),
+            {function.__name__: _method(function) for function in Tools(self._template)},
         )
 
 
@@ -117,7 +119,7 @@ class _Environment:
         self._env = env
         self._tokenizer = tokenizer
         self._tools = Tools(env)
-        self._functions = {one.__name__: one for one in self._tools}
+        self._functions = {function.__name__: function for function in self._tools}
         self._close = weakref.finalize(self, env.close)
 
     def reset(self, task_id: str | None = None, index: int | None = None, **row: Any) -> str:
@@ -133,7 +135,7 @@ class _Environment:
                 "have different tasks: train_dataset=environments.dataset()"
             )
         self._env.reset(task_id=task_id, index=index if task_id is None else None)
-        return without_tokens(str(self._env.messages("tools")[-1]["content"]), self._tokenizer)
+        return break_tokens(str(self._env.messages("tools")[-1]["content"]), self._tokenizer)
 
     def get_reward(self) -> float | None:
         """End the episode, score it, and give its sandbox back.
@@ -160,11 +162,11 @@ def _method(function: Function) -> Callable[..., str]:
 
     @wraps(function)
     def method(self: _Environment, *args: Any, **kwargs: Any) -> str:
-        return without_tokens(self._functions[name](*args, **kwargs), self._tokenizer)
+        return break_tokens(self._functions[name](*args, **kwargs), self._tokenizer)
 
     signature = inspect.signature(function)
-    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    self_parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     method.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[this, *signature.parameters.values()]
+        parameters=[self_parameter, *signature.parameters.values()]
     )
     return method

@@ -49,31 +49,31 @@ class Log:
 
     def add(self, envs: ThreadVectorEnv, attempts: Sequence[Attempt]) -> None:
         """Record the attempts of a batch; their episodes are the environments' last ones."""
-        for one in attempts:
-            env: Any = envs.envs[one.number].unwrapped
+        for attempt in attempts:
+            env: Any = envs.envs[attempt.number].unwrapped
             tokens = [
-                sum(len(call[name]) for call in one.calls)
+                sum(len(call[name]) for call in attempt.calls)
                 for name in ("prompt_token_ids", "token_ids")
             ]
-            talk = Talk(
+            dialogue = Talk(
                 name=_AGENT,
                 input_tokens=tokens[0],
                 output_tokens=tokens[1],
                 cached_tokens=0,
                 cost=None,
                 messages=[],
-                calls=one.calls,
+                calls=attempt.calls,
             )
             self._writer.append(
                 replace(
                     env.episode,
                     agent=_AGENT,
-                    epoch=self._epochs[one.task],
+                    epoch=self._epochs[attempt.task],
                     fork=None,
-                    metadata={**env.episode.metadata, "model": talk},
+                    metadata={**env.episode.metadata, "model": dialogue},
                 )
             )
-            self._epochs[one.task] += 1
+            self._epochs[attempt.task] += 1
 
     def close(self) -> None:
         """Let the folder go. Idempotent."""

@@ -62,15 +62,15 @@ class Rollouts:
         **options: Any,
     ) -> None:
         options["errors"] = "value"
-        self._given = env, options
-        self._first = cast("Any", create(env, **options))  # only looked at
-        if not 0 <= shared_turns < self._first.max_turns:
+        self._arguments = env, options
+        self._template = cast("Any", create(env, **options))  # only looked at
+        if not 0 <= shared_turns < self._template.max_turns:
             raise UsageError(
-                f"shared_turns must be at least 0 and below max_turns, {self._first.max_turns}, "
+                f"shared_turns must be at least 0 and below max_turns, {self._template.max_turns}, "
                 f"not {shared_turns}"
             )
-        self._shared = shared_turns
-        self._log = None if record is None else Log(Path(record), self._first)
+        self._shared_turns = shared_turns
+        self._log = None if record is None else Log(Path(record), self._template)
         self._envs: ThreadVectorEnv | None = None
         self._finalizer: weakref.finalize[[], Rollouts] | None = None
 
@@ -78,7 +78,7 @@ class Rollouts:
         """List the tasks as rows. The last message of a prompt names its task."""
         return [
             {"prompt": [system, {**user, "task_id": task.task_id}]}
-            for task, (system, user) in dialogues(self._first, retelling.chat)
+            for task, (system, user) in dialogues(self._template, retelling.chat)
         ]
 
     def dataset(self) -> datasets.Dataset:
@@ -90,14 +90,14 @@ class Rollouts:
         tasks = [prompt[-1].get("task_id") for prompt in prompts]
         if None in tasks:
             raise UsageError("a prompt names no task: train_dataset=rollouts.dataset()")
-        told, *_ = trainer._tokenize_prompts(prompts)
+        prompt_ids, *_ = trainer._tokenize_prompts(prompts)
         attempts = [
             Attempt(number, task, list(prompt))
-            for number, (task, prompt) in enumerate(zip(tasks, told, strict=True))
+            for number, (task, prompt) in enumerate(zip(tasks, prompt_ids, strict=True))
         ]
         envs = self._vector(len(attempts))
         try:
-            Batch(envs, attempts, trainer).play(self._shared)
+            Batch(envs, attempts, trainer).play(self._shared_turns)
             for attempt in attempts:
                 if math.isnan(attempt.reward):
                     warn_of_loss(cast("Any", envs.envs[attempt.number].unwrapped).episode)
@@ -106,13 +106,13 @@ class Rollouts:
         finally:
             for env in envs.envs:  # the next batch may be far
                 env.close()
-        logprobs = [one.logprobs for one in attempts]
+        logprobs = [rollout.logprobs for rollout in attempts]
         return {
-            "prompt_ids": [one.prompt for one in attempts],
-            "completion_ids": [one.completion for one in attempts],
+            "prompt_ids": [rollout.prompt for rollout in attempts],
+            "completion_ids": [rollout.completion for rollout in attempts],
             "logprobs": None if None in logprobs else logprobs,
-            "env_mask": [one.mask for one in attempts],
-            "env_reward": [one.reward for one in attempts],
+            "env_mask": [rollout.mask for rollout in attempts],
+            "env_reward": [rollout.reward for rollout in attempts],
         }
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Rollouts:
     def _vector(self, size: int) -> ThreadVectorEnv:
         if self._envs is None or self._envs.num_envs < size:
             self._close_envs()
-            env, options = self._given
+            env, options = self._arguments
             self._envs = create_vec(env, size, autoreset_mode="Disabled", **options)
             self._finalizer = weakref.finalize(self, self._envs.close)
         return self._envs

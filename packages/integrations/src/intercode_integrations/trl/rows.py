@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.episode import Episode
 from intercode.task import Task
-from intercode_integrations import needing
+from intercode_integrations import require_framework
 
 if TYPE_CHECKING:
     import datasets
@@ -30,7 +30,7 @@ def as_dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:
     Raises:
         UsageError: The package ``datasets`` is not installed.
     """
-    with needing("datasets, a package of TRL's,", "intercode-gym[trl]"):
+    with require_framework("datasets, a package of TRL's,", "intercode-gym[trl]"):
         from datasets import Dataset
 
     return Dataset.from_list(rows)

@@ -11,26 +11,26 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
-_USUAL = re.compile(r"<(?=[|\uff5c][^<>|\uff5c\s]{1,64}[|\uff5c]>)")
+_TOKEN_START = re.compile(r"<(?=[|\uff5c][^<>|\uff5c\s]{1,64}[|\uff5c]>)")
 """Beginnings of control tokens as most templates write them."""
 _GAP = "\N{ZERO WIDTH SPACE}"
 
 
 def added_tokens(tokenizer: Any) -> Collection[str]:
     """Return the texts that a tokenizer takes for single tokens, of several characters."""
-    added: Collection[str] = getattr(tokenizer, "get_added_vocab", tuple)()
+    vocabulary: Collection[str] = getattr(tokenizer, "get_added_vocab", tuple)()
     special = getattr(tokenizer, "all_special_tokens", ())
-    return {text for text in (*added, *special) if len(text) > 1}
+    return {text for text in (*vocabulary, *special) if len(text) > 1}
 
 
 def pieces(text: str, tokens: Collection[str]) -> list[str]:
     """Split a text after the first character of each token that stands in it."""
     cuts = {0, len(text)}
     for token in tokens:
-        at = text.find(token)
-        while at >= 0:
-            cuts.add(at + 1)
-            at = text.find(token, at + 1)
+        position = text.find(token)
+        while position >= 0:
+            cuts.add(position + 1)
+            position = text.find(token, position + 1)
     return [text[start:end] for start, end in pairwise(sorted(cuts))]
 
 
@@ -45,7 +45,7 @@ def encode_data(tokenizer: Any, text: str) -> list[int]:
     return [token for part in parts for token in encode(tokenizer, part)]
 
 
-def without_tokens(text: str, tokenizer: Any = None) -> str:
+def break_tokens(text: str, tokenizer: Any = None) -> str:
     """Return a text that a tokenizer finds no control token in: a space of no width breaks each.
 
     Args:
@@ -53,5 +53,5 @@ def without_tokens(text: str, tokenizer: Any = None) -> str:
         tokenizer: The tokenizer; None: what most templates write is broken, as ``<|im_end|>``.
     """
     if tokenizer is None:
-        return _USUAL.sub(f"<{_GAP}", text)
+        return _TOKEN_START.sub(f"<{_GAP}", text)
     return _GAP.join(pieces(text, added_tokens(tokenizer)))

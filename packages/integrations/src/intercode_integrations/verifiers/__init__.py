@@ -8,9 +8,9 @@ which has the same names::
 
 from __future__ import annotations
 
-from intercode_integrations import needing
+from intercode_integrations import require_framework
 
-with needing("verifiers", "intercode-gym[verifiers]"):
+with require_framework("verifiers", "intercode-gym[verifiers]"):
     from intercode_integrations.verifiers.harness import InterCodeHarness, InterCodeRollouts
     from intercode_integrations.verifiers.tasks import InterCodeTaskset
 

@@ -39,7 +39,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
     NEEDS_CONTAINER = False
 
     async def session(
-        self, ctx: vf.ModelContext, trace: vf.Trace, *given: Any, **named: Any
+        self, ctx: vf.ModelContext, trace: vf.Trace, *extra_arguments: Any, **keywords: Any
     ) -> vf.HarnessSession:
         """Begin the episode: within the limit of the setup's time, not the agent's."""
         data = trace.task.data
@@ -49,7 +49,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
             trace.state.env = AsyncEnv(await asyncio.to_thread(data.make))
             await trace.state.env.reset(task_id=data.id)
         trace.state.has_begun = True
-        return await super().session(ctx, trace, *given, **named)
+        return await super().session(ctx, trace, *extra_arguments, **keywords)
 
     async def launch(
         self,
@@ -63,37 +63,43 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
     ) -> vf.ProgramResult:
         """Play until the episode ends."""
         env = trace.state.env
-        offered: Any = [tool_as_openai(tool) for tool in env.tools]
-        told = zip(("system", "user"), self.resolve_text_prompt(data), strict=True)
-        talk: Any = [{"role": role, "content": text} for role, text in told if text]
+        tools: Any = [tool_as_openai(tool) for tool in env.tools]
+        prompts = zip(("system", "user"), self.resolve_text_prompt(data), strict=True)
+        dialogue: Any = [{"role": role, "content": text} for role, text in prompts if text]
         # Certificates take longer to load than an episode: only for an endpoint that has one.
-        far = endpoint.startswith("https:")
-        http = openai.DefaultAsyncHttpxClient(verify=far, trust_env=far, timeout=None)
+        is_encrypted = endpoint.startswith("https:")
+        http = openai.DefaultAsyncHttpxClient(
+            verify=is_encrypted, trust_env=is_encrypted, timeout=None
+        )
         async with openai.AsyncOpenAI(base_url=endpoint, api_key=secret, http_client=http) as model:
             while env.episode.status == "running":
                 reply = await model.chat.completions.create(
-                    model=ctx.model, messages=talk, tools=offered
+                    model=ctx.model, messages=dialogue, tools=tools
                 )
                 with failures():
-                    talk += await self._answered(env, reply.choices[0])
+                    dialogue += await self._play_reply(env, reply.choices[0])
         return vf.ProgramResult(0, "", "")
 
-    async def _answered(self, env: AsyncEnv, choice: Any) -> list[dict[str, Any]]:
+    async def _play_reply(self, env: AsyncEnv, choice: Any) -> list[dict[str, Any]]:
         """Take the actions of a reply; return the reply, and the observations."""
-        said = [choice.message.model_dump(exclude_none=True)]
+        messages = [choice.message.model_dump(exclude_none=True)]
         calls = choice.message.tool_calls or ()
         if not calls:
             note = CUT_OFF if choice.finish_reason == "length" else NO_CALL
-            said[0].setdefault("content", "")  # a message without anything is refused
+            messages[0].setdefault("content", "")  # a message without anything is refused
             text, *_ = await env.step(NoAction(note))
-            return [*said, {"role": "user", "content": text}]
+            return [*messages, {"role": "user", "content": text}]
         for call in calls:
             if env.episode.status == "running":
                 text, *_ = await env.call(call.function.name, arguments(call.function.arguments))
-                shown = Clip(self.config.observation_limit)(text.rstrip("\n")) or "(nothing)"
-                answer = {"role": "tool", "tool_call_id": call.id, "content": sendable(shown)}
-                said.append(answer)
-        return said
+                clipped_text = Clip(self.config.observation_limit)(text.rstrip("\n")) or "(nothing)"
+                answer = {
+                    "role": "tool",
+                    "tool_call_id": call.id,
+                    "content": sendable(clipped_text),
+                }
+                messages.append(answer)
+        return messages
 
     async def cleanup(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
         """Free the sandbox, whatever has happened."""

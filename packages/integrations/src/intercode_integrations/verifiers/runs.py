@@ -22,7 +22,7 @@ from intercode.envs.traits import Traits
 from intercode.errors import RewardError, UsageError
 from intercode.task import Dataset, Task
 
-MOST = 100_000
+MAX_TASKS = 100_000
 """Tasks of a taskset without an end."""
 
 
@@ -43,13 +43,15 @@ class VerifiersEnv(Elsewhere):
     )
 
     @classmethod
-    def tasks(cls, rest: str) -> Dataset:
+    def tasks(cls, address: str) -> Dataset:
         """List the tasks of a taskset.
 
         Raises:
             UsageError: There is no such taskset, or one of its tasks needs more than a reply.
         """
-        return Dataset(map(_told, _taskset(rest)), f"verifiers:{rest}", source=rest)
+        return Dataset(
+            map(_convert_task, _taskset(address)), f"verifiers:{address}", source=address
+        )
 
     def _begin(self, task: Task, seed: int | None) -> str:
         self._task = _taskset(str(self.dataset.source))[task.metadata["index"]]
@@ -73,7 +75,7 @@ class VerifiersEnv(Elsewhere):
             asyncio.run(task.score(trace))
         except vf.TaskError as error:
             raise RewardError(f"task {task.key} of verifiers cannot be scored: {error}") from error
-        parts = {name: one.score for name, one in trace.rewards.items()}
+        parts = {name: reward.score for name, reward in trace.rewards.items()}
         return Reply("", trace.reward, ended=True, parts={**trace.metrics, **parts})
 
 
@@ -82,38 +84,38 @@ def _node(trace: Any, message: dict[str, str], sampled: bool = False) -> Any:
     return vf.MessageNode(parent=parent, message=message, sampled=sampled)
 
 
-def _told(task: Any) -> Task:
+def _convert_task(task: Any) -> Task:
     data = task.data
     query = "\n\n".join(text for text in (data.system_prompt, data.prompt_text) if text)
     return Task(f"{data.idx}", query, metadata={"index": data.idx, "name": data.name})
 
 
 @cache
-def _taskset(rest: str) -> list[Any]:
+def _taskset(address: str) -> list[Any]:
     """Load the tasks; refuse those that need more than a reply."""
-    module, _, given = rest.partition("?")
+    module, _, parameters = address.partition("?")
     try:
         config = taskset_config_type(module).model_validate(
-            {"id": module, **dict(parse_qsl(given))}
+            {"id": module, **dict(parse_qsl(parameters))}
         )
-        own = environment_class(module) is not vf.SingleAgentEnv
-        tasks = list(islice(load_taskset(config), MOST))
+        has_own_env = environment_class(module) is not vf.SingleAgentEnv
+        tasks = list(islice(load_taskset(config), MAX_TASKS))
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(
-            f"verifiers:{rest} is not a taskset that can be loaded: {error}"
+            f"verifiers:{address} is not a taskset that can be loaded: {error}"
         ) from error
     for task in tasks:
-        if lack := "an environment of its own" if own else _lack(task):
-            raise UsageError(f"verifiers:{module} needs {lack}: only vf-eval can run it")
+        if feature := "an environment of its own" if has_own_env else _missing_feature(task):
+            raise UsageError(f"verifiers:{module} needs {feature}: only vf-eval can run it")
     return tasks
 
 
-def _lack(task: Any) -> str:
+def _missing_feature(task: Any) -> str:
     """Name what a task needs that there is not; "": nothing."""
     kind = type(task)
     scores = [*task.hooks("reward"), *task.hooks("metric")]
     if task.NEEDS_CONTAINER or any(
-        "runtime" in inspect.signature(one).parameters for one in scores
+        "runtime" in inspect.signature(function).parameters for function in scores
     ):
         return "a runtime"
     if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):

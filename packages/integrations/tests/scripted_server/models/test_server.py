@@ -13,7 +13,7 @@ import pytest
 from intercode.models import Message, Tool, ToolCall, Usage
 from intercode_integrations.testing import Line, Rule, ScriptedServer, script, shell
 from intercode_integrations.testing.dialects import DIALECTS, token_id
-from intercode_integrations.testing.requests import fitted
+from intercode_integrations.testing.requests import fit_script
 
 PROTOCOLS = ("chat", "responses", "messages")
 SAYS = "I look\n there, at\u2028once. "
@@ -239,13 +239,13 @@ def test_shell_tools_of_agents(
         "required": required,
     }
     tools = [Tool("Read", "", {"properties": {"path": {}}}), Tool(name, "", schema)]
-    line = fitted(script([Rule(shell("ls"))]), tools)([Message("user", "x")])
+    line = fit_script(script([Rule(shell("ls"))]), tools)([Message("user", "x")])
     assert line.calls == (ToolCall("call_0_0", name, arguments),)
 
 
 def test_calls_of_a_dialogue_have_ids_of_their_own() -> None:
     two = Line("", shell("a").calls + shell("b").calls)
-    say = fitted(script([Rule(two)]), [Tool("bash", "", {})])
+    say = fit_script(script([Rule(two)]), [Tool("bash", "", {})])
     dialogue = [Message("user", "x")]
     ids = [call.call_id for call in say(dialogue).calls]
     ids += [call.call_id for call in say([*dialogue, Message("assistant", "")]).calls]

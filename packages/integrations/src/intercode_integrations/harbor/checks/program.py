@@ -19,19 +19,19 @@ print("\\n" + sys.stdin.readline())
 def passes(sources: list[str], seconds: float) -> bool:
     """Run pieces of source; return whether all ran to their end."""
     word = secrets.token_hex(16)
-    done = _run(RUN % (sources,), word, seconds)
-    return done is not None and done.splitlines()[-1:] == [word]
+    output = _run(RUN % (sources,), word, seconds)
+    return output is not None and output.splitlines()[-1:] == [word]
 
 
 def prints(program: str, case: dict[str, str], seconds: float) -> bool:
     """Run a program with an input; return whether it prints what it should, up to blanks."""
-    printed = _run(program, case["stdin"], seconds)
-    return printed is not None and _lines(printed) == _lines(case["stdout"])
+    output = _run(program, case["stdin"], seconds)
+    return output is not None and _lines(output) == _lines(case["stdout"])
 
 
 def _run(program: str, stdin: str, seconds: float) -> "str | None":
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", program],
             input=stdin,
             capture_output=True,
@@ -42,8 +42,8 @@ def _run(program: str, stdin: str, seconds: float) -> "str | None":
         )
     except subprocess.TimeoutExpired:
         return None
-    print(done.stderr[-2000:], end="")
-    return None if done.returncode else done.stdout
+    print(result.stderr[-2000:], end="")
+    return None if result.returncode else result.stdout
 
 
 def _lines(text: str) -> "list[str]":
@@ -57,8 +57,8 @@ def main() -> None:
     program = answer.read_text(errors="surrogateescape") if answer.is_file() else None
     results = [False]
     if program is not None:
-        before = [*plan["before"], program, *plan["setup"]]
-        results = [passes([*before, test], seconds) for test in plan["tests"]]
+        preceding_sources = [*plan["before"], program, *plan["setup"]]
+        results = [passes([*preceding_sources, test], seconds) for test in plan["tests"]]
         source = "\n".join([*plan["before"], program])
         results += [prints(source, case, seconds) for case in plan["stdio"]]
     Path(REWARD).write_text(f"{sum(results) / len(results)}\n")

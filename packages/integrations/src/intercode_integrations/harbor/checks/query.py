@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ANSWER, REWARD = "/logs/agent/answer.txt", "/logs/verifier/reward.txt"
-MOST_STEPS = 200_000
+MAX_STEPS = 200_000
 """Thousands of the engine's own instructions, after which an answer is given up."""
 
 
-def plain(value: object) -> object:
+def to_json_value(value: object) -> object:
     """Return a value as JSON has it; bytes by their hash."""
     if isinstance(value, bytes):
         return {"sha256": hashlib.sha256(value).hexdigest()}
@@ -24,56 +24,58 @@ def plain(value: object) -> object:
     return value
 
 
-def state_of(rows: "Sequence[Sequence[object]]") -> str:
+def hash_rows(rows: "Sequence[Sequence[object]]") -> str:
     """Return a hash of a table's rows, in any order."""
-    lines = sorted(json.dumps([plain(value) for value in row]) for row in rows)
+    lines = sorted(json.dumps([to_json_value(value) for value in row]) for row in rows)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def alike(one: "list[object]", other: "list[object]") -> bool:
+def are_equal_rows(first_row: "list[object]", second_row: "list[object]") -> bool:
     """Return whether two rows are equal, numbers up to the last digits."""
-    return len(one) == len(other) and all(map(_alike, one, other))
+    return len(first_row) == len(second_row) and all(map(_are_equal_values, first_row, second_row))
 
 
-def _alike(one: object, other: object) -> bool:
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return one == other or math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
-    return type(one) is type(other) and one == other
+def _are_equal_values(first_value: object, second_value: object) -> bool:
+    if isinstance(first_value, (int, float)) and isinstance(second_value, (int, float)):
+        return first_value == second_value or math.isclose(
+            first_value, second_value, rel_tol=1e-6, abs_tol=1e-9
+        )
+    return type(first_value) is type(second_value) and first_value == second_value
 
 
-def taken(rows: "list[list[object]]", allowed: "list[list[object]]") -> bool:
+def are_allowed_rows(rows: "list[list[object]]", allowed_rows: "list[list[object]]") -> bool:
     """Return whether each row is one of those allowed, and each of those taken once at most."""
-    left = Counter(json.dumps(row) for row in allowed)
-    others = []
+    remaining_counts = Counter(json.dumps(row) for row in allowed_rows)
+    unmatched_rows = []
     for row in rows:
         key = json.dumps(row)
-        if left[key] > 0:
-            left[key] -= 1
+        if remaining_counts[key] > 0:
+            remaining_counts[key] -= 1
         else:
-            others.append(row)
-    spare = [json.loads(key) for key, count in left.items() for _ in range(count)]
-    for row in others:
-        found = next((one for one in spare if alike(row, one)), None)
-        if found is None:
+            unmatched_rows.append(row)
+    spare = [json.loads(key) for key, count in remaining_counts.items() for _ in range(count)]
+    for row in unmatched_rows:
+        match = next((candidate for candidate in spare if are_equal_rows(row, candidate)), None)
+        if match is None:
             return False
-        spare.remove(found)
+        spare.remove(match)
     return True
 
 
-def same_rows(rows: "list[list[object]]", gold: dict) -> bool:  # type: ignore[type-arg]
+def has_gold_rows(rows: "list[list[object]]", gold: dict) -> bool:  # type: ignore[type-arg]
     """Return whether an answer has gold's rows; in gold's order, where that counts."""
     if len(rows) != sum(group["take"] for group in gold["groups"]):
         return False
-    at = 0
+    offset = 0
     for group in gold["groups"]:
-        if not taken(rows[at : at + group["take"]], group["rows"]):
+        if not are_allowed_rows(rows[offset : offset + group["take"]], group["rows"]):
             return False
-        at += group["take"]
+        offset += group["take"]
     return True
 
 
-def run(database: sqlite3.Connection, text: str, most: int) -> "tuple[int, list[list[object]]]":
-    """Run statements; return the columns and at most `most` rows of the last that gives any."""
+def run(database: sqlite3.Connection, text: str, max_rows: int) -> "tuple[int, list[list[object]]]":
+    """Run statements; return the columns and at most `max_rows` rows of the last that gives any."""
     width, rows, statement = 0, [], ""
     for piece in [*(part + ";" for part in text.split(";")[:-1]), text.rpartition(";")[2]]:
         statement += piece
@@ -83,45 +85,47 @@ def run(database: sqlite3.Connection, text: str, most: int) -> "tuple[int, list[
         statement = ""
         if cursor.description:
             width = len(cursor.description)
-            rows = [[plain(value) for value in row] for row in cursor.fetchmany(most)]
+            rows = [[to_json_value(value) for value in row] for row in cursor.fetchmany(max_rows)]
     database.commit()
     return width, rows
 
 
 def tables(database: sqlite3.Connection) -> "dict[str, str]":
     """Return the hash of each table's and view's rows."""
-    found = database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-    names = [name for (name,) in found if not name.startswith("sqlite_")]
-    quoted = {name: name.replace('"', '""') for name in names}
+    cursor = database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+    names = [name for (name,) in cursor if not name.startswith("sqlite_")]
+    quoted_names = {name: name.replace('"', '""') for name in names}
     return {
-        name: state_of([list(row) for row in database.execute(f'SELECT * FROM "{quoted[name]}"')])
+        name: hash_rows(
+            [list(row) for row in database.execute(f'SELECT * FROM "{quoted_names[name]}"')]
+        )
         for name in names
     }
 
 
 def solves(database: sqlite3.Connection, text: str, gold: dict) -> bool:  # type: ignore[type-arg]
     """Return whether an answer does what a gold does."""
-    steps = iter(range(MOST_STEPS))
+    steps = iter(range(MAX_STEPS))
     database.set_progress_handler(lambda: next(steps, None) is None, 1000)
     try:
-        most = 1 + sum(group["take"] for group in gold.get("groups", ()))
-        width, rows = run(database, text, most)
+        max_rows = 1 + sum(group["take"] for group in gold.get("groups", ()))
+        width, rows = run(database, text, max_rows)
         if "tables" in gold:
             return bool(tables(database) == gold["tables"])
     except sqlite3.Error as error:
         print(error)
         return False
-    return width == gold["columns"] and same_rows(rows, gold)
+    return width == gold["columns"] and has_gold_rows(rows, gold)
 
 
 def main() -> None:
     """Write 1 or 0."""
-    here, answer, reward = Path(__file__).parent, Path(ANSWER), 0
-    golds = json.loads((here / "golds.json").read_text())
+    script_folder, answer, reward = Path(__file__).parent, Path(ANSWER), 0
+    golds = json.loads((script_folder / "golds.json").read_text())
     text = answer.read_text(errors="replace") if answer.is_file() else ""
     for gold in golds if text.strip() else ():
         with tempfile.TemporaryDirectory() as folder:
-            copy = shutil.copy(here / "database.sqlite", folder)
+            copy = shutil.copy(script_folder / "database.sqlite", folder)
             database = sqlite3.connect(copy, isolation_level=None)
             reward = max(reward, int(solves(database, text, gold)))
             database.close()
