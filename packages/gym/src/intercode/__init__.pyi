@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 import gymnasium
 
 from intercode.databases.base import Session
-from intercode.envs.options import CacheLike, EngineLike, PathLike, ProviderLike, RewardLike
+from intercode.envs.options import CacheValue, EngineValue, PathValue, ProviderValue, RewardValue
 from intercode.registration import register as register
 from intercode_sandbox import __version__ as __version__
 from intercode_sandbox.base import SandboxBackend
@@ -135,7 +135,7 @@ def make(
     output: int | str | None = ...,
     processes: int | str | None = ...,
     capabilities: list[str] | str | None = ...,
-    sandbox: ProviderLike = ...,
+    sandbox: ProviderValue = ...,
     limits: Limits | Mapping[str, Any] | None = ...,
     max_turns: int = ...,
     reward_every_turn: bool = ...,
@@ -143,15 +143,15 @@ def make(
     seed: int | None = ...,
     observations: Literal["text", "utf-8"] = ...,
     errors: Literal["raise", "value"] = ...,
-    image: PathLike | None = ...,
+    image: PathValue | None = ...,
     default_image: str | None = ...,
     layers: Sequence[str] = ...,
     network: bool | str | Sequence[str] = ...,
     keep_diffs: bool = ...,
     keys: bool = ...,
-    reward: RewardLike | None = ...,
+    reward: RewardValue | None = ...,
     ignore: Sequence[str] = ...,
-    cache_gold: CacheLike = ...,
+    cache_gold: CacheValue = ...,
 ) -> InterCodeEnv[SandboxBackend]: ...
 @overload
 def make(
@@ -167,7 +167,7 @@ def make(
     output: int | str | None = ...,
     processes: int | str | None = ...,
     capabilities: list[str] | str | None = ...,
-    sandbox: ProviderLike = ...,
+    sandbox: ProviderValue = ...,
     limits: Limits | Mapping[str, Any] | None = ...,
     max_turns: int = ...,
     reward_every_turn: bool = ...,
@@ -175,13 +175,13 @@ def make(
     seed: int | None = ...,
     observations: Literal["text", "utf-8"] = ...,
     errors: Literal["raise", "value"] = ...,
-    image: PathLike | None = ...,
+    image: PathValue | None = ...,
     default_image: str | None = ...,
     layers: Sequence[str] = ...,
     network: bool | str | Sequence[str] = ...,
     keep_diffs: bool = ...,
     keys: bool = ...,
-    reward: RewardLike | None = ...,
+    reward: RewardValue | None = ...,
     attempts: int | None = ...,
     secret: str | None = ...,
 ) -> InterCodeEnv[SandboxBackend]: ...
@@ -199,7 +199,7 @@ def make(
     output: int | str | None = ...,
     processes: int | str | None = ...,
     capabilities: list[str] | str | None = ...,
-    sandbox: ProviderLike = ...,
+    sandbox: ProviderValue = ...,
     limits: Limits | Mapping[str, Any] | None = ...,
     max_turns: int = ...,
     reward_every_turn: bool = ...,
@@ -207,13 +207,13 @@ def make(
     seed: int | None = ...,
     observations: Literal["text", "utf-8"] = ...,
     errors: Literal["raise", "value"] = ...,
-    image: PathLike | None = ...,
+    image: PathValue | None = ...,
     default_image: str | None = ...,
     layers: Sequence[str] = ...,
     network: bool | str | Sequence[str] = ...,
     keep_diffs: bool = ...,
     keys: bool = ...,
-    reward: RewardLike | None = ...,
+    reward: RewardValue | None = ...,
     python: str | None = ...,
 ) -> InterCodeEnv[SandboxBackend]: ...
 @overload
@@ -230,7 +230,7 @@ def make(
     output: int | str | None = ...,
     processes: int | str | None = ...,
     capabilities: list[str] | str | None = ...,
-    sandbox: ProviderLike = ...,
+    sandbox: ProviderValue = ...,
     limits: Limits | Mapping[str, Any] | None = ...,
     max_turns: int = ...,
     reward_every_turn: bool = ...,
@@ -238,13 +238,13 @@ def make(
     seed: int | None = ...,
     observations: Literal["text", "utf-8"] = ...,
     errors: Literal["raise", "value"] = ...,
-    engine: EngineLike = ...,
-    databases: PathLike | None = ...,
+    engine: EngineValue = ...,
+    databases: PathValue | None = ...,
     max_rows: int = ...,
     permute_columns: bool | None = ...,
     columns: str | None = ...,
-    reward: RewardLike | None = ...,
-    cache_gold: CacheLike = ...,
+    reward: RewardValue | None = ...,
+    cache_gold: CacheValue = ...,
 ) -> InterCodeEnv[Session]: ...
 @overload
 def make(
@@ -260,7 +260,7 @@ def make(
     output: int | str | None = ...,
     processes: int | str | None = ...,
     capabilities: list[str] | str | None = ...,
-    sandbox: ProviderLike = ...,
+    sandbox: ProviderValue = ...,
     limits: Limits | Mapping[str, Any] | None = ...,
     max_turns: int = ...,
     reward_every_turn: bool = ...,
@@ -268,17 +268,17 @@ def make(
     seed: int | None = ...,
     observations: Literal["text", "utf-8"] = ...,
     errors: Literal["raise", "value"] = ...,
-    image: PathLike | None = ...,
+    image: PathValue | None = ...,
     default_image: str | None = ...,
     layers: Sequence[str] = ...,
     network: bool | str | Sequence[str] = ...,
     keep_diffs: bool = ...,
     keys: bool = ...,
-    reward: RewardLike | None = ...,
+    reward: RewardValue | None = ...,
     ignore: Sequence[str] = ...,
-    repositories: PathLike | None = ...,
+    repositories: PathValue | None = ...,
     history: Literal["none", "full"] = ...,
-    cache_gold: CacheLike = ...,
+    cache_gold: CacheValue = ...,
 ) -> InterCodeEnv[SandboxBackend]: ...
 @overload
 def make(

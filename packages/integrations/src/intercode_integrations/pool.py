@@ -42,7 +42,7 @@ class SupportsClose(Protocol):
 
 
 Key = TypeVar("Key", bound=Hashable)
-Resource = TypeVar("Thing", bound=SupportsClose)
+Resource = TypeVar("Resource", bound=SupportsClose)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ def _progress() -> Progress:
         text = f"{count}/{format_count(total, 'episode')}"
         if count == total:
             line.say(text)
-        elif line.due():
+        elif line.is_due():
             (line.show if line.live else line.say)(text)
 
     return show

@@ -98,7 +98,7 @@ def execute(args: argparse.Namespace) -> int:
         tasks=[task.task_id for task in tasks],
         workers=args.workers,
         progress=watcher,
-        also_on=makes_by_sandbox,
+        backends=makes_by_sandbox,
     )
     if args.json:
         print_json(_report(spec.env.name, dataset, validation))

@@ -20,7 +20,7 @@ from intercode.errors import DatabaseError, InterCodeError
 _LOG = logging.getLogger(__name__)
 
 KeyT = TypeVar("KeyT", bound=Hashable)
-ResourceT = TypeVar("ThingT")
+ResourceT = TypeVar("ResourceT")
 
 
 class Pool(Generic[KeyT, ResourceT]):
