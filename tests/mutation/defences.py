@@ -132,7 +132,8 @@ DEFENCES = [
     ),
     _filter(
         "socket_pairs", "lateral",
-        "_test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=unsupported_family)", "_test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=permission)",
+        "_test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=unsupported_family)",
+        "_test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=permission)",
     ),
     _filter("socket_protocols", "escape", "_PROTOCOLS = (0, ", "_PROTOCOLS = (262, 0, "),
     _filter("socket_types", "escape", "_TYPE_BITS = (1, ", "_TYPE_BITS = (5, 6, 1, "),
@@ -474,7 +475,8 @@ DEFENCES = [
     ),
     _one(
         "settings_of_tools", "cheating", "intercode/rewards/command.py",
-        "in changed_paths - scratch if not SYSTEM_PATHS.match(path)\n        )", "in changed_paths - changed_paths)",
+        "in changed_paths - scratch if not SYSTEM_PATHS.match(path)\n        )",
+        "in changed_paths - changed_paths)",
     ),
     _one(
         "settings_of_the_setup", "cheating", "intercode/rewards/command.py",
@@ -486,7 +488,9 @@ DEFENCES = [
     ),
     _one(
         "settings_that_stay", "cheating", "intercode/rewards/command.py",
-        "return archive_result.ok and copy.exec(unpack_argv, stdin=archive_result.stdout, env=env).ok", "return True",
+        "return archive_result.ok and copy.exec(unpack_argv, stdin=archive_result.stdout, "
+        "env=env).ok",
+        "return True",
     ),
     _one(
         "settings_of_repositories", "cheating", "intercode/rewards/command.py",
@@ -599,7 +603,8 @@ DEFENCES = [
     ),
     _one(
         "folders_before_names", "cheating", READING,
-        "any(\n            _ends_with(gold_path, path) or _ends_with(path, gold_path)\n            for gold_path in places[_base_name(path)]\n        )",
+        "any(\n            _ends_with(gold_path, path) or _ends_with(path, gold_path)\n          "
+        "  for gold_path in places[_base_name(path)]\n        )",
         "True",
     ),
     _one(
@@ -616,7 +621,8 @@ DEFENCES = [
     ),
     _one(
         "cells_beside_those", "cheating", READING,
-        "extra_cells = (*words[column_counts[1] :], *cells[column_counts[0] :])", "extra_cells = ()",
+        "extra_cells = (*words[column_counts[1] :], *cells[column_counts[0] :])",
+        "extra_cells = ()",
     ),
     _one(
         "totals_of_a_table", "cheating", READING,
@@ -703,7 +709,8 @@ DEFENCES = [
     ),
     _one(
         "an_order_that_a_judge_likes", "cheating", JUDGE,
-        "_ask(model, question, second_output, first_output),\n        ]", "_ask(model, question, first_output, second_output)]",
+        "_ask(model, question, second_output, first_output),\n        ]",
+        "_ask(model, question, first_output, second_output)]",
     ),
     _one("a_reply_to_the_judge", "cheating", JUDGE, '"id":\\s*"{word}"', '"id":\\s*"[^"]*"'),
     _one(
@@ -840,7 +847,8 @@ DEFENCES = [
     ),
     _filter(
         "core_limit", "host leak, escape",
-        "_RLIMIT_CORE, on_match=query, on_mismatch=permission)", "_RLIMIT_CORE, on_match=permission, on_mismatch=permission)",
+        "_RLIMIT_CORE, on_match=query, on_mismatch=permission)",
+        "_RLIMIT_CORE, on_match=permission, on_mismatch=permission)",
     ),
     _one(
         "abstract_sockets", "lateral", ENTER,
@@ -1014,21 +1022,29 @@ DEFENCES = [
         "    if (*stat) return *stat != 'Z';\n",
     ),
     _one("network_list", "exfiltration", NETWORK, "if not matching_hosts:", "if False:"),
-    _one("network_private", "host leak", NETWORK, "forbidden_reason if allows_private else non_public_reason", "forbidden_reason"),
-    _one("network_rebinding", "host leak", NETWORK, "connect(socket_address)", "connect((name, port))"),
+    _one(
+        "network_private", "host leak", NETWORK,
+        "forbidden_reason if allows_private else non_public_reason",
+        "forbidden_reason",
+    ),
+    _one(
+        "network_rebinding", "host leak", NETWORK,
+        "connect(socket_address)",
+        "connect((name, port))",
+    ),
     _one(
         "network_metadata", "host leak", NETWORK,
         "for network in _METADATA\n    )", "for network in [])",
     ),
-    _one("network_translated", "host leak", NETWORK, "(candidate, *_translations(candidate))", "(candidate,)"),
-    _one(
+    _one("network_translated", "host leak", NETWORK, "(candidate, *_translations(candidate))",
+    "(candidate,)"), _one(
         "network_own_addresses", "host leak", NETWORK,
         '"an address of this machine" if _is_local(effective_address) else ""', '""',
     ),
     _one("network_mapped", "host leak", NETWORK, "if candidate in network:", "if False:"),
     _one("proxy_head", "host DoS", PROXY, "if len(data) > _LONGEST_HEAD:", "if False:"),
-    _one("proxy_host_field", "exfiltration", PROXY, ".lower() not in _DROPPED_FIELDS\n    ]", ".lower()]"),
-    _one(
+    _one("proxy_host_field", "exfiltration", PROXY, ".lower() not in _DROPPED_FIELDS\n    ]",
+    ".lower()]"), _one(
         "forward_sockets", "host leak", FORWARD,
         "if traits != [socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP]:", "if False:",
     ),
@@ -1132,7 +1148,11 @@ DEFENCES = [
         "if target.is_absolute() or not _is_within(path, home):", "if target.is_absolute():",
     ),
     _one("skill_fifo", "host DoS", SKILLS, "elif kind != stat.S_IFDIR:", "elif False:"),
-    _one("skill_size", "host DoS", SKILLS, "            if remaining_bytes < 0:\n", "            if False:\n"),
+    _one(
+        "skill_size", "host DoS", SKILLS,
+        "            if remaining_bytes < 0:\n",
+        "            if False:\n",
+    ),
     _one("skill_files", "host DoS", SKILLS, "if len(paths) > FILES:", "if False:"),
     _one("skill_text", "self DoS", SKILLS, "if size > TEXT:", "if False:"),
     _one("skill_name", "escape", SKILLS, "_NAME.fullmatch(name) is None", "not name"),
@@ -1143,15 +1163,18 @@ DEFENCES = [
     ),
     _one(
         "layer_parents", "escape", LAYERS,
-        'if ".." in parts or "/".join(parts[:3]) != agent_root:', 'if "/".join(parts[:3]) != agent_root:',
+        'if ".." in parts or "/".join(parts[:3]) != agent_root:',
+        'if "/".join(parts[:3]) != agent_root:',
     ),
     _one(
         "layer_checksums_of_npm", "escape", LAYERS,
-        "if unverified_names := [name for name, checksum in checksums.items() if not checksum]:", "if unverified_names := []:",
+        "if unverified_names := [name for name, checksum in checksums.items() if not checksum]:",
+        "if unverified_names := []:",
     ),
     _one(
         "layer_left_out_by_npm", "escape", LAYERS,
-        'if absent_paths := sorted(required_paths - installed_lock["packages"].keys()):', "if absent_paths := []:",
+        'if absent_paths := sorted(required_paths - installed_lock["packages"].keys()):',
+        "if absent_paths := []:",
     ),
     _one(
         "layer_lock_of_npm", "escape", LAYERS,
@@ -1192,19 +1215,28 @@ DEFENCES = [
         "player_hides_its_token", "host leak", PLAY,
         'output.replace(self._session.token, "***")', "output",
     ),
-    _one("purse_of_calls", "self DoS", PLAY, "(self._calls, self._max_calls)", "(self._calls, None)"),
+    _one(
+        "purse_of_calls", "self DoS", PLAY,
+        "(self._calls, self._max_calls)",
+        "(self._calls, None)",
+    ),
     _one("purse_of_tokens", "self DoS", PLAY, "tokens, limits.tokens)", "tokens, None)"),
     _one("purse_of_dollars", "self DoS", PLAY, "cost, limits.cost)", "cost, None)"),
     _one(
         "ignored_paths_of_the_task", "cheating", "intercode/rewards/bash.py",
-        "if path in gold.setup_changes or (path in gold.changed_paths and not is_its_own_way):", "if False:",
+        "if path in gold.setup_changes or (path in gold.changed_paths and not is_its_own_way):",
+        "if False:",
     ),
     _one(
         "gateway_paths", "exfiltration", GATE,
         'elif request.method == "POST" and parts.path in {*_PATHS, COUNT}:',
         'elif request.method == "POST":',
     ),
-    _one("gateway_fields", "exfiltration", RULES, "        if key in allowed_fields:", "        if True:"),
+    _one(
+        "gateway_fields", "exfiltration", RULES,
+        "        if key in allowed_fields:",
+        "        if True:",
+    ),
     _one(
         "gateway_stored", "exfiltration", RULES,
         "if not policy.stored and value is not False:", "if False:",
@@ -1286,7 +1318,8 @@ DEFENCES = [
     _one("gateway_fragments", "host DoS", DOOR, "if fragments > _MAX_FRAGMENTS:", "if False:"),
     _one(
         "gateway_room", "host DoS", INTAKE,
-        "return is_within_share and self._reserved_bytes + size <= self._total", "return is_within_share",
+        "return is_within_share and self._reserved_bytes + size <= self._total",
+        "return is_within_share",
     ),
     _one("gateway_share", "peer DoS", INTAKE, "return is_within_share and", "return"),
     _one(
@@ -1343,12 +1376,14 @@ DEFENCES = [
     ),
     _one(
         "checks_are_compared", "cheating", REWARDS + "sql_programs.py",
-        "if {*map(normalise_sql, texts[0])} != {\n            *map(normalise_sql, texts[1])\n        } and not",
+        "if {*map(normalise_sql, texts[0])} != {\n            *map(normalise_sql, texts[1])\n    "
+        "    } and not",
         "        if False and not",
     ),
     _one(
         "triggers_are_run", "cheating", REWARDS + "sql_programs.py",
-        "            for probe in chain(*map(probes.constants, read_tables), probes.all_statements(name)):",
+        "            for probe in chain(*map(probes.constants, read_tables), "
+        "probes.all_statements(name)):",
         "            for probe in ():",
     ),
     _one(
@@ -1357,7 +1392,8 @@ DEFENCES = [
     ),
     _one(
         "explained_by_one_column", "cheating", REWARDS + "sql_explain.py",
-        "        return (can_be_alias and bool(name) and alias) or _is_same_expression(own_expression, node)",
+        "        return (can_be_alias and bool(name) and alias) or "
+        "_is_same_expression(own_expression, node)",
         "        return True",
     ),
     _one(
@@ -1370,11 +1406,13 @@ DEFENCES = [
     ),
     _one(
         "record_of_code", "host leak", TRUST,
-        "        if name not in approved_names and _has_effect(name, value, options)", "        if False",
+        "        if name not in approved_names and _has_effect(name, value, options)",
+        "        if False",
     ),
     _one(
         "record_of_unknown_options", "host leak", TRUST,
-        "    return not (is_harmless and isinstance", "    return bool(is_harmless) and not (isinstance",
+        "    return not (is_harmless and isinstance",
+        "    return bool(is_harmless) and not (isinstance",
     ),
     _one(
         "record_with_an_address_and_a_key", "host leak", TRUST,
@@ -1387,7 +1425,8 @@ DEFENCES = [
     ),
     _one(
         "record_of_a_datasets_path", "host leak", TRUST,
-        "    return DATASETS.is_trusted(name) and has_known_names", "    return DATASETS.is_trusted(name)",
+        "    return DATASETS.is_trusted(name) and has_known_names",
+        "    return DATASETS.is_trusted(name)",
     ),
     _one(
         "record_of_a_folder_to_write", "host leak", "intercode/spec.py",

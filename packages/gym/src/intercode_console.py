@@ -170,7 +170,8 @@ def _source(site: Path) -> str:
         if Path(metadata["url"].removeprefix("file://")).exists():
             return str(metadata["url"])
         if "vcs_info" in metadata:
-            origin = f"{metadata['vcs_info']['vcs']}+{metadata['url']}@{metadata['vcs_info']['commit_id']}"
+            vcs = metadata["vcs_info"]
+            origin = f"{vcs['vcs']}+{metadata['url']}@{vcs['commit_id']}"
             return "#subdirectory=".join(filter(None, (origin, metadata.get("subdirectory"))))
     return "intercode-gym"
 

@@ -35,7 +35,8 @@ class Admission:
     """A waiting room of connections: the oldest silent one leaves for a new one.
 
     Args:
-        max_pending: Connections at a time; None: as many as the limit of descriptors leaves room for.
+        max_pending: Connections at a time; None: as many as the limit of descriptors leaves room
+            for.
         seconds: How long each may stay.
     """
 

@@ -32,7 +32,8 @@ def tenth_progress(say: Callable[[str], None]) -> Progress:
         tenth = received_bytes * _TENTHS // total if total else 0
         if total and tenth > last_tenth:
             say(
-                f"{received_bytes / 1e6:,.0f} of {total / 1e6:,.0f} MB ({100 * received_bytes // total} %)"
+                f"{received_bytes / 1e6:,.0f} of {total / 1e6:,.0f} MB "
+                f"({100 * received_bytes // total} %)"
             )
         last_tenth = tenth
 

@@ -75,7 +75,8 @@ class VectorError(InterCodeError, RuntimeError):
         index, first_error = next(iter(errors.items()))
         super().__init__(
             f"{len(errors)} of the environments failed, first environment {index}: "
-            f"{type(first_error).__name__}: {first_error} (the others' results are in this error's `results`)"
+            f"{type(first_error).__name__}: {first_error} (the others' results are in this "
+            "error's `results`)"
         )
         self.errors = dict(errors)
         self.results = results

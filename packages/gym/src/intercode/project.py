@@ -395,7 +395,8 @@ def _register(path: object, env_class: Any) -> str:
         is_invalid |= not target_reference(holder) and holder.__module__ != env_class.__module__
     if is_invalid:
         raise UsageError(
-            f"{path}: environment {env_class.__qualname__} needs a 'name' of its own, of lower-case "
+            f"{path}: environment {env_class.__qualname__} needs a 'name' of its own, of "
+            "lower-case "
             f"letters, digits and hyphens, not {name!r}"
         )
     ENVS.register(str(name), env_class, replace=True)

@@ -89,8 +89,8 @@ def _make_stoppable(
 ) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
     """Return a method with a parameter `stop` as one that is awaited, and stopped if cancelled.
 
-    The caller's own `stop` still ends the method: an epoll descriptor joins the two, and is readable
-    as soon as one of them is.
+    The caller's own `stop` still ends the method: an epoll descriptor joins the two, and is
+    readable as soon as one of them is.
     """
 
     @wraps(method)

@@ -113,7 +113,7 @@ def atomic_file(path: Path, *, parallel: bool = False, sync: bool = False) -> It
 
 
 def write_atomically(path: Path, content: str | bytes, *, sync: bool = False) -> None:
-    """Write bytes, or text as UTF-8, to a file that is there whole or not at all: see `atomic_file`.
+    """Write bytes, or text as UTF-8, to a file that exists complete or not: see `atomic_file`.
 
     Raises:
         OSError: It cannot be written.
@@ -341,7 +341,7 @@ _folder_locks: dict[str, int] = {}
 
 
 def hold_folder(folder: Path) -> None:
-    """Make a folder of the cache, if need be; until this process ends, `empty_folder` keeps what is in it.
+    """Make a folder of the cache, which `empty_folder` leaves alone until this process ends.
 
     Raises:
         OSError: It cannot be made.
@@ -356,7 +356,7 @@ def hold_folder(folder: Path) -> None:
 
 
 def empty_folder(folder: Path, dry_run: bool = False) -> int | None:
-    """Remove all that is in a folder of the cache, unless a living process uses it: see `hold_folder`.
+    """Remove the content of a folder of the cache, unless a process holds it: see `hold_folder`.
 
     Returns:
         The bytes on disk that were, or would be, freed; None if it is in use.

@@ -62,7 +62,8 @@ class OneCaller:
 
     Args:
         subject: Names the thing that is guarded, for messages.
-        release: A method that frees what the thing holds, once a call that `cut` has marked is over.
+        release: A method that frees what the thing holds, once a call that `cut` has marked is
+            over.
     """
 
     def __init__(self, subject: str, release: Callable[[], object] | None = None) -> None:

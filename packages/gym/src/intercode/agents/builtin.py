@@ -85,7 +85,8 @@ class Replay:
         """Refuse tasks that were not recorded."""
         if missing_tasks := _name_missing_tasks(tasks, self.actions):
             raise UsageError(
-                f"the recording has no actions for {missing_tasks}; choose tasks that it has (--task)"
+                f"the recording has no actions for {missing_tasks}; choose tasks that it has "
+                "(--task)"
             )
 
     def __call__(self, task: Task) -> ScriptedAgent:

@@ -1,8 +1,8 @@
 """Agents that are language models: a strategy, a prompt and a model, made one for each episode.
 
-Around the strategy there may be limits on an episode (`LimitedAgent`), and around the model a choice
-among several replies (`SelfConsistency`, `BestOfSampler`), which work under any strategy: the dialogue
-continues with the chosen reply as if it had been the only one.
+Around the strategy there may be limits on an episode (`LimitedAgent`), and around the model a
+choice among several replies (`SelfConsistency`, `BestOfSampler`), which work under any strategy:
+the dialogue continues with the chosen reply as if it had been the only one.
 """
 
 from __future__ import annotations

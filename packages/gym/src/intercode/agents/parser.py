@@ -11,10 +11,10 @@ In this order, the first that is found is taken:
    only paragraph that is an SQL statement up to its semicolon.
 4. The only piece of `inline code`, if it reads as code.
 
-A model's thoughts before it speaks (`strip_thoughts`) do not count. A block that is not closed reaches to
-the text's end; in a reply that was cut off it is not code. A fence within a here-document or a
-string of several lines is a part of the code, if it is closed by another one: a README has fences.
-In a session with prompts the code is the text behind them.
+A model's thoughts before it speaks (`strip_thoughts`) do not count. A block that is not closed
+reaches to the text's end; in a reply that was cut off it is not code. A fence within a
+here-document or a string of several lines is a part of the code, if it is closed by another one: a
+README has fences. In a session with prompts the code is the text behind them.
 """
 
 from __future__ import annotations

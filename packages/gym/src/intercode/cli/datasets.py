@@ -134,7 +134,8 @@ def _fetch(args: argparse.Namespace) -> None:
         print_json({**_as_json(find(args.name)), "tasks": len(dataset)})
     else:
         print(
-            f"{safe(args.name)}: {format_count(len(dataset), 'task')}, from {safe(dataset.source or '')}"
+            f"{safe(args.name)}: {format_count(len(dataset), 'task')}, from "
+            f"{safe(dataset.source or '')}"
         )
 
 

@@ -164,7 +164,8 @@ def _tree(episode: Episode) -> Iterator[str]:
         return
     search = episode.metadata["search"]
     nodes = search["nodes"]
-    yield f"  {safe(str(search.get('agent')))}: {format_count(search.get('tried', 0), 'action')} tried"
+    action_count = format_count(search.get("tried", 0), "action")
+    yield f"  {safe(str(search.get('agent')))}: {action_count} tried"
 
     def subtree_lines(parent: int, depth: int) -> Iterator[str]:
         for index, node in enumerate(nodes):

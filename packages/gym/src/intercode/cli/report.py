@@ -145,7 +145,8 @@ def _flips(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
                     remainder_text = (
                         f" and {extra_count} more (--json names all)" if extra_count > 0 else ""
                     )
-                    text = f"{format_count(len(tasks), 'task')} better by {better_run.label} than {worse_run.label}"
+                    task_count = format_count(len(tasks), "task")
+                    text = f"{task_count} better by {better_run.label} than {worse_run.label}"
                     yield safe(f"{text}: {', '.join(tasks[:_MAX_LISTED_TASKS])}{remainder_text}")
 
 

@@ -215,7 +215,8 @@ def _show(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) 
     print(f"run: {output_folder}")
     if missing_count := result.planned - len(result.outcomes):
         print(
-            f"interrupted: {format_count(missing_count, 'episode')} missing; the same command resumes it"
+            f"interrupted: {format_count(missing_count, 'episode')} missing; the same command "
+            "resumes it"
         )
     else:
         print(
@@ -236,7 +237,8 @@ def _comparison_text(paired_result: PairedComparison | None) -> str:
     difference = paired_result.difference
     text = (
         f"on {format_count(paired_result.tasks, 'task')}: success "
-        f"{percent(paired_result.first)} → {percent(paired_result.second)}, {format_value(difference.value, 'points')} points"
+        f"{percent(paired_result.first)} → {percent(paired_result.second)}, "
+        f"{format_value(difference.value, 'points')} points"
     )
     if math.isfinite(difference.low):
         text += f" [{100 * difference.low:.1f}, {100 * difference.high:.1f}]"

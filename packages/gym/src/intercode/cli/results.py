@@ -350,7 +350,8 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
         lines.append(f"Submitted several times, in forks of their own: {resubmission_count}.")
     if statistics.restarts:
         lines.append(
-            f"Begun again, as a sandbox was lost otherwise: {format_count(statistics.restarts, 'time')}."
+            "Begun again, as a sandbox was lost otherwise: "
+            f"{format_count(statistics.restarts, 'time')}."
         )
     return lines
 

@@ -33,7 +33,8 @@ def execute(args: argparse.Namespace) -> int:
     total = int(read_manifest(Path(str(spec.how.out)))["dataset"]["tasks"])
     if args.tasks is None and (shortfall := total - len(texts)) > 0:
         tell(
-            f"intercode: warning: {shortfall} of {format_count(total, 'task')} have no prediction: they "
+            f"intercode: warning: {shortfall} of {format_count(total, 'task')} have no "
+            "prediction: they "
             "do not count in these rates"
         )
     return code

@@ -202,7 +202,8 @@ def _print(validation: Validation, *, has_gold: bool) -> None:
         print(warning)
     if len(warnings) > _MAX_FINDINGS:
         print(
-            f"… and {format_count(len(warnings) - _MAX_FINDINGS, 'more warning')} (--json has them all)"
+            f"… and {format_count(len(warnings) - _MAX_FINDINGS, 'more warning')} (--json has "
+            "them all)"
         )
     tasks = {
         kind: {p.task_id for p in validation.problems if p.kind == kind} for kind in _PROBLEM_TEXTS
@@ -232,7 +233,8 @@ def _print(validation: Validation, *, has_gold: bool) -> None:
 def _constants(validation: Validation) -> str:
     """Say how many tasks an agent can solve without looking."""
     constant_texts = [f"{name} {count}" for name, count in validation.constants.items() if count]
-    text = f"constants solve {validation.solved_by_constants} of {format_count(validation.tasks, 'task')}"
+    task_count = format_count(validation.tasks, "task")
+    text = f"constants solve {validation.solved_by_constants} of {task_count}"
     return f"{text}: {', '.join(constant_texts)}" if constant_texts else text
 
 

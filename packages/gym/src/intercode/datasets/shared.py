@@ -1,8 +1,8 @@
 """Datasets that are loaded once for all environments of a process, until a file changes.
 
-A loader is `cached_loader`; whatever it looks at on the disk is `track_file`, so that a later call can tell in
-microseconds whether anything has changed since. Tasks cannot be changed, so none can tell who else
-has them.
+A loader is `cached_loader`; whatever it looks at on the disk is `track_file`, so that a later call
+can tell in microseconds whether anything has changed since. Tasks cannot be changed, so none can
+tell who else has them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def cached_loader(load: Callable[Parameters, Dataset]) -> Callable[Parameters, D
     """Make a loader load once for all who ask it for the same, until a file that it saw changes.
 
     Args:
-        load: The loader. It calls `track_file` before it looks at a file or a folder, as the functions
-            of `intercode.datasets.files` do.
+        load: The loader. It calls `track_file` before it looks at a file or a folder, as the
+            functions of `intercode.datasets.files` do.
     """
 
     @functools.wraps(load)

@@ -130,7 +130,7 @@ class KeysInterpreter:
         )
 
     def save(self, lossy: bool = False) -> SavedState:
-        """See `SavesState`. The terminal's programs are such as run beside the shell."""
+        """See `SupportsSave`. The terminal's programs are such as run beside the shell."""
         if not isinstance(self._interpreter, SupportsSave):
             raise ForkError(f"{type(self._interpreter).__name__} cannot save its state")
         saved_state = self._interpreter.save(lossy)

@@ -7,9 +7,9 @@ their fields. An environment from outside the package may have a subclass of its
     class MazeOptions(SandboxOptions, frozen=True, kw_only=True):
         width: Annotated[int, Meta(description="cells in a row", ge=2)] = 8
 
-`list_class_options` lists the fields with all that a reader of text needs to know about them, and `list_constructor_options`
-those that the constructor of an environment takes. A field whose
-type is an object of Python, or a name for one, is a text there.
+`list_class_options` lists the fields with all that a reader of text needs to know about them, and
+`list_constructor_options` those that the constructor of an environment takes. A field whose type is
+an object of Python, or a name for one, is a text there.
 
 Runs with different values of an option are different runs, unless its field says otherwise by its
 role: see `Role`.

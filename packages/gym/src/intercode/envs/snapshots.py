@@ -174,7 +174,7 @@ def take_snapshot(
         episode: The episode, with the seconds that it has taken so far.
         interpreter: Returns its interpreter; only called if the state is to be saved.
         fork_mode: See `How`.
-        lossy: See `SavesState.save`.
+        lossy: See `SupportsSave.save`.
 
     Raises:
         ForkError: It cannot be forked in this way.
@@ -237,7 +237,7 @@ def repeat(turns: Iterable[Turn], take: Callable[[str], Turn]) -> None:
 
     Args:
         turns: The recorded turns.
-        take_snapshot: Takes an action.
+        take: Takes an action.
 
     Raises:
         ForkError: A turn differs; the message says which, and how.
@@ -272,7 +272,11 @@ def difference(recorded_turn: Turn, replayed_turn: Turn) -> str:
     )
     for name, value in recorded_info.items():
         if info.get(name) != value:
-            return f"{name}: recorded {value!r:.{_EXCERPT_LENGTH}}, now {info.get(name)!r:.{_EXCERPT_LENGTH}}"
+            current_value = info.get(name)
+            return (
+                f"{name}: recorded {value!r:.{_EXCERPT_LENGTH}}, "
+                f"now {current_value!r:.{_EXCERPT_LENGTH}}"
+            )
     return ""
 
 

@@ -152,14 +152,17 @@ def resolve_limits(task: Task, limits: Limits | None) -> Limits:
             ]
             if name in overrides and missing_capabilities:
                 raise TaskError(
-                    f"task {task.task_id!r}, field 'capabilities': {', '.join(missing_capabilities)} are not among "
-                    f"those that were set: {', '.join(configured_value) or 'none'}; set them too, or none"
+                    f"task {task.task_id!r}, field 'capabilities': "
+                    f"{', '.join(missing_capabilities)} are not among "
+                    f"those that were set: {', '.join(configured_value) or 'none'}; set them "
+                    "too, or none"
                 )
         elif name in overrides:
             requested_value = min(requested_value, configured_value)
         elif requested_value > CEILINGS[name]:
             raise TaskError(
-                f"task {task.task_id!r}, field {name!r}: {requested_value} is more than data may ask for, "
+                f"task {task.task_id!r}, field {name!r}: {requested_value} is more than data may "
+                "ask for, "
                 f"{CEILINGS[name]}; if it is meant, set the limit (--{name})"
             )
         task_limits[name] = requested_value

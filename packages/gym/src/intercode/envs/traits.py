@@ -245,7 +245,8 @@ PYTHON = Traits(
     mistakes=_drop_result,
     wrong=python_answer("42"),
     may_answer="function",
-    answer_description="The name of the function that is the answer, if it has another than the task says.",
+    answer_description="The name of the function that is the answer, "
+    "if it has another than the task says.",
     provider=_python_provider,
 )
 """An environment whose actions are entered at a Python prompt."""

@@ -292,7 +292,8 @@ def warning(drift_texts: Sequence[str]) -> str:
     """Return the warning that this machine, and the image ``host``, has changed."""
     return (
         f"warning: this machine has changed since the run began, and its image 'host' with it: "
-        f"{format_names(drift_texts, _MAX_ITEMS)}. The record says so; --strict refuses it, and the "
+        f"{format_names(drift_texts, _MAX_ITEMS)}. The record says so; --strict refuses it, and "
+        "the "
         "image 'base' follows no machine"
     )
 

@@ -156,7 +156,7 @@ def is_cancelled() -> bool:
 
 @contextmanager
 def mark_interrupt(run: StoppableAction) -> Iterator[None]:
-    """Mark an action as stopped if Ctrl-C comes during the block, where that is `IS_INTERACTIVE`."""
+    """Mark an action as stopped if Ctrl-C comes during the block, if `IS_INTERACTIVE`."""
     try:
         yield
     except KeyboardInterrupt:

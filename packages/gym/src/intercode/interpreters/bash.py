@@ -159,7 +159,7 @@ class BashInterpreter:
         return execution
 
     def save(self, lossy: bool = False) -> SavedState:
-        """See `SavesState`: the files, and the shell's state. The shell starts again when needed.
+        """See `SupportsSave`: the files, and the shell's state. The shell starts again when needed.
 
         Raises:
             ForkError: A process runs beside the shell, or the shell has a descriptor of its own, or

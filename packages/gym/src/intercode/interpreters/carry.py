@@ -1,7 +1,7 @@
 """The whole state of a shell, for a fork: what its reports do not have, and what is not carried.
 
-From top to bottom: the question that a shell is asked, its answer (`UnreportedState`), the script that gives a
-fresh shell this state, its comparison with the one that came about, and the obstacles.
+From top to bottom: the question that a shell is asked, its answer (`UnreportedState`), the script
+that gives a fresh shell this state, its comparison with the one that came about, and the obstacles.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class Table:
         stored: Fields of what the provider stores, and of work without a client.
         hosted: Fields of what the provider does beside its model.
         parts: Types of messages and of their parts → the fields that these may have.
-        unsupported_parts: Further ones, of hosted tools and of files: they pass as they are, where both may.
+        unsupported_parts: Further ones, of hosted tools and of files: they pass as they are, where
+            both may.
     """
 
     path: str

@@ -54,8 +54,8 @@ def overview(
 
     Args:
         runs: The runs; their names tell them apart.
-        comparisons: What `held` returns for them, if that is known. Else an agent that was shown gold
-            is not what others are held against, wherever it stands.
+        comparisons: What `held` returns for them, if that is known. Else an agent that was shown
+            gold is not what others are held against, wherever it stands.
     """
     if comparisons is None:
         comparisons = compare_with_baselines(sorted(runs, key=lambda run: run.shown_gold))

@@ -93,7 +93,8 @@ def write_page(
         path: The file.
         runs: The runs that it reports on.
         episodes: The episodes of the runs.
-        comparisons: What `intercode.report.verdict.compare_with_baselines` returns for the runs, if that is known.
+        comparisons: What `intercode.report.verdict.compare_with_baselines` returns for the runs, if
+            that is known.
 
     Raises:
         RecordWriteError: The file cannot be written.

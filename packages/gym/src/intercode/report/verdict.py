@@ -223,7 +223,8 @@ def _run_verdict(run: Run) -> Verdict:
         remarks.append(f"{run.coverage.missing} of {run.coverage.planned} episodes are missing")
     metric = rate_name(run.judge)
     return Verdict(
-        f"{run.label} in {run.env_label}: {metric} {rate} of {format_count(stats.episodes, 'episode')}",
+        f"{run.label} in {run.env_label}: {metric} {rate} of "
+        f"{format_count(stats.episodes, 'episode')}",
         "; ".join(remarks),
         "rate",
         tuple(links),
@@ -255,7 +256,8 @@ def _pair_verdict(
             Estimate(-gain, -estimate.high, -estimate.low),
         )
     clauses = [
-        f"{baseline.env_label}, {tasks}: {' against '.join(format_value(rate, 'rate') for rate in rates)}"
+        f"{baseline.env_label}, {tasks}: "
+        f"{' against '.join(format_value(rate, 'rate') for rate in rates)}"
     ]
     clauses.append(f"{format_value(estimate.value, 'points')} points{_ends(estimate)}")
     if comparison.test is not None and p_value is not None:

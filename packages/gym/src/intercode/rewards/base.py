@@ -54,8 +54,8 @@ def quiesce_sandbox(
         network: What it reaches.
         episode: The episode.
         sandbox: The sandbox of the episode.
-        on_quiet: Called while no program can change a file. To look later, at the sandbox or the copy,
-            would be too late: a program could have undone meanwhile what was copied.
+        on_quiet: Called while no program can change a file. To look later, at the sandbox or the
+            copy, would be too late: a program could have undone meanwhile what was copied.
         private: Whether programs there can be hidden from each other, where the provider can do
             that: of a sandbox in which they cannot, a copy.
     """

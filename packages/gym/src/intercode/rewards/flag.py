@@ -4,8 +4,8 @@
 everything else does, case included.
 
 **Below 1.0**, where a task has subtasks (``metadata.subtasks``, a list of objects with a ``name``
-and the ``answer`` to submit), the share of them that was answered, of `MAX_UNSOLVED_VALUE`. The flag alone
-is worth 1.0, whether or not the subtasks were answered.
+and the ``answer`` to submit), the share of them that was answered, of `MAX_UNSOLVED_VALUE`. The
+flag alone is worth 1.0, whether or not the subtasks were answered.
 
 The reward looks at the submissions that the environment recorded, and at nothing in the sandbox.
 """

@@ -6,9 +6,9 @@ pattern; one to ``/dev/stdin`` has ``cmp`` compare a file with itself; so has ``
 another name of ``out``, or cannot be written. A variable of the image's may name a file of the
 agent's.
 
-So a grader begins with temporary folders in which nothing is the agent's (`temporary_paths`), and with
-few variables (`sanitise_command`). All else that may mislead it, `Leftovers`, proves nothing. But the work
-must be right without it, too: in a copy in which it is undone.
+So a grader begins with temporary folders in which nothing is the agent's (`temporary_paths`), and
+with few variables (`sanitise_command`). All else that may mislead it, `Leftovers`, proves nothing.
+But the work must be right without it, too: in a copy in which it is undone.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ That is decided in a sandbox where the agent has never been, made like the agent
 4. Tests of FAIL_TO_PASS that have passed run again among twins that must fail (`swe_twins`).
 
 **1.0** means that every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Else the score is
-`MAX_UNSOLVED_VALUE` times the share of the one times the share of the other; it is 0 if a twin has passed.
+`MAX_UNSOLVED_VALUE` times the share of the one times the share of the other; it is 0 if a twin has
+passed.
 
 Code under test shares its process with its tests, as it must. Where a test has no twin, tampering
 cannot be seen; a file that names what tampering would need is recorded as ``suspect``.

@@ -109,7 +109,8 @@ def check_runner(sandbox: SandboxBackend, task: Task, plan: SwePlan) -> None:
     if not result.ok:
         raise TaskError(
             f"task {task.task_id!r}: its image cannot run {plan.runner} with {plan.python!r}: "
-            f"{decode(result.stderr).strip()[-300:] or f'exit code {result.exit_code}'}; install it "
+            f"{decode(result.stderr).strip()[-300:] or f'exit code {result.exit_code}'}; install "
+            "it "
             f"in the image, or name another in 'metadata.python'"
         )
 

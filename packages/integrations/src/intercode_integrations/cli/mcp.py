@@ -43,7 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--idle",
         type=positive,
         metavar="S",
-        help=f"seconds without a call after which it has left (default: none; {IDLE_SECONDS} with --http)",
+        help="seconds without a call after which it has left "
+        f"(default: none; {IDLE_SECONDS} with --http)",
     )
     http = parser.add_argument_group("over HTTP")
     http.add_argument("--http", action="store_true", help="over HTTP, several episodes at a time")

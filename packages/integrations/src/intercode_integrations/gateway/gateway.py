@@ -1,7 +1,7 @@
 """The gate: requests of an agent in, the same protocol out to the model's server, each recorded.
 
-A `Gateway` serves a run, and has the key, the budget and the pace. A `GatewaySession` serves one episode, and
-has a token of its own, the only secret that the sandbox sees::
+A `Gateway` serves a run, and has the key, the budget and the pace. A `GatewaySession` serves one
+episode, and has a token of its own, the only secret that the sandbox sees::
 
     with Gateway(Upstream.of("anthropic/claude-sonnet-4-5")) as gateway, gateway.seat() as seat:
         sandbox.forward(8080, seat.serve)

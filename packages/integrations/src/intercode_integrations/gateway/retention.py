@@ -137,7 +137,8 @@ class EpisodeCalls:
 
         Args:
             call: The call.
-            forwarded_call: The call under way that it ends; one that `close` has ended is not noted again.
+            forwarded_call: The call under way that it ends; one that `close` has ended is not noted
+                again.
         """
         with self._condition:
             if forwarded_call is not None:

@@ -56,7 +56,7 @@ class SecretFilter:
     """Events of one stream in, the same events without the secret out.
 
     Attributes:
-        secret: The secret; one that is shorter than `known_secrets.SHORTEST` is none.
+        secret: The secret; one that is shorter than `known_secrets.MIN_SECRET_LENGTH` is none.
     """
 
     secret: str

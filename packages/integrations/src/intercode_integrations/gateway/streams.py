@@ -1,8 +1,8 @@
 """Server-sent events: cut out of a stream, and put together to the answer that would be without it.
 
-`StreamAssembly` is fed with bytes as they come, cut anywhere, and its answer depends on their sequence
-only. It is the same as the body that the server sends to those who do not ask for a stream, in all
-that `intercode_integrations.gateway.calls` reads.
+`StreamAssembly` is fed with bytes as they come, cut anywhere, and its answer depends on their
+sequence only. It is the same as the body that the server sends to those who do not ask for a
+stream, in all that `intercode_integrations.gateway.calls` reads.
 """
 
 from __future__ import annotations

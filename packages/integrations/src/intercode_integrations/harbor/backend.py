@@ -59,7 +59,7 @@ class InterCodeEnvironment(BaseEnvironment):
         sandbox: The name of the provider of sandboxes.
         tasks: An environment, a dataset or a benchmark folder, as `intercode.make` knows it: the
             place is that of its own task, opened by its stage.
-        **named: See Harbor's class.
+        **keywords: See Harbor's class.
     """
 
     def __init__(

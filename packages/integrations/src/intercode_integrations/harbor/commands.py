@@ -48,7 +48,7 @@ async def run(
         command: The command.
         seconds: The time limit; None: the sandbox's.
         output: Bytes kept of each stream.
-        **where: See `Sandbox.popen`.
+        **popen_options: See `Sandbox.popen`.
 
     Raises:
         OSError, LookupError: It cannot be started there, or by that user.

@@ -67,7 +67,8 @@ class EpisodeSession:
     """The place of a client in an episode, and so the episode's agent.
 
     Args:
-        idle_seconds: Seconds without a call after which the client is taken to have left; None: no limit.
+        idle_seconds: Seconds without a call after which the client is taken to have left; None: no
+            limit.
     """
 
     def __init__(self, idle_seconds: float | None = None) -> None:
@@ -188,7 +189,8 @@ class EpisodeSessions:
     """The clients of a run, as the factory of its agents.
 
     Args:
-        idle_seconds: Seconds without a call after which a client is taken to have left; None: no limit.
+        idle_seconds: Seconds without a call after which a client is taken to have left; None: no
+            limit.
         show_score: Whether the answer to the last call tells the reward.
 
     Attributes:

@@ -1,7 +1,8 @@
 """Requests other than those of WebSockets, which are all that websockets itself reads.
 
-A `RequestConnection` reads the body of a request that has one, and passes it on as a GET without. Until a
-request has brought the token, it is one of few, and for a short time: see `intercode.admission`.
+A `RequestConnection` reads the body of a request that has one, and passes it on as a GET without.
+Until a request has brought the token, it is one of few, and for a short time: see
+`intercode.admission`.
 """
 
 from __future__ import annotations

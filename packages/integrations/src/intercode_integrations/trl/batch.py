@@ -192,7 +192,7 @@ class Batch:
         return True
 
     def _observation_tokens(self, message: dict[str, Any], last_token: int) -> list[int]:
-        """Return the tokens between a reply that ended with the token `last_token` and the next one."""
+        """Return the tokens between a reply that ends with `last_token` and the next reply."""
         trainer, tokenizer = self._trainer, self._trainer.processing_class
         reply = {"role": "assistant", "content": _REPLY}
         content = str(message["content"])

@@ -349,7 +349,8 @@ def write_tarball(
         excluded_names: Names at its top that are left out.
         keep_times: Whether files keep their times, to the second; else they have none.
         read_only: Whether they are without the permission to write.
-        opaque_names: Names at its top of folders that hide those of the image: see `opaque_folders`.
+        opaque_names: Names at its top of folders that hide those of the image: see
+            `opaque_folders`.
     """
     opaque_paths = {f"{image_path.strip('/')}/{name}" for name in opaque_names}
     excluded_paths = {f"{image_path.strip('/')}/{name}" for name in excluded_names}

@@ -1,7 +1,7 @@
 """A repository at one commit, as a tarball that can be laid over an image.
 
-It has that commit and nothing else; with `FULL_HISTORY`, also the commits before it, from which an answer
-may be read: objects are fetched into a new repository, so that no other commit, tag, remote,
+It has that commit and nothing else; with `FULL_HISTORY`, also the commits before it, from which an
+answer may be read: objects are fetched into a new repository, so that no other commit, tag, remote,
 reflog, stash, note, hook or setting of the source can be in it. A repository that the image has at
 the same place is hidden. Preparing it executes nothing of it (see `git`).
 """

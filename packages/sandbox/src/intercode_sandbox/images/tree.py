@@ -160,7 +160,7 @@ def find_entry(layers: Sequence[Path], parts: Sequence[str]) -> TreeEntry | None
 
 
 def merged_entries(layers: Sequence[Path], parts: Sequence[str]) -> list[TreeEntry]:
-    """Look as `find_entry` does: the seen entry, or directories that merge into one, highest first."""
+    """Look as `find_entry` does: the visible entry, or directories that merge, highest first."""
     entries = [TreeEntry(folder, folder.lstat()) for folder in reversed(layers)]
     for name in parts:
         folders = [entry.path for entry in entries if entry.is_dir]
@@ -223,7 +223,7 @@ def content_digest(layers: Sequence[Path]) -> str:
 
 
 def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
-    """Return the account that ``USER`` means in an image: see `account_of`.
+    """Return the account that ``USER`` means in an image: see `resolve_account`.
 
     Raises:
         ImageError: The image has no such user or group, or sandboxes cannot have it.

@@ -188,9 +188,9 @@ def fill(
     Args:
         layer: The folder.
         write: Streams.
-        on_failure: The thread that unpacks calls it if it fails. Only that thread knows when nothing is
-            written any more: an exception in the caller's, as of Ctrl-C, may come earlier. It has
-            a reference to `on_failure` until its end.
+        on_failure: The thread that unpacks calls it if it fails. Only that thread knows when
+            nothing is written any more: an exception in the caller's, as of Ctrl-C, may come
+            earlier. It has a reference to `on_failure` until its end.
 
     Returns:
         See `archive.extract`.

@@ -71,7 +71,8 @@ _IS_MOMENT = (
     f" AND strftime('%H:%M', c) IS substr(c, 12, 5) AND ("
     f"c GLOB '{_DAY}[ T]{_CLOCK}' OR c GLOB '{_DAY}[ T]{_CLOCK}:{_DIGIT}{_DIGIT}'"
     f" OR c GLOB '{_DAY}[ T]{_CLOCK}:{_DIGIT}{_DIGIT}.{_DIGIT}{_DIGIT}{_DIGIT}'"
-    f" OR c GLOB '{_DAY}[ T]{_CLOCK}:{_DIGIT}{_DIGIT}.{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}'))"
+    f" OR c GLOB '{_DAY}[ "
+    f"T]{_CLOCK}:{_DIGIT}{_DIGIT}.{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}'))"
 )
 _MOMENTS = ("DATE", "DATETIME", "TIMESTAMP", "SMALLDATETIME", "DATETIME2", "TIMESTAMPTZ")
 

@@ -113,7 +113,10 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
     triggers = []
     for trigger, timing, event, body in query(_MYSQL_TRIGGERS, database, name):
         trigger_name = quoted(str(trigger), "`")
-        definition = f"CREATE TRIGGER {trigger_name} {timing} {event} ON {quoted(name, '`')} FOR EACH ROW {body}"
+        table_name = quoted(name, "`")
+        definition = (
+            f"CREATE TRIGGER {trigger_name} {timing} {event} ON {table_name} FOR EACH ROW {body}"
+        )
         triggers.append(
             Trigger(
                 str(trigger), _remove_database(definition, database), f"DROP TRIGGER {trigger_name}"

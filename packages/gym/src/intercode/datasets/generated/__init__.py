@@ -190,7 +190,8 @@ def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> Non
     min_difficulty = 2 if split == "compositions" else 1
     if not min_difficulty <= difficulty <= MAX_DIFFICULTY:
         raise UsageError(
-            f"the difficulty of split {split!r} must be {min_difficulty} to {MAX_DIFFICULTY}, not {difficulty}"
+            f"the difficulty of split {split!r} must be {min_difficulty} to {MAX_DIFFICULTY}, "
+            f"not {difficulty}"
         )
 
 

@@ -107,7 +107,8 @@ def alphabet(draw: Draw) -> Puzzle:
         old_message += f" {draw.flag()[9:]} {draw.sentence()}"
     first_person, second_person = draw.people(2)
     return Puzzle(
-        f"{first_person.capitalize()} and {second_person.capitalize()} write to each other in base64, but with an "
+        f"{first_person.capitalize()} and {second_person.capitalize()} write to each other in "
+        "base64, but with an "
         "alphabet of their own. old.txt is an old message, old.enc what they had made of it. "
         "new.enc is new. Find the flag, intercode{…}.",
         flag,

@@ -174,6 +174,7 @@ def _copy(entry: ModelEntry, origin: Path, place: Path) -> None:
         shutil.copyfile(origin, part)
         if (file_digest := sha256(part)) != entry.sha256:
             raise FetchError(
-                f"{origin}: is not {entry.file} of {entry.repository}: SHA-256 is {file_digest}, not "
+                f"{origin}: is not {entry.file} of {entry.repository}: SHA-256 is {file_digest}, "
+                "not "
                 f"{entry.sha256}; a file of your own is run as local/{origin}"
             )
